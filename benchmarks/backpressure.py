@@ -1,12 +1,12 @@
-"""Memory of a server whose clients ask for large observations and never read the replies.
+"""Server memory when clients request large observations and never read the replies.
 
     python benchmarks/backpressure.py [--clients 20] [--requests 2000] [--seconds 15] [--workers 1]
 
 Every client sends all its requests at once, over each route in turn: WebSocket `/ws` with an
 environment that is stepped on the event loop and with one that is stepped in threads, WebSocket
-`/mcp`, and pipelined `POST /step`. One more client steps a session properly all the while, and the
-resident memory of all processes of the server is sampled. Exit code 1 when it passes the limit or
-when the proper client was not served. Everything stays on 127.0.0.1.
+`/mcp`, and pipelined `POST /step`. Meanwhile another client steps a session and reads its replies,
+and the resident memory of all server processes is sampled. Exit code 1 when it exceeds the limit.
+Everything stays on 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def serving(environment: str, workers: int) -> Iterator[tuple[int, int]]:
 
 
 def send_all(client: SilentClient, route: Route, requests: int) -> None:
-    """Ask for everything at once; what the server does not take yet is kept for `send_rest`."""
+    """Send all requests at once; what the server does not accept yet is left to `send_rest`."""
     if route.path is None:
         client.send_posts("/step", route.request, requests)
     else:
@@ -119,12 +119,12 @@ def measure(route: Route, *, clients: int, requests: int, seconds: float, worker
         while time.monotonic() < deadline and peak < STOP_AT_MIB:
             for client in silent:
                 client.send_rest()
-            began = time.monotonic()
+            start = time.monotonic()
             for request in (RESET, STEP):
                 reader.send(request.decode())
                 reader.recv(timeout=60)
             steps += 1
-            slowest = max(slowest, time.monotonic() - began)
+            slowest = max(slowest, time.monotonic() - start)
             peak = max(peak, resident_mib(pid))
             time.sleep(SAMPLE_INTERVAL_S)
         return Result(idle, peak, steps, slowest)
@@ -152,24 +152,24 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=15.0, help="length of one measurement")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--limit", type=float, default=500.0, help="MiB that the server may take")
-    given = parser.parse_args()
+    args = parser.parse_args()
     results = [
         (
             route,
             measure(
                 route,
-                clients=given.clients,
-                requests=given.requests,
-                seconds=given.seconds,
-                workers=given.workers,
+                clients=args.clients,
+                requests=args.requests,
+                seconds=args.seconds,
+                workers=args.workers,
             ),
         )
         for route in ROUTES
     ]
     report(results)
     worst = max(result.peak_mib for _, result in results)
-    print(f"{'MET' if worst < given.limit else 'MISSED'}: at most {worst:.0f} MiB.")
-    return 0 if worst < given.limit else 1
+    print(f"{'MET' if worst < args.limit else 'MISSED'}: at most {worst:.0f} MiB.")
+    return 0 if worst < args.limit else 1
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Episodes per second: `openenv collect` beside `ludus collect`, in one run.
+"""Episodes per second of `openenv collect` and `ludus collect`, measured in one run.
 
     python benchmarks/collect.py [--latency 0.2] [--concurrency 128] [--json FILE] [--no-assert]
 
-Both ask the same stub of the chat API, which answers after the latency, and play
-reasoning_gym:chain_sum: OpenEnv on a server of ours, Ludus in process and on the same server. The
-stub's own clock counts, from the first request to the last reply, so that neither pays for its
-imports; what the whole command took stands beside it. Exit code 1 when Ludus misses its targets.
+Both call the same stub of the chat API, which replies after the latency, and play
+reasoning_gym:chain_sum: OpenEnv on a Ludus server, Ludus in process and on the same server. The
+time is taken by the stub, from the first request to the last reply, so that imports do not count;
+the time of the whole command is also shown. Exit code 1 when Ludus misses its targets.
 """
 
 from __future__ import annotations
@@ -36,126 +36,127 @@ STUB = HERE.parent / "tests" / "chat_stub.py"
 SPEC = "reasoning_gym:chain_sum"
 CONFIG = '{"min_terms": 2, "max_terms": 3, "min_digits": 2, "max_digits": 2}'
 
-LEAST_RATIO = 100.0
-LEAST_SHARE = 0.9
-MOST_GROWTH = 1.1
-"""How much more memory four times as many episodes may take."""
+MIN_SPEEDUP = 100.0
+"""Over OpenEnv."""
+MIN_IDEAL_FRACTION = 0.9
+MAX_MEMORY_GROWTH = 1.1
+"""Peak memory with four times as many episodes, as a ratio."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One command, run to its end."""
+    """The measurements of one command."""
 
     name: str
     episodes: int
     rate: float
-    """Episodes a second, by the stub's clock."""
+    """Episodes per second, by the stub's clock."""
     command_seconds: float
     cpu_ms: float
-    """CPU time of the collecting process for each episode, its start-up included."""
+    """CPU time of the collecting process per episode, including its start."""
     peak_mib: float
 
 
 @contextmanager
-def started(command: list[str]) -> Iterator[str]:
-    """A server that says its address in its first line."""
+def start_server(command: list[str]) -> Iterator[str]:
+    """Start a server that prints its URL in its first line; yields the URL."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
     try:
-        found = re.search(r"http://[\d.]+:\d+", process.stdout.readline())
-        if found is None:
+        match = re.search(r"http://[\d.]+:\d+", process.stdout.readline())
+        if match is None:
             raise SystemExit(f"{command} did not start")
-        yield found.group()
+        yield match.group()
     finally:
         process.terminate()
         process.wait(30)
         process.stdout.close()
 
 
-def measured(name: str, episodes: int, command: list[str], stub: str, **env: str) -> Row:
-    """Run a command, and ask the stub how long it was kept busy."""
-    _ask(f"{stub}/stub/clear")
-    began = time.monotonic()
+def measure(name: str, episodes: int, command: list[str], stub: str, **env: str) -> Row:
+    """Run a command, and read the time of its requests from the stub."""
+    _get_json(f"{stub}/stub/clear")
+    start = time.monotonic()
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **env})
-        _, status, used = os.wait4(process.pid, 0)
+        _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             log.seek(0)
             raise SystemExit(f"{name} failed:\n{log.read()[-3000:]}")
-    seconds = time.monotonic() - began
-    seen = _ask(f"{stub}/stub/times")
-    assert seen["replies"] == episodes, seen
+    seconds = time.monotonic() - start
+    times = _get_json(f"{stub}/stub/times")
+    assert times["replies"] == episodes, times
     return Row(
         name=name,
         episodes=episodes,
-        rate=episodes / (seen["last_reply"] - seen["first_request"]),
+        rate=episodes / (times["last_reply"] - times["first_request"]),
         command_seconds=seconds,
-        cpu_ms=1000 * (used.ru_utime + used.ru_stime) / episodes,
-        peak_mib=used.ru_maxrss / 1024,
+        cpu_ms=1000 * (usage.ru_utime + usage.ru_stime) / episodes,
+        peak_mib=usage.ru_maxrss / 1024,
     )
 
 
-def _ask(url: str) -> Mapping[str, Any]:
-    with urllib.request.urlopen(url, timeout=10) as reply:
-        answer: dict[str, Any] = json.load(reply)
-        return answer
+def _get_json(url: str) -> Mapping[str, Any]:
+    with urllib.request.urlopen(url, timeout=10) as response:
+        parsed: dict[str, Any] = json.load(response)
+        return parsed
 
 
 def openenv(episodes: int, stub: str, server: str, out: Path) -> Row:
     command = [str(BIN / "openenv"), "collect", SPEC, "--base-url", server, "--model", "stub"]
     command += ["--llm-endpoint", stub, "--num-episodes", str(episodes), "--max-tokens", "64"]
     command += ["--dataset-config", CONFIG, "--output-dir", str(out)]
-    path = {"PYTHONPATH": str(HERE / "openenv_side"), "OPENAI_API_KEY": "none"}
-    return measured("openenv collect", episodes, command, stub, **path)
+    variables = {"PYTHONPATH": str(HERE / "openenv_side"), "OPENAI_API_KEY": "none"}
+    return measure("openenv collect", episodes, command, stub, **variables)
 
 
-def ludus(name: str, episodes: int, concurrency: int, stub: str, out: Path, *more: str) -> Row:
+def ludus(name: str, episodes: int, concurrency: int, stub: str, out: Path, *options: str) -> Row:
     command = [str(BIN / "ludus"), "collect", SPEC, "--provider", "openai", "--model", "stub"]
     command += ["--llm-endpoint", stub, "--num-episodes", str(episodes), "--max-tokens", "64"]
-    command += ["--dataset-config", CONFIG, "--output-dir", str(out), *more]
+    command += ["--dataset-config", CONFIG, "--output-dir", str(out), *options]
     command += ["--concurrency", str(concurrency)]
-    return measured(name, episodes, command, stub, OPENAI_API_KEY="none")
+    return measure(name, episodes, command, stub, OPENAI_API_KEY="none")
 
 
 def main() -> int:
-    options = _options()
-    with tempfile.TemporaryDirectory() as folder, started(_stub(options.latency)) as stub:
+    args = _parse_args()
+    with tempfile.TemporaryDirectory() as folder, start_server(_stub_command(args.latency)) as stub:
         out = Path(folder)
-        with started([str(BIN / "ludus"), "serve", SPEC, "--port", "0"]) as server:
-            rows = [openenv(options.baseline, stub, server, out / "openenv")]
+        with start_server([str(BIN / "ludus"), "serve", SPEC, "--port", "0"]) as server:
+            rows = [openenv(args.baseline, stub, server, out / "openenv")]
             wire = ("--base-url", server)
-            at, few, many = options.concurrency, options.episodes, 4 * options.episodes
+            concurrency, few, many = args.concurrency, args.episodes, 4 * args.episodes
             rows += [
-                ludus("ludus collect, over the wire", few, at, stub, out / "wire", *wire),
-                ludus("ludus collect, in process", few, at, stub, out / "few"),
-                ludus("ludus collect, in process", many, at, stub, out / "many"),
+                ludus("ludus collect, over the wire", few, concurrency, stub, out / "wire", *wire),
+                ludus("ludus collect, in process", few, concurrency, stub, out / "few"),
+                ludus("ludus collect, in process", many, concurrency, stub, out / "many"),
             ]
-    ideal = options.concurrency / options.latency
-    _print(rows, ideal)
-    if options.json:
-        facts = {"ideal": ideal, "rows": [asdict(row) for row in rows]}
-        options.json.write_text(json.dumps(facts, indent=2))
-    return 0 if options.no_assert else _judged(rows, ideal)
+    ideal = args.concurrency / args.latency
+    _print_table(rows, ideal)
+    if args.json:
+        results = {"ideal": ideal, "rows": [asdict(row) for row in rows]}
+        args.json.write_text(json.dumps(results, indent=2))
+    return 0 if args.no_assert else _check_targets(rows, ideal)
 
 
-def _stub(latency: float) -> list[str]:
+def _stub_command(latency: float) -> list[str]:
     return [sys.executable, str(STUB), "--port", "0", "--latency", str(latency)]
 
 
-def _options() -> argparse.Namespace:
+def _parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--latency", type=float, default=0.2)
     parser.add_argument("--concurrency", type=int, default=128)
     parser.add_argument("--episodes", type=int, default=2000)
-    parser.add_argument("--baseline", type=int, default=30, help="episodes for openenv")
+    parser.add_argument("--baseline", type=int, default=30, help="episodes of OpenEnv")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--no-assert", action="store_true")
     return parser.parse_args()
 
 
-def _print(rows: list[Row], ideal: float) -> None:
+def _print_table(rows: list[Row], ideal: float) -> None:
     out = Console(highlight=False, width=120)
     table = Table(box=None, header_style="bold")
     for name in (
@@ -185,29 +186,20 @@ def _print(rows: list[Row], ideal: float) -> None:
     out.print(f"ideal {ideal:,.0f} episodes/s; Python {platform.python_version()}, {names}")
 
 
-def _judged(rows: list[Row], ideal: float) -> int:
+def _check_targets(rows: list[Row], ideal: float) -> int:
+    """The exit code; prints the targets that are missed."""
     baseline, _, few, many = rows
-    missed = [
-        f"{words}: {value:.3f}, and {target:g} is wanted"
-        for words, value, target, held in (
-            (
-                "times OpenEnv",
-                few.rate / baseline.rate,
-                LEAST_RATIO,
-                few.rate >= LEAST_RATIO * baseline.rate,
-            ),
-            ("of the ideal", few.rate / ideal, LEAST_SHARE, few.rate >= LEAST_SHARE * ideal),
-            (
-                "memory growth",
-                many.peak_mib / few.peak_mib,
-                MOST_GROWTH,
-                many.peak_mib <= MOST_GROWTH * few.peak_mib,
-            ),
-        )
-        if not held
-    ]
-    for words in missed:
-        print(words, file=sys.stderr)
+    speedup, fraction = few.rate / baseline.rate, few.rate / ideal
+    growth = many.peak_mib / few.peak_mib
+    missed = []
+    if speedup < MIN_SPEEDUP:
+        missed.append(f"speedup over OpenEnv: {speedup:.1f}, target {MIN_SPEEDUP:g}")
+    if fraction < MIN_IDEAL_FRACTION:
+        missed.append(f"fraction of the ideal: {fraction:.3f}, target {MIN_IDEAL_FRACTION:g}")
+    if growth > MAX_MEMORY_GROWTH:
+        missed.append(f"memory growth: {growth:.3f}, target {MAX_MEMORY_GROWTH:g}")
+    for message in missed:
+        print(message, file=sys.stderr)
     return 1 if missed else 0
 
 

@@ -1,8 +1,8 @@
-"""Decoding while episodes are played: what the device does, and how long it takes all the same.
+"""Decoding while episodes are played: how long it takes, and how much of it the GPU works.
 
-Episodes come in groups and play a few turns on one event loop. Each turn costs that loop some
-Python, as a template, a tokenizer and an environment do, and the decoder shares Python's lock with
-it. Used by `decode.py --live`.
+Episodes come in groups and play a few turns on one event loop. Each turn costs some Python there,
+as a template, a tokenizer and an environment do, and the decoding thread competes for the GIL.
+Used by `decode.py --live`.
 """
 
 from __future__ import annotations
@@ -15,78 +15,78 @@ from dataclasses import dataclass
 from typing import Any
 
 GROUP, TURNS = 8, 5
-TOKENS = (10, 42)
-"""Of a reply: the least and the most."""
-ANSWER = 20
-"""Tokens with which an environment answers."""
-WORK = 0.001
-"""Seconds of Python that a turn takes on the event loop."""
+REPLY_TOKENS = (10, 42)
+"""The fewest and the most tokens of a reply."""
+OBSERVATION_TOKENS = 20
+PYTHON_WORK_S = 0.001
+"""Python time of a turn on the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    wall: float
-    busy: float
+class Round:
+    wall_s: float
+    busy_s: float
     tokens: int
 
 
-def live(engine: Any, prompts: Sequence[tuple[int, ...]]) -> None:
-    """Print what a round of play takes: new weights, all episodes, all turns."""
-    _round(engine, prompts)
-    played = min((_round(engine, prompts) for _ in range(3)), key=lambda each: each.busy)
-    device = _on_the_device(engine, prompts)
+def measure_live(engine: Any, prompts: Sequence[tuple[int, ...]]) -> None:
+    """Print the times of a round: weight refresh, all episodes, all turns."""
+    _run_round(engine, prompts)
+    best = min((_run_round(engine, prompts) for _ in range(3)), key=lambda each: each.busy_s)
+    device_s = _device_seconds(engine, prompts)
     print(
-        f"{len(prompts)} episodes of {TURNS} turns, {1000 * WORK:.0f} ms of Python each: "
-        f"{played.tokens:,} tokens in {played.wall:.3f} s; busy {played.busy:.3f} s, "
-        f"of which the device works {device:.3f} s",
+        f"{len(prompts)} episodes of {TURNS} turns, {1000 * PYTHON_WORK_S:.0f} ms of Python each: "
+        f"{best.tokens:,} tokens in {best.wall_s:.3f} s; busy {best.busy_s:.3f} s, "
+        f"of which the GPU works {device_s:.3f} s",
         flush=True,
     )
 
 
-def _round(engine: Any, prompts: Sequence[tuple[int, ...]]) -> Played:
+def _run_round(engine: Any, prompts: Sequence[tuple[int, ...]]) -> Round:
     engine.refresh()
-    tally = engine.tally
-    began, busy, sampled = time.perf_counter(), tally.busy, tally.sampled
-    asyncio.run(_played(engine, prompts))
-    return Played(time.perf_counter() - began, tally.busy - busy, tally.sampled - sampled)
+    stats = engine.stats
+    start, busy_s, tokens = time.perf_counter(), stats.busy_s, stats.sampled_tokens
+    asyncio.run(_play(engine, prompts))
+    wall_s = time.perf_counter() - start
+    return Round(wall_s, stats.busy_s - busy_s, stats.sampled_tokens - tokens)
 
 
-async def _played(engine: Any, prompts: Sequence[tuple[int, ...]]) -> None:
+async def _play(engine: Any, prompts: Sequence[tuple[int, ...]]) -> None:
     from ludus.policy.engine.batcher import RequestBatcher
 
-    generator = RequestBatcher(None, engine=engine, max_batch=len(prompts), batch_wait_s=0.0)
-    async with generator as model, asyncio.TaskGroup() as group:
+    batcher = RequestBatcher(None, engine=engine, max_batch=len(prompts), batch_wait_s=0.0)
+    async with batcher, asyncio.TaskGroup() as group:
         for number, ids in enumerate(prompts):
-            group.create_task(_episode(model, ids, number))
+            group.create_task(_play_episode(batcher, ids, number))
 
 
-async def _episode(model: Any, ids: tuple[int, ...], number: int) -> None:
+async def _play_episode(batcher: Any, ids: tuple[int, ...], number: int) -> None:
     from ludus.policy.engine.sampling import SamplingParams
 
-    made = random.Random(number)
+    rng = random.Random(number)
     for turn in range(TURNS):
-        _work()
-        reply = await model.sample(
+        _run_python()
+        reply = await batcher.sample(
             ids,
-            max_tokens=made.randint(*TOKENS),
+            max_tokens=rng.randint(*REPLY_TOKENS),
             stop_token_ids=(),
             sampling=SamplingParams(),
             seed=number * TURNS + turn,
         )
-        ids = (*ids, *reply.ids, *made.choices(range(3, 1000), k=ANSWER))
+        ids = (*ids, *reply.ids, *rng.choices(range(3, 1000), k=OBSERVATION_TOKENS))
 
 
-def _work() -> None:
-    """By the clock of this thread: it is work, however often it has to wait for the lock."""
-    end = time.thread_time() + WORK
+def _run_python() -> None:
+    """Use CPU time of this thread; waiting for the GIL does not count."""
+    end = time.thread_time() + PYTHON_WORK_S
     while time.thread_time() < end:
         pass
 
 
-def _on_the_device(engine: Any, prompts: Sequence[tuple[int, ...]]) -> float:
-    """Seconds that its kernels and copies run, one after the other."""
+def _device_seconds(engine: Any, prompts: Sequence[tuple[int, ...]]) -> float:
+    """The total run time of kernels and copies."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        _round(engine, prompts)
-    return float(sum(each.self_device_time_total for each in seen.key_averages()) / 1e6)
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        _run_round(engine, prompts)
+    return float(sum(each.self_device_time_total for each in profiler.key_averages()) / 1e6)

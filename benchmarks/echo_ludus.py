@@ -1,6 +1,6 @@
-"""Echo, written as a Ludus environment, for `wire.py`.
+"""The echo environment of `wire.py` as a Ludus environment.
 
-Nothing of OpenEnv is imported here, so that the server is measured as its users run it.
+Imports nothing of OpenEnv, so that the server is measured as users run it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class EchoObservation(Observation):
 
 
 class EchoEnv(Environment[EchoAction, EchoObservation, State]):
-    """Gives every message back. `echo_openenv.EchoEnv` does the same work, line for line."""
+    """Returns every message; does the same work as `echo_openenv.EchoEnv`."""
 
     def reset(self, *, seed: int | None = None) -> EchoObservation:
-        self.heard = 0
+        self.steps = 0
         return EchoObservation(echoed_message="ready")
 
     def step(self, action: EchoAction) -> EchoObservation:
-        self.heard += 1
+        self.steps += 1
         return EchoObservation(
             echoed_message=action.message, message_length=len(action.message), reward=1.0
         )

@@ -1,7 +1,7 @@
-"""Echo, written against OpenEnv's own base classes, for `wire.py`.
+"""The echo environment of `wire.py` on OpenEnv's base classes.
 
 OpenEnv serves it with `uvicorn --factory echo_openenv:app`; Ludus serves the same class unchanged.
-Nothing of Ludus is imported here, so that OpenEnv's server is measured alone.
+Imports nothing of Ludus, so that OpenEnv's server is measured alone.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ class EchoObservation(Observation):
 
 
 class EchoEnv(Environment[EchoAction, EchoObservation, State]):
-    """Gives every message back. `echo_ludus.EchoEnv` does the same work, line for line."""
+    """Returns every message; does the same work as `echo_ludus.EchoEnv`."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
     def reset(
         self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any
     ) -> EchoObservation:
-        self.heard = 0
+        self.steps = 0
         return EchoObservation(echoed_message="ready")
 
     def step(
         self, action: EchoAction, timeout_s: float | None = None, **kwargs: Any
     ) -> EchoObservation:
-        self.heard += 1
+        self.steps += 1
         return EchoObservation(
             echoed_message=action.message, message_length=len(action.message), reward=1.0
         )
 
     @property
     def state(self) -> State:
-        return State(step_count=self.heard)
+        return State(step_count=self.steps)
 
 
 class CheapEchoEnv(EchoEnv):
-    """The same, with a word to Ludus that OpenEnv does not read: steps need no thread."""
+    """The same, with an attribute for Ludus: steps need no thread. OpenEnv ignores it."""
 
     blocking = False
 
 
 def app() -> FastAPI:
-    """OpenEnv's server, with room for more sessions than are measured."""
-    made: FastAPI = create_fastapi_app(
+    """OpenEnv's server, with capacity for more sessions than are measured."""
+    server: FastAPI = create_fastapi_app(
         EchoEnv, EchoAction, EchoObservation, max_concurrent_envs=1024
     )
-    return made
+    return server

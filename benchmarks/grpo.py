@@ -1,19 +1,18 @@
-"""Seconds per step of GRPO: stock TRL with `environment_factory`, and Ludus, on the same of all.
+"""Seconds per GRPO step: stock TRL with `environment_factory`, and Ludus, on equal terms.
 
-    python benchmarks/grpo.py MODEL [--steps 3] [--ours 10] [--only chain_sum wordle slow]
+    python benchmarks/grpo.py MODEL [--steps 3] [--ludus-steps 10] [--only chain_sum wordle slow]
 
 Both train the same weights on the same tasks, prompts and tools: 8 groups of 8, at most 128 tokens
-(512 in wordle), temperature 1, bf16 over float32 weights, AdamW fused, no KL. Ludus keeps groups
-with equal rewards, as TRL does, so that both learn from as many rows; its last row is what it does
-if left alone. The first step of each is left out. By phase, in seconds per step:
+(512 in wordle), temperature 1, bf16 over float32 weights, fused AdamW, no KL. Ludus keeps
+zero-variance groups, as TRL does, so that both train on the same number of rows; the last row shows
+Ludus's default, which skips them. The first step of each run is not counted. Seconds per step:
 
-  rollouts   reset, generate, tools and rewards of TRL's; playing, of Ludus's
-  model      of it, while the model was being asked
-  training   all the rest of the step
+  rollouts   reset, generation, tools and rewards
+  model      the part of it in which the model generates
+  training   the rest of the step
 
-The table grows with each run, so that what is known is shown whatever becomes of the next. `--tiny`
-makes a model on the spot, to see that it all works. The model should know how to call tools: of
-one that never does, TRL generates a single turn.
+The table is printed after each run. `--tiny` trains a tiny model first, to check that everything
+works. The model should be able to call tools: otherwise TRL generates a single turn.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from typing import TYPE_CHECKING, Any
 from ludus.train import GRPOConfig
 
 if TYPE_CHECKING:
-    from benchmarks.grpo_world import SLOW, Clock, ludus, stock, tiny_model
-    from benchmarks.with_gpu import need_gpu
+    from benchmarks.gpu_check import require_gpu
+    from benchmarks.grpo_runs import SLOW, StepTimer, run_ludus, run_trl, train_tiny_model
 else:
-    # A script finds its neighbours by their bare names.
-    from grpo_world import SLOW, Clock, ludus, stock, tiny_model
-    from with_gpu import need_gpu
+    # Scripts import modules of their own folder by bare names.
+    from gpu_check import require_gpu
+    from grpo_runs import SLOW, StepTimer, run_ludus, run_trl, train_tiny_model
 
 SUMS = {"dataset_config": {"min_terms": 2, "max_terms": 3, "min_digits": 2, "max_digits": 2}}
 SCENARIOS: dict[str, tuple[str, dict[str, Any], int]] = {
@@ -47,28 +46,28 @@ SCENARIOS: dict[str, tuple[str, dict[str, Any], int]] = {
     "wordle": ("wordle", {}, 512),
     "slow": (SLOW, {}, 128),
 }
-"""What is played, its task, and how many tokens an episode may have. TRL counts what the
-environment writes among them, so a game of six guesses takes more than the model says in it."""
-RATE = 1e-6
-FIGURES = (
+"""Environment, task and tokens per episode. TRL counts the environment's tokens too, so a game of
+six guesses needs more than the model samples in it."""
+LEARNING_RATE = 1e-6
+LOGGED_METRICS = (
     "time/rollout", "time/train", "time/step", "time/model", "time/environment", "equal", "trained",
     "length", "turns", "done", "time/decode", "reused", "read",
 )  # fmt: skip
-STOCK, OURS, LEFT_ALONE = "stock TRL", "Ludus", "Ludus, equal groups left out"
+STOCK, LUDUS, LUDUS_DEFAULT = "stock TRL", "Ludus", "Ludus, zero-variance groups skipped"
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     scenario: str
-    way: str
+    variant: str
     error: str = ""
     steps: list[float] = field(default_factory=list)
-    """Seconds of each step but the first."""
+    """Seconds of each step except the first."""
     rollouts: float = 0.0
     model: float | None = None
     reward: float = 0.0
-    parts: dict[str, float] = field(default_factory=dict)
-    """Figures of a step, seconds and others."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Means over the steps except the first."""
 
     @property
     def seconds(self) -> float:
@@ -76,133 +75,141 @@ class Result:
 
 
 def main() -> None:
-    given = _arguments()
+    args = _parse_args()
     results: list[Result] = []
     with TemporaryDirectory() as folder:
-        model = tiny_model(Path(folder), SLOW) if given.tiny else given.model
-        for scenario in given.only:
-            for way, measure in WAYS.items():
-                results.append(_tried(scenario, way, measure, given, model))
-                _show(results, given.out)
+        model = train_tiny_model(Path(folder), SLOW) if args.tiny else args.model
+        for scenario in args.only:
+            for variant, measure in VARIANTS.items():
+                results.append(_try_measure(scenario, variant, measure, args, model))
+                _print_results(results, args.out)
 
 
-def _tried(scenario: str, way: str, measure: Any, given: Any, model: str) -> Result:
-    print(f"\n{scenario}, {way}", flush=True)
+def _try_measure(scenario: str, variant: str, measure: Any, args: Any, model: str) -> Result:
+    print(f"\n{scenario}, {variant}", flush=True)
     try:
-        result: Result = measure(scenario, way, given, model)
+        result: Result = measure(scenario, variant, args, model)
         return result
     except Exception as error:
         traceback.print_exc()
-        return Result(scenario, way, " ".join(f"{type(error).__name__}: {error}".split())[:200])
+        return Result(scenario, variant, " ".join(f"{type(error).__name__}: {error}".split())[:200])
 
 
-def _stock(scenario: str, way: str, given: Any, model: str) -> Result:
+def _measure_trl(scenario: str, variant: str, args: Any, model: str) -> Result:
     environment, *_ = SCENARIOS[scenario]
-    clock, phases = Clock(way), Phases()
-    settings = _settings(scenario, given, given.steps, equal="keep")
-    stock(environment, model, settings, clock, phases.attach)
-    parts = phases.per_step(clock.times)
-    generated = parts["first turn"] + parts["later turns"]
-    played = sum(parts[name] for name in ("reset", "tools", "rewards")) + generated
+    timer, phases = StepTimer(variant), PhaseTimer()
+    config = _build_config(scenario, args, args.steps, zero_variance_groups="keep")
+    run_trl(environment, model, config, timer, phases.attach)
+    metrics = phases.per_step(timer.times)
+    generated = metrics["first turn"] + metrics["later turns"]
+    rollouts = sum(metrics[name] for name in ("reset", "tools", "rewards")) + generated
     names = ("completions/mean_length", "tools/call_frequency", "frac_reward_zero_std")
-    parts |= _means(clock, names)
+    metrics |= _means(timer, names)
     return Result(
-        scenario, way, steps=_steps(clock), rollouts=played, model=generated,
-        reward=_means(clock, ("reward",))["reward"], parts=parts,
+        scenario, variant, steps=_step_seconds(timer), rollouts=rollouts, model=generated,
+        reward=_means(timer, ("reward",))["reward"], metrics=metrics,
     )  # fmt: skip
 
 
-def _ours(scenario: str, way: str, given: Any, model: str) -> Result:
+def _measure_ludus(scenario: str, variant: str, args: Any, model: str) -> Result:
     environment, *_ = SCENARIOS[scenario]
-    clock = Clock(way)
-    equal = "keep" if way == OURS else "skip"
-    ludus(environment, model, _settings(scenario, given, given.ours, equal=equal), clock)
-    parts = _means(clock, FIGURES)
-    sampled = parts["length"] * given.groups * given.group_size
-    parts["sampled tokens/s"] = sampled / parts["time/decode"]
+    timer = StepTimer(variant)
+    mode = "keep" if variant == LUDUS else "skip"
+    config = _build_config(scenario, args, args.ludus_steps, zero_variance_groups=mode)
+    run_ludus(environment, model, config, timer)
+    metrics = _means(timer, LOGGED_METRICS)
+    sampled = metrics["length"] * args.groups * args.group_size
+    metrics["sampled tokens/s"] = sampled / metrics["time/decode"]
     return Result(
-        scenario, way, steps=_steps(clock), rollouts=parts["time/rollout"],
-        model=parts["time/decode"], reward=_means(clock, ("reward",))["reward"], parts=parts,
+        scenario, variant, steps=_step_seconds(timer), rollouts=metrics["time/rollout"],
+        model=metrics["time/decode"], reward=_means(timer, ("reward",))["reward"], metrics=metrics,
     )  # fmt: skip
 
 
-WAYS: dict[str, Callable[..., Result]] = {STOCK: _stock, OURS: _ours, LEFT_ALONE: _ours}
+VARIANTS: dict[str, Callable[..., Result]] = {
+    STOCK: _measure_trl,
+    LUDUS: _measure_ludus,
+    LUDUS_DEFAULT: _measure_ludus,
+}
 
 
-def _settings(scenario: str, given: Any, steps: int, **more: Any) -> GRPOConfig:
+def _build_config(scenario: str, args: Any, steps: int, **options: Any) -> GRPOConfig:
     _, task, tokens = SCENARIOS[scenario]
     return GRPOConfig(
-        steps=steps, groups=given.groups, group_size=given.group_size,
-        max_episode_tokens=given.max_episode_tokens or tokens, learning_rate=RATE, task=task,
+        steps=steps, groups=args.groups, group_size=args.group_size,
+        max_episode_tokens=args.max_episode_tokens or tokens, task=task,
+        learning_rate=LEARNING_RATE,
         report_to="none", checkpoint_every=86_400.0, overrides={"optim": "adamw_torch_fused"},
-        **more,
+        **options,
     )  # fmt: skip
 
 
-class Phases:
-    """Where a step of TRL's goes, by timers around its methods and those of the environment."""
+class PhaseTimer:
+    """Times the phases of TRL's steps, by wrapping methods of trainer and environment."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[str, float, float]] = []
 
-    def attach(self, trainer: Any, kind: Any) -> None:
-        trainer._generate_single_turn = self._timed(self._turn, trainer._generate_single_turn)
+    def attach(self, trainer: Any, env_class: Any) -> None:
+        trainer._generate_single_turn = self._timed(self._turn_phase, trainer._generate_single_turn)
         trainer._calculate_rewards = self._timed(lambda: "rewards", trainer._calculate_rewards)
-        kind.reset = self._timed(lambda: "reset", kind.reset)
-        for tool in kind._tools:
-            method = self._timed(lambda: "tools", getattr(kind, tool.name))
-            setattr(kind, tool.name, method)
+        env_class.reset = self._timed(lambda: "reset", env_class.reset)
+        for tool in env_class._tools:
+            method = self._timed(lambda: "tools", getattr(env_class, tool.name))
+            setattr(env_class, tool.name, method)
 
     def per_step(self, ends: list[float]) -> dict[str, float]:
         """Means over the steps after the first."""
         sums: defaultdict[str, float] = defaultdict(float)
-        for name, began, ended in self._spans:
-            if began >= ends[0]:
-                sums[name] += ended - began
+        for name, start, end in self._spans:
+            if start >= ends[0]:
+                sums[name] += end - start
         count = len(ends) - 1
         step = (ends[-1] - ends[0]) / count
         names = ("reset", "first turn", "tools", "later turns", "rewards")
-        found = {name: sums[name] / count for name in names}
-        return {**found, "training": step - sum(found.values()), "step": step}
+        phases = {name: sums[name] / count for name in names}
+        return {**phases, "training": step - sum(phases.values()), "step": step}
 
-    def _turn(self) -> str:
-        """Every step begins with resets, and its first turn is the next thing generated."""
+    def _turn_phase(self) -> str:
+        """Every step starts with resets, so the first generation after one is a first turn."""
         last = next((name for name, *_ in reversed(self._spans) if name != "tools"), "reset")
         return "later turns" if last in ("first turn", "later turns") else "first turn"
 
     def _timed(self, name: Callable[[], str], call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)
-        def timed(*given: Any, **named: Any) -> Any:
-            phase, began = name(), time.perf_counter()
+        def timed(*call_args: Any, **kwargs: Any) -> Any:
+            phase, start = name(), time.perf_counter()
             try:
-                return call(*given, **named)
+                return call(*call_args, **kwargs)
             finally:
-                self._spans.append((phase, began, time.perf_counter()))
+                self._spans.append((phase, start, time.perf_counter()))
 
         return timed
 
 
-def _steps(clock: Clock) -> list[float]:
-    pairs = zip(clock.times, clock.times[1:], strict=False)
+def _step_seconds(timer: StepTimer) -> list[float]:
+    pairs = zip(timer.times, timer.times[1:], strict=False)
     return [after - before for before, after in pairs]
 
 
-def _means(clock: Clock, names: Sequence[str]) -> dict[str, float]:
-    """Of the logged figures that are there, over the steps after the first."""
-    lines = clock.lines[1:]
-    found = {name: [line[name] for line in lines if name in line] for name in names}
-    return {name: fmean(values) for name, values in found.items() if values}
+def _means(timer: StepTimer, names: Sequence[str]) -> dict[str, float]:
+    """Means of logged metrics over the steps after the first."""
+    lines = timer.lines[1:]
+    values = {name: [line[name] for line in lines if name in line] for name in names}
+    return {name: fmean(series) for name, series in values.items() if series}
 
 
-def _show(results: list[Result], out: Path | None) -> None:
+def _print_results(results: list[Result], out: Path | None) -> None:
     newest = results[-1]
     if newest.steps:
         print("steps:", ", ".join(f"{each:.2f}" for each in newest.steps))
-        print("per step:", ", ".join(f"{name} {value:.4g}" for name, value in newest.parts.items()))
-    print("\n| scenario | way | s/step | rollouts | of it model | training | times faster |")
+        print(
+            "per step:", ", ".join(f"{name} {value:.4g}" for name, value in newest.metrics.items())
+        )
+    print("\n| scenario | variant | s/step | rollouts | of it model | training | speedup |")
     print("|---|---|---|---|---|---|---|")
     for result in results:
-        print("|", " | ".join([result.scenario, result.way, *_cells(result, results)]), "|")
+        print("|", " | ".join([result.scenario, result.variant, *_cells(result, results)]), "|")
     print(flush=True)
     if out is not None:
         out.write_text(json.dumps([asdict(result) for result in results], indent=1))
@@ -211,35 +218,34 @@ def _show(results: list[Result], out: Path | None) -> None:
 def _cells(result: Result, results: list[Result]) -> list[str]:
     if not result.steps:
         return [result.error.replace("|", "/"), *["-"] * 4]
-    theirs = next(
-        (one for one in results if one.scenario == result.scenario and one.way == STOCK), result
-    )
-    times = f"{theirs.seconds / result.seconds:.1f}" if theirs.steps else "-"
+    same_scenario = (other for other in results if other.scenario == result.scenario)
+    baseline = next((other for other in same_scenario if other.variant == STOCK), result)
+    speedup = f"{baseline.seconds / result.seconds:.1f}" if baseline.steps else "-"
     model = f"{result.model:.2f}" if result.model is not None else "-"
     training = result.seconds - result.rollouts
     numbers = [f"{result.seconds:.2f}", f"{result.rollouts:.2f}", model, f"{training:.2f}"]
-    return [*numbers, "1" if result.way == STOCK else times]
+    return [*numbers, "1" if result.variant == STOCK else speedup]
 
 
-def _arguments() -> argparse.Namespace:
-    asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    asked.add_argument("model", nargs="?", help="a folder or a name, as for `ludus train`")
-    asked.add_argument("--tiny", action="store_true", help="a model made on the spot instead")
-    asked.add_argument("--steps", type=int, default=3, help="of stock TRL")
-    asked.add_argument("--ours", type=int, default=10, help="steps of Ludus")
-    asked.add_argument("--only", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
-    asked.add_argument("--groups", type=int, default=8)
-    asked.add_argument("--group-size", type=int, default=8)
-    asked.add_argument("--max-episode-tokens", type=int)
-    asked.add_argument("-o", "--out", type=Path, help="a JSON file for all figures")
-    given = asked.parse_args()
-    if (given.model is None) != given.tiny:
-        asked.error("name a model, or say --tiny")
-    if min(given.steps, given.ours) < 2:
-        asked.error("the first step is left out, so that there must be two")
-    if not given.tiny:
-        need_gpu("--tiny shows that it works.")
-    return given
+def _parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("model", nargs="?", help="folder or name, as for `ludus train`")
+    parser.add_argument("--tiny", action="store_true", help="train a tiny model instead")
+    parser.add_argument("--steps", type=int, default=3, help="steps of stock TRL")
+    parser.add_argument("--ludus-steps", type=int, default=10, help="steps of Ludus")
+    parser.add_argument("--only", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
+    parser.add_argument("--groups", type=int, default=8)
+    parser.add_argument("--group-size", type=int, default=8)
+    parser.add_argument("--max-episode-tokens", type=int)
+    parser.add_argument("-o", "--out", type=Path, help="JSON file for all results")
+    args = parser.parse_args()
+    if (args.model is None) != args.tiny:
+        parser.error("give a model or --tiny")
+    if min(args.steps, args.ludus_steps) < 2:
+        parser.error("at least two steps are needed, because the first is not counted")
+    if not args.tiny:
+        require_gpu("Use --tiny to check that it works.")
+    return args
 
 
 if __name__ == "__main__":

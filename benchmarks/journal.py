@@ -1,11 +1,10 @@
-"""Reading a journal back when a run is resumed: Ludus beside the plain way, in one run.
+"""Reading the episodes file when a run is resumed: Ludus and a plain loop, in one run.
 
     python benchmarks/journal.py [--episodes 1000000]
 
-Ludus reads it with the checksum that `summary.json` has of it, and without one, as after damage.
-The plain way is `json.loads` on every line and a set of the ids. Each reads the same file in a
-process of its own, after one pass over it, so that both find it in the system's cache. The file
-lies in a temporary folder and is removed.
+Ludus reads it with the checksum of `summary.json`, and without one, as after damage. The plain loop
+calls `json.loads` on every line and collects the ids. Each runs in its own process, with the file
+in the page cache. The file is in a temporary folder and is removed.
 """
 
 from __future__ import annotations
@@ -26,35 +25,35 @@ from ludus.data.checksum import Checksum
 from ludus.data.episode import Episode, StopReason, Usage
 from ludus.data.resume_index import read_resume_index
 
-BLOCK = 4 << 20
-MARKED = 0.8125
-"""A reward that stands in the line nowhere else; a fraction of two has a short text."""
+BLOCK_BYTES = 4 << 20
+MARKER_REWARD = 0.8125
+"""Appears nowhere else in the line, so that it can be replaced; exact in binary."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What one way of reading took."""
+class Measurement:
+    """Times and peak memory of one reader."""
 
     episodes: int
     seconds: float
-    cpu: float
-    """Seconds of the processor; on a busy machine these say more."""
+    cpu_seconds: float
+    """More reliable than `seconds` on a busy machine."""
     peak_mb: float
 
 
-def make(path: Path, count: int) -> None:
-    """Lines of one real episode, each with an id, a reward and a cost of its own."""
-    first, rest = _template().split(b"c0ffee00-000000")
-    middle, rest = rest.split(b"%r" % MARKED, 1)
+def write_episodes(path: Path, count: int) -> None:
+    """Copies of one episode, each with its own id, reward and cost."""
+    first, rest = _template_line().split(b"c0ffee00-000000")
+    middle, rest = rest.split(b"%r" % MARKER_REWARD, 1)
     usage, rest = rest.split(b"0.000244140625", 1)
-    with path.open("wb", buffering=BLOCK) as file:
+    with path.open("wb", buffering=BLOCK_BYTES) as file:
         for index in range(count):
             reward, cost = index % 101 / 100, (1000 + index * 7919 % 9000) / 1e7
             name = b"c0ffee00-%06d" % index
             file.write(b"%b%b%b%r%b%r%b" % (first, name, middle, reward, usage, cost, rest))
 
 
-def _template() -> bytes:
+def _template_line() -> bytes:
     guess = {"id": "call_1", "function": {"name": "guess", "arguments": '{"word":"crane"}'}}
     turns = [
         ({"role": "assistant", "reasoning_content": "A vowel or two, then the common consonants. "
@@ -66,7 +65,7 @@ def _template() -> bytes:
         {
             "episode_id": "c0ffee00-000000",
             "stop_reason": StopReason.DONE,
-            "reward": MARKED,
+            "reward": MARKER_REWARD,
             "usage": Usage(prompt_tokens=1830, completion_tokens=212, cost=0.000244140625),
             "environment": "wordle",
             "group_id": "wordle-12",
@@ -77,52 +76,52 @@ def _template() -> bytes:
     ).to_line()
 
 
-def by_heads(path: Path) -> int:
+def read_with_checksum(path: Path) -> int:
     checksum = Checksum(*json.loads(path.with_suffix(".crc").read_text()))
     return read_resume_index(path, checksum=checksum).totals.episodes
 
 
-def unverified(path: Path) -> int:
+def read_without_checksum(path: Path) -> int:
     return read_resume_index(path).totals.episodes
 
 
-def plainly(path: Path) -> int:
+def read_plain(path: Path) -> int:
     with path.open("rb") as file:
         return len({json.loads(line)["episode_id"] for line in file})
 
 
-WAYS: dict[str, Callable[[Path], int]] = {
-    "Ludus": by_heads,
-    "no checksum": unverified,
-    "plain": plainly,
+READERS: dict[str, Callable[[Path], int]] = {
+    "Ludus": read_with_checksum,
+    "no checksum": read_without_checksum,
+    "plain": read_plain,
 }
 
 
-def read(way: str, path: Path) -> Reading:
-    """What this process takes to read the file."""
+def measure(reader: str, path: Path) -> Measurement:
+    """Read the file in this process."""
     start, cpu = time.perf_counter(), time.process_time()
-    episodes = WAYS[way](path)
+    episodes = READERS[reader](path)
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return Reading(episodes, seconds, cpu, kilobytes / 1024)
+    return Measurement(episodes, seconds, cpu, kilobytes / 1024)
 
 
-def in_a_process(way: str, path: Path) -> Reading:
-    command = [sys.executable, __file__, "--way", way, "--file", str(path)]
-    said: dict[str, Any] = json.loads(subprocess.check_output(command))
-    return Reading(**said)
+def measure_in_process(reader: str, path: Path) -> Measurement:
+    command = [sys.executable, __file__, "--reader", reader, "--file", str(path)]
+    values: dict[str, Any] = json.loads(subprocess.check_output(command))
+    return Measurement(**values)
 
 
-def table(readings: dict[str, Reading], size: int) -> Iterator[str]:
-    """The figures, and how many times better than the plain way they are."""
-    plain = readings["plain"]
+def table(measurements: dict[str, Measurement], size: int) -> Iterator[str]:
+    """The measurements, and the ratios to the plain loop."""
+    plain = measurements["plain"]
     yield f"{plain.episodes:,} episodes, {size / 1e9:.2f} GB"
     yield "             seconds    CPU s  episodes/s  peak MB    time  memory"
-    for way, reading in readings.items():
-        rate = reading.episodes / reading.seconds
-        faster, smaller = plain.seconds / reading.seconds, plain.peak_mb / reading.peak_mb
+    for reader, measurement in measurements.items():
+        rate = measurement.episodes / measurement.seconds
+        faster, smaller = plain.seconds / measurement.seconds, plain.peak_mb / measurement.peak_mb
         yield (
-            f"{way:11}{reading.seconds:9.2f}{reading.cpu:9.2f}{rate:12,.0f}{reading.peak_mb:9.0f}"
+            f"{reader:11}{measurement.seconds:9.2f}{measurement.cpu_seconds:9.2f}{rate:12,.0f}{measurement.peak_mb:9.0f}"
             f"{faster:7.1f}x{smaller:7.1f}x"
         )
 
@@ -130,23 +129,23 @@ def table(readings: dict[str, Reading], size: int) -> Iterator[str]:
 def compare(count: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "episodes.jsonl"
-        make(path, count)
+        write_episodes(path, count)
         path.with_suffix(".crc").write_text(json.dumps(Checksum.of_file(path)))
-        readings = {way: in_a_process(way, path) for way in WAYS}
-        assert {reading.episodes for reading in readings.values()} == {count}
-        print("\n".join(table(readings, path.stat().st_size)))
+        measurements = {reader: measure_in_process(reader, path) for reader in READERS}
+        assert {measurement.episodes for measurement in measurements.values()} == {count}
+        print("\n".join(table(measurements, path.stat().st_size)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--episodes", type=int, default=1_000_000)
-    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--reader", choices=READERS, help=argparse.SUPPRESS)
     parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.way:
-        print(json.dumps(asdict(read(asked.way, asked.file))))
+    args = parser.parse_args()
+    if args.reader:
+        print(json.dumps(asdict(measure(args.reader, args.file))))
     else:
-        compare(asked.episodes)
+        compare(args.episodes)
 
 
 if __name__ == "__main__":

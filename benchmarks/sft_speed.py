@@ -1,12 +1,12 @@
-"""SFT in tokens per second: TRL as the tutorials set it up, TRL with a large batch, and Ludus.
+"""SFT speed in tokens per second: TRL as in its tutorials, TRL with a large batch, and Ludus.
 
     python benchmarks/sft_speed.py DATA [--model smollm2] [--steps 120] [--same-losses]
 
-All train the same model in bf16 on the same tokens and labels with the same rate and schedule; TRL
-gets them ready made, so that only training is timed. Shown are real tokens per second (padding is
-none) over the second half of the steps, and the last loss. TRL with batch 64 and Ludus see the
-same rows in the same order, so their losses can be compared step by step; `--same-losses` runs
-these two alone.
+All train the same model in bf16 on the same tokens and labels with the same learning rate and
+schedule; TRL gets tokenized rows, so that only training is timed. Shown are tokens per second
+without padding over the second half of the steps, and the last loss. TRL with batch 64 and Ludus
+see the same rows in the same order, so their losses can be compared step by step; `--same-losses`
+runs only these two.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from benchmarks.with_gpu import need_gpu
+    from benchmarks.gpu_check import require_gpu
 else:
-    from with_gpu import need_gpu
+    from gpu_check import require_gpu
 
-RATE, WARM_UP = 2e-4, 10
+LEARNING_RATE, WARMUP_STEPS = 2e-4, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,40 +35,40 @@ class Result:
 
 
 def main() -> None:
-    given = _arguments()
-    need_gpu()
-    rows = _rows(given.data, given.model)
-    seed = {"batch": 4, "accumulate": 2}
-    slow = [] if given.same_losses else [
-        _trl("TRL, batch 4 x 2", given, rows, **seed, gradient_checkpointing=True),
-        _trl("TRL, batch 64", given, rows, batch=64, gradient_checkpointing=True),
+    args = _parse_args()
+    require_gpu()
+    rows = _tokenize(args.data, args.model)
+    tutorial = {"batch": 4, "accumulate": 2}
+    slow = [] if args.same_losses else [
+        _train_trl("TRL, batch 4 x 2", args, rows, **tutorial, gradient_checkpointing=True),
+        _train_trl("TRL, batch 64", args, rows, batch=64, gradient_checkpointing=True),
     ]  # fmt: skip
     results = [
         *slow,
-        _trl("TRL, batch 64, no checkpointing", given, rows, batch=64),
-        _ludus("Ludus, batch 64", given, rows),
+        _train_trl("TRL, batch 64, no checkpointing", args, rows, batch=64),
+        _train_ludus("Ludus, batch 64", args, rows),
     ]
     print(f"\n{'':34}{'tokens/s':>10}{'last loss':>11}")
     for result in results:
         speed, loss = f"{result.tokens_per_second:,.0f}", f"{result.losses[-1]:.4f}"
         print(f"{result.name:34}{speed:>10}{loss:>11}")
-    theirs, ours = results[-2].losses, results[-1].losses
-    apart = max(abs(a - b) for a, b in zip(theirs, ours, strict=True))
-    for step, (a, b) in enumerate(zip(theirs, ours, strict=True), 1):
+    pairs = list(zip(results[-2].losses, results[-1].losses, strict=True))
+    for step, (a, b) in enumerate(pairs, 1):
         print(f"step {10 * step:5}: {a:.4f} and {b:.4f}")
-    print(f"largest difference between the last two at any logged step: {apart:.4f}")
+    difference = max(abs(a - b) for a, b in pairs)
+    print(f"largest difference between the last two at any logged step: {difference:.4f}")
 
 
-def _arguments() -> argparse.Namespace:
-    asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    asked.add_argument("data", type=Path)
-    asked.add_argument("--model", default="smollm2")
-    asked.add_argument("--steps", type=int, default=120)
-    asked.add_argument("--same-losses", action="store_true")
-    return asked.parse_args()
+def _parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--same-losses", action="store_true")
+    return parser.parse_args()
 
 
-def _rows(data: Path, model: str) -> Any:
+def _tokenize(data: Path, model: str) -> Any:
     """The tokens and labels that Ludus trains on."""
     from ludus.policy.chat.chat_format import find_chat_format
     from ludus.policy.tokenizer import load_tokenizer
@@ -76,14 +76,14 @@ def _rows(data: Path, model: str) -> Any:
     from ludus.train.data.tokenization import RowTokenizer, tokenize
 
     tokenizer = load_tokenizer(model)
-    maker = RowTokenizer(tokenizer, find_chat_format(tokenizer).template, "sft")
+    row_tokenizer = RowTokenizer(tokenizer, find_chat_format(tokenizer).template, "sft")
     file = Path(tempfile.mkdtemp()) / "rows.arrow"
-    made = tokenize(open_data(data).train, maker, file).load()
-    return made.select_columns(["input_ids", "labels"])
+    rows = tokenize(open_data(data).train, row_tokenizer, file).load()
+    return rows.select_columns(["input_ids", "labels"])
 
 
-def _trl(
-    name: str, given: argparse.Namespace, rows: Any, *, batch: int, accumulate: int = 1,
+def _train_trl(
+    name: str, args: argparse.Namespace, rows: Any, *, batch: int, accumulate: int = 1,
     gradient_checkpointing: bool = False,
 ) -> Result:  # fmt: skip
     import trl
@@ -92,27 +92,30 @@ def _trl(
     from ludus.policy.load import load_model
     from ludus.policy.tokenizer import load_tokenizer
 
-    clock = type("Clock", (Clock, TrainerCallback), {})()
+    timer = type("StepTimer", (StepTimer, TrainerCallback), {})()
     trainer = trl.SFTTrainer(
-        model=load_model(given.model, dtype="float32"),
+        model=load_model(args.model, dtype="float32"),
         args=trl.SFTConfig(
             output_dir=tempfile.mkdtemp(), per_device_train_batch_size=batch,
-            gradient_accumulation_steps=accumulate, max_steps=given.steps, learning_rate=RATE,
-            warmup_steps=WARM_UP, lr_scheduler_type="cosine", logging_steps=10, bf16=True,
+            gradient_accumulation_steps=accumulate, max_steps=args.steps,
+            learning_rate=LEARNING_RATE,
+            warmup_steps=WARMUP_STEPS, lr_scheduler_type="cosine", logging_steps=10, bf16=True,
             gradient_checkpointing=gradient_checkpointing, report_to="none", save_strategy="no",
             disable_tqdm=True, max_length=None, seed=0, data_seed=0, log_level="error",
             dataset_kwargs={"skip_prepare_dataset": True},
         ),
-        train_dataset=rows, processing_class=load_tokenizer(given.model), callbacks=[clock],
+        train_dataset=rows, processing_class=load_tokenizer(args.model), callbacks=[timer],
     )  # fmt: skip
     trainer.train()
-    times, half = clock.times, given.steps // 2
-    tokens = batch * accumulate * (given.steps - half) * _mean_length(rows)
+    times, half = timer.times, args.steps // 2
+    tokens = batch * accumulate * (args.steps - half) * _mean_length(rows)
     losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
     return Result(name, tokens / (times[-1] - times[half - 1]), losses)
 
 
-class Clock:
+class StepTimer:
+    """Records the time at the end of each step, after a device sync."""
+
     def __init__(self) -> None:
         self.times: list[float] = []
 
@@ -124,24 +127,24 @@ class Clock:
         self.times.append(time.perf_counter())
 
 
-def _ludus(name: str, given: argparse.Namespace, rows: Any) -> Result:
-    from ludus.train import sft
+def _train_ludus(name: str, args: argparse.Namespace, rows: Any) -> Result:
+    from ludus import sft
     from ludus.train.config import TrainConfig
 
     out = Path(tempfile.mkdtemp()) / "out"
-    how = {"warmup_steps": WARM_UP, "logging_steps": 10}
+    overrides = {"warmup_steps": WARMUP_STEPS, "logging_steps": 10}
     longest = max(map(len, rows["input_ids"]))
     sft(
-        given.data, given.model, out,
+        args.data, args.model, out,
         TrainConfig(
-            steps=given.steps, batch_size=64, learning_rate=RATE, max_length=longest,
+            steps=args.steps, batch_size=64, learning_rate=LEARNING_RATE, max_length=longest,
             report_to="none",
-            overrides={**how, "logging_first_step": False},
+            overrides={**overrides, "logging_first_step": False},
         ),
     )  # fmt: skip
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     lines = [line for line in lines if "loss" in line]
-    middle = next(line for line in lines if line["step"] >= given.steps // 2)
+    middle = next(line for line in lines if line["step"] >= args.steps // 2)
     steps = lines[-1]["step"] - middle["step"]
     seconds = lines[-1]["seconds"] - middle["seconds"]
     return Result(name, 64 * steps * _mean_length(rows) / seconds, [line["loss"] for line in lines])

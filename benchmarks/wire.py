@@ -1,11 +1,10 @@
-"""Steps per second over the OpenEnv wire: OpenEnv's own server against Ludus's, in one run.
+"""Steps per second over the OpenEnv protocol: OpenEnv's server and Ludus's, in one run.
 
     python benchmarks/wire.py [--seconds 5] [--rounds 3] [--json FILE] [--no-assert]
 
-The same echo environment and the same load for all; each server is a process of its own with one
-worker, started the way its users start it. Servers take turns and the median of the rounds counts,
-because machines are noisy. Exit code 1 when Ludus misses its target at 64 sessions. How the load
-is made is `wire_load.py`'s business.
+All serve the same echo environment under the same load (`wire_load.py`). Each server is a process
+with one worker, started as users start it. Servers take turns, and the median of the rounds counts,
+because machines are noisy. Exit code 1 when Ludus misses its target at 64 sessions.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ BASELINE, UVLOOP, THREADED = "OpenEnv", "OpenEnv + uvloop", "Ludus, threaded"
 SAME, NATIVE = "Ludus, same class", "Ludus, own class"
 OPENENV = [sys.executable, "-m", "uvicorn", "--factory", "echo_openenv:app"]
 COMMANDS = {
-    # What `pip install openenv` gives: its requirements have neither uvloop nor httptools.
+    # As after `pip install openenv`, which installs neither uvloop nor httptools.
     BASELINE: [*OPENENV, "--loop", "asyncio", "--http", "h11", "--port"],
     UVLOOP: [*OPENENV, "--port"],
     THREADED: [LUDUS, "serve", "echo_openenv:EchoEnv", "--port"],
@@ -51,12 +50,12 @@ COMMANDS = {
 }
 IMPORTS = ("openenv.core.env_server.http_server", "ludus", "ludus.serve.app")
 
-JUDGED_AT = 64
-LEAST_STEPS = 5.0
-MOST_P99 = 0.2
-_START_TIMEOUT, _STOP_TIMEOUT = 120.0, 20.0
-_SETTLE = 0.5
-"""Seconds for a server to clear away its sessions before the next one is measured."""
+TARGET_SESSIONS = 64
+MIN_STEPS_RATIO = 5.0
+MAX_P99_RATIO = 0.2
+_START_TIMEOUT_S, _STOP_TIMEOUT_S = 120.0, 20.0
+_COOL_DOWN_S = 0.5
+"""Time for a server to close its sessions before the next measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One server at one number of sessions: the medians of its rounds."""
+    """Medians over the rounds, for one server and number of sessions."""
 
     server: str
     sessions: int
@@ -79,19 +78,19 @@ class Row:
     client_cpu: float
     server_cpu: float
     cpu_us_per_step: float
-    """What a step costs the server; says more than steps/s where other work takes the cores."""
+    """CPU time of the server per step; more reliable than steps/s on a busy machine."""
     server_mib: float
     errors: int
     first_error: str | None
 
 
 class BenchmarkFailed(Exception):
-    """A server or the load did not do what it was started for."""
+    """A server did not start, or the load client failed."""
 
 
 @contextmanager
 def running(name: str) -> Iterator[Server]:
-    """Start a server on a free port of loopback, and stop it in the end."""
+    """Start a server on a free loopback port, and stop it at the end."""
     port = _free_port()
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen([*COMMANDS[name], str(port)], cwd=HERE, stdout=log, stderr=log)
@@ -112,7 +111,7 @@ def _free_port() -> int:
 
 
 def _wait_until_healthy(process: subprocess.Popen[bytes], port: int) -> bool:
-    deadline = time.monotonic() + _START_TIMEOUT
+    deadline = time.monotonic() + _START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
@@ -130,66 +129,66 @@ def _resident_mib(pid: int) -> float:
 def _stop(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
-        process.wait(_STOP_TIMEOUT)
+        process.wait(_STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
 
-def load(server: Server, sessions: int, seconds: float) -> Load:
-    """Measure one server once."""
+def run_load(server: Server, sessions: int, seconds: float) -> Load:
+    """One measurement of one server."""
     command = [sys.executable, str(HERE / "wire_load.py"), "--port", str(server.port)]
     command += ["--pid", str(server.pid), "--sessions", str(sessions), "--seconds", str(seconds)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 180)
-    if done.returncode:
-        raise BenchmarkFailed(f"{sessions} sessions on {server.name}:\n{done.stderr[-2000:]}")
-    time.sleep(_SETTLE)
-    measured: Load = json.loads(done.stdout)
+    process = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 180)
+    if process.returncode:
+        raise BenchmarkFailed(f"{sessions} sessions on {server.name}:\n{process.stderr[-2000:]}")
+    time.sleep(_COOL_DOWN_S)
+    measured: Load = json.loads(process.stdout)
     return measured
 
 
 def measure(
     servers: Sequence[Server], counts: Sequence[int], *, rounds: int, seconds: float
 ) -> list[Row]:
-    """Every server at every number of sessions, taking turns."""
-    taken: dict[tuple[str, int], list[Load]] = {}
+    """Measure every server at every number of sessions; servers take turns."""
+    results: dict[tuple[str, int], list[Load]] = {}
     for number in range(1, rounds + 1):
         for sessions in counts:
             for server in servers:
-                one = load(server, sessions, seconds)
-                taken.setdefault((server.name, sessions), []).append(one)
+                result = run_load(server, sessions, seconds)
+                results.setdefault((server.name, sessions), []).append(result)
                 print(
                     f"round {number}/{rounds}  {sessions:4} sessions  {server.name:18}"
-                    f"{one['steps_per_second']:8.0f} steps/s",
+                    f"{result['steps_per_second']:8.0f} steps/s",
                     file=sys.stderr,
                 )
     return [
-        _middle(name, sessions, taken[name, sessions])
+        _median_row(name, sessions, results[name, sessions])
         for sessions in counts
         for name in (server.name for server in servers)
     ]
 
 
-def _middle(server: str, sessions: int, loads: Sequence[Load]) -> Row:
+def _median_row(server: str, sessions: int, loads: Sequence[Load]) -> Row:
     return Row(
         server=server,
         sessions=sessions,
-        steps_per_second=median(one["steps_per_second"] for one in loads),
-        p50_ms=median(one["p50_ms"] for one in loads),
-        p99_ms=median(one["p99_ms"] for one in loads),
-        client_cpu=median(one["client_cpu"] for one in loads),
-        server_cpu=median(one["server_cpu"] for one in loads),
+        steps_per_second=median(load["steps_per_second"] for load in loads),
+        p50_ms=median(load["p50_ms"] for load in loads),
+        p99_ms=median(load["p99_ms"] for load in loads),
+        client_cpu=median(load["client_cpu"] for load in loads),
+        server_cpu=median(load["server_cpu"] for load in loads),
         cpu_us_per_step=median(
-            ratio(one["server_cpu"], one["steps_per_second"]) * 1e6 for one in loads
+            ratio(load["server_cpu"], load["steps_per_second"]) * 1e6 for load in loads
         ),
-        server_mib=median(one["server_mib"] for one in loads),
-        errors=sum(one["errors"] for one in loads),
-        first_error=next((one["first_error"] for one in loads if one["errors"]), None),
+        server_mib=median(load["server_mib"] for load in loads),
+        errors=sum(load["errors"] for load in loads),
+        first_error=next((load["first_error"] for load in loads if load["errors"]), None),
     )
 
 
 def import_seconds(module: str) -> float:
-    """Time of an import in a fresh interpreter, without the start of the interpreter itself."""
+    """Time of an import in a fresh interpreter, without the interpreter's start."""
     code = f"import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
     runs = [
         subprocess.run(
@@ -213,7 +212,7 @@ def machine() -> dict[str, str]:
     }
 
 
-_NUMBERS = (
+_COLUMNS = (
     *("steps/s", "ratio", "p50 ms", "p99 ms", "p99 ratio"),
     *("CPU us/step", "server CPU", "client CPU", "errors"),
 )
@@ -223,10 +222,10 @@ def steps_table(rows: Sequence[Row]) -> Table:
     table = Table(title="Steps over the wire (median of rounds; ratios to OpenEnv)")
     table.add_column("sessions", justify="right")
     table.add_column("server")
-    for heading in _NUMBERS:
+    for heading in _COLUMNS:
         table.add_column(heading, justify="right")
     for row in rows:
-        base = find(rows, BASELINE, row.sessions)
+        base = find_row(rows, BASELINE, row.sessions)
         table.add_row(
             str(row.sessions),
             row.server,
@@ -251,8 +250,8 @@ def memory_table(servers: Sequence[Server], rows: Sequence[Row]) -> Table:
     table.add_column("idle after start", justify="right")
     table.add_column(f"with {most} sessions", justify="right")
     for server in servers:
-        held = find(rows, server.name, most).server_mib
-        table.add_row(server.name, f"{server.idle_mib:.0f}", f"{held:.0f}")
+        loaded = find_row(rows, server.name, most).server_mib
+        table.add_row(server.name, f"{server.idle_mib:.0f}", f"{loaded:.0f}")
     return table
 
 
@@ -260,35 +259,36 @@ def imports_table(seconds: Mapping[str, float]) -> Table:
     table = Table(title="Import time, ms (median of 3)")
     table.add_column("module")
     table.add_column("ms", justify="right")
-    for module, spent in seconds.items():
-        table.add_row(module, f"{spent * 1000:.0f}")
+    for module, import_s in seconds.items():
+        table.add_row(module, f"{import_s * 1000:.0f}")
     return table
 
 
-def find(rows: Sequence[Row], server: str, sessions: int) -> Row:
+def find_row(rows: Sequence[Row], server: str, sessions: int) -> Row:
     return next(row for row in rows if (row.server, row.sessions) == (server, sessions))
 
 
 def ratio(part: float, whole: float) -> float:
-    """Not a number where nothing was measured: the verdict says why."""
+    """NaN if nothing was measured."""
     return part / whole if whole else float("nan")
 
 
 def verdict(rows: Sequence[Row]) -> tuple[bool, str]:
-    """Whether the target is met, and the sentence that says so."""
-    broken = next((row for row in rows if row.errors), None)
-    if broken is not None:
-        where = f"{broken.server} at {broken.sessions} sessions"
-        return False, f"FAILED: {broken.errors} wrong replies from {where}: {broken.first_error}"
-    if JUDGED_AT not in {row.sessions for row in rows}:
-        return True, f"No verdict: {JUDGED_AT} sessions were not measured."
-    base, ours = find(rows, BASELINE, JUDGED_AT), find(rows, SAME, JUDGED_AT)
-    steps = ratio(ours.steps_per_second, base.steps_per_second)
-    p99 = ratio(ours.p99_ms, base.p99_ms)
-    met = steps >= LEAST_STEPS and p99 <= MOST_P99
+    """Whether the target is met, and a sentence about it."""
+    failed = next((row for row in rows if row.errors), None)
+    if failed is not None:
+        where = f"{failed.server} at {failed.sessions} sessions"
+        return False, f"FAILED: {failed.errors} wrong replies from {where}: {failed.first_error}"
+    if TARGET_SESSIONS not in {row.sessions for row in rows}:
+        return True, f"No verdict: {TARGET_SESSIONS} sessions were not measured."
+    base, ludus = find_row(rows, BASELINE, TARGET_SESSIONS), find_row(rows, SAME, TARGET_SESSIONS)
+    steps = ratio(ludus.steps_per_second, base.steps_per_second)
+    p99 = ratio(ludus.p99_ms, base.p99_ms)
+    met = steps >= MIN_STEPS_RATIO and p99 <= MAX_P99_RATIO
     return met, (
-        f"{'MET' if met else 'MISSED'}: at {JUDGED_AT} sessions Ludus does {steps:.2f}x the steps "
-        f"of OpenEnv (target {LEAST_STEPS:g}x) at {p99:.2f}x its p99 (target {MOST_P99:g}x)."
+        f"{'MET' if met else 'MISSED'}: at {TARGET_SESSIONS} sessions Ludus does {steps:.2f}x the "
+        f"steps of OpenEnv (target {MIN_STEPS_RATIO:g}x) at {p99:.2f}x its p99 "
+        f"(target {MAX_P99_RATIO:g}x)."
     )
 
 
@@ -310,12 +310,14 @@ def report(
     console.print(imports_table(imports))
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="OpenEnv's server against Ludus's, on one wire.")
+def _parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="OpenEnv's server and Ludus's under the same load."
+    )
     parser.add_argument("--seconds", type=float, default=5.0, help="length of one measurement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sessions", type=int, nargs="+", default=[1, 64, 256])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results here")
     parser.add_argument(
         "--assert",
         dest="judge",
@@ -327,29 +329,29 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    given = _arguments()
-    # Told to stop, it leaves through the `with` below, which stops the servers.
+    args = _parse_args()
+    # Exit through the `with` below on SIGTERM, which stops the servers.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     facts = machine()
     imports = {module: import_seconds(module) for module in IMPORTS}
     with ExitStack() as stack:
         servers = [stack.enter_context(running(name)) for name in COMMANDS]
-        rows = measure(servers, given.sessions, rounds=given.rounds, seconds=given.seconds)
+        rows = measure(servers, args.sessions, rounds=args.rounds, seconds=args.seconds)
     met, sentence = verdict(rows)
     report(Console(width=max(130, Console().width)), facts, servers, rows, imports)
     print(sentence)
-    if given.json is not None:
-        numbers: dict[str, Any] = {
+    if args.json is not None:
+        results: dict[str, Any] = {
             "machine": facts,
-            "rounds": given.rounds,
-            "seconds": given.seconds,
+            "rounds": args.rounds,
+            "seconds": args.seconds,
             "steps": [_fields(row) for row in rows],
             "idle_mib": {server.name: server.idle_mib for server in servers},
             "import_seconds": imports,
             "verdict": {"met": met, "sentence": sentence},
         }
-        given.json.write_text(json.dumps(numbers, indent=2) + "\n")
-    return 0 if met or not given.judge else 1
+        args.json.write_text(json.dumps(results, indent=2) + "\n")
+    return 0 if met or not args.judge else 1
 
 
 def _fields(row: Row) -> dict[str, Any]:

@@ -1,8 +1,7 @@
-"""The load of `wire.py`: so many sessions, each stepping back to back for a fixed time.
+"""Load client of `wire.py`: a number of sessions, each stepping back to back for a fixed time.
 
-A program of its own, so that every measurement begins with the same client; it prints one line of
-JSON. picows on uvloop, because a client in Python would be slower than the servers it measures.
-Which server is behind the port, and what the numbers mean, is `wire.py`'s business.
+A program of its own, so that every measurement starts with a fresh client; it prints one line of
+JSON. Uses picows on uvloop, because a pure Python client would be slower than the servers.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from typing import TypedDict
 import uvloop
 from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
-_PATIENCE = 30.0
-"""Seconds for connecting, and for the last replies to come in."""
-_HEAD = b'{"type":"observation",'
+_TIMEOUT_S = 30.0
+"""For connecting, and for the last replies."""
+_OBSERVATION_PREFIX = b'{"type":"observation",'
 _RESET = b'{"type":"reset","data":{}}'
 _CLOSE = b'{"type":"close"}'
-_CONNECTS_AT_ONCE = 32
+_MAX_CONCURRENT_CONNECTS = 32
 
 
 class Load(TypedDict):
-    """What one measurement gave."""
+    """The result of one measurement."""
 
     steps_per_second: float
     p50_ms: float
@@ -37,14 +36,14 @@ class Load(TypedDict):
     errors: int
     first_error: str | None
     client_cpu: float
-    """Share of one core that this process used; near 1.0, it was the bottleneck."""
+    """Fraction of one core that this process used; near 1.0 it is the bottleneck."""
     server_cpu: float
     server_mib: float
     """Resident memory of the server while the sessions were still open."""
 
 
-class Clock:
-    """When measuring begins and ends; both lie in the future until the sessions are ready."""
+class Window:
+    """Start and end of the measurement; infinite until the sessions are ready."""
 
     def __init__(self) -> None:
         self.begin = self.end = float("inf")
@@ -55,10 +54,10 @@ class Clock:
 
 
 class Session(WSListener):  # type: ignore[misc, unused-ignore]
-    """One closed loop: the next step is sent when the reply to the last one has come."""
+    """A closed loop: the next step is sent when the reply to the last one has arrived."""
 
-    def __init__(self, number: int, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, number: int, window: Window) -> None:
+        self._window = window
         self._template = b'{"type":"step","data":{"message":"session %d step %%d"}}' % number
         self._echo = b'"session %d step %%d"' % number
         self._expected = b'"ready"'
@@ -67,8 +66,8 @@ class Session(WSListener):  # type: ignore[misc, unused-ignore]
         self._leaving = False
         self.ready = asyncio.get_running_loop().create_future()
         self.finished = asyncio.get_running_loop().create_future()
-        self.answered = 0
-        """Replies that came within the time; `latencies` has those of all steps sent in it."""
+        self.num_replies = 0
+        """Replies within the window; `latencies` has those of all steps sent within it."""
         self.latencies = array("d")
         self.errors: list[str] = []
         self._transport: WSTransport
@@ -82,21 +81,21 @@ class Session(WSListener):  # type: ignore[misc, unused-ignore]
         if frame.msg_type != WSMsgType.TEXT:
             return
         payload = frame.get_payload_as_bytes()
-        right = payload.startswith(_HEAD) and self._expected in payload
-        if right and self._count < 2:
-            right = self._right_in_full(payload)
-        if not right:
+        correct = payload.startswith(_OBSERVATION_PREFIX) and self._expected in payload
+        if correct and self._count < 2:
+            correct = self._matches_fully(payload)
+        if not correct:
             self.errors.append(payload[:300].decode(errors="replace"))
         if self._count == 0:
-            _settle(self.ready)
+            _set_done(self.ready)
         else:
-            self._replied(now, right)
+            self._handle_reply(now, correct)
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         if not self._leaving:
-            self.errors.append("The server hung up.")
-        _settle(self.ready)
-        _settle(self.finished)
+            self.errors.append("The server closed the connection.")
+        _set_done(self.ready)
+        _set_done(self.finished)
 
     def step(self) -> None:
         count = self._count = self._count + 1
@@ -111,82 +110,85 @@ class Session(WSListener):  # type: ignore[misc, unused-ignore]
             self._transport.disconnect()
             await self._transport.wait_disconnected()
 
-    def _replied(self, now: float, right: bool) -> None:
-        clock = self._clock
-        if right and self._sent_at >= clock.begin:
+    def _handle_reply(self, now: float, correct: bool) -> None:
+        window = self._window
+        if correct and self._sent_at >= window.begin:
             self.latencies.append(now - self._sent_at)
-        if right and clock.begin <= now < clock.end:
-            self.answered += 1
-        if now < clock.end:
+        if correct and window.begin <= now < window.end:
+            self.num_replies += 1
+        if now < window.end:
             self.step()
         else:
-            _settle(self.finished)
+            _set_done(self.finished)
 
-    def _right_in_full(self, payload: bytes) -> bool:
-        """The first replies are read as JSON: the cheap check alone could be fooled."""
-        said = json.loads(self._expected)
+    def _matches_fully(self, payload: bytes) -> bool:
+        """The first replies are parsed, because the cheap check is not conclusive."""
+        message = json.loads(self._expected)
         frame = json.loads(payload)
-        seen = frame["data"]["observation"]
+        observation = frame["data"]["observation"]
         return (
             frame["type"] == "observation"
             and frame["data"]["done"] is False
-            and seen["echoed_message"] == said
-            and seen["message_length"] == (len(said) if self._count else 0)
+            and observation["echoed_message"] == message
+            and observation["message_length"] == (len(message) if self._count else 0)
         )
 
 
-def _settle(future: asyncio.Future[None]) -> None:
+def _set_done(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
 
 
 async def measure(port: int, pid: int, sessions: int, *, seconds: float, warmup: float) -> Load:
-    clock = Clock()
-    players = await _connect(port, sessions, clock)
+    window = Window()
+    clients = await _connect(port, sessions, window)
     gc.collect()
     gc.disable()
-    clock.start(warmup=warmup, seconds=seconds)
-    for player in players:
-        player.step()
-    await asyncio.sleep(clock.begin - time.perf_counter())
-    began, ours, theirs = time.perf_counter(), time.process_time(), cpu_seconds(pid)
-    await asyncio.sleep(clock.end - time.perf_counter())
-    wall = time.perf_counter() - began
-    ours, theirs = time.process_time() - ours, cpu_seconds(pid) - theirs
-    _, missing = await asyncio.wait([player.finished for player in players], timeout=_PATIENCE)
+    window.start(warmup=warmup, seconds=seconds)
+    for client in clients:
+        client.step()
+    await asyncio.sleep(window.begin - time.perf_counter())
+    start, client_cpu, server_cpu = time.perf_counter(), time.process_time(), cpu_seconds(pid)
+    await asyncio.sleep(window.end - time.perf_counter())
+    wall = time.perf_counter() - start
+    client_cpu = time.process_time() - client_cpu
+    server_cpu = cpu_seconds(pid) - server_cpu
+    _, missing = await asyncio.wait([client.finished for client in clients], timeout=_TIMEOUT_S)
     memory = resident_mib(pid)
-    await asyncio.wait([asyncio.ensure_future(p.leave()) for p in players], timeout=_PATIENCE)
-    errors = [error for player in players for error in player.errors]
-    errors += ["No reply came."] * len(missing)
-    latencies = sorted(latency for player in players for latency in player.latencies)
+    await asyncio.wait(
+        [asyncio.ensure_future(client.leave()) for client in clients], timeout=_TIMEOUT_S
+    )
+    errors = [error for client in clients for error in client.errors]
+    errors += ["No reply arrived."] * len(missing)
+    latencies = sorted(latency for client in clients for latency in client.latencies)
     return Load(
-        steps_per_second=sum(player.answered for player in players) / seconds,
+        steps_per_second=sum(client.num_replies for client in clients) / seconds,
         p50_ms=_percentile(latencies, 0.50) * 1000,
         p99_ms=_percentile(latencies, 0.99) * 1000,
         errors=len(errors),
         first_error=errors[0] if errors else None,
-        client_cpu=ours / wall,
-        server_cpu=theirs / wall,
+        client_cpu=client_cpu / wall,
+        server_cpu=server_cpu / wall,
         server_mib=memory,
     )
 
 
-async def _connect(port: int, sessions: int, clock: Clock) -> list[Session]:
+async def _connect(port: int, sessions: int, window: Window) -> list[Session]:
     """Open every session and reset it, a few at a time."""
-    slots = asyncio.Semaphore(_CONNECTS_AT_ONCE)
+    slots = asyncio.Semaphore(_MAX_CONCURRENT_CONNECTS)
 
-    async def one(number: int) -> Session:
-        player = Session(number, clock)
-        async with slots, asyncio.timeout(_PATIENCE):
+    async def connect(number: int) -> Session:
+        session = Session(number, window)
+        async with slots, asyncio.timeout(_TIMEOUT_S):
             await ws_connect(
-                lambda: player,
+                lambda: session,
                 f"ws://127.0.0.1:{port}/ws",
-                websocket_handshake_timeout=_PATIENCE,
+                websocket_handshake_timeout=_TIMEOUT_S,
             )
-            await player.ready
-        return player
+            await session.ready
+        return session
 
-    return await asyncio.gather(*map(one, range(sessions)))
+    return await asyncio.gather(*map(connect, range(sessions)))
 
 
 def _percentile(ordered: list[float], share: float) -> float:
@@ -203,7 +205,7 @@ def resident_mib(pid: int) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
-    raise RuntimeError(f"Process {pid} has no memory: it has died.")
+    raise RuntimeError(f"Process {pid} has ended.")
 
 
 def main() -> None:
@@ -213,11 +215,9 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--warmup", type=float, default=0.5)
-    given = parser.parse_args()
+    args = parser.parse_args()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        load = measure(
-            given.port, given.pid, given.sessions, seconds=given.seconds, warmup=given.warmup
-        )
+        load = measure(args.port, args.pid, args.sessions, seconds=args.seconds, warmup=args.warmup)
         print(json.dumps(runner.run(load)))
 
 

@@ -1,4 +1,4 @@
-"""The README's Python runs as it stands."""
+"""The Python of the README and the guides runs as printed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def blocks(name: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
 
 
-BLOCKS = blocks("README.md")
+PLAY, ENVIRONMENT, COLLECT = blocks("README.md")
 
 
 def run(code: str, folder: Path) -> str:
@@ -29,12 +29,12 @@ def run(code: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_the_first_lines_play_wordle(tmp_path: Path) -> None:
-    assert "C R A N E" in run(BLOCKS[0], tmp_path)
+def test_the_readme_plays_wordle(tmp_path: Path) -> None:
+    assert "C R A N E" in run(PLAY, tmp_path)
 
 
-def test_the_collector_solves_what_it_plays(tmp_path: Path) -> None:
-    assert run(BLOCKS[1], tmp_path).startswith("200 solved, in runs/reasoning_gym-chain_sum-")
+def test_the_readme_collects_solved_episodes(tmp_path: Path) -> None:
+    assert run(COLLECT, tmp_path).startswith("200 solved, in runs/reasoning_gym-chain_sum-")
 
 
 def test_the_collector_in_the_docs_plays_groups(tmp_path: Path) -> None:
@@ -64,15 +64,17 @@ def test_the_trainer_in_the_docs_trains_on_what_was_curated(curated: tuple[Path,
     assert re.fullmatch(r"\d+ \d+\.\d+ models/sums", told.strip()), told
 
 
-def test_the_environment_is_sound(tmp_path: Path) -> None:
-    (tmp_path / "doubling.py").write_text(BLOCKS[2])
+def test_the_readme_environment_passes_its_checks(tmp_path: Path) -> None:
+    (tmp_path / "doubling.py").write_text(ENVIRONMENT)
     code = (
-        "import asyncio; from ludus.check import examine; print(asyncio.run(examine(SPEC)).passed)"
+        "import asyncio; from ludus.check import run_checks\n"
+        "print(asyncio.run(run_checks('doubling:Doubling')).passed)"
     )
-    assert run(code.replace("SPEC", "'doubling:Doubling'"), tmp_path).strip() == "True"
+    assert run(code, tmp_path).strip() == "True"
 
 
 def test_the_client_from_openenv_scores_an_answer(tmp_path: Path) -> None:
+    (block,) = blocks("docs/serving.md")
     with serving("reasoning_gym") as served:
-        out = run(BLOCKS[3].replace("http://localhost:8000", served.url), tmp_path)
+        out = run(block.replace("http://localhost:8000", served.url), tmp_path)
     assert re.fullmatch(r"0\.\d+ 0\.\d+ True|1\.0 1\.0 True", out.strip()), out

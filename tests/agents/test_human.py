@@ -40,7 +40,7 @@ async def test_typing_errors_do_not_reach_the_environment() -> None:
     episode, shown = await play(Two, [*wrong, "double 3", "leave"])
     assert (episode.reward, episode.tool_calls, episode.malformed_calls) == (1.0, 2, 0)
     assert "Did you mean 'double'?" in shown and "whole number, not 'three'" in shown
-    assert "'bye' if left out" in shown
+    assert "default 'bye'" in shown
 
 
 async def test_with_one_tool_bare_values_are_typed() -> None:

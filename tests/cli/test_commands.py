@@ -128,8 +128,8 @@ def test_serve_stops_quietly_on_a_signal(number: signal.Signals) -> None:
     with served_by_program("echo") as program:
         assert httpx.get(f"{program.url}/health", trust_env=False).status_code == 200
         program.process.send_signal(number)
-        said, _ = program.process.communicate(timeout=30)
-        assert "Traceback" not in said and "Stopped." in said
+        output, _ = program.process.communicate(timeout=30)
+        assert "Traceback" not in output and "Stopped." in output
         assert program.process.returncode == 0
 
 
@@ -152,9 +152,9 @@ def test_play_keeps_the_connection_alive_while_the_player_thinks() -> None:
         while "Rows left" not in player.stdout.readline():
             pass
         time.sleep(1.5)
-        said, _ = player.communicate("left\n" * 9, timeout=60)
+        output, _ = player.communicate("left\n" * 9, timeout=60)
         assert served.sessions.metrics.resumptions == 0, "the connection was kept"
-    assert player.returncode == 0 and "Reward" in said
+    assert player.returncode == 0 and "Reward" in output
 
 
 def test_play_offers_several_tools_and_quit() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from policy.models import saved
-from train.lessons import curve
+from train.short_runs import read_curve
 
 from ludus import ToolEnvironment, grpo, tool
 from ludus.data.episode import Episode
@@ -74,7 +74,7 @@ def small_config(**more: Any) -> GRPOConfig:
 def test_component_changes_match_the_log(model: str, tmp_path: Path) -> None:
     config = small_config(reward_funcs=(f"{HERE}:spread",), overrides={"num_iterations": 2})
     grpo(f"{HERE}:Plain,{HERE}:Other", model, tmp_path / "out", config)
-    lines = [line for line in curve(tmp_path / "out") if "reward" in line]
+    lines = [line for line in read_curve(tmp_path / "out") if "reward" in line]
     diagnosis = read_run(tmp_path / "out").diagnose()
     assert (diagnosis.steps, [line["step"] for line in lines]) == (4, [1, 3])
     parts = {part.name: part for part in diagnosis.parts}

@@ -27,7 +27,7 @@ from ludus.policy import smollm2
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ("collecting", "curating", "training", "thinking", "grpo", "diagnosing", "evaluating")
-MORE = ("environments", "serving", "python")
+MORE = ("environments", "serving", "python", "architecture", "glossary", "benchmarks")
 PAGES = ["README.md", *(f"docs/{name}.md" for name in (*GUIDES, *MORE))]
 """In the order of the loop: a page may use what the pages before it have made."""
 SKIPPED = {

@@ -58,19 +58,19 @@ def token_runs(tokens: Tokens) -> list[tuple[int, list[int]]]:
     ]
 
 
-@pytest.mark.parametrize(("goal", "calls"), [(3, [3]), (GOAL, [3, 3])])
+@pytest.mark.parametrize(("goal", "numbers"), [(3, [3]), (GOAL, [3, 3])])
 async def test_a_trained_model_plays_its_game(
-    trained_policy: Policy, goal: int, calls: list[int]
+    trained_policy: Policy, goal: int, numbers: list[int]
 ) -> None:
     episode = await play(trained_policy, goal, temperature=0)
     assert (episode.reward, episode.stop_reason) == (1.0, StopReason.DONE)
-    made = [call for message in episode.messages for call in message.tool_calls or ()]
-    assert [call.function.arguments for call in made] == [f'{{"number": {n}}}' for n in calls]
-    assert len({call.id for call in made}) == len(calls)
+    calls = [call for message in episode.messages for call in message.tool_calls or ()]
+    assert [call.function.arguments for call in calls] == [f'{{"number": {n}}}' for n in numbers]
+    assert len({call.id for call in calls}) == len(numbers)
     assert episode.agent == {"provider": "hf", "model": "player", "temperature": 0}
     assert episode.tokens is not None
     replies = [len(ids) for was_sampled, ids in token_runs(episode.tokens) if was_sampled]
-    assert len(replies) == len(calls) and episode.usage.completion_tokens == sum(replies)
+    assert len(replies) == len(numbers) and episode.usage.completion_tokens == sum(replies)
     prompts = [
         sum(len(ids) for _, ids in token_runs(episode.tokens)[: 2 * at + 1])
         for at in range(len(replies))

@@ -103,5 +103,5 @@ def test_assignments_are_parsed_into_a_mapping() -> None:
 
 @pytest.mark.parametrize("text", ["optim", "=1", "optim=a optim=b"])
 def test_invalid_assignments_raise(text: str) -> None:
-    with pytest.raises(ConfigError, match="`set`"):
+    with pytest.raises(ConfigError, match="`overrides`"):
         parse_assignments(text.split())

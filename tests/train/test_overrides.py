@@ -18,11 +18,11 @@ from ludus.train.overrides import (
 )
 from ludus.train.trl_config import build_trl_config
 from train.grpo.toy_environments import small_config
-from train.lessons import quick
+from train.short_runs import train_config
 
 
 def sft_config(method: Method = "sft", /, **overrides: str) -> Any:
-    return build_trl_config(method, quick(overrides=overrides), Path("out"))
+    return build_trl_config(method, train_config(overrides=overrides), Path("out"))
 
 
 def grpo_config(overrides: dict[str, str], **fields: Any) -> Any:
@@ -93,7 +93,7 @@ TUTORIAL_OVERRIDES = {
 
 
 def test_a_managed_field_with_its_effective_value_is_accepted() -> None:
-    config = quick(
+    config = train_config(
         max_length=2048, epochs=3.0, batch_size=4, gradient_accumulation_steps=2,
         learning_rate=2e-5,
         overrides=TUTORIAL_OVERRIDES,

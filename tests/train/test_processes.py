@@ -13,7 +13,8 @@ from policy.models import saved
 
 from ludus import dpo, sft
 from ludus.train import Lora
-from train.lessons import curve, dpo_row, quick, sft_data, write
+from train.sample_rows import dpo_row, sft_data, write_jsonl
+from train.short_runs import read_curve, train_config
 
 
 def launch(processes: int, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -43,9 +44,9 @@ def test_two_processes_train_as_one_with_twice_the_batch(tmp_path: Path) -> None
         "--checkpoint-every", "1s",
     )  # fmt: skip
     assert process.returncode == 0, process.stderr
-    sft(data, base, tmp_path / "one", quick(batch_size=4, epochs=2, learning_rate=1e-2))
+    sft(data, base, tmp_path / "one", train_config(batch_size=4, epochs=2, learning_rate=1e-2))
 
-    one, two = curve(tmp_path / "one"), curve(tmp_path / "two")
+    one, two = read_curve(tmp_path / "one"), read_curve(tmp_path / "two")
     assert [line["step"] for line in two] == [1, 2, 2, 3, 4, 4]
     for line, other in zip(one, two, strict=True):
         assert line == pytest.approx(other, rel=1e-3)
@@ -57,22 +58,22 @@ def test_two_processes_train_as_one_with_twice_the_batch(tmp_path: Path) -> None
 
 def test_two_processes_train_an_adapter_with_dpo(tmp_path: Path) -> None:
     base = str(saved(tmp_path / "base"))
-    data = write(tmp_path / "d" / "train.jsonl", map(dpo_row, range(8)))
+    data = write_jsonl(tmp_path / "d" / "train.jsonl", map(dpo_row, range(8)))
     process = launch(
         2, "train", "dpo", data, "--model", base, "-o", tmp_path / "two", *QUICK, "--lora",
         "--lora-rank", 4,
     )  # fmt: skip
     assert process.returncode == 0, process.stderr
-    config = quick(batch_size=4, learning_rate=1e-2, lora=Lora(rank=4))
+    config = train_config(batch_size=4, learning_rate=1e-2, lora=Lora(rank=4))
     dpo(data, base, tmp_path / "one", config)
-    one, two = curve(tmp_path / "one"), curve(tmp_path / "two")
+    one, two = read_curve(tmp_path / "one"), read_curve(tmp_path / "two")
     assert [line["loss"] for line in two] == pytest.approx([line["loss"] for line in one], rel=1e-3)
     assert (tmp_path / "two" / "adapter" / "adapter_model.safetensors").is_file()
 
 
 def test_an_error_of_the_main_process_is_printed_once(tmp_path: Path) -> None:
     base, out = str(saved(tmp_path / "base")), tmp_path / "out"
-    data = write(tmp_path / "rows.jsonl", [{"messages": 3}])
+    data = write_jsonl(tmp_path / "rows.jsonl", [{"messages": 3}])
     process = launch(2, "train", "sft", data, "--model", base, "-o", out, *QUICK)
     assert process.returncode == 1 and not out.exists()
     assert process.stderr.count("rows.jsonl:1 ") == 1

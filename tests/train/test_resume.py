@@ -23,8 +23,9 @@ from ludus.train.output.checkpoints import (
     read_state,
     remove_incomplete,
 )
-from train import killed
-from train.lessons import Seen, curve, quick, same, sft_data
+from train import killed_run
+from train.sample_rows import sft_data
+from train.short_runs import RecordingProgress, read_curve, same_curve, train_config
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +38,9 @@ def weights(folder: Path) -> bytes:
 
 
 def kill_at(step: int, case: str, *arguments: object) -> None:
-    tests = str(Path(killed.__file__).parents[1])
+    tests = str(Path(killed_run.__file__).parents[1])
     process = subprocess.run(
-        [sys.executable, killed.__file__, *map(str, arguments), str(step), case],
+        [sys.executable, killed_run.__file__, *map(str, arguments), str(step), case],
         env={**os.environ, "PYTHONPATH": tests, "OMP_NUM_THREADS": "1"},
         timeout=100,
         check=False,
@@ -53,19 +54,21 @@ def test_a_killed_run_resumes_to_the_same_result(
 ) -> None:
     data, out = sft_data(tmp_path / "d", rows=8, test=2 if case == "whole" else 0), tmp_path / "out"
     kill_at(step, case, data, base, out)
-    assert curve(out)[-1]["step"] == step
+    assert read_curve(out)[-1]["step"] == step
     checkpoint = latest_checkpoint(out)
     assert checkpoint is not None and checkpoint.name == f"checkpoint-{step - 1}"
     # A checkpoint that was being written when the process died.
     (out / "checkpoints" / "checkpoint-99").mkdir()
 
-    seen = Seen()
-    result = sft(data, base, out, killed.config(case), progress=seen)
-    assert result.resumed_from == step - 1 and seen.began == (result.steps, step - 1)
-    undisturbed = sft(data, base, tmp_path / "one", killed.config(case))
-    assert same(curve(out), curve(tmp_path / "one"), lambda x: pytest.approx(x, abs=1e-6))
+    progress = RecordingProgress()
+    result = sft(data, base, out, killed_run.config(case), progress=progress)
+    assert result.resumed_from == step - 1 and progress.started == (result.steps, step - 1)
+    undisturbed = sft(data, base, tmp_path / "one", killed_run.config(case))
+    assert same_curve(
+        read_curve(out), read_curve(tmp_path / "one"), lambda x: pytest.approx(x, abs=1e-6)
+    )
     assert weights(out) == weights(tmp_path / "one")
-    assert all(type(line["tokens"]) is int for line in seen.lines if "loss" in line)
+    assert all(type(line["tokens"]) is int for line in progress.lines if "loss" in line)
     assert result.tokens == undisturbed.tokens and result.steps == undisturbed.steps
     assert not (out / "checkpoints").exists()
 
@@ -74,19 +77,24 @@ def test_a_killed_run_resumes_to_the_same_result(
 def test_a_stopped_run_leaves_a_checkpoint_and_resumes(
     tmp_path: Path, base: str, after: int
 ) -> None:
-    data, config = sft_data(tmp_path / "d", rows=8, test=2), quick(epochs=2, checkpoint_every=0.0)
-    out, seen = tmp_path / "out", Seen(stop_after=after)
-    stopped = sft(data, base, out, config, progress=seen)
+    data, config = (
+        sft_data(tmp_path / "d", rows=8, test=2),
+        train_config(epochs=2, checkpoint_every=0.0),
+    )
+    out, progress = tmp_path / "out", RecordingProgress(stop_after=after)
+    stopped = sft(data, base, out, config, progress=progress)
     assert (stopped.stopped, stopped.steps) == ("interrupted", after)
     assert not (out / "model.safetensors").exists()
-    assert curve(out)[-1]["step"] == after
+    assert read_curve(out)[-1]["step"] == after
     kept = {path.name for path in (out / "checkpoints").iterdir()}
     assert kept == {f"checkpoint-{step}" for step in (after - 1, after)}
 
     done = sft(data, base, out, config)
     assert (done.stopped, done.steps, done.resumed_from) == (None, 8, after)
     sft(data, base, tmp_path / "one", config)
-    assert same(curve(out), curve(tmp_path / "one"), lambda x: pytest.approx(x, abs=1e-6))
+    assert same_curve(
+        read_curve(out), read_curve(tmp_path / "one"), lambda x: pytest.approx(x, abs=1e-6)
+    )
     assert weights(out) == weights(tmp_path / "one")
 
 
@@ -105,7 +113,7 @@ def test_a_checkpoint_is_complete_when_its_state_file_is(tmp_path: Path) -> None
     assert {path.name for path in folder.iterdir()} == {"checkpoint-2", "checkpoint-10"}
 
 
-class CheckpointBlocker(Seen):
+class CheckpointBlocker(RecordingProgress):
     """Stops after two steps, and makes it impossible to save the second checkpoint."""
 
     def __init__(self, out: Path) -> None:
@@ -121,6 +129,6 @@ class CheckpointBlocker(Seen):
 def test_a_checkpoint_that_cannot_be_saved_raises(tmp_path: Path, base: str) -> None:
     data, out = sft_data(tmp_path / "d", rows=8), tmp_path / "out"
     with pytest.raises(RunError, match="step 2"):
-        sft(data, base, out, quick(), progress=CheckpointBlocker(out))
-    result = sft(data, base, out, quick())
+        sft(data, base, out, train_config(), progress=CheckpointBlocker(out))
+    result = sft(data, base, out, train_config())
     assert result.resumed_from is None and weights(out)

@@ -13,7 +13,8 @@ from students import student
 from ludus import sft
 from ludus.errors import ConfigError, RunError
 from ludus.train import Lora
-from train.lessons import Seen, curve, quick, same, sft_data, sft_row, write
+from train.sample_rows import sft_data, sft_row, write_jsonl
+from train.short_runs import RecordingProgress, read_curve, same_curve, train_config
 
 MODEL = {"config.json", "generation_config.json", "model.safetensors"}
 TOKENIZER = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
@@ -33,9 +34,13 @@ def load_with_transformers(folder: Path) -> tuple[Any, Any]:
 
 
 def test_a_model_learns_its_rows_and_loads_with_transformers(tmp_path: Path, base: str) -> None:
-    data, out, seen = sft_data(tmp_path / "d", rows=8, test=2), tmp_path / "out", Seen()
-    config = quick(epochs=3, learning_rate=1e-2)
-    result = sft(data, base, out, config, command="ludus train sft …", progress=seen)
+    data, out, progress = (
+        sft_data(tmp_path / "d", rows=8, test=2),
+        tmp_path / "out",
+        RecordingProgress(),
+    )
+    config = train_config(epochs=3, learning_rate=1e-2)
+    result = sft(data, base, out, config, command="ludus train sft …", progress=progress)
 
     assert {path.name for path in out.iterdir()} == MODEL | TOKENIZER | RECORD
     model, tokenizer = load_with_transformers(out)
@@ -44,15 +49,15 @@ def test_a_model_learns_its_rows_and_loads_with_transformers(tmp_path: Path, bas
     assert model.generation_config.eos_token_id == tokenizer.convert_tokens_to_ids("<|im_end|>")
     assert "{% generation %}" in tokenizer.chat_template.replace("{%- ", "{% ")
 
-    lines = curve(out)
-    assert seen.began == (12, None) and [line["step"] for line in seen.lines] == [
+    lines = read_curve(out)
+    assert progress.started == (12, None) and [line["step"] for line in progress.lines] == [
         *range(1, 5), 4, *range(5, 9), 8, *range(9, 13), 12,
     ]  # fmt: skip
     assert lines[-2]["loss"] < lines[0]["loss"] - 0.5 and lines[-1]["eval_loss"] > 0
     assert {"learning_rate", "grad_norm", "mean_token_accuracy", "entropy", "tokens", "epoch"} <= (
         lines[0].keys()
     )
-    assert all(type(line["tokens"]) is int for line in (*lines, *seen.lines) if "loss" in line)
+    assert all(type(line["tokens"]) is int for line in (*lines, *progress.lines) if "loss" in line)
     record = json.loads((out / "training.json").read_text())
     assert record["figures"]["steps"] == result.steps == 12
     assert record["figures"]["tokens"] == result.tokens == lines[-2]["tokens"]
@@ -64,25 +69,29 @@ def test_a_model_learns_its_rows_and_loads_with_transformers(tmp_path: Path, bas
 
 
 def test_a_finished_run_is_left_alone_and_another_config_raises(tmp_path: Path, base: str) -> None:
-    data, out, config = sft_data(tmp_path / "d", rows=2), tmp_path / "out", quick()
+    data, out, config = sft_data(tmp_path / "d", rows=2), tmp_path / "out", train_config()
     first = sft(data, base, out, config)
-    stamp, seen = (out / "model.safetensors").stat().st_mtime_ns, Seen()
-    assert sft(data, base, out, config, progress=seen).steps == first.steps
+    stamp, progress = (out / "model.safetensors").stat().st_mtime_ns, RecordingProgress()
+    assert sft(data, base, out, config, progress=progress).steps == first.steps
     assert (out / "model.safetensors").stat().st_mtime_ns == stamp
-    assert seen.words and seen.began is None
+    assert progress.messages and progress.started is None
     same = {"logging_steps": "5", "assistant_only_loss": "true", "save_strategy": "no"}
-    assert sft(data, base, out, quick(overrides=same)).steps == first.steps
+    assert sft(data, base, out, train_config(overrides=same)).steps == first.steps
     assert (out / "model.safetensors").stat().st_mtime_ns == stamp
 
     with pytest.raises(RunError, match=r"epochs: 1 .*2"):
-        sft(data, base, out, quick(epochs=2))
+        sft(data, base, out, train_config(epochs=2))
     (out / "notes.txt").write_text("mine")
-    assert sft(data, base, out, quick(epochs=2), overwrite=True).steps == 2 * first.steps
+    assert sft(data, base, out, train_config(epochs=2), overwrite=True).steps == 2 * first.steps
     assert (out / "notes.txt").read_text() == "mine"
 
 
 def test_steps_replace_epochs(tmp_path: Path, base: str) -> None:
-    data, out, config = sft_data(tmp_path / "d"), tmp_path / "out", quick(epochs=None, steps=5)
+    data, out, config = (
+        sft_data(tmp_path / "d"),
+        tmp_path / "out",
+        train_config(epochs=None, steps=5),
+    )
     assert sft(data, base, out, config).steps == 5
     settings = json.loads((out / "training.json").read_text())["settings"]
     assert (settings["steps"], settings["epochs"]) == (5, None)
@@ -95,7 +104,7 @@ def test_a_folder_with_other_files_is_never_touched(tmp_path: Path, base: str) -
     (out / "thesis.tex").write_text("…")
     for overwrite in (False, True):
         with pytest.raises(RunError, match=r"thesis\.tex"):
-            sft(sft_data(tmp_path / "d"), base, out, quick(), overwrite=overwrite)
+            sft(sft_data(tmp_path / "d"), base, out, train_config(), overwrite=overwrite)
     assert [path.name for path in out.iterdir()] == ["thesis.tex"]
 
 
@@ -103,7 +112,7 @@ def test_an_adapter_is_merged_and_also_saved(tmp_path: Path, base: str) -> None:
     import torch
     from peft import PeftModel
 
-    out, config = tmp_path / "out", quick(lora=Lora(rank=4), learning_rate=1e-2)
+    out, config = tmp_path / "out", train_config(lora=Lora(rank=4), learning_rate=1e-2)
     sft(sft_data(tmp_path / "d"), base, out, config)
     assert {path.name for path in (out / "adapter").iterdir()} == {
         "adapter_config.json",
@@ -127,7 +136,7 @@ def test_an_adapter_is_merged_and_also_saved(tmp_path: Path, base: str) -> None:
 def test_an_unmerged_adapter_loads_on_its_base_model(tmp_path: Path, base: str) -> None:
     from ludus.policy.load import load
 
-    out, config = tmp_path / "out", quick(lora=Lora(rank=4, merge_adapter=False))
+    out, config = tmp_path / "out", train_config(lora=Lora(rank=4, merge_adapter=False))
     sft(sft_data(tmp_path / "d"), base, out, config)
     names = {path.name for path in out.iterdir()}
     assert {"adapter_config.json", "adapter_model.safetensors"} | TOKENIZER | RECORD == names
@@ -140,17 +149,20 @@ def test_weights_are_saved_in_the_dtype_of_the_base_model(tmp_path: Path) -> Non
 
     tiny(student()).to(torch.bfloat16).save_pretrained(tmp_path / "base")
     student().save_pretrained(tmp_path / "base")
-    sft(sft_data(tmp_path / "d", rows=2), str(tmp_path / "base"), tmp_path / "out", quick())
+    sft(sft_data(tmp_path / "d", rows=2), str(tmp_path / "base"), tmp_path / "out", train_config())
     assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "bfloat16"
     assert load_with_transformers(tmp_path / "out")[0].dtype == torch.bfloat16
 
 
 def test_packed_rows_do_not_attend_to_each_other(tmp_path: Path, base: str) -> None:
     data = sft_data(tmp_path / "d", rows=6)
-    plain, packed = quick(batch_size=6), quick(batch_size=6, packing=True, max_length=700)
+    plain, packed = (
+        train_config(batch_size=6),
+        train_config(batch_size=6, packing=True, max_length=700),
+    )
     sft(data, base, tmp_path / "plain", plain)
     sft(data, base, tmp_path / "packed", packed)
-    one, other = curve(tmp_path / "plain")[0], curve(tmp_path / "packed")[0]
+    one, other = read_curve(tmp_path / "plain")[0], read_curve(tmp_path / "packed")[0]
     for key in ("loss", "grad_norm", "entropy", "tokens"):
         assert one[key] == pytest.approx(other[key], rel=1e-4)
 
@@ -158,32 +170,34 @@ def test_packed_rows_do_not_attend_to_each_other(tmp_path: Path, base: str) -> N
 def test_gradient_checkpointing_gives_the_same_loss(tmp_path: Path, base: str) -> None:
     data, more = sft_data(tmp_path / "d", rows=4), {"lora": Lora(rank=4), "learning_rate": 1e-2}
     for checkpointing in (False, True):
-        config = quick(gradient_checkpointing=checkpointing, **more)
+        config = train_config(gradient_checkpointing=checkpointing, **more)
         sft(data, base, tmp_path / str(checkpointing), config)
-    one, other = curve(tmp_path / "False"), curve(tmp_path / "True")
-    assert same(one, other, lambda x: pytest.approx(x, rel=1e-5))
+    one, other = read_curve(tmp_path / "False"), read_curve(tmp_path / "True")
+    assert same_curve(one, other, lambda x: pytest.approx(x, rel=1e-5))
 
 
 def test_untrainable_rows_raise_unless_they_are_dropped(tmp_path: Path, base: str) -> None:
     no_reply = {"messages": [{"role": "user", "content": "Anybody?"}]}
-    data = write(tmp_path / "rows.jsonl", [sft_row(1), no_reply, sft_row(2)])
+    data = write_jsonl(tmp_path / "rows.jsonl", [sft_row(1), no_reply, sft_row(2)])
     with pytest.raises(ConfigError, match=r"1 of 3 rows .*rows\.jsonl:2"):
-        sft(data, base, tmp_path / "out", quick())
-    sft(data, base, tmp_path / "out", quick(drop_untrainable=True))
+        sft(data, base, tmp_path / "out", train_config())
+    sft(data, base, tmp_path / "out", train_config(drop_untrainable=True))
     data_record = json.loads((tmp_path / "out" / "training.json").read_text())["data"]
     assert (data_record["rows"], data_record["left_out"]) == (2, 1)
 
 
 def test_truncated_rows_are_counted_and_reported(tmp_path: Path, base: str) -> None:
-    data = write(tmp_path / "rows.jsonl", [sft_row(1), sft_row(2, turns=6)])
-    seen, whole = Seen(), Seen()
-    sft(data, base, tmp_path / "out", quick(max_length=330), progress=seen)
-    sft(data, base, tmp_path / "whole", quick(), progress=whole)
+    data = write_jsonl(tmp_path / "rows.jsonl", [sft_row(1), sft_row(2, turns=6)])
+    progress, whole = RecordingProgress(), RecordingProgress()
+    sft(data, base, tmp_path / "out", train_config(max_length=330), progress=progress)
+    sft(data, base, tmp_path / "whole", train_config(), progress=whole)
     truncated = [json.loads((tmp_path / out / "training.json").read_text())["data"]["cut"]
             for out in ("out", "whole")]  # fmt: skip
     assert truncated == [1, 0]
-    assert [message for message in seen.words if "1 of 2 rows" in message and "330" in message]
-    assert not [message for message in whole.words if "truncated" in message]
+    assert [
+        message for message in progress.messages if "1 of 2 rows" in message and "330" in message
+    ]
+    assert not [message for message in whole.messages if "truncated" in message]
 
 
 @pytest.mark.parametrize(
@@ -203,8 +217,8 @@ def test_truncated_rows_are_counted_and_reported(tmp_path: Path, base: str) -> N
 def test_what_cannot_be_trained_raises_one_line_and_leaves_no_folder(
     tmp_path: Path, base: str, rows: Any, fields: dict[str, Any], culprit: str
 ) -> None:
-    data = write(tmp_path / "rows.jsonl", rows)
+    data = write_jsonl(tmp_path / "rows.jsonl", rows)
     with pytest.raises(ConfigError, match=culprit) as raised:
-        sft(data, base, tmp_path / "out", quick(**fields))
+        sft(data, base, tmp_path / "out", train_config(**fields))
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "out").exists()

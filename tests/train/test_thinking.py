@@ -18,7 +18,8 @@ from ludus.policy.chat.rendering import render
 from ludus.policy.load import load
 from ludus.train import Lora
 from train.grpo.toy_environments import PICK, small_config
-from train.lessons import dpo_row, quick, sft_data, write
+from train.sample_rows import dpo_row, sft_data, write_jsonl
+from train.short_runs import train_config
 
 OFF, ON = {"enable_thinking": False}, {"enable_thinking": True}
 CLOSED = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
@@ -33,7 +34,12 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 def quiet(tmp_path_factory: pytest.TempPathFactory, base: str) -> Path:
     """A model that was trained with thinking switched off."""
     folder = tmp_path_factory.mktemp("quiet")
-    sft(sft_data(folder / "data", rows=2), base, folder / "out", quick(chat_template_kwargs=OFF))
+    sft(
+        sft_data(folder / "data", rows=2),
+        base,
+        folder / "out",
+        train_config(chat_template_kwargs=OFF),
+    )
     return folder / "out"
 
 
@@ -74,7 +80,7 @@ def test_another_training_inherits_template_arguments_unless_they_are_set(
     data = sft_data(tmp_path / "data", rows=2)
     for name, kwargs in (("inherited", {}), ("thinking", ON)):
         lora = Lora(rank=2, merge_adapter=False)
-        settings = quick(chat_template_kwargs=kwargs, lora=lora)
+        settings = train_config(chat_template_kwargs=kwargs, lora=lora)
         sft(data, str(quiet), tmp_path / name, settings)
         assert read_record(tmp_path / name)["dialect"]["chat_template_kwargs"] == {**OFF, **kwargs}
         adapted = PolicyAgent(str(tmp_path / name))
@@ -84,7 +90,7 @@ def test_another_training_inherits_template_arguments_unless_they_are_set(
 def test_a_run_is_not_resumed_with_other_template_arguments(quiet: Path, base: str) -> None:
     data = quiet.parent / "data"
     with pytest.raises(RunError, match="chat_template_kwargs"):
-        sft(data, base, quiet, quick(chat_template_kwargs=ON))
+        sft(data, base, quiet, train_config(chat_template_kwargs=ON))
 
 
 @pytest.mark.parametrize("kind", ["sft", "dpo"])
@@ -95,10 +101,10 @@ def test_rows_with_reasoning_raise_if_the_template_turns_it_off(
 
     row = dpo_row(1)
     row["chosen"][0]["reasoning_content"] = "Hm."
-    write(tmp_path / "data" / "train.jsonl", [PLAYED if kind == "sft" else row])
+    write_jsonl(tmp_path / "data" / "train.jsonl", [PLAYED if kind == "sft" else row])
     train = sft if kind == "sft" else dpo
     with pytest.raises(ConfigError, match="reasoning_content") as raised:
-        train(tmp_path / "data", base, tmp_path / "out", quick(chat_template_kwargs=OFF))
+        train(tmp_path / "data", base, tmp_path / "out", train_config(chat_template_kwargs=OFF))
     assert "\n" not in str(raised.value)
 
 
@@ -108,7 +114,7 @@ def test_a_template_without_the_argument_raises_before_anything_is_written(
     model = saved(tmp_path / "model", of_family("qwen2_5"))
     data = sft_data(tmp_path / "data", rows=2)
     with pytest.raises(ConfigError, match="'enable_thinking'"):
-        sft(data, str(model), tmp_path / "out", quick(chat_template_kwargs=OFF))
+        sft(data, str(model), tmp_path / "out", train_config(chat_template_kwargs=OFF))
     with pytest.raises(ConfigError, match="'enable_thinking'"):
         grpo(PICK, str(model), tmp_path / "out", small_config(chat_template_kwargs=OFF))
     assert not (tmp_path / "out").exists()
@@ -122,7 +128,7 @@ def test_grpo_prompts_are_the_same_with_both_rollout_loops(
     for rollouts, model, kwargs in (("fast", base, OFF), ("trl", base, OFF), ("trl", quiet, {})):
         out = tmp_path / f"{rollouts} {Path(model).name}"
         settings = small_config(
-            steps=1, rollouts=rollouts, equal="keep", max_episode_tokens=8,
+            steps=1, rollouts=rollouts, zero_variance_groups="keep", max_episode_tokens=8,
             chat_template_kwargs=kwargs,
         )  # fmt: skip
         grpo(PICK, str(model), out, settings)

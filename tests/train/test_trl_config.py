@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ludus.train.trl_config import MIN_WARMUP_RUN_STEPS, build_trl_config, set_data_dependent_fields
-from train.lessons import quick
+from train.short_runs import train_config
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from train.lessons import quick
 def test_a_short_run_has_no_warm_up_unless_it_is_set(
     tmp_path: Path, steps: int, fields: dict[str, Any], warmup_steps: int
 ) -> None:
-    config = quick(**fields)
+    config = train_config(**fields)
     trl_config = build_trl_config("sft", config, tmp_path)
     set_data_dependent_fields(
         trl_config, config, learning_rate=1e-3, max_length=64, steps=steps, has_test_rows=False

@@ -166,9 +166,9 @@ def help_text(tools: Sequence[ToolSpec]) -> str:
     for tool in tools:
         lines += ["", usage_line(tool), *(f"  {line}" for line in tool.description.splitlines())]
         for name, schema in parameters(tool).items():
-            default = (
-                f", {_format_default(schema['default'])} if left out" if "default" in schema else ""
-            )
+            default = ""
+            if "default" in schema:
+                default = f", default {_format_default(schema['default'])}"
             about = " ".join(str(schema.get("description", "")).split())
             lines.append(f"  {name.upper()}: {describe_type(schema)}{default}. {about}".rstrip())
     syntax = (

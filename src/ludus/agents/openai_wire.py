@@ -16,7 +16,7 @@ from ludus.agents.response_errors import token_count
 from ludus.agents.tool_calls import RawToolCall, parse_arguments, parse_tool_calls, sanitize_name
 from ludus.data.content import Text
 from ludus.data.episode import Usage
-from ludus.data.messages import Call, ImagePart, Message, Part
+from ludus.data.messages import ImagePart, Message, Part
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import BadReply
 
@@ -57,7 +57,19 @@ def _build_message(message: Message, content: str | list[JsonObject]) -> JsonObj
         built["name"] = message.name
     built["content"] = content
     if message.tool_calls:
-        built["tool_calls"] = [_build_tool_call(call) for call in message.tool_calls]
+        built["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {
+                    "name": sanitize_name(call.function.name),
+                    "arguments": call.function.arguments
+                    if parse_arguments(call.function.arguments) is not None
+                    else "{}",
+                },
+            }
+            for call in message.tool_calls
+        ]
     return built
 
 
@@ -75,18 +87,6 @@ def _build_part(part: Part) -> JsonObject:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     return {"type": "image_url", "image_url": {"url": part.image_url.url}}
-
-
-def _build_tool_call(call: Call) -> JsonObject:
-    arguments = call.function.arguments
-    return {
-        "id": call.id,
-        "type": "function",
-        "function": {
-            "name": sanitize_name(call.function.name),
-            "arguments": "{}" if parse_arguments(arguments) is None else arguments,
-        },
-    }
 
 
 def parse_reply(body: JsonObject, messages: Sequence[Message]) -> Reply:

@@ -75,7 +75,10 @@ def _random_value(schema: Mapping[str, Any], root: Mapping[str, Any], rng: rando
         case "object":
             return {}
         case _:
-            return _random_text(schema, rng)
+            text = rng.choice(_WORDS)
+            while len(text) < schema.get("minLength", 0):
+                text += f" {rng.choice(_WORDS)}"
+            return text[: schema.get("maxLength")]
 
 
 def _bounds(schema: Mapping[str, Any], *, step: float, span: float) -> tuple[float, float]:
@@ -88,10 +91,3 @@ def _bounds(schema: Mapping[str, Any], *, step: float, span: float) -> tuple[flo
     if low is None:
         low = 0.0 if high is None or high >= 0 else high - span
     return low, low + span if high is None else high
-
-
-def _random_text(schema: Mapping[str, Any], rng: random.Random) -> str:
-    word = rng.choice(_WORDS)
-    while len(word) < schema.get("minLength", 0):
-        word += f" {rng.choice(_WORDS)}"
-    return word[: schema.get("maxLength")]

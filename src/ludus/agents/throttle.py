@@ -64,13 +64,10 @@ class Throttle:
         self._resumes_at = max(self._resumes_at, self._now() + seconds)
 
     async def _acquire(self) -> int:
+        """Wait for a slot; returns the epoch of the limit under which the call begins."""
         if not self._waiters and self._has_capacity():
             self.in_flight += 1
-        else:
-            await self._wait_for_slot()
-        return self._epoch
-
-    async def _wait_for_slot(self) -> None:
+            return self._epoch
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._wake_waiters()
@@ -84,6 +81,7 @@ class Throttle:
                 # Race: this waiter got a slot and was cancelled before it could run.
                 self._release()
             raise
+        return self._epoch
 
     def _release(self) -> None:
         self.in_flight -= 1
@@ -96,8 +94,10 @@ class Throttle:
                 continue
             self.in_flight += 1
             waiter.set_result(None)
-        if self._waiters:
-            self._set_timer()
+        if self._waiters and not self._timer_set and self._is_paused():
+            self._timer_set = True
+            clock = self._clock or asyncio.get_running_loop()
+            clock.call_later(self._resumes_at - clock.time(), self._on_timer)
 
     def _has_capacity(self) -> bool:
         return self.in_flight < self.limit and not self._is_paused()
@@ -110,13 +110,6 @@ class Throttle:
             return True
         self._resumes_at = float("-inf")
         return False
-
-    def _set_timer(self) -> None:
-        if self._timer_set or not self._is_paused():
-            return
-        self._timer_set = True
-        clock = self._clock or asyncio.get_running_loop()
-        clock.call_later(self._resumes_at - clock.time(), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer_set = False

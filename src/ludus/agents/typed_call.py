@@ -57,7 +57,8 @@ def parse_typed_arguments(tool: ToolSpec, line: str) -> JsonObject:
     if not names:
         raise InvalidCall(f"{tool.name} takes no arguments. Type {tool.name} alone.")
     if len(names) == 1 and not line.startswith(f"{names[0]}="):
-        return {names[0]: parse_value(tool, names[0], _unquote(line))}
+        is_quoted = len(line) > 1 and line[0] == line[-1] and line[0] in "\"'"
+        return {names[0]: parse_value(tool, names[0], line[1:-1] if is_quoted else line)}
     typed: dict[str, str] = {}
     for word in _split_words(line):
         name, equals, value = word.partition("=")
@@ -93,8 +94,8 @@ def parse_value(tool: ToolSpec, name: str, text: str) -> Any:
 def describe_type(schema: Mapping[str, Any]) -> str:
     """What to type: `a whole number`, or `north, south or east`."""
     if "enum" in schema:
-        *firsts, last = [str(choice) for choice in schema["enum"]]
-        return f"{', '.join(firsts)} or {last}" if firsts else last
+        *others, last = [str(choice) for choice in schema["enum"]]
+        return f"{', '.join(others)} or {last}" if others else last
     kinds = [_TYPE_NAMES.get(kind, kind) for kind in _json_types(schema) if kind != "null"]
     return " or ".join(dict.fromkeys(kinds)) or "a value"
 
@@ -108,17 +109,17 @@ def usage_line(tool: ToolSpec) -> str:
 
 def _parse_json_arguments(tool: ToolSpec, line: str) -> JsonObject:
     try:
-        given = json.loads(line)
+        arguments = json.loads(line)
     except ValueError as error:
         raise InvalidCall(f"Invalid JSON: {error}.") from None
     known = parameters(tool)
-    for name in given:
+    for name in arguments:
         if name not in known:
             hint = did_you_mean(name, known, f"It takes {', '.join(known) or 'none'}.")
             raise InvalidCall(f"{tool.name} has no argument {name!r}. {hint}")
     return {
         name: parse_value(tool, name, value if isinstance(value, str) else json.dumps(value))
-        for name, value in given.items()
+        for name, value in arguments.items()
     }
 
 
@@ -127,11 +128,6 @@ def _split_words(line: str) -> list[str]:
         return shlex.split(line)
     except ValueError:
         return line.split()  # An apostrophe, not a quote.
-
-
-def _unquote(text: str) -> str:
-    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
-    return text[1:-1] if quoted else text
 
 
 def _resolve_ref(schema: JsonObject, root: Mapping[str, Any]) -> JsonObject:

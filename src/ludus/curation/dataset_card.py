@@ -117,7 +117,12 @@ def render_card(report: CurateReport, config: CurateConfig, origin: DatasetOrigi
         [column.to_feature() for column in columns],
         description=f"Rows {origin.digest}.",
     )
-    sections = [f"# {title}", _summary(report), f"## Filters\n\n{_filters_table(report)}"]
+    filters = [["episodes read", "", f"{report.episodes:,}", ""]]
+    for step in report.steps:
+        detail = to_single_line(step.detail)
+        filters.append([inline_code(step.reason), detail, f"{step.left:,}", f"{step.removed:,}"])
+    filters_table = markdown_table(("step", "", "left", "left out"), filters)
+    sections = [f"# {title}", _summary(report), f"## Filters\n\n{filters_table}"]
     if report.unreadable:
         listed = "\n".join(f"- {inline_code(location)}" for location in report.unreadable)
         sections.append(f"Unreadable lines (the first {len(report.unreadable)}):\n\n{listed}")
@@ -155,14 +160,6 @@ def _summary(report: CurateReport) -> str:
         low, mean, high = (f"{report.rewards[name]:.3f}" for name in ("min", "mean", "max"))
         text += f" Their rewards range from {low} to {high}, with a mean of {mean}."
     return text
-
-
-def _filters_table(report: CurateReport) -> str:
-    rows = [["episodes read", "", f"{report.episodes:,}", ""]]
-    for step in report.steps:
-        detail = to_single_line(step.detail)
-        rows.append([inline_code(step.reason), detail, f"{step.left:,}", f"{step.removed:,}"])
-    return markdown_table(("step", "", "left", "left out"), rows)
 
 
 def _loading_section(config: CurateConfig, origin: DatasetOrigin) -> str:

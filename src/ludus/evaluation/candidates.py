@@ -115,8 +115,14 @@ def _parse_candidate(text: str) -> tuple[str, str, str | None]:
     provider, model = parse_agent(spec)
     if provider == "human":
         raise ConfigError("A human cannot be a candidate. Use `ludus play` to play yourself.")
-    if not label:
-        label = provider if model is None else _default_label(model)
+    if label:
+        return label, provider, model
+    if model is None:
+        label = provider
+    else:
+        # The last part of a path or Hub id, with characters that folder names may have.
+        name = Path(model).name or Path(model).resolve().name
+        label = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-_") or "model"
     return label, provider, model
 
 
@@ -126,12 +132,6 @@ def _check_label(label: str) -> None:
             f"{label!r} cannot be a candidate's label, because it becomes the name of a folder. "
             "Use letters, digits, dots and dashes."
         )
-
-
-def _default_label(model: str) -> str:
-    """Return the last part of a path or Hub id, with characters that folder names may have."""
-    name = Path(model).name or Path(model).resolve().name
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-_") or "model"
 
 
 def _reject_unused_options(config: CandidateConfig, providers: set[str]) -> None:

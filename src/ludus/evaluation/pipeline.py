@@ -65,6 +65,7 @@ async def evaluate(
         command: the command line, for the report.
     """
     config = config or EvalConfig()
+    progress = progress or (lambda label: nullcontext(CollectProgress()))
     parsed = [
         candidate if isinstance(candidate, Candidate) else parse_candidates([candidate])[0]
         for candidate in candidates
@@ -90,7 +91,7 @@ async def evaluate(
     await _check_local_models(incomplete, on_phase)
     played, stopped = list[CandidateAttempts](), None
     for candidate in parsed:
-        with (progress or _no_progress)(candidate.label) as candidate_progress:
+        with progress(candidate.label) as candidate_progress:
             # The agent is closed before the next one is made: one model in memory at a time.
             async with candidate.make_agent() as agent:
                 # Whether to resume was decided for the folder of the evaluation.
@@ -129,10 +130,6 @@ async def evaluate(
 
 evaluate_sync = to_sync(evaluate)
 """`evaluate` for callers that do not await; also works in a notebook."""
-
-
-def _no_progress(label: str) -> AbstractContextManager[CollectProgress]:
-    return nullcontext(CollectProgress())
 
 
 def _is_complete(folder: Path, settings: JsonObject, config: EvalConfig) -> bool:

@@ -173,9 +173,9 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
         key, equals, value = text.partition("=")
         key = key.strip().replace("-", "_")
         if not equals or not key:
-            raise ConfigError(f"`set` takes key=value, got {text!r}.")
+            raise ConfigError(f"`overrides` takes key=value, got {text!r}.")
         if key in overrides:
-            raise ConfigError(f"`set` has {key} twice.")
+            raise ConfigError(f"`overrides` has {key} twice.")
         overrides[key] = value.strip()
     return overrides
 

@@ -110,11 +110,11 @@ def _train(
                 return finished_result(context, previous.record)
             with discard_if_unstarted(out, context.distributed), skip_unlabelled_logits():
                 with context.distributed.raise_on_all_ranks():
-                    network = _load_model_and_prepare_data(context)
+                    loaded_model = _load_model_and_prepare_data(context)
                 prepared = prepared_data.load_prepared_data(context.tokens_dir)
                 callback = OfflineCallback(context, prepared, previous.state, overwrite=overwrite)
                 with context.distributed.raise_on_all_ranks():
-                    trainer = _build_trainer(context, network, prepared, callback)
+                    trainer = _build_trainer(context, loaded_model, prepared, callback)
                 run_trainer(trainer, previous.checkpoint)
                 return finalize(context, trainer, callback)
 

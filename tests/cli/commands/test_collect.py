@@ -77,9 +77,9 @@ async def test_a_log_file_gets_plain_lines(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     await collect_with_display(CollectDisplay(LogStatus(interval_s=0.05)), tmp_path / "run")
-    said, complained = capfd.readouterr()
-    assert said == ""
-    lines = [line for line in complained.splitlines() if line != "Checking catch"]
+    stdout, stderr = capfd.readouterr()
+    assert stdout == ""
+    lines = [line for line in stderr.splitlines() if line != "Checking catch"]
     assert lines and all(re.match(r"\d/8 episodes, \d[\d.,]*/s", line) for line in lines), lines
 
 
@@ -87,9 +87,9 @@ async def test_json_progress_is_printed_periodically(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     await collect_with_display(JsonCollectDisplay(interval_s=0.05), tmp_path / "run")
-    said, complained = capfd.readouterr()
-    assert complained == ""
-    first = json.loads(said.splitlines()[0])
+    stdout, stderr = capfd.readouterr()
+    assert stderr == ""
+    first = json.loads(stdout.splitlines()[0])
     assert (first["event"], first["planned"], first["left"]) == ("progress", 8, 8)
 
 
@@ -134,8 +134,8 @@ def test_the_human_provider_plays_episodes_in_turn(tmp_path: Path) -> None:
     by_hand = ("--provider", "human", "--task", '{"goal": 5}', "-n", "2", "-o", tmp_path / "run")
     done = collect(COUNTER, *by_hand, typed="2\n3\n1\n4\n", timeout=20)
     assert (done.returncode, done.stderr) == (0, "")
-    said = ("Reach 5.", "Total 2.", "Total 5.", "Total 1.")
-    assert [done.stdout.count(words) for words in said] == [2, 1, 2, 1]
+    texts = ("Reach 5.", "Total 2.", "Total 5.", "Total 1.")
+    assert [done.stdout.count(text) for text in texts] == [2, 1, 2, 1]
     found = [(e.reward, e.turns, e.agent["provider"]) for e in read_episodes(tmp_path / "run")]
     assert found == [(1.0, 2, "human")] * 2
 

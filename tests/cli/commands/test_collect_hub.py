@@ -132,9 +132,9 @@ def test_a_failed_upload_keeps_all_episodes(tmp_path: Path) -> None:
     for status in (500, 403):
         with fake_hub(fail={"commit": status}) as hub:
             done = collect(*command, cwd=tmp_path, env=logged_in(hub, tmp_path))
-        said = error_line(done)
-        assert f"HTTP {status}" in said and "run" in said
-        assert TOKEN not in said and hub.files == {}
+        output = error_line(done)
+        assert f"HTTP {status}" in output and "run" in output
+        assert TOKEN not in output and hub.files == {}
         kept = kept or journal.read_bytes()
         assert len(read_episodes(tmp_path / "run")) == 3 and journal.read_bytes() == kept
     with fake_hub() as hub:

@@ -37,11 +37,11 @@ def test_ctrl_c_finishes_active_episodes_and_the_same_command_resumes(tmp_path: 
         with start_collect(*command) as process:
             wait_until(lambda: stub.replies > 20, seconds=30)
             process.send_signal(signal.SIGINT)
-            said, complained = process.communicate(timeout=30)
+            stdout, stderr = process.communicate(timeout=30)
         recorded = len(read_episodes(run))
         assert process.returncode == 130
-        assert complained.startswith("Finishing ") and len(complained.splitlines()) == 1
-        assert f"Left to do: {60 - recorded} episodes (interrupted)." in said
+        assert stderr.startswith("Finishing ") and len(stderr.splitlines()) == 1
+        assert f"Left to do: {60 - recorded} episodes (interrupted)." in stdout
         assert 0 < recorded < 60 and stub.replies == len(stub.bodies), "a reply was thrown away"
         assert (read_summary(run)["episodes"], read_summary(run)["stopped"]) == (
             recorded,
@@ -65,10 +65,10 @@ def test_ctrl_c_twice_stops_at_once(tmp_path: Path) -> None:
         assert "Ctrl-C" in process.stderr.readline()
         assert process.poll() is None, "active episodes are finished"
         process.send_signal(signal.SIGINT)
-        said, complained = process.communicate(timeout=30)
-    assert (process.returncode, complained) == (130, "")
+        stdout, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stderr) == (130, "")
     recorded = len(read_episodes(run))
-    assert recorded > 0 and f"Left to do: {60 - recorded} episodes (interrupted)." in said
+    assert recorded > 0 and f"Left to do: {60 - recorded} episodes (interrupted)." in stdout
 
 
 def test_sigterm_stops_at_once(tmp_path: Path) -> None:
@@ -79,10 +79,10 @@ def test_sigterm_stops_at_once(tmp_path: Path) -> None:
     ):
         wait_until(lambda: stub.counts["hang"] >= 4, seconds=30)
         process.send_signal(signal.SIGTERM)
-        said, complained = process.communicate(timeout=20)
-    assert (process.returncode, complained) == (143, "")
+        stdout, stderr = process.communicate(timeout=20)
+    assert (process.returncode, stderr) == (143, "")
     recorded = len(read_episodes(run))
-    assert recorded > 0 and f"Left to do: {60 - recorded} episodes (terminated)." in said
+    assert recorded > 0 and f"Left to do: {60 - recorded} episodes (terminated)." in stdout
     assert read_summary(run)["episodes"] == recorded
 
 
@@ -93,8 +93,8 @@ def test_ctrl_c_before_the_first_episode_prints_one_line_and_writes_nothing(tmp_
     ):
         wait_until(lambda: stub.counts["hang"] == 1, seconds=30)
         process.send_signal(signal.SIGINT)
-        said, complained = process.communicate(timeout=20)
-    assert (process.returncode, said, complained) == (130, "", "Interrupted.\n")
+        stdout, stderr = process.communicate(timeout=20)
+    assert (process.returncode, stdout, stderr) == (130, "", "Interrupted.\n")
     assert not (tmp_path / "run").exists()
 
 

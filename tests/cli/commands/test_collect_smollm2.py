@@ -26,12 +26,12 @@ def tiny_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     release = PackagedFile("tiny-smollm2", "1.0", "tiny_smollm2/tiny.gguf", "", digest)
 
-    def fetch(packed: PackagedFile, into: Path) -> None:
-        (into / packed.file).parent.mkdir()
-        shutil.copyfile(file, into / packed.file)
+    def download(packaged: PackagedFile, into: Path) -> None:
+        (into / packaged.file).parent.mkdir()
+        shutil.copyfile(file, into / packaged.file)
 
-    given = {"release": release, "fetch": fetch, "say": None}
-    monkeypatch.setattr(smollm2.model_folder, "__kwdefaults__", given)
+    defaults = {"release": release, "downloader": download, "notify": None}
+    monkeypatch.setattr(smollm2.model_folder, "__kwdefaults__", defaults)
     monkeypatch.setenv("LUDUS_CACHE", str(tmp_path / "cache"))
 
 
@@ -49,7 +49,7 @@ def first_words(done: Result) -> list[str]:
 def test_with_json_the_download_notice_goes_to_stderr(tmp_path: Path) -> None:
     asked = (COUNTER, "--provider", "hf", "--model", "smollm2", *SHORT, "--json")
     done = ludus("collect", *asked, "-o", tmp_path / "run")
-    assert first_words(done) == ["Fetching", "Converting"]
+    assert first_words(done) == ["Downloading", "Converting"]
     events = [json.loads(line)["event"] for line in done.stdout.splitlines()]
     assert [event for event in events if event != "phase"] == ["summary"]
     again = ludus("collect", *asked, "-o", tmp_path / "run-2")
@@ -59,6 +59,6 @@ def test_with_json_the_download_notice_goes_to_stderr(tmp_path: Path) -> None:
 def test_an_evaluation_prints_the_download_notice_before_playing(tmp_path: Path) -> None:
     who = ("-c", "random", "-c", "base=smollm2")
     done = ludus("eval", COUNTER, *who, *SHORT, "-o", tmp_path / "eval")
-    said = first_words(done)
-    first = [said.index(word) for word in ("Fetching", "Converting", "random", "base")]
+    output = first_words(done)
+    first = [output.index(word) for word in ("Downloading", "Converting", "random", "base")]
     assert first == sorted(first)

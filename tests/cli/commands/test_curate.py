@@ -88,8 +88,8 @@ def test_output_card_and_json_report_the_same_counts(
     assert printed == card_steps(data)
     report = read_metadata(data)["report"]
     assert printed == [(step["reason"], step["removed"], step["left"]) for step in report["steps"]]
-    told = json.loads(stdout_of(curate(*command, "--overwrite", "--json")))
-    assert told == {"folder": str(data), **report}
+    printed_report = json.loads(stdout_of(curate(*command, "--overwrite", "--json")))
+    assert printed_report == {"folder": str(data), **report}
     assert report["kept"] + sum(report["left_out"].values()) == report["episodes"] == 9
     assert report["rows"] == {"train": len(read_rows(data)), "test": len(read_rows(data, "test"))}
 
@@ -108,8 +108,8 @@ def test_a_row_has_prompt_tool_calls_and_tools(tmp_path: Path) -> None:
 def test_row_options_change_the_form_of_rows(tmp_path: Path) -> None:
     run, data = write_example_run(tmp_path), tmp_path / "data"
     stdout_of(curate(run, "--no-tool-results", "--no-reasoning", "-o", data))
-    said = json.dumps(read_rows(data))
-    assert "is noted" not in said and "Maybe" not in said
+    output = json.dumps(read_rows(data))
+    assert "is noted" not in output and "Maybe" not in output
     stdout_of(curate(run, "--tool-call-format", "qwen3", "--last-turn", "--overwrite", "-o", data))
     row = read_rows(data)[0]
     (last,) = row["completion"]
@@ -160,10 +160,10 @@ def test_the_test_split_stays_held_out(tmp_path: Path) -> None:
         tmp_path / "run", *(make_episode(f"n{at}", task=name) for at, name in enumerate(names))
     )
     data, other = tmp_path / "data", tmp_path / "other"
-    said = stdout_of(curate(run, "--test-size", "0.3", "-o", data))
+    output = stdout_of(curate(run, "--test-size", "0.3", "-o", data))
     train, test = kept_ids(data), [row["episode_id"] for row in read_rows(data, "test")]
     assert test and not set(train) & set(test) and len(train) + len(test) == 12
-    assert f"train: {len(train)} rows" in said and f"test: {len(test)} row" in said
+    assert f"train: {len(train)} rows" in output and f"test: {len(test)} row" in output
     stdout_of(curate(run, "--held-out", data / "test.jsonl", "-o", other))
     assert kept_ids(other) == train
 
@@ -171,10 +171,10 @@ def test_the_test_split_stays_held_out(tmp_path: Path) -> None:
 def test_explain_lists_every_removed_episode(tmp_path: Path) -> None:
     run, data = write_example_run(tmp_path), tmp_path / "data"
     stdout_of(curate(run, "--min-reward", "0.9", "--explain", "-o", data))
-    told = [json.loads(line) for line in (data / "left_out.jsonl").read_text().splitlines()]
-    reasons = {each["episode_id"]: each["reason"] for each in told}
+    left_out = [json.loads(line) for line in (data / "left_out.jsonl").read_text().splitlines()]
+    reasons = {each["episode_id"]: each["reason"] for each in left_out}
     assert reasons == {**dict.fromkeys("cde", "min-reward"), "i": "unscored"}
-    assert {each["line"] for each in told if each["episode_id"] == "i"} == {9}
+    assert {each["line"] for each in left_out if each["episode_id"] == "i"} == {9}
 
 
 def test_overwrite_replaces_the_data_set_and_keeps_other_files(
@@ -193,9 +193,9 @@ def test_a_partially_written_line_is_reported_and_skipped(tmp_path: Path) -> Non
     run, data = write_example_run(tmp_path), tmp_path / "data"
     with (run / "episodes.jsonl").open("ab") as file:
         file.write(make_episode("j").to_line()[:200])
-    said = stdout_of(curate(run, "-o", data))
-    assert f"unreadable: {run / 'episodes.jsonl'}:10" in said
-    assert printed_steps(said)[0] == ("unreadable", 1, 9) and kept_ids(data) == list("abcdefgh")
+    output = stdout_of(curate(run, "-o", data))
+    assert f"unreadable: {run / 'episodes.jsonl'}:10" in output
+    assert printed_steps(output)[0] == ("unreadable", 1, 9) and kept_ids(data) == list("abcdefgh")
 
 
 def test_several_runs_are_curated_through_links_and_odd_names(tmp_path: Path) -> None:
@@ -210,9 +210,9 @@ def test_several_runs_are_curated_through_links_and_odd_names(tmp_path: Path) ->
 def test_rows_are_measured_with_the_students_tokenizer(tmp_path: Path) -> None:
     student, data = tmp_path / "student", tmp_path / "data"
     of_family("qwen3").save_pretrained(student)
-    said = stdout_of(curate(write_example_run(tmp_path), "--student", student, "-o", data))
+    output = stdout_of(curate(write_example_run(tmp_path), "--student", student, "-o", data))
     lengths = read_metadata(data)["report"]["lengths"]
-    assert f"tokens of {student}: p50 {lengths['p50']:,}" in said
+    assert f"tokens of {student}: p50 {lengths['p50']:,}" in output
     assert lengths["count"] == 8 and 0 < lengths["p50"] <= lengths["max"]
 
 
@@ -226,6 +226,6 @@ def test_help_imports_nothing_heavy(command: str) -> None:
         "heavy = ('duckdb', 'datasets', 'rensa', 'transformers', 'torch', 'rich.console')\n"
         "print([module for module in heavy if module in sys.modules])\n"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert told.stdout.splitlines()[-1] == "[]" and "Example" in told.stdout
-    assert "--output-dir" in told.stdout and ludus(command).returncode == 2
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]" and "Example" in done.stdout
+    assert "--output-dir" in done.stdout and ludus(command).returncode == 2

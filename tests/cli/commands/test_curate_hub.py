@@ -32,8 +32,8 @@ def test_rows_are_uploaded_with_their_card_and_load_unchanged(
     run, data = write_run(tmp_path / "run", *EPISODES), tmp_path / "data"
     with fake_hub() as hub:
         command = (run, "--test-size", "0.3", "--format", format, "-o", data, "-H", "ada/words")
-        said = stdout_of(curate(*command, env=logged_in(hub, tmp_path)))
-    assert said.endswith(f"Data set: {hub.url}/datasets/ada/words\n")
+        output = stdout_of(curate(*command, env=logged_in(hub, tmp_path)))
+    assert output.endswith(f"Data set: {hub.url}/datasets/ada/words\n")
     assert hub.files == {file.name: file.read_bytes() for file in data.iterdir()}
     assert {"README.md", "curation.json", f"train.{format}", f"test.{format}"} == hub.files.keys()
     assert not any(TOKEN.encode() in content for content in hub.files.values())
@@ -54,9 +54,9 @@ def test_a_failed_upload_keeps_the_data_set_and_prints_the_retry_command(tmp_pat
     run, data = write_run(tmp_path / "run", *EPISODES), tmp_path / "data"
     with fake_hub(fail={"commit": 500}) as hub:
         done = curate(run, "-o", data, "-H", "ada/words", env=logged_in(hub, tmp_path))
-    said = error_line(done)
-    assert "HTTP 500" in said and str(data) in said and TOKEN not in said
-    again = said.partition("ludus curate ")[2].split()
+    output = error_line(done)
+    assert "HTTP 500" in output and str(data) in output and TOKEN not in output
+    again = output.partition("ludus curate ")[2].split()
     assert again[-1] == "--overwrite" and len(read_rows(data)) == 12
     with fake_hub() as hub:
         stdout_of(curate(*again, env=logged_in(hub, tmp_path)))
@@ -67,8 +67,8 @@ def test_private_creates_a_private_repo(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", *EPISODES)
     with fake_hub() as hub:
         command = (run, "-o", tmp_path / "data", "-H", "ada/words", "--private", "--json")
-        said = stdout_of(curate(*command, env=logged_in(hub, tmp_path)))
-    report, pushed = (json.loads(line) for line in said.splitlines())
+        output = stdout_of(curate(*command, env=logged_in(hub, tmp_path)))
+    report, pushed = (json.loads(line) for line in output.splitlines())
     assert report["rows"] == {"train": 12}
     assert pushed == {"event": "pushed", "url": f"{hub.url}/datasets/ada/words"}
     assert hub.repos == {"ada/words": True}

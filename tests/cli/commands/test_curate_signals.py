@@ -50,8 +50,8 @@ def test_a_signal_stops_curate_and_writes_nothing(
         wait_until(lambda: any(data.glob(begun)), seconds=60)
         time.sleep(0.5 if step == "reading" else 0.0)
         process.send_signal(number)
-        said, complained = process.communicate(timeout=60)
-    assert (process.returncode, said, complained) == (code, "", words)
+        stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout, stderr) == (code, "", words)
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
 
 

@@ -66,10 +66,10 @@ def test_a_run_as_json(run: Path) -> None:
 
 def test_a_mixture_has_a_line_for_each_environment(tmp_path: Path) -> None:
     success = {"wordle": ramp((0.0, 0.2), (1.0, 0.7)), "catch": level(0.98)}
-    said = diagnose(write(Sample(success, luck=0.02), tmp_path / "mix")).stdout
-    assert "GRPO of models/student on wordle,catch" in said
-    assert "\ncatch  " in said and "\nwordle  " in said
-    assert "too easy: catch" in said
+    output = diagnose(write(Sample(success, luck=0.02), tmp_path / "mix")).stdout
+    assert "GRPO of models/student on wordle,catch" in output
+    assert "\ncatch  " in output and "\nwordle  " in output
+    assert "too easy: catch" in output
 
 
 def test_an_unfinished_run_is_diagnosed(tmp_path: Path) -> None:
@@ -99,11 +99,11 @@ def test_reward_functions_are_not_listed_as_environments(tmp_path: Path) -> None
     sample = Sample({"wordle": level(0.4), "catch": level(0.6)}, steps=20)
     folder = write(sample, tmp_path / "run", settings={"steps": 20, "rewards": ["mine:brief"]})
     _, attempts = sample.draw()
-    told = [
+    episodes = [
         episode(one, reward=(one.reward or 0.0) + 3, rewards={one.environment: one.reward or 0.0})
         for one in attempts
     ]
-    (folder / "episodes.jsonl").write_bytes(b"".join(one.to_line() for one in told))
+    (folder / "episodes.jsonl").write_bytes(b"".join(one.to_line() for one in episodes))
     parts = {part.name: part for part in read_run(folder).diagnose().parts}
     assert parts["wordle"].initial < parts["catch"].initial < 1
 
@@ -118,16 +118,16 @@ def test_held_out_rewards_are_printed(tmp_path: Path) -> None:
 def test_a_run_without_episodes_is_diagnosed_from_its_log(tmp_path: Path) -> None:
     folder = write(Sample(), tmp_path / "run")
     (folder / "episodes.jsonl").unlink()
-    said = diagnose(folder).stdout
-    reward = said.splitlines()[2]
+    output = diagnose(folder).stdout
+    reward = output.splitlines()[2]
     assert reward.startswith("reward ") and " pp" in reward and "interval" not in reward
-    assert "episodes.jsonl" in said
+    assert "episodes.jsonl" in output
 
 
 def test_control_characters_in_names_are_escaped(tmp_path: Path) -> None:
     folder = write(Sample({"a\x1b[2J[bold]": level(0.5), "b": level(0.98)}), tmp_path / "run")
-    said = diagnose(folder).stdout
-    assert "\x1b" not in said and "[bold]" in said
+    output = diagnose(folder).stdout
+    assert "\x1b" not in output and "[bold]" in output
 
 
 def test_no_folder_is_one_line(tmp_path: Path) -> None:
@@ -142,8 +142,8 @@ def test_a_folder_without_a_training_is_rejected(tmp_path: Path) -> None:
 
 
 def test_another_kind_of_training_is_rejected(tmp_path: Path) -> None:
-    said = error_message(write(Sample(steps=3), tmp_path / "run", kind="sft"))
-    assert "sft" in said
+    output = error_message(write(Sample(steps=3), tmp_path / "run", kind="sft"))
+    assert "sft" in output
 
 
 @pytest.mark.parametrize("log", [None, "", '{"step": 1, "los'], ids=["none", "empty", "torn"])

@@ -202,13 +202,13 @@ def test_ctrl_c_keeps_episodes_and_the_same_command_resumes(tmp_path: Path) -> N
         try:
             wait_until(lambda: stub.replies > 20, seconds=30)
             process.send_signal(signal.SIGINT)
-            said, complained = process.communicate(timeout=30)
+            stdout, stderr = process.communicate(timeout=30)
         finally:
             process.kill()
         recorded = len(read_episodes(out / "stub"))
-        assert process.returncode == 130 and "Traceback" not in complained
+        assert process.returncode == 130 and "Traceback" not in stderr
         assert 0 < recorded < 60
-        assert f"stub: {60 - recorded} episodes" in said
+        assert f"stub: {60 - recorded} episodes" in stdout
         assert read_summary(out)["complete"] is False
         stub.latency = 0.0
         again = evaluate(*command)

@@ -8,9 +8,17 @@ from typing import Any
 
 import pytest
 from curation.importers.gym_lines import TOOL as GYM_TOOL
-from curation.importers.gym_lines import answered, called, rollout, spoken, system, user, written
+from curation.importers.gym_lines import (
+    call_item,
+    message_item,
+    output_item,
+    rollout,
+    system,
+    user,
+    write_lines,
+)
 from curation.importers.inspect_logs import COLOURS
-from curation.importers.openenv_records import collected
+from curation.importers.openenv_records import collect_with_openenv
 from curation.importers.verifiers_lines import TRACES
 
 from cli.collect_cli import error_line, read_episodes
@@ -28,25 +36,25 @@ def write_gym_file(folder: Path) -> Path:
     lines = [
         rollout(
             asked,
-            [called("c1"), answered("c1"), spoken(f"It is {what}.")],
+            [call_item("c1"), output_item("c1"), message_item(f"It is {what}.")],
             asked={"tools": [GYM_TOOL]},
             reward=reward,
         )
         for what, reward in (("a bird", 1.0), ("a fish", 0.25))
     ]
-    return written(folder / "rollouts.jsonl", *lines)
+    return write_lines(folder / "rollouts.jsonl", *lines)
 
 
 def write_message_rows(folder: Path) -> Path:
     path = folder / "talk.jsonl"
-    said = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]
-    path.write_text(json.dumps({"messages": said, "reward": 1.0}) + "\n")
+    output = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]
+    path.write_text(json.dumps({"messages": output, "reward": 1.0}) + "\n")
     return path
 
 
 def write_source(format: str, folder: Path) -> Path:
     if format == "openenv":
-        return collected(folder / "openenv", ["one", "two"])
+        return collect_with_openenv(folder / "openenv", ["one", "two"])
     return {"verifiers": TRACES, "inspect": COLOURS}.get(format) or (
         write_gym_file(folder) if format == "nemo-gym" else write_message_rows(folder)
     )
@@ -59,14 +67,14 @@ def conversations(episodes: list[Episode]) -> list[Any]:
 
 @pytest.mark.parametrize("format", ["openenv", "nemo-gym", "verifiers", "inspect", "messages"])
 def test_imported_rollouts_are_a_run_for_every_command(format: str, tmp_path: Path) -> None:
-    told = json.loads(
+    report = json.loads(
         stdout_of(run_import(format, write_source(format, tmp_path), "--json", cwd=tmp_path))
     )
-    run = tmp_path / told["folder"]
+    run = tmp_path / report["folder"]
     assert run.parent == tmp_path / "runs" and run.name.startswith(f"{format}-")
     episodes = read_episodes(run)
-    assert len(episodes) == told["episodes"] > 0 and told["unreadable"] == 0
-    assert told["scored"] == sum(each.reward is not None for each in episodes)
+    assert len(episodes) == report["episodes"] > 0 and report["unreadable"] == 0
+    assert report["scored"] == sum(each.reward is not None for each in episodes)
 
     assert f"runs/{run.name}" in stdout_of(ludus("runs", cwd=tmp_path))
     first = next(each for each in episodes if each.reward is not None)
@@ -115,10 +123,10 @@ def test_unreadable_lines_are_listed_and_the_rest_is_imported(tmp_path: Path) ->
         file.write('{"a": 1}\nnonsense\n' + "[]\n" * 12)
     done = run_import("messages", path, "-o", tmp_path / "run")
     assert done.returncode == 0 and "1 episode, 1 scored, 14 could not be read" in done.stdout
-    said = done.stderr.splitlines()
-    assert said[0].startswith(f"not read: {path}:2: ")
-    assert said[1].startswith(f"not read: {path}:3: ")
-    assert said[-1] == f"and 4 more: {tmp_path / 'run' / 'unreadable.txt'}"
+    output = done.stderr.splitlines()
+    assert output[0].startswith(f"not read: {path}:2: ")
+    assert output[1].startswith(f"not read: {path}:3: ")
+    assert output[-1] == f"and 4 more: {tmp_path / 'run' / 'unreadable.txt'}"
     assert len((tmp_path / "run/unreadable.txt").read_text().splitlines()) == 14
 
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from train.records import about
+from train.sample_records import record_fields
 from typer.testing import CliRunner
 
 from cli.collect_cli import collect, error_line
@@ -98,8 +98,8 @@ def test_an_evaluation_is_shown_with_its_candidates(
     monkeypatch.chdir(tmp_path)
     command = ("eval", "catch", "-c", "oracle", "-c", "random", "-n", "2", "-o", "ev")
     assert ludus(*command).returncode == 0
-    said = show_output("ev")
-    assert "oracle" in said and "mean_reward" in said and "ludus show ev/oracle 0" in said
+    output = show_output("ev")
+    assert "oracle" in output and "mean_reward" in output and "ludus show ev/oracle 0" in output
     with pytest.raises(RunError, match="`ludus show ev/random 1`"):
         show_output("ev", "1")
     assert "catch" in show_output("ev/random", "1")
@@ -110,10 +110,10 @@ def test_a_trained_model_shows_its_training(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("model").mkdir()
-    create_record(Path("model"), about())
-    said = show_output("model")
-    assert "320 rows of data/wordle" in said and "not finished" in said
-    assert "--model model" in said and "-c trained=hf:model" in said
+    create_record(Path("model"), record_fields())
+    output = show_output("model")
+    assert "320 rows of data/wordle" in output and "not finished" in output
+    assert "--model model" in output and "-c trained=hf:model" in output
 
 
 def test_an_unshowable_target_suggests_a_command(

@@ -51,13 +51,13 @@ def test_sft_trains_documents_and_uploads_a_model(tmp_path: Path) -> None:
         env = logged_in(hub, tmp_path)
         done = train(*command, "-H", "ada/player", "--private", env=env)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    told = parse_events(done.stdout)
-    assert {line["event"] for line in told} == {"phase", "begin", "step", "done", "pushed"}
-    steps = [line for line in told if line["event"] == "step"]
+    events = parse_events(done.stdout)
+    assert {line["event"] for line in events} == {"phase", "begin", "step", "done", "pushed"}
+    steps = [line for line in events if line["event"] == "step"]
     assert [line["loss"] for line in steps if "loss" in line] == [
         line["loss"] for line in read_log(out) if "loss" in line
     ]
-    ended, pushed = told[-2:]
+    ended, pushed = events[-2:]
     assert (ended["steps"], ended["stopped"], ended["folder"]) == (2, None, str(out))
     assert pushed == {"event": "pushed", "url": f"{hub.url}/ada/player"}
     assert (hub.repos, hub.kinds) == ({"ada/player": True}, {"ada/player": "model"})
@@ -130,8 +130,8 @@ def test_prints_of_trackers_do_not_reach_stdout(
     done = invoke_train(
         "sft", data, "-m", model, "-o", out, *FAST_OPTIONS, "--epochs", "1", "--json"
     )
-    told = [line["event"] for line in parse_events(done.stdout)]
-    assert told == ["phase", "phase", "phase", "begin", "step", "done"]
+    events = [line["event"] for line in parse_events(done.stdout)]
+    assert events == ["phase", "phase", "phase", "begin", "step", "done"]
     assert "* Trackio project initialized\n" in done.stderr
 
 
@@ -164,14 +164,14 @@ def test_ctrl_c_stops_after_the_current_step(tmp_path: Path) -> None:
         "sft", data, "-m", model, "-o", out, *FAST_OPTIONS, "--epochs", "50"
     ) as process:
         assert process.stderr is not None
-        heard = next(line for line in process.stderr if ", loss " in line)
-        assert re.match(r"step \d+/100, ", heard), heard
+        line = next(text for text in process.stderr if ", loss " in text)
+        assert re.match(r"step \d+/100, ", line), line
         process.send_signal(signal.SIGINT)
-        said, complained = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "Stopping after this step" in complained.splitlines()[-1]
-    stopped = int(said.removeprefix("Stopped at step ").partition(";")[0])
-    assert said.count("\n") == 1 and "the same command" in said
+    assert "Stopping after this step" in stderr.splitlines()[-1]
+    stopped = int(stdout.removeprefix("Stopped at step ").partition(";")[0])
+    assert stdout.count("\n") == 1 and "the same command" in stdout
     assert (out / "checkpoints" / f"checkpoint-{stopped}").is_dir() and stopped < 100
 
 

@@ -59,8 +59,8 @@ def test_help_states_devices_and_defaults() -> None:
 def test_an_unknown_trl_field_gets_a_suggestion(tmp_path: Path) -> None:
     model, data = save_model(tmp_path / "model"), write_rows(tmp_path / "data")
     command = ("sft", data, "-m", model, "-o", tmp_path / "out", *FAST_OPTIONS)
-    said = error_message(invoke_train(*command, "--set", "warmup_step=3"))
-    assert "warmup_step" in said and "Did you mean 'warmup_steps'?" in said
+    output = error_message(invoke_train(*command, "--set", "warmup_step=3"))
+    assert "warmup_step" in output and "Did you mean 'warmup_steps'?" in output
     assert not (tmp_path / "out").exists()
 
 
@@ -73,10 +73,10 @@ def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
     out.mkdir()
     (out / "thesis.tex").write_text("mine")
     for more in ((), ("--overwrite",)):
-        said = error_message(
+        output = error_message(
             invoke_train("sft", data, "-m", model, "-o", out, *FAST_OPTIONS, *more)
         )
-        assert "thesis.tex" in said
+        assert "thesis.tex" in output
     assert [file.name for file in out.iterdir()] == ["thesis.tex"]
 
 

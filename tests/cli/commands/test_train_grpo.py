@@ -195,13 +195,13 @@ def test_ctrl_c_stops_after_the_current_step(trained: TrainedRun, tmp_path: Path
     command = ("grpo", COUNTER, "-m", trained.model, "-o", out, *SMALL, "--steps", "500")
     with start_train(*command) as process:
         assert process.stderr is not None
-        heard = next(line for line in process.stderr if ", reward " in line)
-        assert ", reward 0.000, " in heard and "zero-variance groups 100%" in heard
+        line = next(text for text in process.stderr if ", reward " in text)
+        assert ", reward 0.000, " in line and "zero-variance groups 100%" in line
         process.send_signal(signal.SIGINT)
-        said, complained = process.communicate(timeout=60)
-    assert process.returncode == 130, complained
-    assert "Stopping after this step" in complained
-    assert said.startswith("Stopped at step ") and "the same command" in said
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "Stopping after this step" in stderr
+    assert stdout.startswith("Stopped at step ") and "the same command" in stdout
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_invalid_environments_and_rewards_print_one_line_and_write_nothing(
     environment: str, options: tuple[str, ...], words: str, trained: TrainedRun, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    said = error_message(
+    output = error_message(
         invoke_train("grpo", environment, "-m", trained.model, "-o", out, *SMALL, *options)
     )
-    assert words in said and not out.exists()
+    assert words in output and not out.exists()

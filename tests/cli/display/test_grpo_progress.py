@@ -154,9 +154,9 @@ def test_a_log_file_gets_one_line_per_interval(capfd: pytest.CaptureFixture[str]
         display.begin(150, None)
         for step in range(1, 4):
             display.step({**LINE, **MIXED, "step": step})
-    said, heard = capfd.readouterr()
-    (line,) = heard.splitlines()
-    assert said == ""
+    stdout, stderr = capfd.readouterr()
+    (line,) = stderr.splitlines()
+    assert stdout == ""
     assert line.startswith(
         "step 1/150, reward 0.250, wordle 0.125, catch 0.500, std 0.300, zero-variance groups "
         "25%, 84 tokens per episode, 3.2 turns, cut off 5%, format 98%, entropy 0.412, "

@@ -62,16 +62,16 @@ def read_until_torch_import(command: tuple[str | Path, ...], file: int, stderr: 
         env=env,
     )
     os.close(stderr)
-    heard = b""
+    output = b""
     try:
-        while IMPORT_MARK not in heard and (chunk := os.read(file, 4096)):
-            heard += chunk
+        while IMPORT_MARK not in output and (chunk := os.read(file, 4096)):
+            output += chunk
     finally:
         process.kill()
         process.wait()
         os.close(file)
-    before, mark, _ = heard.partition(IMPORT_MARK)
-    assert mark, heard.decode()
+    before, mark, _ = output.partition(IMPORT_MARK)
+    assert mark, output.decode()
     return before
 
 
@@ -156,11 +156,11 @@ def test_a_log_file_gets_each_phase_once_and_no_control_characters(
 ) -> None:
     command = ("collect", COUNTER, "--provider", "hf", "--model", str(model), "-n", "4", *SHORT)
     app([*command, "-o", str(tmp_path / "run")], standalone_mode=False)
-    told = capfd.readouterr().err
-    lines = told.splitlines()
+    stderr = capfd.readouterr().err
+    lines = stderr.splitlines()
     assert lines[:2] == [f"Checking {COUNTER}", f"Loading {model}"]
     assert len({*lines}) == len(lines)
-    assert "\x1b" not in told and "\r" not in told
+    assert "\x1b" not in stderr and "\r" not in stderr
 
 
 def test_with_json_nothing_else_is_printed(
@@ -168,9 +168,9 @@ def test_with_json_nothing_else_is_printed(
 ) -> None:
     command = ("collect", COUNTER, "--provider", "hf", "--model", str(model), "-n", "2", *SHORT)
     app([*command, "--json", "-o", str(tmp_path / "run")], standalone_mode=False)
-    said, told = capfd.readouterr()
-    first, second, *_, last = map(json.loads, said.splitlines())
-    assert told == "" and last["event"] == "summary"
+    stdout, stderr = capfd.readouterr()
+    first, second, *_, last = map(json.loads, stdout.splitlines())
+    assert stderr == "" and last["event"] == "summary"
     assert [first["phase"], second["phase"]] == [f"Checking {COUNTER}", f"Loading {model}"]
 
 
@@ -181,9 +181,9 @@ def test_a_log_file_gets_one_progress_line_per_interval(capfd: pytest.CaptureFix
         for _ in range(3):
             progress.advance(2, tokens=10)
             shown.refresh()
-    told = capfd.readouterr().err.splitlines()
-    assert told[0] == "Measuring" and len(told) == 2
-    assert told[1].startswith("Measuring, 2/8 rows, 10 tokens")
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0] == "Measuring" and len(lines) == 2
+    assert lines[1].startswith("Measuring, 2/8 rows, 10 tokens")
 
 
 def test_an_unchanged_line_is_not_repeated(capfd: pytest.CaptureFixture[str]) -> None:

@@ -34,9 +34,9 @@ def test_a_log_file_gets_plain_lines(capfd: pytest.CaptureFixture[str]) -> None:
         display.begin(10, None)
         for step in range(1, 11):
             display.step({**LINE, "step": step})
-    said, told = capfd.readouterr()
-    assert said == ""
-    first, second = told.splitlines()
+    stdout, stderr = capfd.readouterr()
+    assert stdout == ""
+    first, second = stderr.splitlines()
     assert first == "Reading rows."
     assert second.startswith("step 1/10, loss 1.2500, lr 2.00e-04, ") and second.endswith(" left")
 
@@ -49,9 +49,9 @@ def test_log_lines_are_printed_once_per_interval(
         display.begin(10, 3)
         display.step({**LINE, "step": 4})
         display.step({"step": 5, "eval_loss": 0.5})
-    told = capfd.readouterr().err.splitlines()
-    assert [line.partition(",")[0] for line in told] == ["step 4/10", "step 5/10"]
-    assert "test loss 0.5000" in told[1] and "loss 1.2500" in told[1]
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.partition(",")[0] for line in lines] == ["step 4/10", "step 5/10"]
+    assert "test loss 0.5000" in lines[1] and "loss 1.2500" in lines[1]
 
 
 def test_json_events_hold_every_logged_metric(capfd: pytest.CaptureFixture[str]) -> None:
@@ -59,8 +59,8 @@ def test_json_events_hold_every_logged_metric(capfd: pytest.CaptureFixture[str])
         display.say("Reading rows.")
         display.begin(10, 1)
         display.step({**LINE, "loss": float("nan")})
-    said = capfd.readouterr().out
-    words, begun, step = (json.loads(line) for line in said.splitlines())
+    output = capfd.readouterr().out
+    words, begun, step = (json.loads(line) for line in output.splitlines())
     assert words == {"event": "said", "message": "Reading rows."}
     assert begun == {"event": "begin", "total_steps": 10, "resumed_from": 1}
     assert step.pop("seconds_left") >= 0

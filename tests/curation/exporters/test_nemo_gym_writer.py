@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from curation.exporters.conversations import episodes
 from curation.importers.gym_lines import (
     TOOL,
-    answered,
-    called,
-    episode,
+    call_item,
+    import_rollout,
+    message_item,
+    output_item,
+    reasoning_item,
     rollout,
-    spoken,
     system,
-    thought,
     user,
 )
 from ludus.curation.exporters.nemo_gym_writer import build_input, build_rollout
@@ -35,24 +35,24 @@ def call(identity: str) -> Call:
 def again(one: Episode) -> Episode:
     """Through a file of Gym's, and back."""
     with TemporaryDirectory() as folder:
-        return episode(Path(folder), build_rollout(one))
+        return import_rollout(Path(folder), build_rollout(one))
 
 
 @settings(deadline=None)
 @given(episodes())
-def test_every_episode_comes_back_as_it_was(one: Episode) -> None:
+def test_episodes_round_trip(one: Episode) -> None:
     assert again(one) == one
 
 
 @settings(deadline=None)
 @given(episodes())
-def test_what_gym_has_a_place_for_needs_nothing_of_ours(one: Episode) -> None:
+def test_fields_that_gym_has_do_not_need_the_extra_key(one: Episode) -> None:
     line = build_rollout(one)
     del line["ludus"]
     with TemporaryDirectory() as folder:
-        found = episode(Path(folder), line)
-    assert (found.messages, found.tools) == (one.messages, one.tools)
-    assert (found.reward, found.rewards) == (one.reward, one.rewards)
+        episode = import_rollout(Path(folder), line)
+    assert (episode.messages, episode.tools) == (one.messages, one.tools)
+    assert (episode.reward, episode.rewards) == (one.reward, one.rewards)
 
 
 @pytest.mark.parametrize(
@@ -74,34 +74,44 @@ def test_what_gym_has_a_place_for_needs_nothing_of_ours(one: Episode) -> None:
         [Message(role="assistant"), Message(role="user", content="a"), Message(role="assistant")],
     ],
 )
-def test_replies_that_follow_each_other_stay_apart(replies: list[Message]) -> None:
+def test_consecutive_replies_stay_separate(replies: list[Message]) -> None:
     prompt = Message(role="user", content="Owl?")
     one = build_episode(environment="e", messages=(prompt, *replies), reward=1.0)
     assert again(one).messages == (prompt, *replies)
 
 
 def _gym() -> list[JsonObject]:
-    parallel = [thought("hm"), spoken("Both."), called("a"), called("b"), answered("a")]
-    parts = [[user("A door."), called("a"), answered("a")]]
-    parts.append([*parts[0], called("b"), answered("b", [{"type": "input_text", "text": "x"}])])
+    parallel = [
+        reasoning_item("hm"),
+        message_item("Both."),
+        call_item("a"),
+        call_item("b"),
+        output_item("a"),
+    ]
+    parts = [[user("A door."), call_item("a"), output_item("a")]]
+    parts.append(
+        [*parts[0], call_item("b"), output_item("b", [{"type": "input_text", "text": "x"}])]
+    )
     asked = {"tools": [TOOL], "temperature": 0.6, "metadata": {"extra_body": "{}"}}
     failed = {"_ng_failure_class": "judge_failed", "_ng_failure_judge_error": "gone"}
     return [
-        rollout([system("s"), user("u")], [*parallel, user("more"), spoken("")], asked=asked),
+        rollout([system("s"), user("u")], [*parallel, user("more"), message_item("")], asked=asked),
         rollout([], parts, replied={"group_id": "3"}, reward_components={"a": 0.5}),
-        rollout("u", [spoken("x")], reward=0.0, mask_sample=True, expected_answer="y"),
-        rollout("u", [spoken("x")], reward=0.0, **failed),
-        rollout("u", [spoken("x")], replied={"incomplete_details": {"reason": "content_filter"}}),
+        rollout("u", [message_item("x")], reward=0.0, mask_sample=True, expected_answer="y"),
+        rollout("u", [message_item("x")], reward=0.0, **failed),
+        rollout(
+            "u", [message_item("x")], replied={"incomplete_details": {"reason": "content_filter"}}
+        ),
     ]
 
 
 @pytest.mark.parametrize("line", _gym())
-def test_a_file_of_gyms_comes_back_from_gym_as_it_was(tmp_path: Path, line: JsonObject) -> None:
-    first = episode(tmp_path, line)
-    assert episode(tmp_path, build_rollout(first)) == first
+def test_rollouts_of_gym_round_trip(tmp_path: Path, line: JsonObject) -> None:
+    first = import_rollout(tmp_path, line)
+    assert import_rollout(tmp_path, build_rollout(first)) == first
 
 
-def test_a_rollout_has_the_form_of_gyms_own() -> None:
+def test_a_rollout_has_the_format_of_gym() -> None:
     messages = (
         Message(role="user", content="Owl?"),
         Message(role="assistant", reasoning_content="hm", tool_calls=(call("c1"),)),
@@ -125,17 +135,17 @@ def test_a_rollout_has_the_form_of_gyms_own() -> None:
     assert "mask_sample" not in line
 
 
-def test_an_unscored_attempt_is_masked_and_not_a_zero_to_learn_from() -> None:
+def test_an_unscored_attempt_is_masked() -> None:
     line = build_rollout(build_episode(environment="e", messages=(), reward=None))
     assert (line["reward"], line["mask_sample"]) == (0.0, True)
 
 
-def test_an_input_has_the_prompt_and_the_task_and_nothing_of_the_attempt(tmp_path: Path) -> None:
+def test_an_input_has_only_prompt_and_task(tmp_path: Path) -> None:
     extra = {"extra_body": '{"seed": 3}', "audio_url": "data:audio/wav;base64,AA=="}
     asked = {"tools": [TOOL], "temperature": 0.6, "metadata": extra}
-    line = rollout([system("s"), user("u")], [spoken("x")], asked=asked, expected_answer="y")
-    made = build_input(episode(tmp_path, line))
-    assert made == {
+    line = rollout([system("s"), user("u")], [message_item("x")], asked=asked, expected_answer="y")
+    input_line = build_input(import_rollout(tmp_path, line))
+    assert input_line == {
         "responses_create_params": {
             "input": [system("s"), user("u")],
             "tools": [TOOL],
@@ -147,4 +157,4 @@ def test_an_input_has_the_prompt_and_the_task_and_nothing_of_the_attempt(tmp_pat
         "_ng_task_index": 0,
         "agent_ref": {"type": "responses_api_agents", "name": "words_agent"},
     }
-    assert json.loads(json.dumps(made)) == made
+    assert json.loads(json.dumps(input_line)) == input_line

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from openenv.core.harness.collect import EpisodeRecord, RolloutSerializer
 
 from curation.exporters.conversations import TIMING, episodes
-from curation.importers.openenv_records import collected
+from curation.importers.openenv_records import collect_with_openenv
 from ludus.curation.exporters.openenv_writer import build_record
 from ludus.curation.importers import openenv
 from ludus.curation.importers.base import UnreadableRecord
@@ -31,9 +31,9 @@ def written(folder: Path, episodes: Iterable[Episode]) -> Path:
 
 
 def read(file: Path) -> list[Episode]:
-    found = list(openenv.read_episodes(file))
-    assert not [problem for problem in found if isinstance(problem, UnreadableRecord)], found
-    return [one for one in found if isinstance(one, Episode)]
+    records = list(openenv.read_episodes(file))
+    assert not [problem for problem in records if isinstance(problem, UnreadableRecord)], records
+    return [one for one in records if isinstance(one, Episode)]
 
 
 def odd() -> list[Episode]:
@@ -44,10 +44,12 @@ def odd() -> list[Episode]:
     ]
     call = Call(id="1", function=Function(name="a", arguments='{"n": 1}'))
     bad = Call(id="2", function=Function(name="a", arguments='["n'))
-    said = Message(role="assistant", tool_calls=(call, bad))
+    messages = Message(role="assistant", tool_calls=(call, bad))
     answers = [Message(role="tool", content=text, tool_call_id=text) for text in "12"]
     fault = Fault(kind="SessionLost", where="environment", message="gone")
-    plain = build_episode(environment="e", messages=(said, *answers), reward=1.0, episode_id="p")
+    plain = build_episode(
+        environment="e", messages=(messages, *answers), reward=1.0, episode_id="p"
+    )
     broken = build_episode(environment="e", messages=(), reward=None, error=fault, episode_id="b")
     return [
         plain.model_copy(update={"tools": (tools[0],), "task": {"word": 1}, "seed": 3}),
@@ -58,13 +60,13 @@ def odd() -> list[Episode]:
 
 @settings(deadline=None)
 @given(episodes())
-def test_every_episode_comes_back_as_it_was(one: Episode) -> None:
+def test_episodes_round_trip(one: Episode) -> None:
     with TemporaryDirectory() as folder:
         assert read(written(Path(folder), [one])) == [one]
 
 
-def test_openenvs_own_records_come_back_as_they_were(tmp_path: Path) -> None:
-    original = collected(tmp_path / "a", [{"level": 1}, "hard", None]) / "results.jsonl"
+def test_records_of_openenv_round_trip(tmp_path: Path) -> None:
+    original = collect_with_openenv(tmp_path / "a", [{"level": 1}, "hard", None]) / "results.jsonl"
     (tmp_path / "b").mkdir()
     copy = written(tmp_path / "b", read(original))
     before, after = (
@@ -88,21 +90,21 @@ async def test_a_run_of_ours_comes_back_from_openenv_as_it_was(tmp_path: Path) -
     assert read(written(tmp_path, played)) == played
 
 
-def test_messages_begin_with_the_question_and_the_system_prompt_comes_back() -> None:
+def test_messages_begin_with_the_user_and_the_system_prompt_round_trips() -> None:
     system, asked = Message(role="system", content="s"), Message(role="user", content="Owl?")
     late = Message(role="system", content="Hurry.")
-    said = (system, system, asked, late, Message(role="assistant", content="A bird."))
-    one = build_episode(environment="e", messages=said, reward=1.0)
+    messages = (system, system, asked, late, Message(role="assistant", content="A bird."))
+    one = build_episode(environment="e", messages=messages, reward=1.0)
     assert [message["content"] for message in build_record(one)["messages"]] == [
         "Owl?",
         "Hurry.",
         "A bird.",
     ]
     with TemporaryDirectory() as folder:
-        assert read(written(Path(folder), [one]))[0].messages == said
+        assert read(written(Path(folder), [one]))[0].messages == messages
 
 
-def test_openenv_reads_what_is_written_for_it(tmp_path: Path) -> None:
+def test_openenv_reads_the_records(tmp_path: Path) -> None:
     file = written(tmp_path, odd())
     records = [EpisodeRecord(**json.loads(line)) for line in file.read_text().splitlines()]
     assert [record.reward for record in records] == [1.0, None, 1.0]
@@ -113,7 +115,7 @@ def test_openenv_reads_what_is_written_for_it(tmp_path: Path) -> None:
     assert read(file)[3] == read(file)[0]
 
 
-def test_datasets_loads_what_is_written_for_openenv(tmp_path: Path) -> None:
+def test_datasets_loads_the_records(tmp_path: Path) -> None:
     file = written(tmp_path, odd())
     loaded = load_dataset(
         "json", data_files=str(file), split="train", cache_dir=str(tmp_path / "cache")

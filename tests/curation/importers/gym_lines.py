@@ -1,4 +1,4 @@
-"""Lines in the very form in which NeMo Gym's examples have them; the content is made up."""
+"""Lines in the format of NeMo Gym's examples, with made-up content."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ def system(text: str) -> JsonObject:
     return {"content": text, "role": "system", "type": "message"}
 
 
-def spoken(text: str) -> JsonObject:
+def message_item(text: str) -> JsonObject:
     part: JsonObject = {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
-    said = {"id": "msg_1", "content": [part], "role": "assistant"}
-    return said | {"status": "completed", "type": "message"}
+    item = {"id": "msg_1", "content": [part], "role": "assistant"}
+    return item | {"status": "completed", "type": "message"}
 
 
-def thought(text: str) -> JsonObject:
+def reasoning_item(text: str) -> JsonObject:
     summary = [{"text": text, "type": "summary_text"}]
     return {"id": "rs_1", "summary": summary, "type": "reasoning", "encrypted_content": None}
 
 
-def called(identity: str, word: str = "owl") -> JsonObject:
+def call_item(identity: str, word: str = "owl") -> JsonObject:
     call = {"arguments": json.dumps({"word": word}), "call_id": identity, "name": "look_up"}
     return call | {"type": "function_call", "id": identity, "status": "completed"}
 
 
-def answered(identity: str, output: Any = "a bird") -> JsonObject:
+def output_item(identity: str, output: Any = "a bird") -> JsonObject:
     answer = {"call_id": identity, "output": output, "type": "function_call_output"}
     return answer | {"id": identity, "status": "completed"}
 
@@ -82,7 +82,7 @@ def response(output: Any, **more: Any) -> JsonObject:
 
 
 def rollout(given: Any, output: Any, /, **more: Any) -> JsonObject:
-    """A whole line; fields of the request and the response under `asked` and `replied`."""
+    """Build a line; `asked` and `replied` are fields of the request and the response."""
     asked, replied = more.pop("asked", {}), more.pop("replied", {})
     return {
         "responses_create_params": request(given, **asked),
@@ -95,24 +95,24 @@ def rollout(given: Any, output: Any, /, **more: Any) -> JsonObject:
     }
 
 
-def written(path: Path, *lines: JsonObject | str) -> Path:
+def write_lines(path: Path, *lines: JsonObject | str) -> Path:
     texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
     path.write_text("".join(f"{text}\n" for text in texts))
     return path
 
 
 def read(folder: Path, *lines: JsonObject | str) -> list[Episode | UnreadableRecord]:
-    return list(nemo_gym_rollouts.read_episodes(written(folder / "rollouts.jsonl", *lines)))
+    return list(nemo_gym_rollouts.read_episodes(write_lines(folder / "rollouts.jsonl", *lines)))
 
 
-def episode(folder: Path, line: JsonObject) -> Episode:
-    (found,) = read(folder, line)
-    assert isinstance(found, Episode), found
-    return found
+def import_rollout(folder: Path, line: JsonObject) -> Episode:
+    (episode,) = read(folder, line)
+    assert isinstance(episode, Episode), episode
+    return episode
 
 
-def shape(found: Episode) -> list[tuple[Any, ...]]:
-    """Who said what: role, words, thoughts, and the ids of calls or of the call answered."""
+def shape(episode: Episode) -> list[tuple[Any, ...]]:
+    """Return role, text, reasoning and call ids of each message."""
     return [
         (
             message.role,
@@ -120,5 +120,5 @@ def shape(found: Episode) -> list[tuple[Any, ...]]:
             message.reasoning_content,
             tuple(call.id for call in message.tool_calls or ()) or message.tool_call_id,
         )
-        for message in found.messages
+        for message in episode.messages
     ]

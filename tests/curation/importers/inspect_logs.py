@@ -22,9 +22,9 @@ FAILED = FILES / "failed.eval"
 
 
 def episodes(path: Path) -> list[Episode]:
-    found = list(read_episodes(path))
-    assert not [item for item in found if isinstance(item, UnreadableRecord)]
-    return [item for item in found if isinstance(item, Episode)]
+    records = list(read_episodes(path))
+    assert not [item for item in records if isinstance(item, UnreadableRecord)]
+    return [item for item in records if isinstance(item, Episode)]
 
 
 def member(name: str) -> Any:
@@ -32,13 +32,13 @@ def member(name: str) -> Any:
         return json.loads(archive.read(name))
 
 
-def a_sample(**changes: Any) -> dict[str, Any]:
-    """The sample about the sky, which went well."""
+def build_sample(**changes: Any) -> dict[str, Any]:
+    """Return the sample about the sky, which succeeded, with changes."""
     sample: dict[str, Any] = member("samples/sky_epoch_1.json")
     return sample | changes
 
 
-def a_log(folder: Path, *samples: Any, header: str | None = "header.json") -> Path:
+def write_log(folder: Path, *samples: Any, header: str | None = "header.json") -> Path:
     path = folder / "log.eval"
     with ZipFile(path, "w", ZIP_DEFLATED) as archive:
         for number, sample in enumerate(samples, 1):
@@ -49,5 +49,5 @@ def a_log(folder: Path, *samples: Any, header: str | None = "header.json") -> Pa
 
 
 def one(folder: Path, **changes: Any) -> Episode:
-    """The episode of the sample about the sky, changed."""
-    return episodes(a_log(folder, a_sample(**changes)))[0]
+    """Import the sample about the sky, with changes."""
+    return episodes(write_log(folder, build_sample(**changes)))[0]

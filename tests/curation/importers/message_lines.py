@@ -1,4 +1,4 @@
-"""A file of lines with messages, and the episodes that come of it."""
+"""Write lines with messages, and import them."""
 
 from __future__ import annotations
 

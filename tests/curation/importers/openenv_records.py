@@ -1,4 +1,4 @@
-"""Folders that OpenEnv itself has written, with its own harness playing a made-up game."""
+"""Folders that OpenEnv's own harness writes for a made-up game."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def _guesses(messages: list[Any], tools: list[Any], sampling: dict[str, Any]) ->
     return ModelStepResult(response=LLMResponse(content="Let me see.", tool_calls=calls))
 
 
-def collected(folder: Path, tasks: list[Any], *, max_turns: int = 5) -> Path:
-    """What `openenv collect` leaves, one episode a task."""
+def collect_with_openenv(folder: Path, tasks: list[Any], *, max_turns: int = 5) -> Path:
+    """Collect one episode per task with OpenEnv."""
     serializer = RolloutSerializer(folder)
     serializer.write_metadata(METADATA)
     CollectRunner(

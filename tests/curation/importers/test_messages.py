@@ -1,4 +1,4 @@
-"""Any JSONL with messages and a reward, and the many ways in which others write both."""
+"""Import of JSONL with messages and a reward, in the variants of other tools."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_row_with_a_reward_is_a_scored_episode(tmp_path: Path) -> None:
         ({}, None),
     ],
 )
-def test_what_is_not_scored_is_no_zero(
+def test_unscored_rows_have_no_reward(
     tmp_path: Path, fields: dict[str, Any], reward: float | None
 ) -> None:
     assert one(tmp_path, messages=[ASKED, SAID], **fields).reward == reward
@@ -56,21 +56,21 @@ def test_rows_with_the_same_prompt_are_attempts_at_the_same_task(tmp_path: Path)
     assert groups[0] == groups[1] != groups[2]
 
 
-def test_prompt_and_completion_are_a_conversation_too(tmp_path: Path) -> None:
+def test_prompt_and_completion_are_a_conversation(tmp_path: Path) -> None:
     lists = one(tmp_path, prompt=[ASKED], completion=[SAID])
     words = one(tmp_path, prompt="What is 1 + 1?", completion="2")
     assert lists.messages == words.messages == said(tmp_path, ASKED, SAID).messages
 
 
-def test_sharegpt_calls_speakers_by_other_names(tmp_path: Path) -> None:
+def test_sharegpt_roles(tmp_path: Path) -> None:
     turns = [{"from": "human", "value": "What is 1 + 1?"}, {"from": "gpt", "value": "2"}]
     assert one(tmp_path, conversations=turns).messages == said(tmp_path, ASKED, SAID).messages
 
 
-def test_developers_are_the_system_and_thoughts_have_many_names(tmp_path: Path) -> None:
-    told = {"role": "developer", "content": "Be brief."}
+def test_developer_role_and_names_of_reasoning(tmp_path: Path) -> None:
+    developer = {"role": "developer", "content": "Be brief."}
     for name in ("reasoning_content", "reasoning", "thinking"):
-        first, last = said(tmp_path, told, {**SAID, name: "Easy."}).messages
+        first, last = said(tmp_path, developer, {**SAID, name: "Easy."}).messages
         assert (first.role, last.reasoning_content) == ("system", "Easy.")
 
 
@@ -84,7 +84,7 @@ def test_developers_are_the_system_and_thoughts_have_many_names(tmp_path: Path) 
         {"id": "a", "function": "add", "arguments": {"x": 1}},
     ],
 )
-def test_a_call_is_the_same_however_it_is_written(tmp_path: Path, call: Any) -> None:
+def test_variants_of_a_call(tmp_path: Path, call: Any) -> None:
     (message,) = said(
         tmp_path, {"role": "assistant", "content": None, "tool_calls": [call]}
     ).messages
@@ -93,7 +93,7 @@ def test_a_call_is_the_same_however_it_is_written(tmp_path: Path, call: Any) -> 
     assert (made.id, made.function.name, made.function.arguments) == ("a", "add", '{"x": 1}')
 
 
-def test_answers_without_ids_belong_to_the_calls_before_them(tmp_path: Path) -> None:
+def test_results_without_ids_belong_to_the_preceding_calls(tmp_path: Path) -> None:
     calls = [{"function": {"name": name, "arguments": "{}"}} for name in ("one", "two")]
     answers = [{"role": "tool", "content": "1"}, {"role": "function", "content": "2"}]
     asked, *answered = said(tmp_path, {"role": "assistant", "tool_calls": calls}, *answers).messages
@@ -106,9 +106,7 @@ def test_answers_without_ids_belong_to_the_calls_before_them(tmp_path: Path) -> 
     ['{"x": ', "[1]", '{"x": NaN}', '{"x": "\\ud800"}', '{"x": ' + "[" * 5000 + "]" * 5000 + "}"],
     ids=["cut off", "a list", "not a number", "half a character", "too deep"],
 )
-def test_arguments_that_are_no_json_object_are_kept_and_counted(
-    tmp_path: Path, arguments: str
-) -> None:
+def test_malformed_arguments_are_kept_and_counted(tmp_path: Path, arguments: str) -> None:
     call = {"id": "a", "function": {"name": "add", "arguments": arguments}}
     episode = said(tmp_path, {"role": "assistant", "tool_calls": [call]})
     assert (episode.tool_calls, episode.malformed_calls) == (1, 1)
@@ -117,7 +115,7 @@ def test_arguments_that_are_no_json_object_are_kept_and_counted(
     assert message.tool_calls[0].function.arguments == arguments
 
 
-def test_pictures_keep_their_place_among_the_words(tmp_path: Path) -> None:
+def test_images_keep_their_position(tmp_path: Path) -> None:
     url = "data:image/png;base64,AAAA"
     parts = [
         {"type": "input_text", "text": "Look:"},
@@ -145,7 +143,7 @@ def test_pictures_keep_their_place_among_the_words(tmp_path: Path) -> None:
         },
     ],
 )
-def test_flat_tools_are_made_nested(tmp_path: Path, tool: dict[str, Any]) -> None:
+def test_flat_tools_are_nested(tmp_path: Path, tool: dict[str, Any]) -> None:
     schema = {"name": "add", "description": "Add.", "parameters": SCHEMA}
     for tools in ([tool], json.dumps([tool])):
         (made,) = one(tmp_path, messages=[ASKED, SAID], tools=tools).tools
@@ -153,9 +151,9 @@ def test_flat_tools_are_made_nested(tmp_path: Path, tool: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("line", "why"),
+    ("line", "reason"),
     [
-        ({"reward": 1}, "there are neither messages in it nor a prompt and a completion"),
+        ({"reward": 1}, "it has neither messages nor prompt and completion"),
         ([1], "the line is a list, not a JSON object"),
         ({"messages": "hello"}, "messages is not a list"),
         ({"messages": [5]}, "message 0 is a number, not a JSON object"),
@@ -178,14 +176,14 @@ def test_flat_tools_are_made_nested(tmp_path: Path, tool: dict[str, Any]) -> Non
         ({"messages": [ASKED], "agent": [1]}, "agent is a list, not a JSON object"),
     ],
 )
-def test_what_cannot_be_read_is_named_by_file_and_line(tmp_path: Path, line: Any, why: str) -> None:
+def test_unreadable_lines_are_reported(tmp_path: Path, line: Any, reason: str) -> None:
     good, bad = read(tmp_path, {"messages": [ASKED, SAID]}, line)
     assert isinstance(good, Episode)
     assert isinstance(bad, UnreadableRecord)
-    assert str(bad).startswith(f"{tmp_path / 'rows.jsonl'}:2: {why}")
+    assert str(bad).startswith(f"{tmp_path / 'rows.jsonl'}:2: {reason}")
 
 
-def test_a_line_that_is_not_json_costs_no_other_line(tmp_path: Path) -> None:
+def test_a_line_that_is_not_json_does_not_affect_others(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     row = json.dumps({"messages": [ASKED, SAID]})
     file.write_text(f"{row}\n\n{{oops\n{row}\n")
@@ -196,11 +194,11 @@ def test_a_line_that_is_not_json_costs_no_other_line(tmp_path: Path) -> None:
     assert (bad.line, bad.reason[:8]) == (3, "not JSON")
 
 
-def test_a_folder_is_read_file_by_file(tmp_path: Path) -> None:
+def test_all_jsonl_files_of_a_folder_are_read(tmp_path: Path) -> None:
     for name in ("b.jsonl", "a.jsonl", "notes.txt"):
         (tmp_path / name).touch()
     assert [file.name for file in messages.find_files(tmp_path)] == ["a.jsonl", "b.jsonl"]
     assert [file.name for file in messages.unread_files(tmp_path)] == ["notes.txt"]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RunError, match=r"There is no \.jsonl file in"):
+    with pytest.raises(RunError, match=r"\.jsonl"):
         messages.find_files(tmp_path / "empty")

@@ -1,4 +1,4 @@
-"""What a line says beside its messages, and rows of our own that come back."""
+"""Other fields of a line, and rows of Ludus that are imported again."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ def groups(folder: Path, *lines: dict[str, Any]) -> list[str]:
 
 
 def returned(folder: Path, *rows: dict[str, Any]) -> list[Episode]:
-    """What comes of rows that are written as `ludus curate` writes them."""
+    """Import rows as `ludus curate` writes them."""
     file = folder / "train.jsonl"
     file.write_bytes(b"".join(to_json(row) + b"\n" for row in rows))
     return [item for item in messages.read_episodes(file) if isinstance(item, Episode)]
 
 
 def kept(episode: Episode) -> tuple[Any, ...]:
-    """What a row for SFT says of an episode, beside its messages."""
+    """Return the fields of an episode that an SFT row has."""
     return (
         *(episode.environment, episode.group_id, episode.episode_id),
         *(episode.reward, episode.tools),
     )
 
 
-def test_a_group_id_is_taken_as_it_stands(tmp_path: Path) -> None:
+def test_a_group_id_is_kept(tmp_path: Path) -> None:
     assert one(tmp_path, messages=[ASKED, SAID], group_id="g-7", task={"a": 1}).group_id == "g-7"
     assert one(tmp_path, messages=[ASKED, SAID], group_id=0).group_id == "0"
     unsaid = groups(tmp_path, {"messages": [ASKED]}, {"messages": [ASKED], "group_id": None})
     assert unsaid[0] == unsaid[1]
 
 
-def test_ids_may_count_from_zero(tmp_path: Path) -> None:
+def test_ids_may_be_zero(tmp_path: Path) -> None:
     assert one(tmp_path, messages=[ASKED, SAID], id=0).episode_id == "0"
 
 
-def test_rows_that_name_the_same_data_set_are_not_one_task(tmp_path: Path) -> None:
+def test_a_task_name_alone_does_not_form_a_group(tmp_path: Path) -> None:
     first, again, second, elsewhere = groups(
         tmp_path,
         {"messages": [ASKED, SAID], "task": "gsm8k"},
@@ -64,7 +64,7 @@ def test_rows_that_name_the_same_data_set_are_not_one_task(tmp_path: Path) -> No
     assert len({first, second, elsewhere}) == 3
 
 
-def test_a_task_that_is_an_object_is_a_task_whatever_was_asked(tmp_path: Path) -> None:
+def test_a_task_object_forms_a_group_whatever_the_prompt(tmp_path: Path) -> None:
     first, again, second = groups(
         tmp_path,
         {"messages": [ASKED], "task": {"word": "crane"}},
@@ -85,14 +85,16 @@ def test_a_task_that_is_an_object_is_a_task_whatever_was_asked(tmp_path: Path) -
         ({"agent": None}, {}),
     ],
 )
-def test_who_played_is_a_model_an_agent_or_both(
+def test_model_and_agent(
     tmp_path: Path, fields: dict[str, Any], agent: dict[str, Any] | None
 ) -> None:
-    made = one(tmp_path, messages=[ASKED, SAID], **fields).agent
-    assert made == ({"provider": "p", "model": "m", "top_p": 1} if agent is None else agent)
+    fields_of_agent = one(tmp_path, messages=[ASKED, SAID], **fields).agent
+    assert fields_of_agent == (
+        {"provider": "p", "model": "m", "top_p": 1} if agent is None else agent
+    )
 
 
-def test_a_key_among_the_agents_settings_is_left_behind(tmp_path: Path) -> None:
+def test_api_keys_in_agent_settings_are_dropped(tmp_path: Path) -> None:
     agent = {"model": "owl-1", "api_key": "secret", "extra_headers": {"authorization": "secret"}}
     assert one(tmp_path, messages=[ASKED], agent=agent).agent == {"model": "owl-1"}
 
@@ -124,13 +126,13 @@ def test_a_row_with_an_error_is_broken_and_unscored(
 
 
 @pytest.mark.parametrize("error", [None, "", {}, False])
-def test_an_error_that_says_nothing_is_none(tmp_path: Path, error: Any) -> None:
+def test_an_empty_error_is_no_fault(tmp_path: Path, error: Any) -> None:
     assert not one(tmp_path, messages=[ASKED, SAID], error=error).broken
 
 
-def test_a_system_prompt_that_is_kept_apart_comes_first(tmp_path: Path) -> None:
+def test_a_separate_system_prompt_comes_first(tmp_path: Path) -> None:
     apart = one(tmp_path, messages=[ASKED, SAID], system="Be brief.")
-    assert [(said.role, said.text) for said in apart.messages][:2] == [
+    assert [(message.role, message.text) for message in apart.messages][:2] == [
         ("system", "Be brief."),
         ("user", "What is 1 + 1?"),
     ]
@@ -139,16 +141,16 @@ def test_a_system_prompt_that_is_kept_apart_comes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
-def test_messages_that_begin_with_a_system_prompt_keep_theirs(tmp_path: Path, role: str) -> None:
-    told = {"role": role, "content": "Be kind."}
-    episode = one(tmp_path, messages=[told, ASKED], system="Be brief.")
-    assert [said.text for said in episode.messages] == ["Be kind.", "What is 1 + 1?"]
+def test_a_system_message_takes_precedence(tmp_path: Path, role: str) -> None:
+    system = {"role": role, "content": "Be kind."}
+    episode = one(tmp_path, messages=[system, ASKED], system="Be brief.")
+    assert [message.text for message in episode.messages] == ["Be kind.", "What is 1 + 1?"]
 
 
-def test_a_row_for_sft_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_sft_rows_round_trip(tmp_path: Path) -> None:
     arguments = json.dumps({"word": "größe", "times": 2.5, "deep": {"a": [None, True]}})
     call = Call(id="c1", function=Function(name="look", arguments=arguments))
-    said = (
+    messages = (
         Message(role="system", content="Be brief."),
         Message(role="user", content="Look it up."),
         Message(role="assistant", reasoning_content="Hm.", tool_calls=(call,)),
@@ -160,7 +162,7 @@ def test_a_row_for_sft_comes_back_as_it_was(tmp_path: Path) -> None:
     for reward in (0.1, None):
         one = build_episode(
             environment="words",
-            messages=said,
+            messages=messages,
             tools=(tool,),
             reward=reward,
             task={"word": "größe"},
@@ -186,8 +188,8 @@ async def test_a_run_comes_back_from_its_rows_for_sft(tmp_path: Path) -> None:
             assert after.messages[-1].role == ("assistant" if form.last_turn else "tool")
 
 
-def _spelled(said: tuple[Message, ...]) -> tuple[Message, ...]:
-    """With arguments spelled in one way: in rows they are objects, which have no spacing."""
+def _spelled(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Normalize the spacing of arguments, which are objects in rows."""
 
     def spelled(call: Call) -> Call:
         words = json.dumps(json.loads(call.function.arguments), ensure_ascii=False)
@@ -197,5 +199,5 @@ def _spelled(said: tuple[Message, ...]) -> tuple[Message, ...]:
         message.model_copy(update={"tool_calls": tuple(map(spelled, message.tool_calls))})
         if message.tool_calls
         else message
-        for message in said
+        for message in messages
     )

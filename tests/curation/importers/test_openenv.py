@@ -1,4 +1,4 @@
-"""Rollouts that OpenEnv's own code has collected."""
+"""Import of rollouts that OpenEnv's own code collected."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from curation.importers.openenv_records import collected
+from curation.importers.openenv_records import collect_with_openenv
 from ludus.curation.importers import openenv
 from ludus.curation.importers.base import UnreadableRecord
 from ludus.data.episode import Episode, StopReason
@@ -17,9 +17,9 @@ from ludus.errors import RunError
 
 def read(folder: Path) -> list[Episode]:
     (file,) = openenv.find_files(folder)
-    found = list(openenv.read_episodes(file))
-    assert not [problem for problem in found if isinstance(problem, UnreadableRecord)]
-    return [one for one in found if isinstance(one, Episode)]
+    records = list(openenv.read_episodes(file))
+    assert not [problem for problem in records if isinstance(problem, UnreadableRecord)]
+    return [one for one in records if isinstance(one, Episode)]
 
 
 def line(**more: Any) -> str:
@@ -27,8 +27,8 @@ def line(**more: Any) -> str:
     return json.dumps(fields) + "\n"
 
 
-def test_a_collected_folder_is_read_whole(tmp_path: Path) -> None:
-    first, second = read(collected(tmp_path, [{"level": 1}, "hard"]))
+def test_a_folder_is_imported(tmp_path: Path) -> None:
+    first, second = read(collect_with_openenv(tmp_path, [{"level": 1}, "hard"]))
     assert (first.episode_id, second.episode_id) == ("ep-000000", "ep-000001")
     assert [message.role for message in first.messages] == ["user", *["assistant", "tool"] * 3]
     assert first.messages[1].tool_calls
@@ -41,17 +41,17 @@ def test_a_collected_folder_is_read_whole(tmp_path: Path) -> None:
     assert first.agent == {"provider": "openai", "model": "gpt-5-mini", "temperature": 0.2}
 
 
-def test_only_metrics_that_are_called_a_reward_are_parts_of_it(tmp_path: Path) -> None:
-    (one,) = read(collected(tmp_path, [None]))
+def test_only_metrics_named_reward_are_reward_parts(tmp_path: Path) -> None:
+    (one,) = read(collect_with_openenv(tmp_path, [None]))
     assert one.rewards == {"final_reward": 1.0}
 
 
-def test_an_episode_that_was_not_done_has_used_up_its_turns(tmp_path: Path) -> None:
-    (one,) = read(collected(tmp_path, [None], max_turns=2))
+def test_an_episode_that_is_not_done_ran_out_of_turns(tmp_path: Path) -> None:
+    (one,) = read(collect_with_openenv(tmp_path, [None], max_turns=2))
     assert (one.reward, one.done, one.stop_reason) == (0.25, False, StopReason.MAX_TURNS)
 
 
-def test_tools_are_found_in_extra_and_at_the_top(tmp_path: Path) -> None:
+def test_tools_in_extra_and_at_the_top_level(tmp_path: Path) -> None:
     tools = [{"name": "guess", "description": "Guess.", "inputSchema": {"type": "object"}}]
     file = tmp_path / "results.jsonl"
     file.write_text(line(extra={"tools": tools}) + line(tools=tools))
@@ -63,7 +63,7 @@ def test_a_reward_of_null_is_unscored(tmp_path: Path) -> None:
     assert [(one.reward, one.broken) for one in read(tmp_path)] == [(None, False)]
 
 
-def test_what_cannot_be_read_is_named_in_its_place(tmp_path: Path) -> None:
+def test_unreadable_lines_are_reported_in_order(tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
     file.write_text(line() + '{"episode_id": "x"}\n{"episo\n' + line(extra=[1]))
     (tmp_path / "metadata.json").write_text("{")
@@ -73,14 +73,14 @@ def test_what_cannot_be_read_is_named_in_its_place(tmp_path: Path) -> None:
     assert [
         (one.line, one.reason.split(":")[0]) for one in bad if isinstance(one, UnreadableRecord)
     ] == [
-        (2, "there are no messages in it"),
+        (2, "it has no messages"),
         (3, "not JSON"),
         (4, "extra is a list, not a JSON object"),
     ]
 
 
-def test_backups_and_readmes_beside_the_results_are_left_alone(tmp_path: Path) -> None:
-    collected(tmp_path, [None])
+def test_other_files_are_not_read(tmp_path: Path) -> None:
+    collect_with_openenv(tmp_path, [None])
     backup, readme = tmp_path / "results.20260101T000000Z.bak.jsonl", tmp_path / "README.md"
     backup.write_text(line())
     readme.write_text("# Rollouts")
@@ -90,6 +90,6 @@ def test_backups_and_readmes_beside_the_results_are_left_alone(tmp_path: Path) -
     assert openenv.unread_files(backup) == []
 
 
-def test_a_folder_without_results_is_a_mistake_that_is_explained(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"There is no results\.jsonl in"):
+def test_a_folder_without_results_raises(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"results\.jsonl"):
         openenv.find_files(tmp_path)

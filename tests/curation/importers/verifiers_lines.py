@@ -22,12 +22,12 @@ EARLY = FILES / "early_traces" / "traces.jsonl"
 
 
 def episodes(path: Path) -> list[Episode]:
-    found = list(read_episodes(path))
-    assert not [item for item in found if isinstance(item, UnreadableRecord)]
-    return [item for item in found if isinstance(item, Episode)]
+    records = list(read_episodes(path))
+    assert not [item for item in records if isinstance(item, UnreadableRecord)]
+    return [item for item in records if isinstance(item, Episode)]
 
 
-def written(folder: Path, *lines: dict[str, Any], name: str = "traces.jsonl") -> Path:
+def write_lines(folder: Path, *lines: dict[str, Any], name: str = "traces.jsonl") -> Path:
     path = folder / name
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
@@ -38,6 +38,6 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
-def a_trace(**changes: Any) -> dict[str, Any]:
+def build_trace(**changes: Any) -> dict[str, Any]:
     trace: dict[str, Any] = next(lines(TRACES))["traces"][0]
     return trace | changes

@@ -21,11 +21,11 @@ from ludus.train.data.filtering import (
 )
 from ludus.train.data.loading import JsonlRows
 from ludus.train.data.tokenization import RowTokenizer, TokenizedRows, tokenize
-from train.lessons import dpo_row, sft_row, talk, write
+from train.sample_rows import chat_messages, dpo_row, sft_row, write_jsonl
 
 
 def tokenized(folder: Path, rows: Any, method: Method = "sft") -> tuple[TokenizedRows, JsonlRows]:
-    split = JsonlRows(write(folder / "rows.jsonl", rows))
+    split = JsonlRows(write_jsonl(folder / "rows.jsonl", rows))
     tokenizer = student()
     row_tokenizer = RowTokenizer(tokenizer, find_chat_format(tokenizer).template, method)
     return tokenize(split, row_tokenizer, folder / "rows.arrow"), split
@@ -37,14 +37,14 @@ def check(tokens: TokenizedRows, split: JsonlRows, max_length: int, method: Meth
 
 
 def test_rows_without_assistant_messages_raise_with_the_first_location(tmp_path: Path) -> None:
-    no_reply = {"messages": talk(1)[:1]}
+    no_reply = {"messages": chat_messages(1)[:1]}
     with pytest.raises(ConfigError, match=r"1 of 3 rows .*rows\.jsonl:2"):
         check(*tokenized(tmp_path, [sft_row(1), no_reply, sft_row(2)]), 2000, "sft")
 
 
 def test_rows_that_the_template_rejects_raise_with_its_error(tmp_path: Path) -> None:
-    odd = {"messages": [{"role": "assistant", "content": "First!"}, *talk(1)]}
-    split = JsonlRows(write(tmp_path / "rows.jsonl", [sft_row(1), odd]))
+    odd = {"messages": [{"role": "assistant", "content": "First!"}, *chat_messages(1)]}
+    split = JsonlRows(write_jsonl(tmp_path / "rows.jsonl", [sft_row(1), odd]))
     tokenizer = of_family("gemma")
     row_tokenizer = RowTokenizer(tokenizer, tokenizer.chat_template, "sft")
     tokens = tokenize(split, row_tokenizer, tmp_path / "rows.arrow")
@@ -73,7 +73,7 @@ def test_a_pair_with_one_side_truncated_away_raises(tmp_path: Path) -> None:
 
 
 def test_rows_are_truncated_and_those_without_loss_dropped(tmp_path: Path) -> None:
-    long = {"messages": [{"role": "user", "content": "word " * 200}, *talk(1)[1:]]}
+    long = {"messages": [{"role": "user", "content": "word " * 200}, *chat_messages(1)[1:]]}
     rows = tokenized(tmp_path, [sft_row(1, turns=4), long])[0].load()
     file = tmp_path / "kept.arrow"
     kept = write_usable_rows(rows, measure_rows(rows, "sft"), "sft", 150, file)

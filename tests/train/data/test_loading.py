@@ -11,7 +11,7 @@ import pytest
 from ludus.errors import ConfigError
 from ludus.train.data.loading import TrainingData, open_data
 from ludus.train.data.row_schema import parse_conversations
-from train.lessons import sft_data, sft_row, talk, write
+from train.sample_rows import chat_messages, sft_data, sft_row, write_jsonl
 
 
 def numbered_rows(data: TrainingData) -> list[tuple[int, Any]]:
@@ -42,8 +42,8 @@ def test_every_format_of_curate_gives_the_same_rows(tmp_path: Path, file_format:
 
     rows = [{**sft_row(n), "environment": "e", "group_id": "g", "episode_id": str(n)}
             | {"reward": 1.0} for n in range(4)]  # fmt: skip
-    expected = conversations(open_data(write(tmp_path / "plain.jsonl", rows)))
-    folder = write(tmp_path / "made" / "train.jsonl", rows).parent
+    expected = conversations(open_data(write_jsonl(tmp_path / "plain.jsonl", rows)))
+    folder = write_jsonl(tmp_path / "made" / "train.jsonl", rows).parent
     convert_files(folder, ["train"], file_format, "sft", tmp_path / "work")
     assert conversations(open_data(folder)) == expected
     assert open_data(folder).digest == open_data(folder).digest != ""
@@ -53,11 +53,11 @@ def test_nulls_that_arrow_adds_are_removed(tmp_path: Path) -> None:
     from datasets import Dataset
 
     # The arguments differ from row to row, so Arrow makes a struct of all their fields.
-    Dataset.from_list([{"messages": talk(1)}, {"messages": talk(2)}]).to_parquet(
+    Dataset.from_list([{"messages": chat_messages(1)}, {"messages": chat_messages(2)}]).to_parquet(
         tmp_path / "rows.parquet"
     )
     (conversation,) = conversations(open_data(tmp_path / "rows.parquet"))[0]
-    assert conversation.messages == talk(1)
+    assert conversation.messages == chat_messages(1)
 
 
 def test_a_measured_length_counts_only_for_its_model(tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_what_is_no_data_set_raises_one_line(
     Path("notes.txt").touch()
     Path("torn.parquet").write_bytes(b"PAR1")
     Path("empty").mkdir()
-    write(Path("collected/episodes.jsonl"), [])
-    write(Path("broken/dataset_dict.json"), [{"splits": ["train"]}])
+    write_jsonl(Path("collected/episodes.jsonl"), [])
+    write_jsonl(Path("broken/dataset_dict.json"), [{"splits": ["train"]}])
     with pytest.raises(ConfigError, match=reason) as raised:
         open_data(name)
     assert "\n" not in str(raised.value)

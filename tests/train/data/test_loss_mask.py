@@ -22,7 +22,8 @@ from ludus.train.distributed import Distributed
 from ludus.train.progress import NoProgress
 from ludus.train.trl_config import build_trl_config, set_data_dependent_fields
 from ludus.train.trl_trainers import build_trainer
-from train.lessons import dpo_row, quick, sft_row, write
+from train.sample_rows import dpo_row, sft_row, write_jsonl
+from train.short_runs import train_config
 
 LLAMA = "{{ bos_token }}<|start_header_id|>x<|end_header_id|><|eot_id|>"
 """A template without tools; the vocabulary identifies the family."""
@@ -37,7 +38,7 @@ DPO = [dpo_row(number, turns=2 + number % 3) for number in range(4)]
 
 def build(folder: Path, tokenizer: Any, method: Method, config: TrainConfig) -> Any:
     """Built as `ludus.train.offline` does, on a new tiny model."""
-    data = open_data(write(folder / "rows.jsonl", SFT if method == "sft" else DPO))
+    data = open_data(write_jsonl(folder / "rows.jsonl", SFT if method == "sft" else DPO))
     row_tokenizer = RowTokenizer(tokenizer, find_chat_format(tokenizer).template, method)
     tokens = folder / "tokens"
     tokenized = prepared_data.tokenize_splits(data, row_tokenizer, tokens)
@@ -100,7 +101,7 @@ def padded_rows(batch: dict[str, Any]) -> list[tuple[Any, Any]]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sft_has_loss_on_the_assistants_tokens_alone(tmp_path: Path, family: str) -> None:
     tokenizer: Any = FAMILIES[family]()
-    batch = first_batch(build(tmp_path, tokenizer, "sft", quick(batch_size=6)))
+    batch = first_batch(build(tmp_path, tokenizer, "sft", train_config(batch_size=6)))
     rows = [expected(tokenizer, [], row["messages"], row["tools"]) for row in SFT]
     assert sorted(padded_rows(batch)) == sorted(rows)
     text = tokenizer.decode([label for label in rows[2][1] if label != -100])
@@ -110,7 +111,7 @@ def test_sft_has_loss_on_the_assistants_tokens_alone(tmp_path: Path, family: str
 @pytest.mark.parametrize("family", FAMILIES)
 def test_dpo_has_loss_on_the_assistants_tokens_of_both_sides(tmp_path: Path, family: str) -> None:
     tokenizer: Any = FAMILIES[family]()
-    batch = first_batch(build(tmp_path, tokenizer, "dpo", quick(batch_size=4)))
+    batch = first_batch(build(tmp_path, tokenizer, "dpo", train_config(batch_size=4)))
     rows = padded_rows(batch)
     for side, half in (("chosen", rows[:4]), ("rejected", rows[4:])):
         wanted = [expected(tokenizer, row["prompt"], row[side], row["tools"]) for row in DPO]
@@ -123,7 +124,7 @@ def test_dpo_has_loss_on_the_assistants_tokens_of_both_sides(tmp_path: Path, fam
 @pytest.mark.parametrize("packing", [True, False])
 def test_labels_are_the_same_without_padding(tmp_path: Path, packing: bool) -> None:
     tokenizer = student()
-    trainer = build(tmp_path, tokenizer, "sft", quick(batch_size=6, packing=packing))
+    trainer = build(tmp_path, tokenizer, "sft", train_config(batch_size=6, packing=packing))
     # As on a GPU, where rows that are not packed are concatenated too.
     trainer.data_collator.padding_free = True
     batch = first_batch(trainer)
@@ -153,7 +154,7 @@ def concatenated_rows(batch: dict[str, Any]) -> list[tuple[Any, Any]]:
 def test_a_batch_with_other_labels_raises_before_the_first_update(
     tmp_path: Path, method: Method
 ) -> None:
-    trainer = build(tmp_path, student(), method, quick())
+    trainer = build(tmp_path, student(), method, train_config())
     trainer.loss_masks = loss_masks(tmp_path, method)
     collator = trainer.data_collator
 
@@ -173,7 +174,7 @@ def test_a_batch_with_other_labels_raises_before_the_first_update(
 
 
 def test_a_single_wrong_label_and_an_unknown_row_raise(tmp_path: Path) -> None:
-    batch = first_batch(build(tmp_path, student(), "sft", quick()))
+    batch = first_batch(build(tmp_path, student(), "sft", train_config()))
     index = loss_masks(tmp_path, "sft")
     check_loss_mask(batch, index)
     row, position = (batch["labels"] != -100).nonzero()[-1].tolist()

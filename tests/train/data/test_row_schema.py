@@ -9,11 +9,11 @@ import pytest
 
 from ludus.errors import ConfigError
 from ludus.train.data.row_schema import InvalidRow, parse_conversations
-from train.lessons import TOOLS, call, dpo_row, sft_row, talk
+from train.sample_rows import TOOLS, chat_messages, dpo_row, sft_row, tool_call
 
 
 def test_the_messages_of_a_prompt_are_counted() -> None:
-    messages = talk(1)
+    messages = chat_messages(1)
     row = {"prompt": messages[:3], "completion": messages[3:]}
     (conversation,) = parse_conversations(row, "sft")
     assert (conversation.messages, conversation.num_prompt_messages) == (messages, 3)
@@ -33,7 +33,7 @@ def test_arguments_and_tools_may_be_json_text() -> None:
     function["arguments"] = json.dumps(function["arguments"])
     (conversation,) = parse_conversations({**row, "tools": json.dumps(TOOLS)}, "sft")
     assert conversation.tools == TOOLS
-    assert conversation.messages[1]["tool_calls"] == call(11)["tool_calls"]
+    assert conversation.messages[1]["tool_calls"] == tool_call(11)["tool_calls"]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_arguments_and_tools_may_be_json_text() -> None:
         ({"messages": []}, "`messages`"),
         ({"messages": [{"content": "x"}]}, "`role`"),
         ({"prompt": "x", "completion": "y"}, "`prompt`"),
-        ({"messages": talk(1), "tools": {"a": 1}}, "`tools`"),
+        ({"messages": chat_messages(1), "tools": {"a": 1}}, "`tools`"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]}, "`name`"),
     ],
 )

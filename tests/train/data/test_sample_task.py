@@ -7,19 +7,19 @@ from pathlib import Path
 
 from ludus.train.data.loading import JsonlRows, open_data
 from ludus.train.data.sample_task import MAX_TASK_CHARS, sample_episode_task, sample_row_task
-from train.lessons import TOOLS, dpo_row, sft_row, talk, write
+from train.sample_rows import TOOLS, chat_messages, dpo_row, sft_row, write_jsonl
 
 
 def test_it_is_the_shortest_of_the_first_rows(tmp_path: Path) -> None:
-    file = write(tmp_path / "train.jsonl", [sft_row(100), sft_row(3), sft_row(20)])
+    file = write_jsonl(tmp_path / "train.jsonl", [sft_row(100), sft_row(3), sft_row(20)])
     task = sample_row_task(JsonlRows(file), "sft")
     assert task is not None
-    assert task.messages == (talk(3)[0],) and list(task.tools) == TOOLS
+    assert task.messages == (chat_messages(3)[0],) and list(task.tools) == TOOLS
 
 
 def test_a_pair_has_one_task(tmp_path: Path) -> None:
-    task = sample_row_task(JsonlRows(write(tmp_path / "train.jsonl", [dpo_row(3)])), "dpo")
-    assert task is not None and task.messages == (talk(3)[0],)
+    task = sample_row_task(JsonlRows(write_jsonl(tmp_path / "train.jsonl", [dpo_row(3)])), "dpo")
+    assert task is not None and task.messages == (chat_messages(3)[0],)
 
 
 def test_long_tasks_and_tasks_with_images_are_left_out(tmp_path: Path) -> None:
@@ -29,12 +29,12 @@ def test_long_tasks_and_tasks_with_images_are_left_out(tmp_path: Path) -> None:
         {"messages": [{"role": "user", "content": content}, answer]}
         for content in ("a" * MAX_TASK_CHARS, [image])
     ]
-    assert sample_row_task(JsonlRows(write(tmp_path / "train.jsonl", rows)), "sft") is None
+    assert sample_row_task(JsonlRows(write_jsonl(tmp_path / "train.jsonl", rows)), "sft") is None
     assert sample_episode_task(tmp_path / "none.jsonl") is None
 
 
 def test_reset_arguments_are_those_of_the_runs(tmp_path: Path) -> None:
-    write(tmp_path / "data" / "train.jsonl", [sft_row(1)])
+    write_jsonl(tmp_path / "data" / "train.jsonl", [sft_row(1)])
     task = {"length": 6}
     for name in ("one", "other"):
         (tmp_path / name).mkdir()

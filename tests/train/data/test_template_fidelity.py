@@ -13,7 +13,7 @@ from ludus.policy.chat.chat_format import find_chat_format
 from ludus.train.data.loading import JsonlRows
 from ludus.train.data.template_fidelity import check_template_fidelity
 from ludus.train.data.tokenization import RowTokenizer
-from train.lessons import sft_row, talk, write
+from train.sample_rows import chat_messages, sft_row, write_jsonl
 
 CONTENT = "{{ message.content }}"
 NAMES_ONLY = CHATML.replace(
@@ -29,15 +29,17 @@ NO_RESULTS = CHATML.replace(
     ("row", "template", "lost"),
     [
         (sft_row(1), CHATML, "the tool add"),
-        ({"messages": talk(1)}, CHATML, "the call of add"),
-        ({"messages": talk(1)}, NAMES_ONLY, "a of the call of add"),
-        ({"messages": talk(1)}, NO_RESULTS, "a tool result"),
+        ({"messages": chat_messages(1)}, CHATML, "the call of add"),
+        ({"messages": chat_messages(1)}, NAMES_ONLY, "a of the call of add"),
+        ({"messages": chat_messages(1)}, NO_RESULTS, "a tool result"),
     ],
 )
 def test_a_template_that_drops_content_raises_with_the_location(
     tmp_path: Path, row: Any, template: str, lost: str
 ) -> None:
-    split = JsonlRows(write(tmp_path / "rows.jsonl", [{"messages": talk(1)[:1]}, row]))
+    split = JsonlRows(
+        write_jsonl(tmp_path / "rows.jsonl", [{"messages": chat_messages(1)[:1]}, row])
+    )
     tokenizer = student()
     good = find_chat_format(tokenizer).template
     check_template_fidelity(split, RowTokenizer(tokenizer, good, "sft"))

@@ -13,12 +13,12 @@ from ludus.policy.chat.chat_format import find_chat_format
 from ludus.train.data import tokenization
 from ludus.train.data.loading import JsonlRows
 from ludus.train.data.tokenization import RowTokenizer, tokenize
-from train.lessons import sft_row, write
+from train.sample_rows import sft_row, write_jsonl
 
 
 def tokenized(folder: Path, rows: Any, max_rows: int | None = None) -> Any:
     """The rows as a data set of tokens."""
-    split = JsonlRows(write(folder / "rows.jsonl", rows))
+    split = JsonlRows(write_jsonl(folder / "rows.jsonl", rows))
     tokenizer = student()
     row_tokenizer = RowTokenizer(tokenizer, find_chat_format(tokenizer).template, "sft")
     return tokenize(split, row_tokenizer, folder / "rows.arrow", max_rows=max_rows).load()

@@ -11,7 +11,7 @@ from pathlib import Path
 from ludus import grpo
 from ludus.train import GRPOConfig
 from train.grpo.toy_environments import PICK, small_config
-from train.killed import Killing
+from train.killed_run import KillingProgress
 
 
 def config() -> GRPOConfig:
@@ -24,4 +24,4 @@ def config() -> GRPOConfig:
 
 if __name__ == "__main__":
     model, out, step = sys.argv[1:]
-    grpo(PICK, model, Path(out), config(), progress=Killing(int(step)))
+    grpo(PICK, model, Path(out), config(), progress=KillingProgress(int(step)))

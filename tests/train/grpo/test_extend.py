@@ -12,23 +12,23 @@ from ludus import grpo
 from ludus.errors import RunError
 from ludus.train.output.record import read_record
 from train.grpo.toy_environments import FLAT, PICK, read_episodes, small_config
-from train.lessons import Seen, curve
+from train.short_runs import RecordingProgress, read_curve
 
 
 def learning_rates(out: Path) -> list[float]:
-    return [line["learning_rate"] for line in curve(out)]
+    return [line["learning_rate"] for line in read_curve(out)]
 
 
 def test_a_finished_run_is_extended_under_the_longer_schedule(model: Path, tmp_path: Path) -> None:
-    out, seen = tmp_path / "out", Seen()
+    out, seen = tmp_path / "out", RecordingProgress()
     grpo(PICK, str(model), out, small_config(steps=2))
     (checkpoint,) = (out / "checkpoints").iterdir()
     assert checkpoint.name == "checkpoint-2" and (checkpoint / "optimizer.pt").exists()
     result = grpo(PICK, str(model), out, small_config(steps=4), progress=seen)
     assert (result.resumed_from, result.steps, result.stopped) == (2, 4, None)
-    (line,) = (text for text in seen.words if text.startswith("Extending"))
+    (line,) = (text for text in seen.messages if text.startswith("Extending"))
     assert "2" in line and "4" in line
-    assert [line["step"] for line in curve(out)] == [1, 2, 3, 4]
+    assert [line["step"] for line in read_curve(out)] == [1, 2, 3, 4]
     grpo(PICK, str(model), tmp_path / "whole", small_config(steps=4))
     assert learning_rates(out)[2:] == pytest.approx(learning_rates(tmp_path / "whole")[2:])
     assert learning_rates(out)[2] > 0
@@ -58,7 +58,7 @@ def test_an_extension_resamples_with_new_tasks(model: Path, tmp_path: Path) -> N
 
 def test_a_stopped_run_can_be_extended_but_not_shortened(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    grpo(PICK, str(model), out, small_config(steps=3), progress=Seen(stop_after=1))
+    grpo(PICK, str(model), out, small_config(steps=3), progress=RecordingProgress(stop_after=1))
     assert grpo(PICK, str(model), out, small_config(steps=4)).resumed_from == 1
     with pytest.raises(RunError, match=r"steps: 4 .*3 "):
         grpo(PICK, str(model), out, small_config(steps=3))

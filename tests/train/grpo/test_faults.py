@@ -18,7 +18,7 @@ from ludus.rollout.config import RolloutConfig
 from ludus.train.grpo import grpo_config, monitor
 from ludus.train.grpo.group_rollouts import GroupRollouts
 from train.grpo.toy_environments import PICK, Pick, read_episodes, small_config
-from train.lessons import Seen, curve
+from train.short_runs import RecordingProgress, read_curve
 
 
 class Shaky(Pick):
@@ -59,7 +59,7 @@ def test_broken_episodes_are_unscored_and_do_not_count_as_zero(model: Path, tmp_
     episodes = read_episodes(tmp_path / "out")
     broken = [episode for episode in episodes if episode.stop_reason is StopReason.BROKEN]
     assert broken and all(episode.reward is None for episode in broken)
-    log = curve(tmp_path / "out")
+    log = read_curve(tmp_path / "out")
     for number, line in enumerate(log):
         of_step = [each for each in episodes if each.agent["step"] == number + 1]
         rewards = [each.reward for each in of_step if each.reward is not None]
@@ -74,7 +74,7 @@ def test_a_checkpoint_is_saved_when_the_environment_fails(model: Path, tmp_path:
     spec, out = "train.grpo.test_faults:Failing", tmp_path / "out"
     with pytest.raises(RunError, match=r"8 episodes .*the server is down"):
         grpo(spec, str(model), out, config)
-    assert [line["step"] for line in curve(out)] == [1, 2]
+    assert [line["step"] for line in read_curve(out)] == [1, 2]
     Failing.left = 1000
     result = grpo(spec, str(model), out, config)
     assert (result.resumed_from, result.steps) == (2, 5)
@@ -88,7 +88,7 @@ def test_the_cause_is_raised_also_when_the_checkpoint_cannot_be_saved(
     Failing.left, out = 17, tmp_path / "out"
     incomplete = out / "checkpoints" / "checkpoint-2"
 
-    class BlockingDisk(Seen):
+    class BlockingDisk(RecordingProgress):
         def step(self, line: Mapping[str, Any]) -> None:
             # A folder where the weights belong: the rest of the checkpoint can be written.
             (incomplete / "model.safetensors").mkdir(parents=True, exist_ok=True)
@@ -98,8 +98,8 @@ def test_the_cause_is_raised_also_when_the_checkpoint_cannot_be_saved(
         grpo(
             "train.grpo.test_faults:Failing", str(model), out, small_config(steps=5), progress=seen
         )
-    assert any("checkpoint" in text and "step 2" in text for text in seen.words)
-    assert not incomplete.exists() and [line["step"] for line in curve(out)] == [1, 2]
+    assert any("checkpoint" in text and "step 2" in text for text in seen.messages)
+    assert not incomplete.exists() and [line["step"] for line in read_curve(out)] == [1, 2]
 
 
 def test_an_existing_checkpoint_of_the_step_is_not_overwritten(model: Path, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_an_existing_checkpoint_of_the_step_is_not_overwritten(model: Path, tmp_
     assert written[0] == written[1]
 
 
-class StopWhenUnreachable(Seen):
+class StopWhenUnreachable(RecordingProgress):
     """Stops the server after the second step, and the run when that is reported."""
 
     def __init__(self, server: ExitStack) -> None:

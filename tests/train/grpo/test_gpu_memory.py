@@ -16,7 +16,7 @@ from ludus.errors import OutOfMemory
 from ludus.train.grpo import pipeline
 from ludus.train.grpo.gpu_memory import divisors_below, find_largest_batch
 from train.grpo.toy_environments import PICK, read_episodes, small_config
-from train.lessons import curve
+from train.short_runs import read_curve
 
 
 @contextmanager
@@ -55,11 +55,11 @@ def test_out_of_memory_names_the_largest_batch_size_and_the_run_resumes_with_it(
     assert [each.agent["step"] for each in episodes] == [
         step for step in (1, 2, 3) for _ in range(8)
     ]
-    for line in curve(out):
+    for line in read_curve(out):
         mine = [each for each in episodes if each.agent["step"] == line["step"]]
         assert line["turns"] == pytest.approx(fmean(each.turns for each in mine))
         assert line["reward"] == pytest.approx(fmean(each.reward or 0.0 for each in mine))
-    one, two, three = (line["tokens"] for line in curve(out))
+    one, two, three = (line["tokens"] for line in read_curve(out))
     assert max(two - one, three - two) < 1.5 * one, "the step that failed is not counted"
 
 

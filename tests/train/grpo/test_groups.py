@@ -15,7 +15,7 @@ from ludus.train.grpo.groups import split_into_groups
 from ludus.train.grpo.task_dataset import FIRST_SPARE_TASK, spare_task_number
 from ludus.train.grpo.trainer import rows_to_keep
 from train.grpo.toy_environments import FLAT, PICK, read_episodes, small_config
-from train.lessons import Seen, curve
+from train.short_runs import RecordingProgress, read_curve
 
 
 def test_rows_without_signal_only_fill_up_to_the_size() -> None:
@@ -76,12 +76,12 @@ def test_an_environment_that_ignores_its_seed_raises(model: Path, tmp_path: Path
 def test_allow_unseeded_warns_once_and_logs_the_share_of_unseeded_groups(
     rollouts: Any, model: Path, tmp_path: Path
 ) -> None:
-    seen, config = Seen(), small_config(allow_unseeded=True, rollouts=rollouts)
+    seen, config = RecordingProgress(), small_config(allow_unseeded=True, rollouts=rollouts)
     spec = f"{UNSEEDED}=0.5,{PICK}=0.5"
     assert grpo(spec, str(model), tmp_path / "out", config, progress=seen).steps == 2
-    shares = [line["unseeded"] for line in curve(tmp_path / "out")]
+    shares = [line["unseeded"] for line in read_curve(tmp_path / "out")]
     assert shares == [0.5, 0.5], "one of two groups ignores its seed"
-    (warning,) = (text for text in seen.words if "different tasks" in text)
+    (warning,) = (text for text in seen.messages if "different tasks" in text)
     assert warning.startswith(UNSEEDED)
 
 
@@ -89,7 +89,7 @@ def test_zero_variance_groups_are_left_out_of_a_step(model: Path, tmp_path: Path
     for mode in ("skip", "keep"):
         config = small_config(steps=3, groups=4, zero_variance_groups=mode, seed=3)
         grpo(FLAT, str(model), tmp_path / mode, config)
-    skipped, kept = curve(tmp_path / "skip"), curve(tmp_path / "keep")
+    skipped, kept = read_curve(tmp_path / "skip"), read_curve(tmp_path / "keep")
     assert any(0 < line["equal"] < 1 for line in skipped)
     for line in (*skipped, *kept):
         assert line["trained"] == pytest.approx(1 - line["equal"])
@@ -102,7 +102,7 @@ def test_zero_variance_groups_are_replaced_by_other_tasks(model: Path, tmp_path:
         steps=2, groups=3, zero_variance_groups="resample", max_resamples=3, seed=3
     )
     grpo(FLAT, str(model), tmp_path / "out", config)
-    log = curve(tmp_path / "out")
+    log = read_curve(tmp_path / "out")
     assert sum(line["resampled"] for line in log) > 0
     for line in log:
         assert line["trained"] >= 1 - line["equal"]
@@ -136,7 +136,7 @@ def test_skipping_changes_only_the_normalization_of_the_gradient(
             steps=1, groups=4, zero_variance_groups=mode, seed=3, learning_rate=1e-9
         )
         grpo(FLAT, str(model), tmp_path / mode, config)
-        (grads[mode],) = (line for line in curve(tmp_path / mode) if "grad_norm" in line)
+        (grads[mode],) = (line for line in read_curve(tmp_path / mode) if "grad_norm" in line)
     episodes = read_episodes(tmp_path / "skip")
     assert 0 < grads["skip"]["equal"] < 1
     sampled = [sum(episode.tokens.mask) if episode.tokens else 0 for episode in episodes]

@@ -17,11 +17,11 @@ from ludus import Episode, grpo
 from ludus.errors import ConfigError
 from ludus.train import Lora
 from train.grpo.toy_environments import CLIMB, FLAT, PICK, read_episodes, small_config
-from train.lessons import Seen, curve
+from train.short_runs import RecordingProgress, read_curve
 from train.test_processes import launch
 
 
-class CudnnProbe(Seen):
+class CudnnProbe(RecordingProgress):
     """Records at each step whether cuDNN attention, which plans for every shape, is enabled."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class CudnnProbe(Seen):
 def test_training_raises_the_reward_and_writes_all_files(model: Path, tmp_path: Path) -> None:
     config = small_config(steps=30, groups=4, group_size=8, learning_rate=1e-3, seed=1)
     result = grpo(PICK, str(model), tmp_path / "out", config)
-    log = curve(tmp_path / "out")
+    log = read_curve(tmp_path / "out")
     assert result.steps == len(log) == 30
     assert fmean(line["reward"] for line in log[:3]) < 0.3
     assert fmean(line["reward"] for line in log[-3:]) > 0.8
@@ -63,7 +63,7 @@ def test_trls_loop_plays_the_same_tasks(model: Path, tmp_path: Path) -> None:
         grpo(PICK, str(model), tmp_path / rollouts, config, progress=probe)
         assert probe.cudnn_enabled and not any(probe.cudnn_enabled)
         assert torch.backends.cuda.cudnn_sdp_enabled()
-        assert any(text.startswith("Rollouts by") for text in probe.words)
+        assert any(text.startswith("Rollouts by") for text in probe.messages)
     episodes = [read_episodes(tmp_path / run) for run in ("fast", "trl")]
     seeds, tools = (
         [[getattr(episode, name) for episode in run] for run in episodes]
@@ -77,7 +77,7 @@ def test_trls_loop_plays_the_same_tasks(model: Path, tmp_path: Path) -> None:
         for run in episodes
     ]
     assert prompts[0] == prompts[1]
-    keys = [set().union(*curve(tmp_path / run)) for run in ("fast", "trl")]
+    keys = [set().union(*read_curve(tmp_path / run)) for run in ("fast", "trl")]
     assert {"reward", "reward_std", "equal", "format", "length", "entropy"} <= keys[0] & keys[1]
 
 
@@ -97,7 +97,7 @@ def test_an_adapter_is_trained_and_merged(model: Path, tmp_path: Path) -> None:
     grpo(PICK, str(model), tmp_path / "out", config)
     assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").is_file()
     assert (tmp_path / "out" / "model.safetensors").is_file()
-    assert any(line["grad_norm"] > 0 for line in curve(tmp_path / "out"))
+    assert any(line["grad_norm"] > 0 for line in read_curve(tmp_path / "out"))
 
 
 def test_the_batch_size_does_not_change_the_gradient(model: Path, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_the_batch_size_does_not_change_the_gradient(model: Path, tmp_path: Path
             steps=2, groups=2, group_size=4, batch_size=batch, zero_variance_groups="keep"
         )
         grpo(PICK, str(model), tmp_path / str(batch), config)
-    one, other = curve(tmp_path / "None"), curve(tmp_path / "4")
+    one, other = read_curve(tmp_path / "None"), read_curve(tmp_path / "4")
     for a, b in zip(one, other, strict=True):
         assert a["reward"] == b["reward"]
         assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-3)
@@ -117,7 +117,7 @@ def test_held_out_tasks_are_evaluated_before_during_and_after_training(
 ) -> None:
     config = small_config(steps=5, eval_every=2, eval_episodes=6)
     grpo(PICK, str(model), tmp_path / "out", config)
-    held = [line for line in curve(tmp_path / "out") if "eval_reward" in line]
+    held = [line for line in read_curve(tmp_path / "out") if "eval_reward" in line]
     # Before training, every two steps, and at the end.
     assert [line["step"] for line in held] == [0, 2, 4, 5]
     assert all(line["eval_episodes"] == 6 and 0 <= line["eval_reward"] <= 1 for line in held)
@@ -146,7 +146,7 @@ def test_two_processes_train_like_one(
     one, two = (read_episodes(tmp_path / run) for run in ("one", "two"))
     facts = [[(e.seed, e.group_id, e.messages) for e in run[:12]] for run in (one, two)]
     assert facts[0] == facts[1]
-    first, other = curve(tmp_path / "one")[0], curve(tmp_path / "two")[0]
+    first, other = read_curve(tmp_path / "one")[0], read_curve(tmp_path / "two")[0]
     assert 0 < first["equal"] < 1
     for name in ("reward", "equal", "trained", "format", "length", "grad_norm"):
         assert first[name] == pytest.approx(other[name], rel=1e-3)

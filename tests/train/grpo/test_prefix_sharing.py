@@ -24,7 +24,7 @@ from ludus.train.grpo.prefix_sharing import (
 from ludus.train.grpo.prefix_tree import LANE_LENGTH_MULTIPLE, PrefixTrees, build_trees
 from ludus.train.speed.cuda_graphs import supports_cuda_graphs
 from train.grpo.toy_environments import PICK, small_config
-from train.lessons import curve
+from train.short_runs import read_curve
 
 PROMPT_LENGTH, COMPLETION_LENGTH = 30, 12
 HIDDEN_SIZE = 32
@@ -234,9 +234,9 @@ def test_prefix_sharing_does_not_change_training(
     change = max(float((base[name] - trees[name]).abs().max()) for name in base)
     difference = max(float((rows[name] - trees[name]).abs().max()) for name in base)
     assert change > 1e-4 and difference < 1e-2 * change
-    assert all(line["read"] < 0.7 for line in curve(tmp_path / "trees"))
+    assert all(line["read"] < 0.7 for line in read_curve(tmp_path / "trees"))
     for name in ("loss", "entropy", "grad_norm"):
-        logs = [[line[name] for line in curve(tmp_path / run)] for run in ("trees", "rows")]
+        logs = [[line[name] for line in read_curve(tmp_path / run)] for run in ("trees", "rows")]
         assert logs[0] == pytest.approx(logs[1], abs=1e-4)
 
 
@@ -247,7 +247,7 @@ def test_a_batch_without_loss_tokens_is_no_check(model: Path, tmp_path: Path, mo
         groups=4, steps=1, max_episode_tokens=3, zero_variance_groups=mode, overrides=mask_all
     )
     grpo(PICK, str(model), tmp_path / "out", config)
-    assert len(curve(tmp_path / "out")) == 1
+    assert len(read_curve(tmp_path / "out")) == 1
 
 
 def test_a_model_that_fails_the_check_is_trained_row_by_row(
@@ -255,7 +255,7 @@ def test_a_model_that_fails_the_check_is_trained_row_by_row(
 ) -> None:
     monkeypatch.setattr(prefix_sharing, "trees_match_rows", lambda *_: False)
     grpo(PICK, str(model), tmp_path / "out", small_config(groups=4))
-    assert not tree_calls and len(curve(tmp_path / "out")) == 2
+    assert not tree_calls and len(read_curve(tmp_path / "out")) == 2
 
 
 def test_graphs_are_captured_of_the_trained_model_not_the_reference(

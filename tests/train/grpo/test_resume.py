@@ -15,7 +15,7 @@ from ludus import grpo
 from ludus.errors import RunError
 from train.grpo import killed_run
 from train.grpo.toy_environments import PICK, read_episodes, small_config
-from train.lessons import Seen, curve
+from train.short_runs import RecordingProgress, read_curve
 
 TIMING_METRICS = ("reused", *(f"time/{name}" for name in (
     "model", "environment", "decode", "rollout", "train", "step",
@@ -25,14 +25,17 @@ TIMING_METRICS = ("reused", *(f"time/{name}" for name in (
 
 def read_metrics(out: Path) -> list[dict[str, float]]:
     return [
-        {name: line[name] for name in line if name not in TIMING_METRICS} for line in curve(out)
+        {name: line[name] for name in line if name not in TIMING_METRICS}
+        for line in read_curve(out)
     ]
 
 
 def test_a_stopped_run_resumes_to_the_same_result(model: Path, tmp_path: Path) -> None:
     config = small_config(steps=5, groups=2, group_size=4)
     whole = grpo(PICK, str(model), tmp_path / "whole", config)
-    first = grpo(PICK, str(model), tmp_path / "parts", config, progress=Seen(stop_after=2))
+    first = grpo(
+        PICK, str(model), tmp_path / "parts", config, progress=RecordingProgress(stop_after=2)
+    )
     assert first.stopped == "interrupted" and first.steps == 2
     assert not (tmp_path / "parts" / "model.safetensors").exists()
     second = grpo(PICK, str(model), tmp_path / "parts", config)
@@ -52,7 +55,7 @@ def test_a_stopped_run_resumes_to_the_same_result(model: Path, tmp_path: Path) -
 
 def test_episodes_after_the_checkpoint_are_played_again(model: Path, tmp_path: Path) -> None:
     config = small_config(steps=3)
-    grpo(PICK, str(model), tmp_path / "out", config, progress=Seen(stop_after=1))
+    grpo(PICK, str(model), tmp_path / "out", config, progress=RecordingProgress(stop_after=1))
     file = tmp_path / "out" / "episodes.jsonl"
     # As if it had been killed in the middle of the next step.
     lines = file.read_bytes().splitlines(keepends=True)
@@ -86,7 +89,7 @@ def test_a_killed_run_resumes_to_the_same_result(model: Path, tmp_path: Path) ->
     assert names[0] == names[1]
 
 
-class InterruptAtFirstStep(Seen):
+class InterruptAtFirstStep(RecordingProgress):
     def step(self, line: Mapping[str, Any]) -> None:
         if line["step"] == 1:
             raise KeyboardInterrupt
@@ -96,13 +99,19 @@ def test_a_run_without_a_checkpoint_restarts_its_log(model: Path, tmp_path: Path
     config, out = small_config(steps=2, eval_every=1, eval_episodes=2), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         grpo(PICK, str(model), out, config, progress=InterruptAtFirstStep())
-    assert [line["step"] for line in curve(out)] == [0, 1]
+    assert [line["step"] for line in read_curve(out)] == [0, 1]
     assert grpo(PICK, str(model), out, config).resumed_from is None
-    assert [line["step"] for line in curve(out)] == [0, 1, 1, 2, 2]
+    assert [line["step"] for line in read_curve(out)] == [0, 1, 1, 2, 2]
 
 
 def test_another_environment_in_the_same_folder_raises(model: Path, tmp_path: Path) -> None:
-    grpo(PICK, str(model), tmp_path / "out", small_config(steps=2), progress=Seen(stop_after=1))
+    grpo(
+        PICK,
+        str(model),
+        tmp_path / "out",
+        small_config(steps=2),
+        progress=RecordingProgress(stop_after=1),
+    )
     with pytest.raises(RunError, match="environment"):
         grpo("echo", str(model), tmp_path / "out", small_config(steps=2))
     with pytest.raises(RunError, match="temperature"):

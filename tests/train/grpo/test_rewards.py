@@ -16,7 +16,7 @@ from ludus.data.episode import StopReason
 from ludus.errors import ConfigError, RunError
 from ludus.train.grpo.rewards import parse_reward_functions
 from train.grpo.toy_environments import CLIMB, PICK, read_episodes, small_config
-from train.lessons import curve
+from train.short_runs import read_curve
 
 HERE = "train.grpo.test_rewards"
 
@@ -177,7 +177,7 @@ def test_a_mixture_logs_rewards_per_environment_and_never_nan(model: Path, tmp_p
         max_episode_tokens=96,
     )
     grpo(f"{PICK}=0.5,{CLIMB}=0.5", str(model), tmp_path / "out", config)
-    log = curve(tmp_path / "out")
+    log = read_curve(tmp_path / "out")
     assert "NaN" not in (tmp_path / "out" / "log.jsonl").read_text()
     assert all(value is not None for line in log for value in line.values())
     means = {f"rewards/{name}/mean" for name in (PICK, CLIMB, "climbing", "brief")}

@@ -14,7 +14,7 @@ from ludus import Episode, grpo
 from ludus.errors import ConfigError
 from ludus.train.grpo.trainer import sum_rewards, warmup_linear_schedule, zero_variance_mask
 from train.grpo.toy_environments import FLAT, PICK, small_config
-from train.lessons import Seen, curve
+from train.short_runs import RecordingProgress, read_curve
 
 GRADED = 1
 """With this seed no group has zero variance, and some row has the mean reward of its group."""
@@ -35,7 +35,7 @@ def test_equal_rewards_leave_the_weights_unchanged(model: Path, tmp_path: Path, 
         group_size=8, zero_variance_groups=mode, reward_funcs=(f"{__name__}:third",)
     )
     grpo(PICK, str(model), tmp_path / "out", config)
-    for line in curve(tmp_path / "out"):
+    for line in read_curve(tmp_path / "out"):
         assert (line["equal"], line["trained"]) == (1.0, 0.0)
         assert line["reward"] == pytest.approx(0.3)
     before, after = weights(model), weights(tmp_path / "out")
@@ -60,7 +60,7 @@ def test_rows_with_the_mean_reward_count_in_the_loss_normalization(
             steps=1, groups=3, zero_variance_groups=mode, seed=GRADED, reward_funcs=rewards
         )
         grpo(PICK, str(model), tmp_path / mode, config)
-        logs.append(curve(tmp_path / mode)[0])
+        logs.append(read_curve(tmp_path / mode)[0])
     skipped, kept = logs
     assert skipped["equal"] == 0 and skipped["trained"] < 1
     assert skipped["grad_norm"] == pytest.approx(kept["grad_norm"], rel=1e-3)
@@ -89,11 +89,11 @@ def test_with_a_kl_penalty_zero_variance_groups_are_kept(model: Path, tmp_path: 
         config = small_config(
             groups=4, zero_variance_groups=mode, seed=3, beta=0.5, learning_rate=1e-2
         )
-        seen = Seen()
+        seen = RecordingProgress()
         grpo(FLAT, str(model), tmp_path / mode, config, progress=seen)
-        notes = [text for text in seen.words if "kept" in text]
+        notes = [text for text in seen.messages if "kept" in text]
         assert bool(notes) is (mode == "skip")
-    logs = [curve(tmp_path / mode) for mode in ("skip", "keep")]
+    logs = [read_curve(tmp_path / mode) for mode in ("skip", "keep")]
     assert 0 < logs[0][0]["equal"] < 1
     for name in ("loss", "grad_norm", "kl"):
         assert [line.get(name) for line in logs[0]] == [line.get(name) for line in logs[1]]
@@ -111,8 +111,8 @@ def test_the_learning_rate_warms_up_and_decays_linearly() -> None:
 
 def test_every_step_has_a_positive_learning_rate(model: Path, tmp_path: Path) -> None:
     config = small_config(steps=10, groups=1, max_episode_tokens=8)
-    grpo(PICK, str(model), tmp_path / "out", config, progress=Seen(stop_after=2))
-    rates = [line["learning_rate"] for line in curve(tmp_path / "out")]
+    grpo(PICK, str(model), tmp_path / "out", config, progress=RecordingProgress(stop_after=2))
+    rates = [line["learning_rate"] for line in read_curve(tmp_path / "out")]
     assert rates == pytest.approx([1.5e-3, 3e-3])
 
 

@@ -13,7 +13,7 @@ from ludus.errors import ConfigError, RunError
 from ludus.policy.load import load
 from ludus.policy.vision import trainer_inputs
 from train.grpo.toy_environments import read_episodes, small_config
-from train.lessons import curve
+from train.short_runs import read_curve
 
 
 def save_vision_model(folder: Path) -> Path:
@@ -46,7 +46,7 @@ def test_images_of_episodes_reach_the_trainer(
     # The first two observations, but not the one after the last reply.
     assert [len(each["num_images"]) for each in image_inputs] == [4]
     assert max(image_inputs[0]["num_images"]) == 2
-    (line,) = curve(tmp_path / "out")
+    (line,) = read_curve(tmp_path / "out")
     assert line["grad_norm"] >= 0 and line["trained"] == 1
     assert load(str(tmp_path / "out")).vision is not None
 

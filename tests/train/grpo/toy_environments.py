@@ -12,7 +12,8 @@ from policy.models import saved
 from ludus import CollectConfig, Episode, ToolCall, ToolEnvironment, collect, episodes, sft, tool
 from ludus.agents.random_agent import RandomAgent
 from ludus.train import GRPOConfig
-from train.lessons import quick, write
+from train.sample_rows import write_jsonl
+from train.short_runs import train_config
 
 
 class Pick(ToolEnvironment):
@@ -77,10 +78,10 @@ def train_tool_caller(folder: Path, *, environments: str = PICK, epochs: float =
     config = CollectConfig(agent=RandomAgent(), num_episodes=80)
     asyncio.run(collect(environments, folder / "run", config))
     rows = [_row(episode) for episode in read_episodes(folder / "run")]
-    write(folder / "data" / "train.jsonl", rows)
+    write_jsonl(folder / "data" / "train.jsonl", rows)
     base = saved(folder / "base")
-    train_config = quick(epochs=epochs, batch_size=8, learning_rate=2e-2)
-    sft(folder / "data", str(base), folder / "caller", train_config)
+    sft_config = train_config(epochs=epochs, batch_size=8, learning_rate=2e-2)
+    sft(folder / "data", str(base), folder / "caller", sft_config)
     return folder / "caller"
 
 

@@ -17,7 +17,7 @@ from ludus.policy.model_ref import resolve_model
 from ludus.train import Lora
 from ludus.train.output.export import rebuild_model
 from ludus.train.trl_trainers import build_peft_config
-from train.lessons import quick
+from train.short_runs import train_config
 
 
 def modified_model(base: str, lora: Lora | None) -> Any:
@@ -42,7 +42,7 @@ def test_gathered_weights_give_the_trained_model(tmp_path: Path, lora: Lora | No
     state = model.state_dict()
     # Tied weights may be gathered under one of their names.
     state.pop(next(name for name in state if name.endswith("lm_head.weight")))
-    rebuilt = rebuild_model(state, quick(lora=lora), resolve_model(base))
+    rebuilt = rebuild_model(state, train_config(lora=lora), resolve_model(base))
     with torch.no_grad():
         assert torch.equal(rebuilt(ids).logits, model(ids).logits)
         if lora:
@@ -57,14 +57,14 @@ def test_missing_and_unexpected_weights_raise(tmp_path: Path) -> None:
     name = "model.norm.weight"
     with pytest.raises(RunError, match=name):
         rebuild_model(
-            {key: state[key] for key in state if key != name}, quick(), resolve_model(base)
+            {key: state[key] for key in state if key != name}, train_config(), resolve_model(base)
         )
     with pytest.raises(RunError, match=r"module\.x"):
-        rebuild_model({**state, "module.x": state[name]}, quick(), resolve_model(base))
+        rebuild_model({**state, "module.x": state[name]}, train_config(), resolve_model(base))
 
 
 def test_weights_sharded_over_two_processes_are_restored(tmp_path: Path) -> None:
-    program = Path(__file__).parents[1] / "sharded.py"
+    program = Path(__file__).parents[1] / "sharded_export.py"
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone")
     done = subprocess.run(
         [*launcher, "--nproc_per_node", "2", str(program), str(saved(tmp_path / "base"))],

@@ -12,7 +12,7 @@ from policy.models import adapted, saved
 from ludus.train.output.model_card import build_model_card
 from ludus.train.output.record import create_record, finish_record
 from ludus.train.output.record_schema import TaskExample, TrainingRecord
-from train.records import FIGURES, about
+from train.sample_records import METRICS, record_fields
 
 ADAPTER = {
     "rank": 8, "alpha": None, "dropout": 0.0, "target_modules": ["q_proj"],
@@ -43,8 +43,8 @@ EXAMPLE = TaskExample(
 
 def finished_record(folder: Path, **changes: Any) -> TrainingRecord:
     folder.mkdir(exist_ok=True)
-    create_record(folder, about(**changes))
-    return finish_record(folder, FIGURES, EXAMPLE)
+    create_record(folder, record_fields(**changes))
+    return finish_record(folder, METRICS, EXAMPLE)
 
 
 def test_front_matter_names_base_model_license_and_library(tmp_path: Path) -> None:
@@ -77,12 +77,14 @@ def test_metrics_config_command_and_versions_are_in_the_card(tmp_path: Path) -> 
 
 
 def test_a_run_that_is_not_finished_has_no_metrics(tmp_path: Path) -> None:
-    assert "Tokens per second" not in build_model_card(create_record(tmp_path, about()), name="x")
+    assert "Tokens per second" not in build_model_card(
+        create_record(tmp_path, record_fields()), name="x"
+    )
 
 
 def test_markdown_in_values_is_escaped(tmp_path: Path) -> None:
     evil = "x`y|z\n---\ntags: []"
-    data = {**about()["data"], "path": evil, "cut": 7}
+    data = {**record_fields()["data"], "path": evil, "cut": 7}
     command = "ludus train sft ```\n# head"
     text = build_model_card(
         finished_record(tmp_path, model=evil, data=data, command=command), name=evil
@@ -109,7 +111,7 @@ def test_the_example_code_runs(tmp_path: Path, capsys: Any) -> None:
 
 def test_commands_name_the_environment_and_task_of_the_rows(tmp_path: Path) -> None:
     task = {"dataset_config": {"max_terms": 3}}
-    data = {**about()["data"], "environments": {"wordle": 240, "catch": 80}, "task": task}
+    data = {**record_fields()["data"], "environments": {"wordle": 240, "catch": 80}, "task": task}
     text = build_model_card(finished_record(tmp_path / "rows", data=data), name="ada/x")
     words = 'wordle=0.75,catch=0.25 --task \'{"dataset_config": {"max_terms": 3}}\''
     assert f"ludus eval {words} --candidate smollm2 --candidate ada/x -n 100" in text
@@ -118,7 +120,7 @@ def test_commands_name_the_environment_and_task_of_the_rows(tmp_path: Path) -> N
 
 def test_commands_name_the_environment_and_task_of_grpo(tmp_path: Path) -> None:
     environment = {"spec": "wordle", "names": ["wordle"]}
-    settings = {**about()["settings"], "task": {"length": 6}, "system_prompt": None}
+    settings = {**record_fields()["settings"], "task": {"length": 6}, "system_prompt": None}
     record = finished_record(
         tmp_path, kind="grpo", data=None, environment=environment, settings=settings
     )
@@ -133,7 +135,7 @@ def test_without_an_environment_commands_have_a_placeholder(tmp_path: Path) -> N
 def test_an_adapter_for_smollm2_is_loaded_by_ludus(tmp_path: Path, capsys: Any) -> None:
     base = saved(tmp_path / "base")
     folder = adapted(tmp_path / "adapter", base)
-    settings = {**about()["settings"], "lora": ADAPTER}
+    settings = {**record_fields()["settings"], "lora": ADAPTER}
     text = build_model_card(finished_record(tmp_path / "run", settings=settings), name=str(folder))
     assert "`smollm2`" in text and "AutoPeft" not in text
     exec(python_code(text), {})
@@ -146,7 +148,7 @@ def test_an_adapter_is_loaded_with_peft(tmp_path: Path, capsys: Any) -> None:
     from transformers import AutoTokenizer
 
     AutoTokenizer.from_pretrained(base).save_pretrained(folder)
-    settings = {**about()["settings"], "lora": ADAPTER}
+    settings = {**record_fields()["settings"], "lora": ADAPTER}
     text = build_model_card(
         finished_record(tmp_path / "run", settings=settings, model="./x"), name=str(folder)
     )

@@ -13,7 +13,8 @@ from ludus import sft
 from ludus.errors import RunError
 from ludus.train.distributed import Distributed
 from ludus.train.output import training_folder
-from train.lessons import quick, sft_data
+from train.sample_rows import sft_data
+from train.short_runs import train_config
 
 LOCKING_PROGRAM = """
 import sys
@@ -36,12 +37,12 @@ def test_a_second_run_in_the_same_folder_raises(tmp_path: Path) -> None:
         (out / "tokens").mkdir()
         for overwrite in (False, True):
             with pytest.raises(RunError, match="Another process"):
-                sft(data, base, out, quick(), overwrite=overwrite)
+                sft(data, base, out, train_config(), overwrite=overwrite)
         assert {path.name for path in out.iterdir()} == {training_folder.LOCK_FILE, "tokens"}
         other.kill()
     # The lock of a killed process is released, though its file is still there.
     assert (out / training_folder.LOCK_FILE).exists()
-    assert sft(data, base, out, quick()).steps == 1
+    assert sft(data, base, out, train_config()).steps == 1
     assert not (out / training_folder.LOCK_FILE).exists()
 
 

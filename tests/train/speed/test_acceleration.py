@@ -12,7 +12,8 @@ import pytest
 from policy.models import saved
 
 from ludus import sft
-from train.lessons import curve, quick, sft_data
+from train.sample_rows import sft_data
+from train.short_runs import read_curve, train_config
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -23,9 +24,9 @@ def train(folder: Path, name: str, **fields: Any) -> list[dict[str, Any]]:
     """The log of a few steps; the last batch of each epoch is smaller."""
     base, data = folder / "base", sft_data(folder / "data", rows=30, test=4)
     base = base if base.is_dir() else saved(base)
-    config = quick(**{"batch_size": 8, "epochs": 3, "learning_rate": 1e-2, **fields})
+    config = train_config(**{"batch_size": 8, "epochs": 3, "learning_rate": 1e-2, **fields})
     sft(data, str(base), folder / name, config)
-    return curve(folder / name)
+    return read_curve(folder / name)
 
 
 def values(log: list[dict[str, Any]], name: str) -> list[float]:
@@ -46,8 +47,8 @@ def test_logits_are_computed_only_where_there_are_labels(
 
     monkeypatch.setattr(utils, "_ChunkedLogProbFunction", SimpleNamespace(apply=apply))
     base, data = saved(tmp_path / "base"), sft_data(tmp_path / "data", rows=4)
-    sft(data, str(base), tmp_path / "out", quick(batch_size=4))
-    (line,) = [line for line in curve(tmp_path / "out") if "loss" in line]
+    sft(data, str(base), tmp_path / "out", train_config(batch_size=4))
+    (line,) = [line for line in read_curve(tmp_path / "out") if "loss" in line]
     assert 0 < computed[0] < line["tokens"] / 3
 
 

@@ -58,7 +58,7 @@ def import_rollouts(
 
     with progress_bar() as show, _output_folder(out, f"{format}-{paths[0].stem}") as folder:
         report = import_files(
-            format, paths, folder, on_episode=lambda done: show("importing", done, None)
+            format, paths, folder, progress=lambda done: show("importing", done, None)
         )
     if as_json:
         fields = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,6 +24,7 @@ def runs(
     from ludus.cli.display.runs_table import print_runs
     from ludus.data.run_folder import find_runs
     from ludus.errors import RunError
+    from ludus.rollout.summary import summarize_run
 
     if not root.exists():
         raise RunError(f"There is no folder {root}. `ludus collect` creates runs.")
@@ -31,7 +32,16 @@ def runs(
     if not folders:
         raise RunError(f"There is no run in {root}. `ludus collect` creates one.")
     folders.sort(key=lambda run: (run.metadata.created_at, run.path))
-    summaries = [_summarize_run(run) for run in folders]
+    summaries = [
+        {
+            "run": str(run.path),
+            "created_at": run.metadata.created_at.isoformat(),
+            "environment": run.metadata.settings.get("environment", ""),
+            "agent": run.metadata.settings.get("agent", {}),
+            **summarize_run(run),
+        }
+        for run in folders
+    ]
     if as_json:
         for summary in summaries:
             typer.echo(json.dumps(summary, allow_nan=False))
@@ -63,16 +73,3 @@ def _training_runs(root: Path) -> Iterator[RunFolder]:
                 versions=record.versions,
             )
             yield RunFolder(folder, metadata)
-
-
-def _summarize_run(run: RunFolder) -> dict[str, Any]:
-    from ludus.rollout.summary import summarize_run
-
-    settings = run.metadata.settings
-    return {
-        "run": str(run.path),
-        "created_at": run.metadata.created_at.isoformat(),
-        "environment": settings.get("environment", ""),
-        "agent": settings.get("agent", {}),
-        **summarize_run(run),
-    }

@@ -29,7 +29,10 @@ def render_summary(result: CollectResult, errors: Sequence[str] = ()) -> Rendera
     from rich.text import Text
 
     summary, usage = result.summary, result.summary["usage"]
-    tokens = ""
+    reward, tokens = format_reward(summary), ""
+    if summary["scored"]:
+        error = "standard error, " if "±" in reward else ""
+        reward += f" ({error}n = {summary['scored']:,})"
     if usage["prompt_tokens"] or usage["completion_tokens"]:
         prompt, completion = (format_count(usage[f"{kind}_tokens"]) for kind in _TOKEN_KINDS)
         cost = f", {format_dollars(usage['cost'])}" if usage["cost"] is not None else ""
@@ -37,7 +40,7 @@ def render_summary(result: CollectResult, errors: Sequence[str] = ()) -> Rendera
     table = Table.grid(padding=(0, 2))
     for name, value in (
         ("episodes", _format_episodes(summary, result.new_episodes)),
-        ("mean reward", _format_labelled_reward(summary)),
+        ("mean reward", reward),
         ("tokens", tokens),
     ):
         if value:
@@ -74,14 +77,6 @@ def format_reward(summary: Mapping[str, Any]) -> str:
     if not deviation or summary["scored"] < MIN_SAMPLES:
         return f"{mean:.3f}"
     return f"{mean:.3f} ± {deviation / math.sqrt(summary['scored']):.3f}"
-
-
-def _format_labelled_reward(summary: Mapping[str, Any]) -> str:
-    reward = format_reward(summary)
-    if not summary["scored"]:
-        return reward
-    error = "standard error, " if "±" in reward else ""
-    return f"{reward} ({error}n = {summary['scored']:,})"
 
 
 def _format_episodes(summary: Mapping[str, Any], new: int) -> str:

@@ -1,5 +1,5 @@
-"""Episodes as other tools write them: each module makes one line of one format.
+"""Convert episodes to the formats of other tools, one module per format.
 
-Nothing here reads or writes files. What a format has no place for goes along in it, so that the
-importer of the same name gives the same episode back.
+Fields that a format has no place for are stored under a key of their own (see
+`importers.round_trip`), so that the importer of the same format restores the episode.
 """

@@ -1,7 +1,7 @@
-"""A rollout as NeMo Gym writes it, and an input as its rollout collection takes it.
+"""Convert episodes to rollouts of NeMo Gym, and tasks to inputs of its rollout collection.
 
-Gym has the items of OpenAI's Responses API, and a reward that is always a number: an unscored
-attempt is marked with `mask_sample`, which keeps it out of scores and training there as well.
+Gym uses items of OpenAI's Responses API. Its rewards are always numbers: an unscored attempt is
+marked with `mask_sample`, which excludes it from scores and training there as well.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from ludus.curation.exporters.responses_items import build_items
 from ludus.curation.importers import round_trip
 from ludus.curation.importers.chat_messages import parse_tools
 from ludus.curation.importers.nemo_gym.nemo_gym_rollouts import TASK_INDEX_KEY, is_task_field
-from ludus.data.episode import Episode, StopReason, Usage
+from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import Message, messages_before_reply
 from ludus.data.tool_schema import JsonObject, parse_arguments
 
-# What Gym takes in a request; it refuses any other name.
+# Fields that Gym accepts in a request; it rejects all others.
 _SAMPLING_FIELDS = (
     *("temperature", "top_p", "top_logprobs", "reasoning", "truncation", "service_tier"),
     *("background", "include", "store", "user", "previous_response_id"),
@@ -32,15 +32,20 @@ _REQUEST_FIELDS = (
 
 
 def build_rollout(episode: Episode) -> JsonObject:
-    """A line of a rollout file.
+    """Build a line of a rollout file.
 
-    `output` is the whole conversation as chat messages, which is what scripts read that turn
-    rollouts into rows for TRL; `response.output` has the replies as Gym's items.
+    `output` is the whole conversation as chat messages, which scripts that convert rollouts for TRL
+    read; `response.output` has the replies as items.
     """
-    task = _task_fields(episode)
+    task, agent = _task_fields(episode), episode.agent
     known = ("task",) if task == episode.task else ()
     return {
-        "responses_create_params": {**_build_request(episode), **_sampling_params(episode.agent)},
+        "responses_create_params": {
+            **_build_request(episode),
+            **{name: agent[name] for name in _SAMPLING_FIELDS if name in agent},
+            "model": agent.get("model"),
+            "max_output_tokens": agent.get("max_tokens"),
+        },
         "response": _build_response(episode),
         "output": [_chat_message(message) for message in episode.messages],
         **_outcome_fields(episode),
@@ -51,15 +56,14 @@ def build_rollout(episode: Episode) -> JsonObject:
 
 
 def build_input(episode: Episode) -> JsonObject:
-    """A line of a data set: the same task, to be played again.
+    """Build a line of an input file: the task without the attempt and its sampling settings.
 
-    The task's fields stand beside the request, where Gym's verifiers look for them. Sampling is
-    left to whoever collects.
+    The fields of the task are next to the request, where Gym's verifiers expect them.
     """
     request = _build_request(episode)
-    if isinstance(request.get("metadata"), dict):  # The seed of one attempt is in there.
-        said = {key: value for key, value in request["metadata"].items() if key != "extra_body"}
-        request["metadata"] = said or None
+    if isinstance(request.get("metadata"), dict):  # It has the seed of the attempt.
+        metadata = {k: v for k, v in request["metadata"].items() if k != "extra_body"}
+        request["metadata"] = metadata or None
     return {
         "responses_create_params": {k: v for k, v in request.items() if v is not None},
         **_task_fields(episode),
@@ -68,42 +72,45 @@ def build_input(episode: Episode) -> JsonObject:
 
 
 def _build_request(episode: Episode) -> JsonObject:
-    said = {name: episode.agent[name] for name in _REQUEST_FIELDS if name in episode.agent}
+    fields = {name: episode.agent[name] for name in _REQUEST_FIELDS if name in episode.agent}
     prompt = messages_before_reply(episode.messages)
-    return {"input": list(build_items(prompt)), "tools": _response_tools(episode), **said}
+    tools = [_flatten_tool(tool) for tool in episode.tools]
+    return {"input": list(build_items(prompt)), "tools": tools, **fields}
 
 
 def _chat_message(message: Message) -> JsonObject:
-    """A message for a chat template: arguments are objects, as a table of rows needs them too.
+    """Convert a message for chat templates, which expect arguments to be objects.
 
-    Where a model wrote something else there is none; `response.output` has it.
+    Malformed arguments become an empty object; `response.output` has the original text.
     """
-    said: JsonObject = message.model_dump(mode="json")
-    for call in said.get("tool_calls") or ():
+    fields: JsonObject = message.model_dump(mode="json")
+    for call in fields.get("tool_calls") or ():
         call["function"]["arguments"] = parse_arguments(call["function"]["arguments"]) or {}
-    return said
-
-
-def _sampling_params(agent: JsonObject) -> JsonObject:
-    said = {name: agent[name] for name in _SAMPLING_FIELDS if name in agent}
-    return {**said, "model": agent.get("model"), "max_output_tokens": agent.get("max_tokens")}
+    return fields
 
 
 def _build_response(episode: Episode) -> JsonObject:
-    prompt, started = (
-        messages_before_reply(episode.messages),
-        episode.timing and episode.timing.started_at,
-    )
+    prompt = messages_before_reply(episode.messages)
+    started_at = episode.timing and episode.timing.started_at
+    usage = episode.usage
     return {
         "id": episode.episode_id,
-        "created_at": started.timestamp() if started else 0.0,
+        "created_at": started_at.timestamp() if started_at else 0.0,
         "model": episode.agent.get("model") or "",
         "object": "response",
         "output": list(build_items(episode.messages[len(prompt) :])),
         "parallel_tool_calls": episode.agent.get("parallel_tool_calls", True),
         "tool_choice": episode.agent.get("tool_choice", "auto"),
-        "tools": _response_tools(episode),
-        "usage": _usage_json(episode.usage),
+        "tools": [_flatten_tool(tool) for tool in episode.tools],
+        "usage": {
+            "input_tokens": usage.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+            "output_tokens": usage.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+            "total_tokens": usage.total_tokens,
+        }
+        if usage.total_tokens
+        else None,
         **_response_status(episode),
     }
 
@@ -111,25 +118,25 @@ def _build_response(episode: Episode) -> JsonObject:
 def _response_status(episode: Episode) -> JsonObject:
     if episode.broken:
         return {"status": "failed", "incomplete_details": None}
-    cut = {StopReason.MAX_TOKENS: "max_output_tokens", StopReason.REFUSED: "content_filter"}
-    if reason := cut.get(episode.stop_reason):
+    incomplete = {StopReason.MAX_TOKENS: "max_output_tokens", StopReason.REFUSED: "content_filter"}
+    if reason := incomplete.get(episode.stop_reason):
         return {"status": "incomplete", "incomplete_details": {"reason": reason}}
     return {"status": "completed", "incomplete_details": None}
 
 
 def _outcome_fields(episode: Episode) -> JsonObject:
-    said: JsonObject = {"reward": 0.0 if episode.reward is None else episode.reward}
+    fields: JsonObject = {"reward": 0.0 if episode.reward is None else episode.reward}
     if episode.rewards:
-        said["reward_components"] = episode.rewards
+        fields["reward_components"] = episode.rewards
     if episode.reward is None:
-        said["mask_sample"] = True
+        fields["mask_sample"] = True
     if episode.error is not None:
-        said |= {"failure_kind": episode.error.kind, "failure_reason": episode.error.message}
-    return said
+        fields |= {"failure_kind": episode.error.kind, "failure_reason": episode.error.message}
+    return fields
 
 
 def _task_fields(episode: Episode) -> JsonObject:
-    """The fields that can stand in a line; others would be taken for Gym's own."""
+    """Return the fields of the task whose names do not collide with Gym's."""
     return {k: v for k, v in episode.task.items() if k == TASK_INDEX_KEY or is_task_field(k)}
 
 
@@ -138,27 +145,11 @@ def _agent_ref(episode: Episode) -> JsonObject:
     return {} if known is None else {"agent_ref": known}
 
 
-def _response_tools(episode: Episode) -> list[JsonObject]:
-    return [_flatten_tool(tool) for tool in episode.tools]
-
-
 def _flatten_tool(tool: JsonObject) -> JsonObject:
-    """A tool in the Responses API's form, or as it is where that form would lose something."""
+    """Flatten a tool for the Responses API, unless that would lose information."""
     function: Any = tool.get("function")
     if not isinstance(function, dict):
         return tool
-    # Gym refuses a tool that leaves `strict` or `parameters` out.
+    # Gym rejects tools without `strict` or `parameters`.
     flat = {"parameters": None, "strict": None, **function, "type": "function"}
     return flat if parse_tools([flat]) == (tool,) else tool
-
-
-def _usage_json(usage: Usage) -> JsonObject | None:
-    if not usage.total_tokens:
-        return None
-    return {
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.total_tokens,
-    }

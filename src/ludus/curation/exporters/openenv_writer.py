@@ -1,8 +1,7 @@
-"""A line of OpenEnv's `results.jsonl`.
+"""Convert episodes to records of OpenEnv's `results.jsonl`.
 
-OpenEnv's records have no place for tools and none for the system prompt, so both go into `extra`:
-`messages` begins with the question, as it does there. Nor have they a place for attempts without a
-reward: an unscored attempt has a reward of null. It is never a zero.
+OpenEnv's records have no fields for tools and system prompt, so both are stored in `extra`, and
+`messages` begins with the user's message. An unscored attempt has a reward of null, not 0.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _NATIVE_FIELDS = ("episode_id", "done", "task", "rewards")
 
 
 def build_record(episode: Episode, *, lossless: bool = True) -> JsonObject:
-    """The record of an episode; `lossless`: with all that the importer needs to restore it."""
+    """Build the record of an episode; `lossless` adds what the importer needs to restore it."""
     messages = [message.model_dump(mode="json") for message in episode.messages]
     system = list(takewhile(lambda message: message["role"] == "system", messages))
     carried = (
@@ -51,10 +50,7 @@ def build_record(episode: Episode, *, lossless: bool = True) -> JsonObject:
 
 
 def write_records(run: Path) -> Path:
-    """Write the episodes of a run folder as `results.jsonl` beside them.
-
-    They lack what only Ludus knows of an episode: `episodes.jsonl` has it.
-    """
+    """Write the episodes of a run folder as `results.jsonl`, without fields that only Ludus has."""
     file = run / OPENENV_RESULTS_FILE
     with atomic_file(file) as draft, draft.open("wb") as out:
         for episode in episodes(run / "episodes.jsonl"):
@@ -64,25 +60,25 @@ def write_records(run: Path) -> Path:
 
 
 def _task_value(task: JsonObject) -> Any:
-    """The importer puts what is no object under this one name."""
+    """Unwrap a task that the importer wrapped because it was not an object."""
     if task.keys() == {"task"} and not isinstance(task["task"], dict):
         return task["task"]
     return task or None
 
 
 def _tool_trace(episode: Episode) -> Iterator[JsonObject]:
-    """Every call that was answered, as OpenEnv's harness notes them beside the messages."""
-    answers = {
+    """Yield every call with a result, as OpenEnv's harness records them."""
+    results = {
         message.tool_call_id: (at, message)
         for at, message in enumerate(episode.messages)
         if message.role == "tool"
     }
-    last = max((at for at, _ in answers.values()), default=None)
+    last = max((at for at, _ in results.values()), default=None)
     for call in (call for message in episode.messages for call in message.tool_calls or ()):
-        if call.id in answers:
-            at, answer = answers[call.id]
-            ended = episode.done and at == last
-            result = {"data": answer.text, "done": ended, "metadata": {}, "error": None}
-            # OpenEnv has only objects here; what the model wrote is in the message.
+        if call.id in results:
+            at, message = results[call.id]
+            done = episode.done and at == last
+            result = {"data": message.text, "done": done, "metadata": {}, "error": None}
+            # OpenEnv requires an object; the message has the original text.
             arguments = parse_arguments(call.function.arguments) or {}
             yield {"tool_name": call.function.name, "arguments": arguments, "result": result}

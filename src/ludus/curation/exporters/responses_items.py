@@ -1,7 +1,7 @@
-"""Chat messages as the items of OpenAI's Responses API.
+"""Convert chat messages to items of OpenAI's Responses API.
 
-A reply becomes several items: what was thought, what was said, each call on its own. Where two
-replies follow each other, an empty message keeps them apart.
+A reply becomes several items: reasoning, message, and one item per call. Consecutive replies are
+separated by an empty message.
 """
 
 from __future__ import annotations
@@ -9,31 +9,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ludus.data.content import Text
-from ludus.data.messages import ImagePart, Message, Part
+from ludus.data.messages import ImagePart, Message
 from ludus.data.tool_schema import JsonObject
 
 
 def build_items(messages: Sequence[Message]) -> Iterator[JsonObject]:
-    spoke = False
+    after_reply = False
     for at, message in enumerate(messages):
+        name: JsonObject = {} if message.name is None else {"name": message.name}
+        content = _input_content(message)
         if message.role == "assistant":
-            yield from _reply_items(message, at, apart=spoke)
+            yield from _reply_items(message, at, separate=after_reply)
         elif message.role == "tool":
-            yield _tool_output_item(message)
+            output = {"call_id": message.tool_call_id or "", "output": content}
+            yield {**output, "type": "function_call_output", **name}
         else:
-            yield {
-                "role": message.role,
-                "content": _input_content(message),
-                "type": "message",
-            } | _name_field(message)
-        spoke = message.role == "assistant"
+            yield {"role": message.role, "content": content, "type": "message", **name}
+        after_reply = message.role == "assistant"
 
 
-def _reply_items(message: Message, at: int, *, apart: bool) -> Iterator[JsonObject]:
+def _reply_items(message: Message, at: int, *, separate: bool) -> Iterator[JsonObject]:
     if message.reasoning_content:
-        thought = {"type": "summary_text", "text": message.reasoning_content}
-        yield {"id": f"rs_{at}", "summary": [thought], "type": "reasoning"}
-    if message.content or message.name or apart or not message.tool_calls:
+        summary = {"type": "summary_text", "text": message.reasoning_content}
+        yield {"id": f"rs_{at}", "summary": [summary], "type": "reasoning"}
+    if message.content or message.name or separate or not message.tool_calls:
         yield _message_item(message, at)
     for call in message.tool_calls or ():
         yield {
@@ -47,36 +46,24 @@ def _reply_items(message: Message, at: int, *, apart: bool) -> Iterator[JsonObje
 
 
 def _message_item(message: Message, at: int) -> JsonObject:
+    name: JsonObject = {} if message.name is None else {"name": message.name}
     parts = [Text(text=message.content)] if isinstance(message.content, str) else message.content
     texts = [part.text for part in parts if isinstance(part, Text)]
-    if len(texts) < len(parts):  # Only what was put into a model's mouth can hold a picture.
-        said: JsonObject = {
-            "role": "assistant",
-            "content": _input_content(message),
-            "type": "message",
-        }
-        return said | _name_field(message)
+    if len(texts) < len(parts):
+        # Models do not return images: this is a prefilled message, in the format of inputs.
+        content: object = _input_content(message)
+        return {"role": "assistant", "content": content, "type": "message", **name}
     content = [{"annotations": [], "text": text, "type": "output_text"} for text in texts]
-    said = {"id": f"msg_{at}", "content": content, "role": "assistant"}
-    return said | {"status": "completed", "type": "message"} | _name_field(message)
-
-
-def _tool_output_item(message: Message) -> JsonObject:
-    answer = {"call_id": message.tool_call_id or "", "output": _input_content(message)}
-    return answer | {"type": "function_call_output"} | _name_field(message)
-
-
-def _name_field(message: Message) -> JsonObject:
-    return {} if message.name is None else {"name": message.name}
+    item = {"id": f"msg_{at}", "content": content, "role": "assistant"}
+    return {**item, "status": "completed", "type": "message", **name}
 
 
 def _input_content(message: Message) -> str | list[JsonObject]:
     if isinstance(message.content, str):
         return message.content
-    return [_input_part(part) for part in message.content]
-
-
-def _input_part(part: Part) -> JsonObject:
-    if isinstance(part, ImagePart):
-        return {"type": "input_image", "image_url": part.image_url.url, "detail": "auto"}
-    return {"type": "input_text", "text": part.text}
+    return [
+        {"type": "input_image", "image_url": part.image_url.url, "detail": "auto"}
+        if isinstance(part, ImagePart)
+        else {"type": "input_text", "text": part.text}
+        for part in message.content
+    ]

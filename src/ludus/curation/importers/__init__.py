@@ -1,1 +1,1 @@
-"""Everybody's rollouts, brought into a run folder: a module for each format."""
+"""Import rollouts of other tools as run folders, one module or package per format."""

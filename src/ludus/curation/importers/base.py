@@ -1,8 +1,8 @@
-"""What every importer is: a file in somebody's format -> episodes, and what could not be read.
+"""The base of all importers: parse a file of another tool into episodes.
 
-An importer never raises over a file's content and never passes anything over in silence: a line
-that is no episode comes out as `Unreadable`, in its place. An `episode_id` may be empty: then the
-run folder gives it one. Writing that folder is `ludus.curation.importers.run_import`'s business.
+An importer never raises an error for the content of a file and never skips anything silently: what
+cannot be parsed is yielded as `UnreadableRecord`, in its place. Episodes may have an empty
+`episode_id`; `run_import` assigns one.
 """
 
 from __future__ import annotations
@@ -20,31 +20,41 @@ from ludus.data.episode import Episode
 from ludus.data.episode_reader import numbered_lines
 from ludus.data.tool_schema import JsonObject
 
+_JSON_TYPES = {
+    str: "a string",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRecord:
-    """A place in a file that holds no episode, and why."""
+    """A line or file without an episode, and the reason."""
 
     path: Path
     line: int | None
-    """From 1; None where the whole file cannot be read."""
+    """From 1; None if the whole file cannot be read."""
     reason: str
 
     def __str__(self) -> str:
-        where = f"{self.path}:{self.line}" if self.line is not None else str(self.path)
-        return f"{where}: {self.reason}"
+        location = f"{self.path}:{self.line}" if self.line is not None else str(self.path)
+        return f"{location}: {self.reason}"
 
 
 class FormatError(ValueError):
-    """This line is JSON, and not what the format says."""
+    """A record that is JSON, but does not follow its format."""
 
 
 def read_jsonl(
     path: Path, parse_line: Callable[[JsonObject], Iterator[Episode]]
 ) -> Iterator[Episode | UnreadableRecord]:
-    """Every line of a JSONL file through `episodes_of`, which raises `Malformed` where it must.
+    """Parse every line of a JSONL file with `parse_line`, which may raise `FormatError`.
 
-    All of a line is read before any of it is passed on: half a line is not a result.
+    A line yields all of its episodes or none.
     """
     for number, line in numbered_lines(path):
         try:
@@ -63,8 +73,13 @@ def require_object(value: Any, name: str = "the line") -> JsonObject:
     return value
 
 
+def as_object(value: Any) -> JsonObject:
+    """Return an object; empty if the value is missing or of another type."""
+    return value if isinstance(value, dict) else {}
+
+
 def parse_number(value: Any, name: str) -> float | None:
-    """A score as files have it; None: unscored, as is NaN. A truth value is 0 or 1."""
+    """Parse a score. Null and NaN mean unscored; booleans are 0 or 1."""
     if value is None:
         return None
     if not isinstance(value, int | float):
@@ -72,11 +87,11 @@ def parse_number(value: Any, name: str) -> float | None:
     try:
         return float(value) if isfinite(value) else None
     except OverflowError:
-        raise FormatError(f"{name} is a number of more digits than fit") from None
+        raise FormatError(f"{name} is too large a number") from None
 
 
 def parse_name(value: Any, name: str) -> str | None:
-    """A name as files have it: many count from 0. None: there is none, as where it is empty."""
+    """Parse an id or name, which may be a number; None if it is missing or empty."""
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -85,7 +100,7 @@ def parse_name(value: Any, name: str) -> str | None:
 
 
 def parse_embedded_json(text: str, name: str) -> Any:
-    """JSON that was written into a string of JSON."""
+    """Parse JSON inside a JSON string."""
     try:
         return from_json(text)
     except ValueError:
@@ -94,11 +109,9 @@ def parse_embedded_json(text: str, name: str) -> Any:
 
 def first_error(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
-    where = ".".join(map(str, first["loc"]))
-    return f"{where}: {first['msg']}" if where else str(first["msg"])
+    field = ".".join(map(str, first["loc"]))
+    return f"{field}: {first['msg']}" if field else str(first["msg"])
 
 
 def _json_type(value: Any) -> str:
-    names = {str: "a string", bool: "true or false", int: "a number", float: "a number"}
-    named = {list: "a list", dict: "an object", type(None): "null"} | names
-    return named.get(type(value), type(value).__name__)
+    return _JSON_TYPES.get(type(value), type(value).__name__)

@@ -1,8 +1,7 @@
-"""Chat messages and tools as other programs write them, brought into the one form stored here.
+"""Parse chat messages and tools in the variants that other tools write.
 
-The differences are small and everywhere: `content` that is null or a list of parts, arguments as
-an object instead of a string of JSON, calls without ids, `developer` for `system`, reasoning under
-four names, tools that are flat. Nothing that was said is dropped.
+Variants: `content` that is null or a list of parts, arguments as an object instead of a JSON
+string, calls without ids, `developer` for `system`, several names for reasoning, and flat tools.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ludus.data.tool_schema import JsonObject
 _ROLE_ALIASES = {
     "developer": "system",
     "function": "tool",
-    # As ShareGPT has them.
+    # ShareGPT.
     "human": "user",
     "gpt": "assistant",
     "observation": "tool",
@@ -29,16 +28,16 @@ _TEXT_TYPES = ("text", "input_text", "output_text", "refusal", "summary_text", "
 
 
 def parse_messages(values: Any, name: str = "messages") -> tuple[Message, ...]:
-    """A list of messages in any of the forms that chat APIs take."""
+    """Parse a list of messages in any variant."""
     if not isinstance(values, list):
         raise FormatError(f"{name} is not a list")
     return tuple(link_tool_results(_parse_message(value, at) for at, value in enumerate(values)))
 
 
 def parse_tools(values: Any) -> tuple[JsonObject, ...]:
-    """Tools in OpenAI's chat form. Those of its Responses API, of Anthropic and MCP are flat.
+    """Convert tools to OpenAI's chat format. The Responses API, Anthropic and MCP have flat tools.
 
-    Trainers also take the whole list as a string, because tables have no columns for schemas.
+    The whole list may be a JSON string, as some trainers accept it.
     """
     if isinstance(values, str):
         values = parse_embedded_json(values, "tools")
@@ -50,46 +49,46 @@ def parse_tools(values: Any) -> tuple[JsonObject, ...]:
 
 
 def build_call(name: Any, arguments: Any, call_id: Any = None) -> Call:
-    """A tool call; its arguments are kept as they were written, also where they are no JSON."""
+    """Build a call. Arguments in a string are kept as they are, even if they are not JSON."""
     if not isinstance(name, str):
         raise FormatError("a tool call has no name")
-    written = arguments if isinstance(arguments, str) else dump_json(arguments or {})
-    return Call(id=str(call_id or ""), function=Function(name=name, arguments=written))
+    text = arguments if isinstance(arguments, str) else dump_json(arguments or {})
+    return Call(id=str(call_id or ""), function=Function(name=name, arguments=text))
 
 
 def parse_content(value: Any) -> str | tuple[Part, ...]:
-    """What a message says: words alone become a string, pictures keep their place among them."""
+    """Parse content. A single text becomes a string; with images it is a list of parts."""
     if value is None or value == []:
         return ""
     if isinstance(value, str):
         return value
     parts = [_parse_part(part) for part in (value if isinstance(value, list) else [value])]
     match parts:
-        case [Text(text=words)]:
-            return words
+        case [Text(text=text)]:
+            return text
     return tuple(parts)
 
 
 def link_tool_results(messages: Iterable[Message]) -> Iterator[Message]:
-    """Every call with an id, and every tool's answer with the id of the call that it answers.
+    """Give every call an id, and every tool result the id of its call.
 
-    Where a file has no ids, answers belong to the calls before them in the order of the calls.
+    Without ids, results belong to the preceding calls in their order.
     """
-    waiting: list[Call] = []
+    pending: list[Call] = []
     for at, message in enumerate(messages):
         if message.tool_calls:
             calls = tuple(
                 call if call.id else call.model_copy(update={"id": f"call_{at}_{number}"})
                 for number, call in enumerate(message.tool_calls)
             )
-            waiting = list(calls)
+            pending = list(calls)
             yield message.model_copy(update={"tool_calls": calls})
         elif message.role == "tool":
-            known = next((call for call in waiting if call.id == message.tool_call_id), None)
-            answered = known or (waiting[0] if waiting and not message.tool_call_id else None)
-            if answered is not None:
-                waiting.remove(answered)
-                message = message.model_copy(update={"tool_call_id": answered.id})
+            by_id = next((call for call in pending if call.id == message.tool_call_id), None)
+            call = by_id or (pending[0] if pending and not message.tool_call_id else None)
+            if call is not None:
+                pending.remove(call)
+                message = message.model_copy(update={"tool_call_id": call.id})
             yield message
         else:
             yield message
@@ -102,12 +101,16 @@ def dump_json(value: Any) -> str:
 def _parse_message(value: Any, at: int) -> Message:
     fields = require_object(value, f"message {at}")
     role = fields.get("role", fields.get("from"))
-    thought = next((fields[name] for name in _REASONING_KEYS if fields.get(name)), None)
+    reasoning = next((fields[name] for name in _REASONING_KEYS if fields.get(name)), None)
+    if reasoning is not None:
+        reasoning = parse_content(reasoning)
+        if not isinstance(reasoning, str):
+            reasoning = "\n".join(part.text for part in reasoning if isinstance(part, Text))
     return Message.model_validate(
         {
             "role": _ROLE_ALIASES.get(str(role), role),
             "content": parse_content(fields.get("content", fields.get("value"))),
-            "reasoning_content": _plain_text(thought) if thought is not None else None,
+            "reasoning_content": reasoning,
             "tool_calls": tuple(_parse_calls(fields)) or None,
             "tool_call_id": fields.get("tool_call_id"),
             "name": fields.get("name"),
@@ -122,7 +125,7 @@ def _parse_calls(fields: JsonObject) -> Iterator[Call]:
     if not isinstance(calls, list):
         raise FormatError("tool_calls is not a list")
     for value in calls:
-        if isinstance(value, str):  # A JSON object that was written into a string.
+        if isinstance(value, str):  # A JSON object inside a string.
             value = parse_embedded_json(value, "a tool call")
         call = require_object(value, "a tool call")
         function = call.get("function", call)
@@ -138,35 +141,28 @@ def _parse_part(value: Any) -> Text | ImagePart:
     part = require_object(value, "a part of a message")
     kind = part.get("type")
     if kind in _TEXT_TYPES or kind is None:
-        words = part.get("text", part.get("refusal"))
-        if isinstance(words, str):
-            return Text(text=words)
+        text = part.get("text", part.get("refusal"))
+        if isinstance(text, str):
+            return Text(text=text)
     image = part.get("image_url", part.get("image"))
     if image is not None:
-        address = image.get("url") if isinstance(image, dict) else image
-        if isinstance(address, str):
-            return ImagePart(image_url=ImageUrl(url=address))
+        url = image.get("url") if isinstance(image, dict) else image
+        if isinstance(url, str):
+            return ImagePart(image_url=ImageUrl(url=url))
     raise FormatError(f"a part of type {kind!r} is neither text nor an image")
-
-
-def _plain_text(value: Any) -> str:
-    content = parse_content(value)
-    if isinstance(content, str):
-        return content
-    return "\n".join(part.text for part in content if isinstance(part, Text))
 
 
 def _parse_tool(value: JsonObject) -> JsonObject:
     function, kind = value.get("function"), value.get("type", "function")
-    named = function if isinstance(function, dict) else value
-    if not isinstance(named.get("name"), str):
-        # A tool of the provider's own: no chat template could offer it to a student.
+    definition = function if isinstance(function, dict) else value
+    if not isinstance(definition.get("name"), str):
+        # A built-in tool of the provider, which no chat template can offer to a student.
         raise FormatError(f"a tool of type {kind!r} has no name")
-    if named is function:
+    if definition is function:
         return {**value, "type": kind}
     schema = value.get("parameters", value.get("input_schema", value.get("inputSchema")))
-    made: JsonObject = {"name": value["name"], "description": value.get("description") or ""}
-    made["parameters"] = schema or {"type": "object", "properties": {}}
+    nested: JsonObject = {"name": value["name"], "description": value.get("description") or ""}
+    nested["parameters"] = schema or {"type": "object", "properties": {}}
     if value.get("strict") is not None:
-        made["strict"] = value["strict"]
-    return {"type": "function", "function": made}
+        nested["strict"] = value["strict"]
+    return {"type": "function", "function": nested}

@@ -1,4 +1,4 @@
-"""An episode from what a foreign file says of it, with the rest worked out from its messages."""
+"""Build an episode from the fields of another format; counts are computed from the messages."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ def build_episode(
     usage: Usage | None = None,
     timing: Timing | None = None,
 ) -> Episode:
-    """Attempts at the same task share a group: by `group`, else by `task`, else by their prompt.
-    A file that names its groups itself says so with `group_id`, which is taken as it stands.
+    """Build an episode.
 
-    An attempt with an `error` is broken, and then it is unscored, whatever the file says.
+    `group_id` is taken as it is. Without it, attempts with the same `group`, else the same `task`,
+    else the same prompt form a group. An attempt with an `error` is broken, and therefore unscored.
     """
     broken = error is not None
-    ended = StopReason.DONE if done else StopReason.NO_TOOL_CALL
+    default_stop_reason = StopReason.DONE if done else StopReason.NO_TOOL_CALL
+    identity = group if group is not None else task or prompt_identity(messages)
     calls = [call for message in messages for call in message.tool_calls or ()]
     return Episode(
         episode_id=episode_id,
-        stop_reason=StopReason.BROKEN if broken else stop_reason or ended,
+        stop_reason=StopReason.BROKEN if broken else stop_reason or default_stop_reason,
         reward=None if broken else reward,
         usage=usage or Usage(),
         environment=environment,
         task=task or {},
         seed=seed,
-        group_id=group_id
-        or task_group_id(environment, {"task": _group_identity(group, task, messages)}),
+        group_id=group_id or task_group_id(environment, {"task": identity}),
         agent=agent or {},
         messages=messages,
         tools=tools,
@@ -60,13 +60,5 @@ def build_episode(
 
 
 def prompt_identity(messages: tuple[Message, ...]) -> list[JsonObject]:
-    """What the model was asked, as something to know a task by."""
+    """Return the messages before the first reply as JSON, to identify a task."""
     return [message.model_dump(mode="json") for message in messages_before_reply(messages)]
-
-
-def _group_identity(group: Any, task: JsonObject | None, messages: tuple[Message, ...]) -> Any:
-    if group is not None:
-        return group
-    if task:
-        return task
-    return prompt_identity(messages)

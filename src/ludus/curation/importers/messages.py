@@ -1,6 +1,6 @@
-"""Any JSONL whose lines have `messages` and a reward: the common ground of all tools.
+"""Import any JSONL whose lines have `messages` (or prompt and completion) and a reward.
 
-So are the rows that `ludus curate --to sft` writes, which come back in the groups they were in.
+Rows of `ludus curate --to sft` keep their groups.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from ludus.curation.importers.base import (
     FormatError,
     UnreadableRecord,
+    as_object,
     parse_name,
     parse_number,
     read_jsonl,
@@ -32,7 +33,7 @@ from ludus.errors import RunError
 _MESSAGE_KEYS = ("messages", "conversations", "conversation")
 _REWARD_KEYS = ("reward", "score")
 _ID_KEYS = ("episode_id", "id")
-# Headers and bodies of one's own may hold a key: only these are taken over.
+# Only these: other settings, such as custom headers, may contain API keys.
 _AGENT_FIELDS = frozenset(
     {"agent", "provider", "model", "reasoning_effort", "seed", "stop"}
     | {"temperature", "top_p", "top_k", "min_p", "max_tokens", "max_completion_tokens"}
@@ -41,17 +42,16 @@ _AGENT_FIELDS = frozenset(
 
 
 def find_files(path: Path) -> list[Path]:
-    """The file that is named, or every .jsonl file in a folder."""
+    """Return the file itself, or all .jsonl files of a folder."""
     if not path.is_dir():
         return [path]
-    found = sorted(path.glob("*.jsonl"))
-    if not found:
+    files = sorted(path.glob("*.jsonl"))
+    if not files:
         raise RunError(f"There is no .jsonl file in {path}. Name the file itself.")
-    return found
+    return files
 
 
 def unread_files(path: Path) -> list[Path]:
-    """The files of a folder that are not read."""
     if not path.is_dir():
         return []
     return sorted(file for file in path.iterdir() if file.is_file() and file.suffix != ".jsonl")
@@ -63,13 +63,13 @@ def read_episodes(path: Path) -> Iterator[Episode | UnreadableRecord]:
 
 def _parse_line(line: JsonObject) -> Iterator[Episode]:
     messages, task = _parse_conversation(line), line.get("task")
-    whole = task is None or isinstance(task, dict)
+    is_object = task is None or isinstance(task, dict)
     yield build_episode(
         episode_id=parse_name(_first_value(line, _ID_KEYS), "id") or "",
         environment=parse_name(line.get("environment"), "environment") or "messages",
-        task=task if whole else {"task": task},
-        # One word is as likely the name of a data set as that of a task.
-        group=None if whole else [task, prompt_identity(messages)],
+        task=task if is_object else {"task": task},
+        # A single word may be the name of a data set as well as that of a task.
+        group=None if is_object else [task, prompt_identity(messages)],
         group_id=parse_name(line.get("group_id"), "group_id"),
         seed=line.get("seed"),
         agent=_agent_fields(line),
@@ -85,50 +85,54 @@ def _first_value(line: JsonObject, names: tuple[str, ...]) -> Any:
 
 
 def _agent_fields(line: JsonObject) -> JsonObject:
-    """Who played: an object with settings, or a name, which is the model's where no other is."""
+    """Return the agent's settings. `agent` may be an object, or the name of an agent or model."""
     agent, model = line.get("agent"), parse_name(line.get("model"), "model")
-    told: JsonObject = {"agent" if model else "model": agent}
-    if not isinstance(agent, str):
-        told = require_object(agent or {}, "agent")
-    told = told | ({"model": model} if model else {})
+    if isinstance(agent, str):
+        settings: JsonObject = {"agent" if model else "model": agent}
+    else:
+        settings = require_object(agent or {}, "agent")
+    if model:
+        settings = {**settings, "model": model}
     return {
-        name: value for name, value in told.items() if name in _AGENT_FIELDS and value is not None
+        name: value
+        for name, value in settings.items()
+        if name in _AGENT_FIELDS and value is not None
     }
 
 
 def _parse_fault(value: Any) -> Fault | None:
-    """What broke it: an exception in words, or an object that says more."""
+    """Parse an error: a string, or an object with more fields."""
     if not value:
         return None
-    told = value if isinstance(value, dict) else {}
-    message = str(told.get("message") or (value if isinstance(value, str) else dump_json(value)))
-    kind = told.get("kind") or told.get("type") or _exception_name(message)
-    by_model = told.get("where") == "model"
+    fields = as_object(value)
+    message = str(fields.get("message") or (value if isinstance(value, str) else dump_json(value)))
+    kind = fields.get("kind") or fields.get("type")
+    if not kind:
+        # The class name of `json.JSONDecodeError: ...` and of `ValueError(...)`.
+        name = message.replace("(", ":").partition(":")[0].rpartition(".")[2]
+        is_exception = name.isidentifier() and name.endswith(("Error", "Exception"))
+        kind = name if is_exception else "Error"
+    by_model = fields.get("where") == "model"
     return Fault(kind=str(kind), where="model" if by_model else "environment", message=message)
 
 
-def _exception_name(message: str) -> str:
-    """The class of `json.JSONDecodeError: ...` and of `ValueError(...)`."""
-    name = message.replace("(", ":").partition(":")[0].rpartition(".")[2]
-    return name if name.isidentifier() and name.endswith(("Error", "Exception")) else "Error"
-
-
 def _parse_conversation(line: JsonObject) -> tuple[Message, ...]:
-    """The conversation, with the system prompt that some files keep apart from it."""
-    messages, system = parse_messages(_raw_messages(line)), parse_content(line.get("system"))
+    """Parse the conversation under any of its names, or in two parts.
+
+    Some files store the system prompt separately.
+    """
+    key = next((name for name in _MESSAGE_KEYS if name in line), None)
+    if key is not None:
+        messages = parse_messages(line[key])
+    elif "prompt" in line and "completion" in line:
+        prompt = _as_messages(line["prompt"], "user")
+        messages = parse_messages([*prompt, *_as_messages(line["completion"], "assistant")])
+    else:
+        raise FormatError("it has neither messages nor prompt and completion")
+    system = parse_content(line.get("system"))
     if not system or (messages and messages[0].role == "system"):
         return messages
     return Message(role="system", content=system), *messages
-
-
-def _raw_messages(line: JsonObject) -> Any:
-    """The conversation, under whichever name, or in two parts as trainers have it."""
-    for name in _MESSAGE_KEYS:
-        if name in line:
-            return line[name]
-    if "prompt" not in line or "completion" not in line:
-        raise FormatError("there are neither messages in it nor a prompt and a completion")
-    return [*_as_messages(line["prompt"], "user"), *_as_messages(line["completion"], "assistant")]
 
 
 def _as_messages(value: Any, role: str) -> list[Any]:

@@ -1,8 +1,8 @@
-"""The items of OpenAI's Responses API, gathered into chat messages.
+"""Convert items of OpenAI's Responses API to chat messages.
 
-There a reply is several items: what was thought, what was said, and each call on its own. Here it
-is one message. An item belongs to the reply before it unless a reply could not go on that way:
-thoughts come first, then words, then calls.
+There a reply consists of several items: reasoning, message, and one item per call. Here it is one
+message. An item belongs to the same reply as the item before it if it can follow: reasoning comes
+first, then the message, then calls.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _VOLATILE_FIELDS = ("id", "status", "phase", "type", *_TOKEN_FIELDS)
 
 
 def parse_items(value: Any, name: str) -> list[JsonObject]:
-    """A list of items. A string is what the user said, and null is nothing."""
+    """Parse a list of items. A string is a user message, and null is an empty list."""
     if value is None:
         return []
     if isinstance(value, str):
@@ -42,11 +42,11 @@ def parse_items(value: Any, name: str) -> list[JsonObject]:
 
 
 def iter_new_items(given: list[JsonObject], output: Any) -> Iterator[list[JsonObject]]:
-    """What is new in an output, call by call of the model.
+    """Yield the new items of an output, for each call of the model.
 
-    Some environments write a list of lists: after each call everything so far, the prompt too.
-    Only what was not there before is new. A state that they hide later on is kept as it was when
-    the model first saw it.
+    Some environments write a list of lists: after each call, the whole conversation so far. Only
+    the items that were not there before are yielded. An observation that the environment hides
+    later is kept as the model saw it first.
     """
     nested = isinstance(output, list) and any(isinstance(part, list) for part in output)
     seen: list[JsonObject] = []
@@ -58,7 +58,7 @@ def iter_new_items(given: list[JsonObject], output: Any) -> Iterator[list[JsonOb
 
 
 def to_chat_messages(items: list[JsonObject]) -> Iterator[JsonObject]:
-    """Chat messages, in the form that `messages_of` takes."""
+    """Convert items to messages for `chat_messages.parse_messages`."""
     reply: JsonObject = {}
     for item in items:
         kind = item.get("type") or "message"
@@ -73,12 +73,12 @@ def to_chat_messages(items: list[JsonObject]) -> Iterator[JsonObject]:
             yield {**item, "content": item.get("content") or ""}
         else:
             raise FormatError(f"an item of type {kind!r} is neither a message nor a tool call")
-        if kind == "mcp_call":  # The provider itself has called the tool, and says what came of it.
+        if kind == "mcp_call":  # The provider ran the tool, and the item has its result.
             yield from _finish_reply(reply)
             reply = {}
             result = item.get("output")
-            answer = item.get("error") if result is None else result
-            yield _tool_message(item.get("call_id") or item.get("id"), answer, item.get("name"))
+            content = item.get("error") if result is None else result
+            yield _tool_message(item.get("call_id") or item.get("id"), content, item.get("name"))
     yield from _finish_reply(reply)
 
 
@@ -99,56 +99,51 @@ def _extend_reply(reply: JsonObject, item: JsonObject) -> JsonObject:
         }
         call = {"id": item.get("call_id") or item.get("id"), "function": function}
         return {**reply, "tool_calls": [*reply.get("tool_calls", ()), call]}
-    return reply | {"content": item.get("content") or ""} | _chat_fields(item)
-
-
-def _chat_fields(item: JsonObject) -> JsonObject:
-    """What a message in chat form says besides: inputs are sometimes written that way."""
+    # Inputs are sometimes messages in the format of the chat API.
     names = ("tool_calls", "function_call", "name", "reasoning_content")
-    return {name: item[name] for name in names if item.get(name)}
+    chat_fields = {name: item[name] for name in names if item.get(name)}
+    return {**reply, "content": item.get("content") or "", **chat_fields}
 
 
 def _finish_reply(reply: JsonObject) -> Iterator[JsonObject]:
-    """The message of a reply. Thoughts that nobody may read, and nothing else, are none."""
-    thoughts = "\n\n".join(reply.get("reasoning", ()))
-    said = {name: value for name, value in reply.items() if name != "reasoning"}
-    if thoughts:
-        said["reasoning_content"] = thoughts
-    if said:
-        yield {"role": "assistant", **said}
+    """Yield the message of a reply, unless it has only reasoning without text."""
+    reasoning = "\n\n".join(reply.get("reasoning", ()))
+    message = {name: value for name, value in reply.items() if name != "reasoning"}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    if message:
+        yield {"role": "assistant", **message}
 
 
-def _tool_message(call: Any, output: Any, name: Any) -> JsonObject:
-    plain = output is None or isinstance(output, str | list)
-    content = (output or "") if plain else dump_json(output)
-    return {"role": "tool", "tool_call_id": call, "content": content, "name": name}
+def _tool_message(call_id: Any, output: Any, name: Any) -> JsonObject:
+    is_content = output is None or isinstance(output, str | list)
+    content = (output or "") if is_content else dump_json(output)
+    return {"role": "tool", "tool_call_id": call_id, "content": content, "name": name}
 
 
 def _reasoning_texts(item: JsonObject) -> Iterator[str]:
-    """The thoughts themselves where they are given, else their summary."""
+    """Yield the reasoning itself, or its summary if that is all there is."""
     for part in item.get("content") or item.get("summary") or ():
-        words = part.get("text") if isinstance(part, dict) else part
-        if not isinstance(words, str):
-            raise FormatError("a thought is not text")
-        if words:
-            yield words
+        text = part.get("text") if isinstance(part, dict) else part
+        if not isinstance(text, str):
+            raise FormatError("a part of the reasoning is not text")
+        if text:
+            yield text
 
 
 def _is_continuation(items: list[JsonObject], old: list[JsonObject]) -> bool:
     """Whether `items` begins with `old`.
 
-    What the model said must be the same. What it was shown may have been hidden since, but only
-    where the model's own words before or after it show that this is the same conversation.
+    The items of the model must be equal. Observations may have been hidden since, but only if there
+    are items of the model that show that this is the same conversation.
     """
     pairs = list(zip(old, items, strict=False))
     if not old or len(pairs) < len(old):
         return False
-    ours = [
-        _item_identity(mine) == _item_identity(its) for mine, its in pairs if _is_model_item(mine)
-    ]
-    if any(ours):
-        return all(ours) and all(_item_key(mine) == _item_key(its) for mine, its in pairs)
-    return all(_item_identity(mine) == _item_identity(its) for mine, its in pairs)
+    by_model = [_item_identity(a) == _item_identity(b) for a, b in pairs if _is_model_item(a)]
+    if any(by_model):
+        return all(by_model) and all(_item_key(a) == _item_key(b) for a, b in pairs)
+    return all(_item_identity(a) == _item_identity(b) for a, b in pairs)
 
 
 def _is_model_item(item: JsonObject) -> bool:
@@ -160,5 +155,5 @@ def _item_key(item: JsonObject) -> tuple[Any, ...]:
 
 
 def _item_identity(item: JsonObject) -> Any:
-    said = {name: value for name, value in item.items() if name not in _VOLATILE_FIELDS}
-    return _item_key(item), said
+    fields = {name: value for name, value in item.items() if name not in _VOLATILE_FIELDS}
+    return _item_key(item), fields

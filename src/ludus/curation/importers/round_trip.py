@@ -1,8 +1,7 @@
-"""What another format has no place for, carried along in it under one name of ours.
+"""Carry fields of an episode through formats that have no place for them.
 
-A file that Ludus writes for another tool comes back as the episodes that it was made from. What
-the format can say itself (messages, tools, reward) is read from there and never from here, so that
-an edited file is read as edited.
+Exporters store them under one key, so that importing the file restores the episode. Messages, tools
+and reward are always read from the format itself, so that edits to the file take effect.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from ludus.data.episode import Episode
 from ludus.data.tool_schema import JsonObject
 
 KEY = "ludus"
-# Said by every format itself, or counted again from its messages.
+# Part of every format, or computed from its messages.
 _NATIVE_FIELDS = frozenset({"version", "messages", "tools", "reward", "turns", "tool_calls"})
 
 
 def extra_fields(episode: Episode, *, known: Collection[str]) -> JsonObject:
-    """The episode's other fields; `known` are those that the format says itself."""
+    """Return the fields of an episode that the format does not store; `known` are those it does."""
     return {
         name: value
         for name, value in episode.model_dump(mode="json").items()
@@ -29,13 +28,13 @@ def extra_fields(episode: Episode, *, known: Collection[str]) -> JsonObject:
 
 
 def restore_fields(episode: Episode, fields: Any) -> Episode:
-    """The episode with what was carried along; None: nothing was."""
+    """Restore the result of `extra_fields`, if there is any."""
     if fields is None:
         return episode
-    given = {
+    extra = {
         name: value
         for name, value in require_object(fields, KEY).items()
         if name not in _NATIVE_FIELDS
     }
-    whole = Episode.model_validate({**dict(episode), **given})
-    return whole.model_copy(update={"reward": None}) if whole.broken else whole
+    restored = Episode.model_validate({**dict(episode), **extra})
+    return restored.model_copy(update={"reward": None}) if restored.broken else restored

@@ -196,6 +196,7 @@ def _match_results(
     calls: list[tuple[ToolCall, bool, bool]] = []
     unmatched: list[int] = []
     pending: list[ToolCall] = []
+    calls_in_text = False
     end = len(conversation.messages)
     for at, message in enumerate([*conversation.messages, {"role": "end"}]):
         if message["role"] == "tool":
@@ -206,18 +207,14 @@ def _match_results(
             if call is not None:
                 pending.remove(call)
                 calls.append((call, True, False))
-            elif not _last_calls_in_text(conversation.messages[:at]):
+            elif not calls_in_text:
                 unmatched.append(at)
         else:
             calls += [(call, False, at == end) for call in pending]
             pending = parse_calls(message) if message.get("tool_calls") else []
+            if message["role"] == "assistant":
+                calls_in_text = not pending and bool(parse_calls(message))
     return calls, unmatched
-
-
-def _last_calls_in_text(messages: list[JsonObject]) -> bool:
-    """Whether the last assistant turn has its calls in its text."""
-    replies = [message for message in messages if message["role"] == "assistant"]
-    return bool(replies and not replies[-1].get("tool_calls") and parse_calls(replies[-1]))
 
 
 def _iter_calls(conversation: Conversation) -> Iterator[ToolCall]:

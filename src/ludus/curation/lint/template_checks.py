@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -178,9 +179,10 @@ def _check_template(row: TrainingRow, student: Student) -> Iterator[tuple[str, L
         yield "template-unmarked", "error", student.chat_format
     if row.tools == []:
         messages = row.conversations[0].messages
-        if _renders_differently(student, (messages, []), (messages, None)):
-            message = "`tools` is an empty list, and the template still announces tools"
-            yield "empty-tools", "warning", message
+        with suppress(TemplateRefused):
+            if student.render_text(messages, []) != student.render_text(messages, None):
+                message = "`tools` is an empty list, and the template still announces tools"
+                yield "empty-tools", "warning", message
     for conversation in row.conversations:
         if renders_list_repr(conversation, row, student.render_text):
             message = "content is a list of parts, and the template renders its Python repr"
@@ -196,13 +198,6 @@ def _check_template(row: TrainingRow, student: Student) -> Iterator[tuple[str, L
         if _double_encodes_arguments(conversation, row, student):
             message = "arguments are JSON strings, which the template encodes a second time"
             yield "quoted-arguments", "warning", message
-
-
-def _renders_differently(student: Student, first: tuple[Any, Any], second: tuple[Any, Any]) -> bool:
-    try:
-        return student.render_text(*first) != student.render_text(*second)
-    except TemplateRefused:
-        return False
 
 
 def _check_tokens(

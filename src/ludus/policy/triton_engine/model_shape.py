@@ -91,18 +91,15 @@ def _unsupported_feature(base: Any) -> str | None:
     mlp_linears = [linear for mlp in mlps for linear in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)]
     if any(effective_bias(linear) is not None for linear in (base.lm_head, *mlp_linears)):
         return "has a bias in its MLP or its lm_head"
-    if any(_is_partly_biased(layer.self_attn) for layer in layers):
-        return "has a bias in some of its attention projections"
+    for attention in (layer.self_attn for layer in layers):
+        projections = attention.q_proj, attention.k_proj, attention.v_proj
+        if len({effective_bias(linear) is not None for linear in projections}) > 1:
+            return "has a bias in some of its attention projections"
     if None not in (vocab_in, vocab_out) and vocab_in != vocab_out:
         return f"embeds {vocab_in} tokens and predicts {vocab_out}"
     if len({parameter.device for parameter in base.parameters()}) > 1:
         return "is spread over several devices"
     return None
-
-
-def _is_partly_biased(attention: Any) -> bool:
-    projections = attention.q_proj, attention.k_proj, attention.v_proj
-    return len({effective_bias(linear) is not None for linear in projections}) > 1
 
 
 def _has_sliding_window(config: Any) -> bool:

@@ -27,12 +27,23 @@ def check_logits(model: Any, forward: LlamaForward, cache: KVCache) -> str | Non
     """How far the engine's logits are off the model's own, if it is too far."""
     import torch
 
+    device = forward.weights.device
     prompts = [torch.tensor(_random_ids(forward.shape, length)) for length in PROMPT_LENGTHS]
+    # One slot per prompt. All but the last tokens are prefilled, the last ones decoded.
+    tokens = torch.cat([ids[:-1] for ids in prompts]).to(device)
+    slots = torch.cat([torch.full((len(ids) - 1,), slot) for slot, ids in enumerate(prompts)])
+    positions = torch.cat([torch.arange(len(ids) - 1) for ids in prompts])
+    last_tokens = torch.stack([ids[-1] for ids in prompts]).to(device)
+    last_slots = torch.arange(len(prompts), device=device)
+    last_positions = torch.tensor([len(ids) - 1 for ids in prompts], device=device)
     with torch.inference_mode():
         cache.resize(len(prompts), max(map(len, prompts)))
         expected = torch.stack([_model_logits(model, ids) for ids in prompts]).float()
-        _prefill(forward, cache, prompts)
-        logits = [_decode(forward, cache, prompts, splits) for splits in (1, 2)]
+        forward.prefill(tokens, slots.to(device), positions.to(device), cache)
+        logits = [
+            forward.decode(last_tokens, last_slots, last_positions, cache, splits=splits)
+            for splits in (1, 2)
+        ]
         cache.free()
     scale = expected.std().clamp(min=1e-6)
     errors = [float((each - expected).square().mean().sqrt() / scale) for each in logits]
@@ -59,26 +70,6 @@ def _model_logits(model: Any, ids: Any) -> Any:
         return model(ids.unsqueeze(0).to(model.device)).logits[0, -1]
     finally:
         model.train(training)
-
-
-def _prefill(forward: LlamaForward, cache: KVCache, prompts: list[Any]) -> None:
-    import torch
-
-    device = forward.weights.device
-    slots = torch.cat([torch.full((len(ids) - 1,), slot) for slot, ids in enumerate(prompts)])
-    positions = torch.cat([torch.arange(len(ids) - 1) for ids in prompts])
-    tokens = torch.cat([ids[:-1] for ids in prompts])
-    forward.prefill(tokens.to(device), slots.to(device), positions.to(device), cache)
-
-
-def _decode(forward: LlamaForward, cache: KVCache, prompts: list[Any], splits: int) -> Any:
-    import torch
-
-    device = forward.weights.device
-    tokens = torch.stack([ids[-1] for ids in prompts]).to(device)
-    slots = torch.arange(len(prompts), device=device)
-    positions = torch.tensor([len(ids) - 1 for ids in prompts], device=device)
-    return forward.decode(tokens, slots, positions, cache, splits=splits)
 
 
 def check_decoding(runner: ModelRunner, shape: ModelShape) -> str | None:

@@ -85,6 +85,8 @@ def build_triton_engine(
         expected: how many there will be, if known.
         dtype: defaults to bfloat16 on a GPU and float32 elsewhere.
     """
+    import torch
+
     shape = read_model_shape(model)
     if isinstance(shape, str):
         return shape
@@ -92,26 +94,19 @@ def build_triton_engine(
     reason = unsupported_module(model) or _unsupported_device(device)
     if reason is not None:
         return reason
-    with _device_guard(device):
-        engine = _build_and_test(model, shape, device, max_batch, dtype)
-    if isinstance(engine, TritonEngine):
-        engine.reserve_capacity(rows=expected or DEFAULT_EXPECTED_ROWS)
-    return engine
-
-
-def _build_and_test(
-    model: Any, shape: ModelShape, device: Any, max_batch: int, dtype: Any
-) -> TritonEngine | str:
-    import torch
-
     dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
-    weights = PackedWeights(model, shape, dtype=dtype)
-    forward = LlamaForward(shape, weights, _select_operations(device))
-    cache = KVCache(shape, base_model(model).model.rotary_emb, dtype=dtype, device=device)
-    if (reason := check_logits(model, forward, cache)) is not None:
-        return reason
-    runner = ModelRunner(forward, cache, max_batch=max_batch)
-    return check_decoding(runner, shape) or TritonEngine(runner, weights, shape)
+    with _device_guard(device):
+        weights = PackedWeights(model, shape, dtype=dtype)
+        forward = LlamaForward(shape, weights, _select_operations(device))
+        cache = KVCache(shape, base_model(model).model.rotary_emb, dtype=dtype, device=device)
+        if (reason := check_logits(model, forward, cache)) is not None:
+            return reason
+        runner = ModelRunner(forward, cache, max_batch=max_batch)
+        if (reason := check_decoding(runner, shape)) is not None:
+            return reason
+    engine = TritonEngine(runner, weights, shape)
+    engine.reserve_capacity(rows=expected or DEFAULT_EXPECTED_ROWS)
+    return engine
 
 
 def _unsupported_device(device: Any) -> str | None:

@@ -114,7 +114,7 @@ class VisionProcessor:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the cache, for worker processes that are spawned."""
-        return {name: value for name, value in vars(self).items() if name != "_looked"}
+        return {name: value for name, value in vars(self).items() if name != "_process_url_cached"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -53,7 +53,11 @@ class InvalidRow(ValueError):
 def parse_conversations(row: bytes | JsonObject, method: Method) -> list[Conversation]:
     """The conversation of an SFT row, or the chosen and the rejected one of a DPO row."""
     fields = parse_row(row)
-    row_method = _method_for(fields)
+    row_method: Method | None = None
+    if {"chosen", "rejected"} <= fields.keys():
+        row_method = "dpo"
+    elif "messages" in fields or {"prompt", "completion"} <= fields.keys():
+        row_method = "sft"
     if row_method is None:
         columns = ", ".join(map(str, fields)) or "none"
         raise InvalidRow(f"has no {_EXPECTED_COLUMNS[method]}; its columns are {columns}")
@@ -121,12 +125,6 @@ def parse_row(row: bytes | JsonObject) -> JsonObject:
     return fields
 
 
-def _method_for(fields: JsonObject) -> Method | None:
-    if "chosen" in fields and "rejected" in fields:
-        return "dpo"
-    return "sft" if "messages" in fields or {"prompt", "completion"} <= fields.keys() else None
-
-
 def _parse_pair(fields: JsonObject) -> tuple[Messages, Messages, Messages]:
     """Prompt, chosen and rejected; without a `prompt`, it is the common prefix of both sides."""
     chosen, rejected = _parse_messages(fields, "chosen"), _parse_messages(fields, "rejected")
@@ -155,19 +153,17 @@ def _parse_message(message: JsonObject) -> JsonObject:
         return message
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         raise InvalidRow("has `tool_calls` that are not a list of calls")
-    return {**message, "tool_calls": [_parse_call(call) for call in calls]}
-
-
-def _parse_call(call: JsonObject) -> JsonObject:
-    function = call.get("function", call)
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise InvalidRow("has a tool call without a `name`")
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        arguments = parse_arguments(arguments)
-        if arguments is None:
-            raise InvalidRow(f"has a call of {function['name']} whose arguments are no JSON object")
-    return {**call, "type": "function", "function": {**function, "arguments": arguments or {}}}
+    parsed = []
+    for call in calls:
+        function = call.get("function", call)
+        if not isinstance(function, dict) or not isinstance(name := function.get("name"), str):
+            raise InvalidRow("has a tool call without a `name`")
+        arguments = function.get("arguments")
+        if isinstance(arguments, str) and (arguments := parse_arguments(arguments)) is None:
+            raise InvalidRow(f"has a call of {name} whose arguments are no JSON object")
+        function = {**function, "arguments": arguments or {}}
+        parsed.append({**call, "type": "function", "function": function})
+    return {**message, "tool_calls": parsed}
 
 
 def _parse_tools(tools: Any) -> list[JsonObject] | None:

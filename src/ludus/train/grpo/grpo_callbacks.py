@@ -21,7 +21,7 @@ _UNLOGGED_METRICS = frozenset({"step_time", "frac_reward_zero_std", "epoch"})
 _UNLOGGED_PREFIXES = ("completions/", "clip_ratio/", "tools/", "sampling/", "profiling/")
 
 
-class GRPOCallbacks(RunCallback):
+class GRPOCallback(RunCallback):
     """Handles the trainer's events.
 
     Args:

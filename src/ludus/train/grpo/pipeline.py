@@ -19,7 +19,7 @@ from ludus.train.config import resolve_learning_rate
 from ludus.train.grpo.episode_log import EpisodeLog
 from ludus.train.grpo.group_rollouts import GroupRollouts
 from ludus.train.grpo.groups import SeedCheck
-from ludus.train.grpo.grpo_callbacks import GRPOCallbacks
+from ludus.train.grpo.grpo_callbacks import GRPOCallback
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.grpo_context import GRPOContext, build_context
 from ludus.train.grpo.held_out import HeldOutEvaluator
@@ -105,7 +105,7 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
             held_out = HeldOutEvaluator(
                 worker, context.run_id, config.seed, config.eval_episodes, context.distributed
             )
-            callback = GRPOCallbacks(
+            callback = GRPOCallback(
                 context, episodes, worker.names, held_out,
                 resume_state=previous.state, overwrite=overwrite,
             )  # fmt: skip
@@ -139,7 +139,7 @@ def _load_model(context: GRPOContext) -> Any:
 
 
 def _build_trainer(
-    context: GRPOContext, model: Any, callback: GRPOCallbacks, episodes: EpisodeLog,
+    context: GRPOContext, model: Any, callback: GRPOCallback, episodes: EpisodeLog,
     worker: RolloutWorker, plan: Plan,
 ) -> Any:  # fmt: skip
     """The trainer with Ludus's rollouts."""
@@ -157,7 +157,7 @@ def _build_trainer(
 
 
 def _build_trl_loop_trainer(
-    context: GRPOContext, model: Any, callback: GRPOCallbacks, episodes: EpisodeLog
+    context: GRPOContext, model: Any, callback: GRPOCallback, episodes: EpisodeLog
 ) -> Any:
     """The trainer with TRL's own rollout loop."""
     from ludus.train.trl_compat.trl_rollouts import build_trl_rollouts

@@ -26,7 +26,7 @@ from ludus.train.grpo.gpu_memory import (
 )
 from ludus.train.grpo.group_rollouts import GroupRollouts
 from ludus.train.grpo.groups import split_into_groups
-from ludus.train.grpo.grpo_callbacks import EVENTS, GRPOCallbacks
+from ludus.train.grpo.grpo_callbacks import EVENTS, GRPOCallback
 from ludus.train.grpo.grpo_context import GRPOContext
 from ludus.train.trl_trainers import TrainerMixin, build_peft_config
 
@@ -268,7 +268,7 @@ def select_rows(batch: Batch, rows: Sequence[int]) -> Batch:
 
 
 def build_trainer(
-    context: GRPOContext, model: Any, callback: GRPOCallbacks, rollouts: GroupRollouts | None,
+    context: GRPOContext, model: Any, callback: GRPOCallback, rollouts: GroupRollouts | None,
     **trainer_kwargs: Any,
 ) -> Any:  # fmt: skip
     """Build TRL's GRPOTrainer. `trainer_kwargs` are its data set, rewards and rollout functions."""

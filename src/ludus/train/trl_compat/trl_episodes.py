@@ -102,10 +102,13 @@ def parse_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
     converted: list[Message] = []
     open_calls: list[str] = []
     for position, message in enumerate(messages):
-        calls = tuple(
-            Call(id=f"call_{position}_{number}", function=_parse_function(call["function"]))
-            for number, call in enumerate(message.get("tool_calls") or ())
-        )
+        calls = []
+        for number, call in enumerate(message.get("tool_calls") or ()):
+            arguments = call["function"].get("arguments", {})
+            if not isinstance(arguments, str):
+                arguments = json.dumps(arguments, ensure_ascii=False)
+            function = Function(name=str(call["function"]["name"]), arguments=arguments)
+            calls.append(Call(id=f"call_{position}_{number}", function=function))
         if message["role"] == "assistant":
             open_calls = [call.id for call in calls]
         call_id = open_calls.pop(0) if message["role"] == "tool" and open_calls else None
@@ -117,7 +120,7 @@ def parse_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
                 role=message["role"],
                 content=content,
                 reasoning_content=message.get("reasoning_content") or message.get("thinking"),
-                tool_calls=calls or None,
+                tool_calls=tuple(calls) or None,
                 tool_call_id=call_id,
                 name=message.get("name"),
             )
@@ -141,13 +144,6 @@ def build_tokens(
             "mask": (*[0] * len(prompt), *completion_mask),
         }
     )
-
-
-def _parse_function(function: ChatMessage) -> Function:
-    arguments = function.get("arguments", {})
-    if not isinstance(arguments, str):
-        arguments = json.dumps(arguments, ensure_ascii=False)
-    return Function(name=str(function["name"]), arguments=arguments)
 
 
 def _parse_part(part: ChatMessage) -> Any:

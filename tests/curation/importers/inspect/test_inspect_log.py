@@ -1,4 +1,4 @@
-"""The container of an Inspect AI log. `inspect_logs` says how the files were made."""
+"""The container of an Inspect AI log; see `inspect_logs` for the origin of the files."""
 
 import sys
 import tracemalloc
@@ -7,7 +7,14 @@ from zipfile import ZipFile
 
 import pytest
 
-from curation.importers.inspect_logs import COLOURS, EPOCHS, FAILED, a_log, a_sample, episodes
+from curation.importers.inspect_logs import (
+    COLOURS,
+    EPOCHS,
+    FAILED,
+    build_sample,
+    episodes,
+    write_log,
+)
 from ludus.curation.importers.inspect.inspect_samples import read_episodes
 from ludus.data.episode import Episode
 from ludus.errors import MissingExtra, RunError
@@ -15,40 +22,40 @@ from ludus.errors import MissingExtra, RunError
 PYTHON_READS_ZSTANDARD = sys.version_info >= (3, 14)
 
 
-def told(path: Path) -> list[str]:
+def unreadable_reasons(path: Path) -> list[str]:
     return [str(item).removeprefix(f"{path}: ") for item in read_episodes(path)]
 
 
-def test_a_log_that_was_never_finished_gives_the_samples_that_it_has(tmp_path: Path) -> None:
-    path = a_log(tmp_path, a_sample(), header="_journal/start.json")
+def test_an_unfinished_log_yields_its_samples(tmp_path: Path) -> None:
+    path = write_log(tmp_path, build_sample(), header="_journal/start.json")
     assert episodes(path)[0].environment == "colours"
 
 
-def test_a_log_without_samples_is_told(tmp_path: Path) -> None:
-    assert told(a_log(tmp_path)) == ["there are no samples in this log"]
+def test_a_log_without_samples_is_unreadable(tmp_path: Path) -> None:
+    assert unreadable_reasons(write_log(tmp_path)) == ["this log has no samples"]
     path = tmp_path / "log.json"
     path.write_text('{"version": 2, "status": "started", "eval": {"task": "colours"}}')
-    assert told(path) == ["there are no samples in this log"]
+    assert unreadable_reasons(path) == ["this log has no samples"]
 
 
-def test_a_log_without_a_header_is_told(tmp_path: Path) -> None:
-    why = "this is not a log of Inspect AI: it has no header with `eval`"
-    assert told(a_log(tmp_path, a_sample(), header=None)) == [why]
+def test_a_log_without_a_header_is_unreadable(tmp_path: Path) -> None:
+    reason = "this is not an Inspect AI log: it has no header with `eval`"
+    assert unreadable_reasons(write_log(tmp_path, build_sample(), header=None)) == [reason]
     path = tmp_path / "log.json"
     path.write_text("[]")
-    assert told(path) == [why]
+    assert unreadable_reasons(path) == [reason]
 
 
 @pytest.mark.parametrize("log", [FAILED, COLOURS, EPOCHS])
-def test_a_log_that_is_cut_off_is_told(tmp_path: Path, log: Path) -> None:
+def test_a_truncated_log_is_unreadable(tmp_path: Path, log: Path) -> None:
     path = tmp_path / log.name
     path.write_bytes(log.read_bytes()[:-200])
-    (why,) = told(path)
-    assert why.startswith(("the log is damaged or was never closed: ", "not JSON: "))
+    (reason,) = unreadable_reasons(path)
+    assert reason.startswith(("the log is damaged or was never closed: ", "not JSON: "))
 
 
-def test_a_damaged_sample_costs_itself_alone(tmp_path: Path) -> None:
-    path = a_log(tmp_path, a_sample(), a_sample(), [])
+def test_a_damaged_sample_does_not_affect_others(tmp_path: Path) -> None:
+    path = write_log(tmp_path, build_sample(), build_sample(), [])
     with ZipFile(path) as archive:
         second = archive.getinfo("samples/2_epoch_1.json")
     content = bytearray(path.read_bytes())
@@ -63,27 +70,27 @@ def test_a_damaged_sample_costs_itself_alone(tmp_path: Path) -> None:
     ]
 
 
-def test_a_sample_that_is_stored_in_pieces_is_told(tmp_path: Path) -> None:
-    path = a_log(tmp_path, a_sample())
+def test_a_split_sample_is_unreadable(tmp_path: Path) -> None:
+    path = write_log(tmp_path, build_sample())
     with ZipFile(path, "a") as archive:
         archive.writestr("samples/2_epoch_1/sample.json", "{}")
         archive.writestr("samples/2_epoch_1/messages/0.json", "[]")
-    assert told(path)[1:] == [
-        "samples/2_epoch_1/sample.json: samples stored in pieces are not read"
+    assert unreadable_reasons(path)[1:] == [
+        "samples/2_epoch_1/sample.json: split samples are not supported"
     ]
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_of_two_versions_of_a_sample_the_later_counts(tmp_path: Path) -> None:
-    path = a_log(tmp_path, a_sample(scores={}))
+def test_the_later_of_two_versions_of_a_sample_is_read(tmp_path: Path) -> None:
+    path = write_log(tmp_path, build_sample(scores={}))
     with ZipFile(FAILED) as old, ZipFile(path, "a") as new:
         new.writestr("samples/1_epoch_1.json", old.read("samples/sky_epoch_1.json"))
     assert [episode.reward for episode in episodes(path)] == [1.0]
 
 
-def test_no_more_than_a_sample_is_held_at_a_time(tmp_path: Path) -> None:
-    large = a_sample(store={"notes": ["x" * 1000] * 1000})
-    path = a_log(tmp_path, *[large] * 20)
+def test_samples_are_loaded_one_at_a_time(tmp_path: Path) -> None:
+    large = build_sample(store={"notes": ["x" * 1000] * 1000})
+    path = write_log(tmp_path, *[large] * 20)
     tracemalloc.start()
     count = sum(isinstance(item, Episode) for item in read_episodes(path))
     _, peak = tracemalloc.get_traced_memory()
@@ -93,15 +100,15 @@ def test_no_more_than_a_sample_is_held_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(PYTHON_READS_ZSTANDARD, reason="Python reads zstandard itself")
-def test_without_zstandard_a_log_of_today_names_what_to_install(
+def test_a_missing_zstandard_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(MissingExtra, match=r"Inspect AI \(\.eval\) needs .* 'ludus-rl\[curate\]'"):
+    with pytest.raises(MissingExtra, match=r"'ludus-rl\[curate\]'"):
         list(read_episodes(COLOURS))
 
 
-def test_a_damaged_member_in_zstandard_costs_itself_alone(tmp_path: Path) -> None:
+def test_a_damaged_zstandard_member_does_not_affect_others(tmp_path: Path) -> None:
     pytest.importorskip("zstandard")
     path = tmp_path / "log.eval"
     with ZipFile(COLOURS) as archive:
@@ -112,6 +119,6 @@ def test_a_damaged_member_in_zstandard_costs_itself_alone(tmp_path: Path) -> Non
     assert [isinstance(item, Episode) for item in read_episodes(path)].count(False) == 1
 
 
-def test_a_log_that_is_not_there_is_a_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"cannot be read: No such file"):
+def test_a_missing_log_raises(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"No such file"):
         list(read_episodes(tmp_path / "none.eval"))

@@ -1,4 +1,4 @@
-"""What rollouts of NeMo Gym are worth, which belong together, and which files hold them."""
+"""Rewards, groups and files of NeMo Gym rollouts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from curation.importers.gym_lines import (
-    episode,
+    import_rollout,
+    message_item,
     read,
     request,
     response,
     rollout,
-    spoken,
     system,
     user,
-    written,
+    write_lines,
 )
 from ludus.curation.importers.nemo_gym import nemo_gym_rollouts
 from ludus.data.episode import Episode, StopReason
@@ -24,29 +24,29 @@ from ludus.errors import RunError
 
 
 def attempt(**more: Any) -> dict[str, Any]:
-    return rollout([user(more.pop("asked_for", "Owl?"))], [spoken("A bird.")], **more)
+    return rollout([user(more.pop("asked_for", "Owl?"))], [message_item("A bird.")], **more)
 
 
 def groups(folder: Path, *lines: dict[str, Any]) -> list[str]:
-    return [found.group_id for found in read(folder, *lines) if isinstance(found, Episode)]
+    return [episode.group_id for episode in read(folder, *lines) if isinstance(episode, Episode)]
 
 
 def test_a_masked_sample_is_kept_and_unscored(tmp_path: Path) -> None:
     for masked in ({"mask_sample": True}, {"instance_config": {"mask_sample": True}}):
-        found = episode(tmp_path, attempt(reward=0.0, **masked))
-        assert (found.reward, found.broken, len(found.messages)) == (None, False, 2)
+        episode = import_rollout(tmp_path, attempt(reward=0.0, **masked))
+        assert (episode.reward, episode.broken, len(episode.messages)) == (None, False, 2)
 
 
 def test_a_masked_sample_with_a_reason_is_broken(tmp_path: Path) -> None:
     why = {"failure_kind": "sandbox_oom", "failure_reason": "out of memory"}
-    found = episode(tmp_path, attempt(reward=0.0, mask_sample=True, **why))
-    assert found.error is not None and found.broken and found.reward is None
-    assert (found.error.kind, found.error.message) == ("sandbox_oom", "out of memory")
+    episode = import_rollout(tmp_path, attempt(reward=0.0, mask_sample=True, **why))
+    assert episode.error is not None and episode.broken and episode.reward is None
+    assert (episode.error.kind, episode.error.message) == ("sandbox_oom", "out of memory")
 
 
-def test_a_sample_that_was_measured_all_the_same_keeps_its_reward(tmp_path: Path) -> None:
-    assert episode(tmp_path, attempt(reward=0.0, failure_kind="slow_judge")).reward == 0.0
-    assert episode(tmp_path, attempt(reward=0.5, error="a warning")).reward == 0.5
+def test_a_scored_sample_with_an_error_keeps_its_reward(tmp_path: Path) -> None:
+    assert import_rollout(tmp_path, attempt(reward=0.0, failure_kind="slow_judge")).reward == 0.0
+    assert import_rollout(tmp_path, attempt(reward=0.5, error="a warning")).reward == 0.5
 
 
 @pytest.mark.parametrize(
@@ -68,27 +68,31 @@ def test_a_sample_that_was_measured_all_the_same_keeps_its_reward(tmp_path: Path
         ),
     ],
 )
-def test_a_failure_of_the_infrastructure_is_never_a_zero(
+def test_faults_are_unscored(
     tmp_path: Path, more: dict[str, Any], kind: str, where: str, message: str
 ) -> None:
-    found = episode(tmp_path, attempt(reward=0.0, **more))
-    assert (found.stop_reason, found.reward, found.done) == (StopReason.BROKEN, None, False)
-    assert found.error is not None
-    assert (found.error.kind, found.error.where, found.error.message) == (kind, where, message)
+    episode = import_rollout(tmp_path, attempt(reward=0.0, **more))
+    assert (episode.stop_reason, episode.reward, episode.done) == (StopReason.BROKEN, None, False)
+    assert episode.error is not None
+    assert (episode.error.kind, episode.error.where, episode.error.message) == (
+        kind,
+        where,
+        message,
+    )
 
 
-def test_a_failure_that_left_only_its_number_is_read(tmp_path: Path) -> None:
+def test_a_failure_without_a_response(tmp_path: Path) -> None:
     line = {
         "_ng_failure_class": "environment_server_failed",
         "_ng_failure_message": "no answer",
         "_ng_failure_stage": "agent",
-        "_ng_failure_partial_response": response([spoken("I was")]),
+        "_ng_failure_partial_response": response([message_item("I was")]),
         "_ng_task_index": 4,
         "agent_ref": {"name": "words_agent"},
     }
-    found = episode(tmp_path, line)
-    assert [message.text for message in found.messages] == ["I was"]
-    assert found.error is not None and found.error.message == "no answer"
+    episode = import_rollout(tmp_path, line)
+    assert [message.text for message in episode.messages] == ["I was"]
+    assert episode.error is not None and episode.error.message == "no answer"
 
 
 @pytest.mark.parametrize(
@@ -102,45 +106,43 @@ def test_a_failure_that_left_only_its_number_is_read(tmp_path: Path) -> None:
         ({"finished_naturally": True, "turns_used": 2}, "done"),
     ],
 )
-def test_how_the_model_ended_it_is_scored(
-    tmp_path: Path, more: dict[str, Any], reason: str
-) -> None:
-    found = episode(tmp_path, attempt(reward=0.0, **more))
-    assert (found.stop_reason, found.reward) == (reason, 0.0)
-    assert found.done is (reason == "done")
+def test_stop_reasons(tmp_path: Path, more: dict[str, Any], reason: str) -> None:
+    episode = import_rollout(tmp_path, attempt(reward=0.0, **more))
+    assert (episode.stop_reason, episode.reward) == (reason, 0.0)
+    assert episode.done is (reason == "done")
 
 
-def test_a_refusal_is_words_and_a_reason(tmp_path: Path) -> None:
+def test_a_refusal_is_text_and_a_stop_reason(tmp_path: Path) -> None:
     no = {"role": "assistant", "type": "message", "content": [{"type": "refusal", "refusal": "No"}]}
-    found = episode(tmp_path, rollout("Owl?", [no], reward=0.0))
-    assert (found.messages[-1].text, found.stop_reason) == ("No", StopReason.REFUSED)
+    episode = import_rollout(tmp_path, rollout("Owl?", [no], reward=0.0))
+    assert (episode.messages[-1].text, episode.stop_reason) == ("No", StopReason.REFUSED)
 
 
-def test_parts_of_the_reward_are_those_that_are_called_so(tmp_path: Path) -> None:
+def test_reward_components(tmp_path: Path) -> None:
     parts = {"reward_components": {"correct": 1.0, "brief": 0}, "library_reward": 0.5, "wer": 3.0}
-    found = episode(tmp_path, attempt(**parts))
-    assert found.rewards == {"correct": 1.0, "brief": 0.0, "library_reward": 0.5}
-    assert found.task == {"wer": 3.0, "_ng_task_index": 0}
+    episode = import_rollout(tmp_path, attempt(**parts))
+    assert episode.rewards == {"correct": 1.0, "brief": 0.0, "library_reward": 0.5}
+    assert episode.task == {"wer": 3.0, "_ng_task_index": 0}
 
 
-def test_attempts_at_a_task_share_a_group_whatever_the_sampling(tmp_path: Path) -> None:
+def test_groups_do_not_depend_on_sampling(tmp_path: Path) -> None:
     seeds = [{"metadata": {"extra_body": f'{{"seed": {seed}}}'}} for seed in (1, 2)]
     warm = [{"temperature": 0.1, **seeds[0]}, {"temperature": 0.9, **seeds[1]}]
     first, second = groups(tmp_path, *(attempt(asked=asked) for asked in warm))
     assert first == second
 
 
-def test_tasks_of_two_data_sets_with_the_same_number_are_two(tmp_path: Path) -> None:
+def test_the_same_index_with_another_prompt_is_another_group(tmp_path: Path) -> None:
     owl, fowl, again = groups(tmp_path, attempt(), attempt(asked_for="Fowl?"), attempt())
     assert owl == again != fowl
 
 
-def test_the_same_words_under_two_numbers_are_two_tasks(tmp_path: Path) -> None:
+def test_the_same_prompt_with_another_index_is_another_group(tmp_path: Path) -> None:
     first, second = groups(tmp_path, attempt(), attempt(_ng_task_index=1))
     assert first != second
 
 
-def test_without_numbers_the_request_tells_tasks_apart(tmp_path: Path) -> None:
+def test_groups_without_indices_are_by_request(tmp_path: Path) -> None:
     lines = [attempt(), attempt(asked_for="Fowl?"), attempt(score=0.3)]
     for line in lines:
         del line["_ng_task_index"]
@@ -148,33 +150,33 @@ def test_without_numbers_the_request_tells_tasks_apart(tmp_path: Path) -> None:
     assert owl == again != fowl
 
 
-def test_without_numbers_and_a_prompt_the_tasks_own_name_tells_them_apart(tmp_path: Path) -> None:
-    lines = [rollout([system("Play.")], [spoken("x")], task_id=name) for name in "aba"]
+def test_groups_without_indices_and_prompts_are_by_task_id(tmp_path: Path) -> None:
+    lines = [rollout([system("Play.")], [message_item("x")], task_id=name) for name in "aba"]
     for line in lines:
         del line["_ng_task_index"]
     first, other, again = groups(tmp_path, *lines)
     assert first == again != other
 
 
-def test_only_the_inputs_fields_are_the_tasks_where_they_lie_beside(tmp_path: Path) -> None:
+def test_the_inputs_file_tells_the_fields_of_the_task(tmp_path: Path) -> None:
     line = attempt(expected_answer="bird", extracted_answer="fish", judge_evaluations=None)
     given = {"responses_create_params": request("Owl?"), "expected_answer": "bird"}
-    written(tmp_path / "rollouts_materialized_inputs.jsonl", "{", given)
-    assert episode(tmp_path, line).task == {"expected_answer": "bird", "_ng_task_index": 0}
+    write_lines(tmp_path / "rollouts_materialized_inputs.jsonl", "{", given)
+    assert import_rollout(tmp_path, line).task == {"expected_answer": "bird", "_ng_task_index": 0}
 
 
-def test_a_folder_gives_its_rollouts_and_leaves_the_rest_alone(tmp_path: Path) -> None:
+def test_rollouts_are_found_in_folders(tmp_path: Path) -> None:
     given = {"responses_create_params": request("Owl?")}
     rollouts = [
-        written(tmp_path / "r.jsonl", "{", attempt()),
-        written(tmp_path / "r_failures.jsonl", {"_ng_failure_class": "timeout"}),
+        write_lines(tmp_path / "r.jsonl", "{", attempt()),
+        write_lines(tmp_path / "r_failures.jsonl", {"_ng_failure_class": "timeout"}),
     ]
     rest = [
-        written(tmp_path / "example.jsonl", given),
-        written(tmp_path / "r_agent_metrics.json", {"mean/reward": 1.0}),
-        written(tmp_path / "r_materialized_inputs.jsonl", {**given, "_ng_task_index": 0}),
-        written(tmp_path / "r_reward_profiling.jsonl", {"mean/reward": 1.0, "sample": given}),
-        written(tmp_path / "rollout_verdicts.jsonl", {"_ng_task_index": 0, "verdict": "ok"}),
+        write_lines(tmp_path / "example.jsonl", given),
+        write_lines(tmp_path / "r_agent_metrics.json", {"mean/reward": 1.0}),
+        write_lines(tmp_path / "r_materialized_inputs.jsonl", {**given, "_ng_task_index": 0}),
+        write_lines(tmp_path / "r_reward_profiling.jsonl", {"mean/reward": 1.0, "sample": given}),
+        write_lines(tmp_path / "rollout_verdicts.jsonl", {"_ng_task_index": 0, "verdict": "ok"}),
     ]
     assert nemo_gym_rollouts.find_files(tmp_path) == rollouts
     assert nemo_gym_rollouts.unread_files(tmp_path) == rest
@@ -182,6 +184,6 @@ def test_a_folder_gives_its_rollouts_and_leaves_the_rest_alone(tmp_path: Path) -
     assert nemo_gym_rollouts.unread_files(rest[0]) == []
 
 
-def test_a_folder_without_rollouts_is_a_mistake_that_is_explained(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="no rollouts of NeMo Gym"):
+def test_a_folder_without_rollouts_raises(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="NeMo Gym"):
         nemo_gym_rollouts.find_files(tmp_path)

@@ -1,4 +1,4 @@
-"""Saved results of verifiers, as episodes. `verifiers_lines` says how the files were made."""
+"""Import of results of verifiers; see `verifiers_lines` for the origin of the files."""
 
 import json
 from pathlib import Path
@@ -10,10 +10,10 @@ from curation.importers.verifiers_lines import (
     FILES,
     RESULTS,
     TRACES,
-    a_trace,
+    build_trace,
     episodes,
     lines,
-    written,
+    write_lines,
 )
 from ludus.curation.importers.base import UnreadableRecord
 from ludus.curation.importers.verifiers.verifiers_results import (
@@ -27,7 +27,7 @@ from ludus.errors import RunError
 ROLES = ["system", "user", "assistant", "tool", "assistant"]
 
 
-def test_a_result_is_its_prompt_and_its_completion() -> None:
+def test_a_result_has_prompt_and_completion() -> None:
     first = episodes(RESULTS)[0]
     assert [message.role for message in first.messages] == ROLES
     call = (first.messages[2].tool_calls or ())[0]
@@ -42,13 +42,13 @@ def test_a_result_is_its_prompt_and_its_completion() -> None:
     assert (first.turns, first.tool_calls, first.malformed_calls) == (2, 1, 0)
 
 
-def test_a_result_takes_environment_and_model_from_the_run_beside_it() -> None:
+def test_environment_and_model_come_from_the_metadata() -> None:
     first = episodes(RESULTS)[0]
     assert first.environment == "colours"
     assert first.agent == {"model": "tiny", "temperature": 0.5}
 
 
-def test_metrics_of_a_result_are_the_parts_of_its_reward() -> None:
+def test_metrics_are_reward_parts() -> None:
     first = episodes(RESULTS)[0]
     assert first.reward == 1.0
     assert first.rewards == {
@@ -60,9 +60,9 @@ def test_metrics_of_a_result_are_the_parts_of_its_reward() -> None:
     }
 
 
-def test_metrics_that_stand_among_the_other_fields_are_found_by_the_run(tmp_path: Path) -> None:
+def test_metrics_of_early_versions_are_listed_by_the_run(tmp_path: Path) -> None:
     line = {"completion": "blue", "prompt": "sky?", "reward": 1, "correct": 1, "total_ms": 7.0}
-    path = written(tmp_path, line, name="results.jsonl")
+    path = write_lines(tmp_path, line, name="results.jsonl")
     (tmp_path / "metadata.json").write_text('{"avg_metrics": {"correct": 0.5}}')
     assert episodes(path)[0].rewards == {"correct": 1.0}
 
@@ -72,9 +72,9 @@ def test_results_of_one_example_are_one_group() -> None:
     assert sky.group_id == again.group_id != story.group_id
 
 
-def test_the_same_place_in_another_data_set_is_another_group(tmp_path: Path) -> None:
+def test_the_same_index_with_other_arguments_is_another_group(tmp_path: Path) -> None:
     line = {"example_id": 0, "prompt": "?", "completion": "!", "reward": 1}
-    path = written(tmp_path, line, name="results.jsonl")
+    path = write_lines(tmp_path, line, name="results.jsonl")
     groups = set()
     for seed in (1, 2):
         run = {"env_id": "e", "env_args": {"seed": seed}}
@@ -83,7 +83,7 @@ def test_the_same_place_in_another_data_set_is_another_group(tmp_path: Path) -> 
     assert len(groups) == 2
 
 
-def test_a_result_with_an_error_is_broken_although_it_says_zero() -> None:
+def test_a_result_with_an_error_is_broken() -> None:
     saved = list(lines(RESULTS))[3]
     assert saved["reward"] == 0.0
     broken = episodes(RESULTS)[3]
@@ -97,24 +97,24 @@ def test_a_result_with_an_error_is_broken_although_it_says_zero() -> None:
 
 def test_an_error_may_also_be_a_string(tmp_path: Path) -> None:
     line = {"prompt": "?", "completion": None, "reward": 0.0, "error": "ToolError('no such tool')"}
-    error = episodes(written(tmp_path, line, name="results.jsonl"))[0].error
+    error = episodes(write_lines(tmp_path, line, name="results.jsonl"))[0].error
     assert error == Fault(
         kind="ToolError", where="environment", message="ToolError('no such tool')"
     )
 
 
-def test_a_reward_that_is_no_number_is_unscored(tmp_path: Path) -> None:
+def test_a_nan_reward_is_unscored(tmp_path: Path) -> None:
     line = {"prompt": "?", "completion": "!", "reward": float("nan")}
-    assert episodes(written(tmp_path, line, name="results.jsonl"))[0].reward is None
+    assert episodes(write_lines(tmp_path, line, name="results.jsonl"))[0].reward is None
 
 
-def test_a_reward_of_too_many_digits_and_calls_that_are_no_list_are_told(tmp_path: Path) -> None:
+def test_a_huge_reward_and_invalid_calls_are_unreadable(tmp_path: Path) -> None:
     call = {"role": "assistant", "tool_calls": 7}
     huge = {"prompt": "?", "completion": "!", "reward": 10**400}
     odd = {"prompt": [], "completion": [call], "reward": 0}
-    path = written(tmp_path, huge, odd, name="results.jsonl")
+    path = write_lines(tmp_path, huge, odd, name="results.jsonl")
     assert [str(item) for item in read_episodes(path)] == [
-        f"{path}:1: reward is a number of more digits than fit",
+        f"{path}:1: reward is too large a number",
         f"{path}:2: tool_calls is not a list",
     ]
 
@@ -137,7 +137,7 @@ def test_the_stop_condition_is_the_stop_reason(
     tmp_path: Path, condition: str, reason: StopReason, reward: float | None
 ) -> None:
     line = {"prompt": "?", "completion": "!", "reward": 0.5, "stop_condition": condition}
-    episode = episodes(written(tmp_path, line, name="results.jsonl"))[0]
+    episode = episodes(write_lines(tmp_path, line, name="results.jsonl"))[0]
     assert (episode.stop_reason, episode.reward) == (reason, reward)
     assert episode.done is (reason is StopReason.DONE)
 
@@ -151,45 +151,45 @@ def test_usage_and_time_of_a_result() -> None:
     assert first.timing.model_s == pytest.approx(0.0821, abs=1e-4)
 
 
-def test_plain_words_are_a_question_and_an_answer(tmp_path: Path) -> None:
+def test_text_completions_are_two_messages(tmp_path: Path) -> None:
     line = {"prompt": "Once upon", "completion": " a time", "reward": None}
-    episode = episodes(written(tmp_path, line, name="results.jsonl"))[0]
-    said = [(message.role, message.text) for message in episode.messages]
-    assert said == [("user", "Once upon"), ("assistant", " a time")]
+    episode = episodes(write_lines(tmp_path, line, name="results.jsonl"))[0]
+    messages = [(message.role, message.text) for message in episode.messages]
+    assert messages == [("user", "Once upon"), ("assistant", " a time")]
     assert episode.reward is None
 
 
-def test_a_key_among_the_settings_is_left_behind(tmp_path: Path) -> None:
+def test_api_keys_in_settings_are_dropped(tmp_path: Path) -> None:
     sampling = {"temperature": 1, "extra_headers": {"Authorization": "Bearer secret"}}
     (tmp_path / "metadata.json").write_text(json.dumps({"sampling_args": sampling}))
     line = {"prompt": "?", "completion": "!", "reward": 1}
-    assert episodes(written(tmp_path, line, name="results.jsonl"))[0].agent == {"temperature": 1}
+    assert episodes(write_lines(tmp_path, line, name="results.jsonl"))[0].agent == {
+        "temperature": 1
+    }
 
 
-def test_a_line_that_is_no_attempt_is_told(tmp_path: Path) -> None:
+def test_unreadable_lines_are_reported(tmp_path: Path) -> None:
     around = {"nodes": [{"parent": 0, "message": {"role": "user"}}]}
-    path = written(tmp_path, {"a": 1}, around, {"traces": []}, a_trace())
-    *told, last = read_episodes(path)
-    assert [str(item) for item in told] == [
-        f"{path}:1: it has no completion, as results have, and no nodes or traces, as traces have",
-        f"{path}:2: node 0 follows on 0, which is no node before it",
-        f"{path}:3: there is no trace in it, and no error",
-    ]
+    path = write_lines(tmp_path, {"a": 1}, around, {"traces": []}, build_trace())
+    *unreadable, last = read_episodes(path)
+    assert [item.line for item in unreadable if isinstance(item, UnreadableRecord)] == [1, 2, 3]
     assert isinstance(last, Episode)
 
 
-def test_a_damaged_description_of_the_run_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
-    path = written(tmp_path, {"prompt": "?", "completion": "!", "reward": 1}, name="results.jsonl")
+def test_damaged_metadata_is_reported_and_results_are_read(tmp_path: Path) -> None:
+    path = write_lines(
+        tmp_path, {"prompt": "?", "completion": "!", "reward": 1}, name="results.jsonl"
+    )
     (tmp_path / "metadata.json").write_text("{")
-    told, episode = read_episodes(path)
-    assert isinstance(told, UnreadableRecord) and told.path.name == "metadata.json"
+    record, episode = read_episodes(path)
+    assert isinstance(record, UnreadableRecord) and record.path.name == "metadata.json"
     assert isinstance(episode, Episode) and episode.environment == "verifiers"
 
 
-def test_a_folder_is_searched_for_what_verifiers_wrote(tmp_path: Path) -> None:
+def test_results_and_traces_are_found_in_folders(tmp_path: Path) -> None:
     assert find_files(RESULTS) == [RESULTS]
     assert find_files(FILES) == sorted([EARLY, RESULTS, TRACES])
     assert unread_files(FILES) == []
     (tmp_path / "eval.log").touch()
-    with pytest.raises(RunError, match=r"There is no results\.jsonl or traces\.jsonl in .*vf-eval"):
+    with pytest.raises(RunError, match=r"vf-eval"):
         find_files(tmp_path)

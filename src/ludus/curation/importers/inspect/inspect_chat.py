@@ -1,8 +1,7 @@
-"""Messages of an Inspect AI log in the form that chat APIs take.
+"""Convert the messages of an Inspect AI log to chat messages.
 
-Long texts and pictures are stored apart from where they were said, under a name; reasoning stands
-among the parts of a message; a tool's error stands beside its empty answer, and why a call could
-not be read beside its empty arguments.
+Long texts and images are stored as attachments; reasoning is a content part; the error of a tool is
+next to its empty result, and the parse error of a call next to its empty arguments.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def to_chat_messages(values: Any, attachments: JsonObject) -> list[JsonObject]:
 
 
 def resolve_attachments(value: Any, attachments: JsonObject) -> Any:
-    """The value with every stored text back in its place."""
+    """Replace all references to attachments in a value by their contents."""
     if isinstance(value, str) and value.startswith(_ATTACHMENT_PREFIX):
         return attachments.get(value.removeprefix(_ATTACHMENT_PREFIX), value)
     if isinstance(value, list):
@@ -37,46 +36,46 @@ def resolve_attachments(value: Any, attachments: JsonObject) -> Any:
 
 
 def _convert_message(value: JsonObject) -> JsonObject:
-    """What is Inspect's own (ids, sources, notes) is left behind."""
-    content, thought = value.get("content"), value.get("reasoning")
+    """Convert a message, without Inspect's ids, sources and notes."""
+    content, reasoning = value.get("content"), value.get("reasoning")
     if isinstance(content, list):
-        thought = "\n\n".join(_reasoning_texts(content)) or thought
+        reasoning = "\n\n".join(_reasoning_texts(content)) or reasoning
         content = list(_content_parts(content)) or ""
-    message = {"role": value.get("role"), "content": content, "reasoning_content": thought}
+    message = {"role": value.get("role"), "content": content, "reasoning_content": reasoning}
     if value.get("role") == "tool":
         error = value.get("error")
         if isinstance(error, dict):
-            # A tool that failed has said nothing; this is what the model was shown.
+            # A failed tool has no result; this is what the model was shown.
             message["content"] = f"Error: {error.get('message')}"
         message |= {"tool_call_id": value.get("tool_call_id"), "name": value.get("function")}
     calls = value.get("tool_calls")
-    return message | {
-        "tool_calls": list(map(_convert_call, calls)) if isinstance(calls, list) else calls
-    }
-
-
-def _convert_call(value: Any) -> Any:
-    """What Inspect could not read is kept only in its complaint, which stands for the arguments."""
-    wrong = value.get("parse_error") if isinstance(value, dict) else None
-    return {**value, "arguments": str(wrong)} if wrong else value
+    if isinstance(calls, list):
+        # Of malformed arguments, Inspect keeps only the parse error.
+        calls = [
+            {**call, "arguments": str(call["parse_error"])}
+            if isinstance(call, dict) and call.get("parse_error")
+            else call
+            for call in calls
+        ]
+    return {**message, "tool_calls": calls}
 
 
 def _reasoning_texts(parts: list[Any]) -> Iterator[str]:
     for part in parts:
         if isinstance(part, dict) and part.get("type") == "reasoning":
-            # What is redacted is a cipher; a summary is all that can be read of it.
-            words = part.get("summary" if part.get("redacted") else "reasoning")
-            if words:
-                yield str(words)
+            # Redacted reasoning is encrypted; only its summary is readable.
+            text = part.get("summary" if part.get("redacted") else "reasoning")
+            if text:
+                yield str(text)
 
 
 def _content_parts(parts: list[Any]) -> Iterator[Any]:
     for part in parts:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind == "tool_use":
-            # The provider ran a tool of its own: no call that a tool here could have answered.
-            words = [f"[{part.get('name')} {part.get('arguments')}]", part.get("result")]
-            words.append(part.get("error"))
-            yield {"type": "text", "text": "\n".join(str(word) for word in words if word)}
+            # A built-in tool of the provider, which is not among the tools of the sample.
+            call = f"[{part.get('name')} {part.get('arguments')}]"
+            texts = [call, part.get("result"), part.get("error")]
+            yield {"type": "text", "text": "\n".join(str(text) for text in texts if text)}
         elif kind not in ("reasoning", "data"):
             yield part

@@ -1,8 +1,7 @@
-"""The container of an Inspect AI log: every sample in it, with the header of the log.
+"""Read the samples of an Inspect AI log.
 
-A `.eval` file is a zip with a member for each sample, which newer versions compress with zstandard;
-no more than one sample is held at a time. A `.json` log is one document and is held whole. What a
-sample says is `ludus.curation.importers.inspect.inspect_samples`'s business.
+A `.eval` file is a zip archive with one member per sample, which newer versions compress with
+zstandard; one sample is loaded at a time. A `.json` log is a single document.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ _ZIP_MAGIC = b"PK\x03\x04"
 _ZSTD_METHOD = 93
 _SAMPLE_MEMBER = re.compile(r"samples/.+_epoch_\d+\.json", re.DOTALL)
 _SPLIT_SAMPLE_MEMBER = re.compile(r"samples/.+_epoch_\d+/sample\.json", re.DOTALL)
-# The header is written last. Until then the log's first member tells the same.
+# The header is written last. Until then, the first member has the same fields.
 _HEADER_MEMBERS = ("header.json", "_journal/start.json")
 _LOCAL_HEADER_BYTES = 30
-# What zipfile raises over bytes that make no sense; a place before the file's start is an OSError.
+# Raised by zipfile for damaged archives; a negative offset is an OSError.
 _ZIP_ERRORS = (BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError)
 
 
 def read_samples(path: Path) -> Iterator[tuple[JsonObject, JsonObject] | UnreadableRecord]:
-    """Every sample after the header of its log, whatever became of the run as a whole."""
+    """Yield the header of the log with each sample, whatever the status of the run."""
     try:
         with path.open("rb") as file:
             zipped = file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC
             file.seek(0)
-            found = None
-            for found in _read_eval_log(path, file) if zipped else _read_json_log(path, file):
-                yield found
+            sample = None
+            for sample in _read_eval_log(path, file) if zipped else _read_json_log(path, file):
+                yield sample
     except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror or error}.") from error
-    if found is None:
-        yield UnreadableRecord(path, None, "there are no samples in this log")
+        raise RunError(f"Cannot read {path}: {error.strerror or error}.") from error
+    if sample is None:
+        yield UnreadableRecord(path, None, "this log has no samples")
 
 
 def _read_json_log(
@@ -71,11 +70,11 @@ def _read_eval_log(
     try:
         archive = ZipFile(file)
     except (*_ZIP_ERRORS, ValueError) as error:
-        # The list of members stands at the end: it is missing where the writer was killed.
+        # The central directory is at the end: it is missing if the writer was killed.
         yield UnreadableRecord(path, None, f"the log is damaged or was never closed: {error}")
         return
     with archive:
-        # Of two members with one name, the later is the one that counts.
+        # Of two members with the same name, the later one is valid.
         members = {info.filename: info for info in archive.infolist()}
         first = next((members[name] for name in _HEADER_MEMBERS if name in members), None)
         try:
@@ -94,12 +93,12 @@ def _read_eval_log(
                 else:
                     yield header, sample
             elif _SPLIT_SAMPLE_MEMBER.fullmatch(name):
-                yield UnreadableRecord(path, None, f"{name}: samples stored in pieces are not read")
+                yield UnreadableRecord(path, None, f"{name}: split samples are not supported")
 
 
 def _check_header(value: object) -> JsonObject:
     if not isinstance(value, dict) or not isinstance(value.get("eval"), dict):
-        raise FormatError("this is not a log of Inspect AI: it has no header with `eval`")
+        raise FormatError("this is not an Inspect AI log: it has no header with `eval`")
     return value
 
 
@@ -117,13 +116,13 @@ def _read_member(archive: ZipFile, file: BinaryIO, info: ZipInfo) -> object:
 
 
 def _decompress_zstd(file: BinaryIO, info: ZipInfo) -> bytes:
-    """A member that zipfile cannot read before Python 3.14. It may be of several frames."""
+    """Read a zstandard member, possibly of several frames; zipfile cannot before Python 3.14."""
     try:
         zstandard = import_module("zstandard")
     except ImportError:
-        raise MissingExtra.of("curate", "Reading a log of Inspect AI (.eval)") from None
+        raise MissingExtra.of("curate", "Reading an Inspect AI log (.eval)") from None
     if info.header_offset + info.compress_size > file.seek(0, 2):
-        raise BadZipFile("it goes beyond the end of the file")
+        raise BadZipFile("it extends beyond the end of the file")
     file.seek(info.header_offset + _LOCAL_HEADER_BYTES - 4)
     name, extra = struct.unpack("<HH", file.read(4))
     file.seek(name + extra, 1)
@@ -134,5 +133,5 @@ def _decompress_zstd(file: BinaryIO, info: ZipInfo) -> bytes:
     except zstandard.ZstdError as error:
         raise BadZipFile(str(error)) from None
     if zlib.crc32(content) != info.CRC:
-        raise BadZipFile("the checksum is another")
+        raise BadZipFile("the checksum does not match")
     return content

@@ -1,6 +1,6 @@
-"""How a sample of Inspect AI ended: its score, its limit or error, its cost and its time.
+"""The outcome of an Inspect AI sample: score, stop reason, fault, usage and timing.
 
-Nothing here raises: what is missing or of another kind is as good as unsaid.
+Nothing here raises an error: fields that are missing or of another type are ignored.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from datetime import datetime
 from math import isfinite
 from typing import Any
 
+from ludus.curation.importers.base import as_object
 from ludus.data.episode import Fault, StopReason, Timing, Usage
 from ludus.data.tool_schema import JsonObject
 
@@ -35,38 +36,33 @@ _TRACEBACK_EXCEPTION = re.compile(
 )
 
 
-def as_object(value: Any) -> JsonObject:
-    """An object that may be missing."""
-    return value if isinstance(value, dict) else {}
-
-
 def parse_score(value: Any) -> float | None:
-    """A score as a number: letters as Inspect reads them. NaN is its sign for unscored.
+    """Parse a score, with the letters and words that Inspect converts; None if it is no number.
 
-    Any other word stands for no number; such a score is left out.
+    In Inspect, NaN means unscored.
     """
     if isinstance(value, str):
         word = value.strip()
         if (known := _SCORE_WORDS.get(word, _SCORE_WORDS.get(word.lower()))) is not None:
             return known
     try:
-        found = float(value)
+        number = float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return found if isfinite(found) else None
+    return number if isfinite(number) else None
 
 
 def parse_reward(sample: JsonObject) -> tuple[float | None, dict[str, float]]:
-    """The first scorer that gives one value has the say; the others are named parts.
+    """Return the reward, which is the first scorer with a single value, and all scores by name.
 
-    A scorer with several values has a part for each. Where there are only such scorers, the mean
-    of the first one's values is the reward: nothing says how they weigh.
+    If all scorers have several values, the reward is the unweighted mean of the first one's.
     """
-    values = {
-        name: as_object(score).get("value") for name, score in _scores_by_name(sample).items()
-    }
+    # The oldest logs have a single score without a name.
+    unnamed = {"score": sample["score"]} if sample.get("score") is not None else {}
+    scorers = as_object(sample.get("scores")) or unnamed
+    values = {name: as_object(score).get("value") for name, score in scorers.items()}
     parts = {name: _score_parts(name, value) for name, value in values.items()}
-    known = {name: value for found in parts.values() for name, value in found.items()}
+    known = {name: value for scores in parts.values() for name, value in scores.items()}
     for name, value in values.items():
         if not isinstance(value, dict | list):
             return known.get(name), known
@@ -75,7 +71,7 @@ def parse_reward(sample: JsonObject) -> tuple[float | None, dict[str, float]]:
 
 
 def parse_stop_reason(sample: JsonObject) -> StopReason:
-    """A limit of the sample's own, or the model's last reply; otherwise the task was through."""
+    """Return the stop reason: a limit of the sample, or the finish reason of the last reply."""
     limit = as_object(sample.get("limit")).get("type")
     if limit is not None:
         return _STOP_BY_LIMIT.get(str(limit), StopReason.DONE)
@@ -87,11 +83,11 @@ def parse_stop_reason(sample: JsonObject) -> StopReason:
 
 
 def parse_fault(sample: JsonObject, replies: list[JsonObject]) -> Fault | None:
-    """The error that ended it, or the hand that did: neither is the model's doing."""
+    """Return the error or the operator's intervention that ended the sample."""
     limit, error = as_object(sample.get("limit")), as_object(sample.get("error"))
     if not error and limit.get("type") == "operator":
-        why = str(limit.get("reason") or "An operator ended the sample.")
-        return Fault(kind="Operator", where="environment", message=why)
+        message = str(limit.get("reason") or "An operator ended the sample.")
+        return Fault(kind="Operator", where="environment", message=message)
     if not error:
         return None
     message = str(error.get("message") or "")
@@ -103,9 +99,9 @@ def parse_fault(sample: JsonObject, replies: list[JsonObject]) -> Fault | None:
 
 
 def parse_usage(by_model: JsonObject, model: str) -> Usage:
-    """What the model that was evaluated used; where it is not named, what all models used.
+    """Return the usage of the evaluated model, or of all models if it is not listed.
 
-    In Inspect the input is without what was read from the cache or written to it.
+    Inspect's input tokens do not include those read from the cache or written to it.
     """
     total = Usage()
     for counts in [by_model[model]] if model in by_model else by_model.values():
@@ -129,15 +125,9 @@ def parse_timing(
         return None
     model = sum(_number_field(event, "working_time") or 0.0 for event in replies)
     tools = sum(_number_field(event, "working_time") or 0.0 for event in calls)
-    # A tool may ask a model in its turn: that time is the model's, and is not counted twice.
+    # A tool may call a model: that time is counted as the model's only.
     left = max(0.0, (over - started).total_seconds() - model)
     return Timing(started_at=started, ended_at=over, model_s=model, environment_s=min(tools, left))
-
-
-def _scores_by_name(sample: JsonObject) -> JsonObject:
-    """By the names of their scorers. The oldest logs have a single one, without a name."""
-    single = {"score": sample["score"]} if sample.get("score") is not None else {}
-    return as_object(sample.get("scores")) or single
 
 
 def _score_parts(name: str, value: Any) -> dict[str, float]:
@@ -145,8 +135,8 @@ def _score_parts(name: str, value: Any) -> dict[str, float]:
         value = dict(enumerate(value))
     several = as_object(value)
     named = {f"{name}/{key}": item for key, item in several.items()} if several else {name: value}
-    found = {key: parse_score(item) for key, item in named.items()}
-    return {key: item for key, item in found.items() if item is not None}
+    scores = {key: parse_score(item) for key, item in named.items()}
+    return {key: score for key, score in scores.items() if score is not None}
 
 
 def _int_field(counts: Any, name: str) -> int:

@@ -1,8 +1,7 @@
-"""Logs of Inspect AI: every sample, in every epoch, is an attempt.
+"""Import logs of Inspect AI: every sample of every epoch is an attempt.
 
-The reward is what the first scorer says that gives one number; letters stand for numbers as they
-do in Inspect. What all scorers say is kept as the named parts. A sample that broke, ran out of time
-or was declared invalid is unscored, although Inspect may have scored it as it stood.
+The reward is that of the first scorer with a single value; the scores of all scorers are kept by
+name. A sample that broke, timed out or was invalidated is unscored, even if Inspect scored it.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ludus.curation.importers.base import FormatError, UnreadableRecord, first_error
+from ludus.curation.importers.base import FormatError, UnreadableRecord, as_object, first_error
 from ludus.curation.importers.chat_messages import parse_messages, parse_tools
 from ludus.curation.importers.episode_builder import build_episode
 from ludus.curation.importers.inspect.inspect_chat import resolve_attachments, to_chat_messages
 from ludus.curation.importers.inspect.inspect_log import read_samples
 from ludus.curation.importers.inspect.inspect_outcome import (
-    as_object,
     parse_fault,
     parse_reward,
     parse_stop_reason,
@@ -31,9 +29,9 @@ from ludus.data.episode import Episode, StopReason
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
-# Beside its logs Inspect writes other JSON, which does not begin with a date.
+# The names of logs begin with a date, unlike those of other JSON files that Inspect writes.
 _JSON_LOG = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}[:-]\d{2}[:-]\d{2}.*\.json")
-# Headers and bodies of one's own may hold a key: only these are taken over.
+# Only these: other settings, such as custom headers, may contain API keys.
 _SAMPLING_FIELDS = frozenset(
     {"temperature", "top_p", "top_k", "max_tokens", "seed", "stop_seqs", "frequency_penalty"}
     | {"presence_penalty", "reasoning_effort", "reasoning_tokens"}
@@ -41,31 +39,30 @@ _SAMPLING_FIELDS = frozenset(
 
 
 def find_files(path: Path) -> list[Path]:
-    """The log that is named, or every log in a folder and the folders in it."""
+    """Return the log itself, or all logs below a folder."""
     if not path.is_dir():
         return [path]
-    found = sorted(file for file in path.rglob("*") if _is_log(file) and file.is_file())
-    if not found:
+    files = sorted(file for file in path.rglob("*") if _is_log(file) and file.is_file())
+    if not files:
         raise RunError(
-            f"There is no log of Inspect AI in {path}: no .eval, and no .json whose name begins "
-            "with a date. Name the folder that `inspect eval` wrote to, or the log itself."
+            f"There is no Inspect AI log in {path}: no .eval, and no .json whose name begins with "
+            "a date. Name the log folder of `inspect eval`, or the log itself."
         )
-    return found
+    return files
 
 
 def unread_files(path: Path) -> list[Path]:
-    """The files of a folder that are not read."""
     if not path.is_dir():
         return []
     return sorted(file for file in path.rglob("*") if file.is_file() and not _is_log(file))
 
 
 def read_episodes(path: Path) -> Iterator[Episode | UnreadableRecord]:
-    for found in read_samples(path):
-        if isinstance(found, UnreadableRecord):
-            yield found
+    for record in read_samples(path):
+        if isinstance(record, UnreadableRecord):
+            yield record
             continue
-        header, sample = found
+        header, sample = record
         try:
             yield _parse_episode(header, sample)
         except ValidationError as error:
@@ -83,29 +80,34 @@ def _describe_sample(sample: JsonObject) -> str:
 
 
 def _parse_episode(header: JsonObject, sample: JsonObject) -> Episode:
-    run, kept = as_object(header.get("eval")), as_object(sample.get("attachments"))
+    run, attachments = as_object(header.get("eval")), as_object(sample.get("attachments"))
     model = str(run.get("model") or "")
     replies = _filter_events(sample, "model")
-    # A grader is a model too; its calls are not the player's.
-    own = [event for event in replies if event.get("model") == model] or replies
+    # Without the replies of grader models.
+    own_replies = [event for event in replies if event.get("model") == model] or replies
     reason, error = parse_stop_reason(sample), parse_fault(sample, replies)
     reward, parts = parse_reward(sample)
     broken = reason.is_fault or bool(sample.get("invalidation"))
     return build_episode(
         episode_id=str(sample.get("uuid") or ""),
         environment=str(run.get("task_registry_name") or run.get("task") or "inspect"),
-        task=_task_fields(sample, kept),
-        group=_group_key(sample, kept),
+        # Without the input, which is in the messages.
+        task={
+            name: resolve_attachments(sample[name], attachments)
+            for name in ("id", "target", "choices", "metadata")
+            if sample.get(name) not in (None, {})
+        },
+        group=_group_key(sample, attachments),
         agent=_agent_fields(model, as_object(as_object(header.get("plan")).get("config"))),
-        messages=parse_messages(to_chat_messages(sample.get("messages"), kept)),
-        tools=parse_tools(_offered_tools(own, kept)),
+        messages=parse_messages(to_chat_messages(sample.get("messages"), attachments)),
+        tools=parse_tools(_offered_tools(own_replies, attachments)),
         reward=None if broken else reward,
         rewards=parts,
         done=reason is StopReason.DONE,
         stop_reason=reason,
         error=error,
         usage=parse_usage(as_object(sample.get("model_usage")), model),
-        timing=parse_timing(sample, own, _filter_events(sample, "tool")),
+        timing=parse_timing(sample, own_replies, _filter_events(sample, "tool")),
     )
 
 
@@ -118,40 +120,32 @@ def _filter_events(sample: JsonObject, kind: str) -> list[JsonObject]:
     ]
 
 
-def _task_fields(sample: JsonObject, attachments: JsonObject) -> JsonObject:
-    """What was to be done, and by what it is judged. The question itself is in the messages."""
-    named = ("id", "target", "choices", "metadata")
-    task = {name: sample.get(name) for name in named if sample.get(name) not in (None, {})}
-    return {name: resolve_attachments(value, attachments) for name, value in task.items()}
-
-
 def _group_key(sample: JsonObject, attachments: JsonObject) -> Any:
-    """The id is often no more than a place in a data set, so the question is asked for as well."""
-    asked = sample.get("input")
-    if isinstance(asked, list):
-        # Without the ids of the messages, which are new in every run.
-        said = parse_messages(to_chat_messages(asked, attachments), "input")
-        asked = [message.model_dump(mode="json") for message in said]
-    return {"id": sample.get("id"), "input": asked, "target": sample.get("target")}
+    """Return id and input: the id is often only an index in a data set."""
+    prompt = sample.get("input")
+    if isinstance(prompt, list):
+        # Without the ids of messages, which are new in every run.
+        messages = parse_messages(to_chat_messages(prompt, attachments), "input")
+        prompt = [message.model_dump(mode="json") for message in messages]
+    return {"id": sample.get("id"), "input": prompt, "target": sample.get("target")}
 
 
 def _agent_fields(model: str, config: JsonObject) -> JsonObject:
     provider, _, name = model.partition("/") if "/" in model else ("", "", model)
-    told = {"provider": provider or None, "model": name or None}
-    told |= {key: value for key, value in config.items() if key in _SAMPLING_FIELDS}
-    return {key: value for key, value in told.items() if value is not None}
+    settings = {"provider": provider or None, "model": name or None}
+    settings |= {key: value for key, value in config.items() if key in _SAMPLING_FIELDS}
+    return {key: value for key, value in settings.items() if value is not None}
 
 
 def _offered_tools(replies: list[JsonObject], attachments: JsonObject) -> list[Any]:
-    """Every tool that the model was offered in any of its turns, as it was offered first."""
+    """Return all tools that were offered in any turn, as they were offered first."""
     tools: dict[str, Any] = {}
     for event in replies:
         offered = event.get("tools")
         for tool in offered if isinstance(offered, list) else []:
             name = str(as_object(tool).get("name"))
             if name not in tools:
-                told = ("name", "description", "parameters")
-                tools[name] = resolve_attachments(
-                    {key: as_object(tool).get(key) for key in told}, attachments
-                )
+                keys = ("name", "description", "parameters")
+                definition = {key: as_object(tool).get(key) for key in keys}
+                tools[name] = resolve_attachments(definition, attachments)
     return list(tools.values())

@@ -1,14 +1,14 @@
-"""How a rollout of NeMo Gym ended: its reward and its parts, or why it has none.
+"""The outcome of a NeMo Gym rollout: reward, stop reason, fault and usage.
 
-Gym writes a reward of 0 also where the infrastructure failed. It says that in other fields, and
-different agents in different ones.
+Gym also writes a reward of 0 if the infrastructure failed. The failure is in other fields, which
+differ between agents.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ludus.curation.importers.base import parse_number, require_object
+from ludus.curation.importers.base import as_object, parse_number, require_object
 from ludus.curation.importers.chat_messages import dump_json
 from ludus.data.episode import Fault, StopReason, Usage
 from ludus.data.tool_schema import JsonObject
@@ -25,17 +25,17 @@ _MODEL_STAGES = ("agent", "model")
 
 
 def parse_reward(line: JsonObject) -> float | None:
-    """None where Gym leaves the attempt out of scores and training."""
+    """Return the reward; None if Gym masks the attempt out of scores and training."""
     reward = parse_number(line.get("reward"), "reward")
     return None if _is_masked(line) else reward
 
 
 def parse_reward_components(line: JsonObject) -> dict[str, float]:
-    """The parts of the reward: those that are said to be, and numbers that are called a reward."""
+    """Return the `reward_components`, and numbers whose name ends with `_reward`."""
     named = {key: value for key, value in line.items() if is_reward_component(key, value)}
     parts = {**named, **require_object(line.get("reward_components") or {}, "reward_components")}
-    read = {key: parse_number(value, key) for key, value in parts.items()}
-    return {key: value for key, value in read.items() if value is not None}
+    rewards = {key: parse_number(value, key) for key, value in parts.items()}
+    return {key: value for key, value in rewards.items() if value is not None}
 
 
 def is_reward_component(name: str, value: Any) -> bool:
@@ -43,33 +43,34 @@ def is_reward_component(name: str, value: Any) -> bool:
 
 
 def parse_fault(line: JsonObject, response: JsonObject) -> Fault | None:
-    """What broke it, if anything but the model did.
+    """Return the fault that ended the rollout, if there is one.
 
-    A line with an error and a reward was measured all the same; one with an error and a reward of
-    0 may well not have been, and then it is nobody's score.
+    A line with an error and a reward other than 0 was scored nevertheless; one with an error and a
+    reward of 0 probably was not.
     """
-    failed, reason = line.get("_ng_failure_class"), _failure_reason(line)
-    where = line.get("_ng_failure_stage", line.get("error_stage"))
-    by_model = where in _MODEL_STAGES
-    if failed:
-        return _build_fault(failed, reason or failed, by_model=by_model)
-    wrong = response.get("error")
-    if wrong or response.get("status") in ("failed", "cancelled"):
-        code = wrong.get("code") if isinstance(wrong, dict) else None
-        said = wrong.get("message") if isinstance(wrong, dict) else wrong
+    failure_class = line.get("_ng_failure_class")
+    reason = next((line[name] for name in _REASON_FIELDS if line.get(name)), None)
+    stage = line.get("_ng_failure_stage", line.get("error_stage"))
+    by_model = stage in _MODEL_STAGES
+    if failure_class:
+        return _build_fault(failure_class, reason or failure_class, by_model=by_model)
+    error = response.get("error")
+    if error or response.get("status") in ("failed", "cancelled"):
+        code = error.get("code") if isinstance(error, dict) else None
+        message = error.get("message") if isinstance(error, dict) else error
         status = response.get("status") or "failed"
-        return _build_fault(code or status, said or reason or status, by_model=True)
+        return _build_fault(code or status, message or reason or status, by_model=True)
     kind = line.get("failure_kind") or line.get("error_class")
     if _is_masked(line) and (kind or reason):
         return _build_fault(kind or "masked", reason or kind, by_model=by_model)
-    unmeasured = line.get("error") or line.get("infrastructure_error")
-    if unmeasured and not line.get("reward"):
-        return _build_fault(kind or "error", unmeasured, by_model=by_model)
+    unscored = line.get("error") or line.get("infrastructure_error")
+    if unscored and not line.get("reward"):
+        return _build_fault(kind or "error", unscored, by_model=by_model)
     return None
 
 
 def parse_stop(line: JsonObject, response: JsonObject) -> tuple[StopReason, bool]:
-    """Why it ended, and whether the environment ended it."""
+    """Return the stop reason, and whether the environment ended the episode."""
     details = response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, dict) else None
     if reason == "content_filter" or _is_refusal(response.get("output")):
@@ -82,25 +83,21 @@ def parse_stop(line: JsonObject, response: JsonObject) -> tuple[StopReason, bool
 
 
 def parse_usage(value: Any) -> Usage:
-    usage = value if isinstance(value, dict) else {}
-    read, written = usage.get("input_tokens_details"), usage.get("output_tokens_details")
+    usage = as_object(value)
+    inputs = usage.get("input_tokens_details") or {}
+    outputs = usage.get("output_tokens_details") or {}
     return Usage(
         prompt_tokens=usage.get("input_tokens") or 0,
         completion_tokens=usage.get("output_tokens") or 0,
-        cached_tokens=(read or {}).get("cached_tokens") or 0,
-        reasoning_tokens=(written or {}).get("reasoning_tokens") or 0,
+        cached_tokens=inputs.get("cached_tokens") or 0,
+        reasoning_tokens=outputs.get("reasoning_tokens") or 0,
     )
 
 
 def _is_masked(line: JsonObject) -> bool:
-    """Some agents say it one level down."""
-    config = line.get("instance_config")
-    nested = config.get("mask_sample") if isinstance(config, dict) else None
+    """Whether the attempt is masked; some agents write that into `instance_config`."""
+    nested = as_object(line.get("instance_config")).get("mask_sample")
     return bool(line.get("mask_sample") or nested)
-
-
-def _failure_reason(line: JsonObject) -> Any:
-    return next((line[name] for name in _REASON_FIELDS if line.get(name)), None)
 
 
 def _build_fault(kind: Any, message: Any, *, by_model: bool) -> Fault:
@@ -109,7 +106,7 @@ def _build_fault(kind: Any, message: Any, *, by_model: bool) -> Fault:
 
 
 def _is_refusal(output: Any) -> bool:
-    """Whether the last thing that was said is a refusal."""
+    """Whether the last item is a refusal."""
     last = output[-1] if isinstance(output, list) and output else None
     parts = last.get("content") if isinstance(last, dict) else None
     return isinstance(parts, list) and any(

@@ -1,8 +1,7 @@
-"""Rollouts of NVIDIA's NeMo Gym: what its rollout collection writes, one line an attempt.
+"""Import rollouts of NVIDIA's NeMo Gym, with one attempt per line.
 
-A line has the request (`responses_create_params`), the reply (`response`), the reward, and beside
-them the task's own fields and whatever the verifier added. Gym writes a reward of 0 also where the
-infrastructure failed, and says so in other fields: here such an attempt has no reward.
+A line has the request (`responses_create_params`), the reply (`response`), the reward, and next to
+them the fields of the task and those that the verifier added.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
 TASK_INDEX_KEY = "_ng_task_index"
-# What stands in a line and is not the task's.
+# Fields of a line that do not belong to the task.
 _RESERVED_FIELDS = frozenset(
     {
         *("responses_create_params", "response", "output", "trajectory", round_trip.KEY),
@@ -45,7 +44,7 @@ _RESERVED_FIELDS = frozenset(
         *("error", "error_message", "error_class", "error_stage"),
     }
 )
-# What a request says of the task, and not of the model's sampling.
+# Fields of a request that describe the task, not the sampling.
 _REQUEST_FIELDS = ("input", "instructions", "tools", "tool_choice", "text", "prompt", "metadata")
 _PROMPT_FIELDS = frozenset({"input", "tools", "instructions", "model"})
 _TASK_ID_FIELDS = (
@@ -66,26 +65,27 @@ def read_episodes(path: Path) -> Iterator[Episode | UnreadableRecord]:
 
 
 def find_files(path: Path) -> list[Path]:
-    """The files of rollouts: the one that is named, or all in a folder, with their failures.
+    """Return the file itself, or all files of a folder with rollouts or failures.
 
-    Gym leaves inputs, metrics and verdicts beside them, also as JSONL. What is a rollout is seen
-    from the first lines of a file.
+    Gym writes inputs, metrics and verdicts into the same folder, also as JSONL. Rollouts are
+    recognized by the first lines of a file.
     """
     if not path.is_dir():
         return [path]
-    found = [file for file in _files_in(path) if _has_rollouts(file)]
-    if not found:
+    files = [file for file in _files_in(path) if _has_rollouts(file)]
+    if not files:
         raise RunError(
-            f"There are no rollouts of NeMo Gym in {path}: no .jsonl file in it has a line with "
-            "`response`. Name the file that its rollout collection wrote."
+            f"There are no rollouts of NeMo Gym in {path}: no .jsonl file has a line with "
+            "`response`. Name the output file of the rollout collection."
         )
-    return found
+    return files
 
 
 def unread_files(path: Path) -> list[Path]:
-    """The files of a folder that are left alone."""
-    rollouts = set(find_files(path)) if path.is_dir() else set()
-    return [file for file in _files_in(path) if file not in rollouts] if path.is_dir() else []
+    if not path.is_dir():
+        return []
+    rollouts = set(find_files(path))
+    return [file for file in _files_in(path) if file not in rollouts]
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -109,9 +109,9 @@ def _is_rollout(line: JsonObject) -> bool:
 
 
 def _task_fields(path: Path) -> frozenset[str] | None:
-    """The names of the task's own fields, where the inputs of the collection lie beside it.
+    """Return the names of the task's fields, if the inputs of the collection are next to it.
 
-    The line alone does not tell the task's fields from those that the verifier has added.
+    A line alone does not tell the fields of the task from those that the verifier added.
     """
     stem = path.stem.removesuffix("_failures")
     inputs = path.with_name(f"{stem}_materialized_inputs.jsonl")
@@ -128,9 +128,12 @@ def _task_fields(path: Path) -> frozenset[str] | None:
 
 def _parse_episode(line: JsonObject, fields: frozenset[str] | None) -> Episode:
     if not _is_rollout(line):
-        raise FormatError("there is no `response` in it: this is no rollout")
+        raise FormatError("it has no `response`, so it is not a rollout")
     params = require_object(line.get("responses_create_params") or {}, "responses_create_params")
-    response = _get_response(line)
+    response = line.get("response") or line.get("_ng_failure_partial_response")
+    if response is None:
+        response = {"output": line.get("output")}
+    response = require_object(response, "response")
     agent_ref = line.get("agent_ref")
     name = agent_ref.get("name") if isinstance(agent_ref, dict) else agent_ref
     stop_reason, done = parse_stop(line, response)
@@ -152,7 +155,7 @@ def _parse_episode(line: JsonObject, fields: frozenset[str] | None) -> Episode:
 
 
 def _extract_task(line: JsonObject, fields: frozenset[str] | None) -> JsonObject:
-    """What is left of a line; only the task's `fields` where they are known."""
+    """Return the fields of the task: those in `fields`, or all that are not known to be others."""
     return {
         name: value
         for name, value in line.items()
@@ -165,52 +168,45 @@ def _extract_task(line: JsonObject, fields: frozenset[str] | None) -> JsonObject
 
 
 def is_task_field(name: str) -> bool:
-    """Whether a field of a task can stand in a line under this name."""
+    """Whether a line can have a field of the task under this name."""
     return name not in _RESERVED_FIELDS and not name.startswith(("_ng_", "ng_"))
 
 
-def _get_response(line: JsonObject) -> JsonObject:
-    found = line.get("response") or line.get("_ng_failure_partial_response")
-    if found is None:
-        return {"output": line.get("output")}
-    return require_object(found, "response")
-
-
 def _parse_conversation(params: JsonObject, response: JsonObject) -> tuple[Message, ...]:
-    given = parse_items(params.get("input"), "input")
+    prompt = parse_items(params.get("input"), "input")
     output = response.get("output")
     if output is None and isinstance(response.get("output_text"), str):
         output = [{"role": "assistant", "content": response["output_text"]}]
-    # Some environments keep what they showed first apart from what followed.
-    given += parse_items(response.get("seed_obs"), "seed_obs")
-    parts = [given, *iter_new_items(given, output)]
-    said = [message for part in parts for message in to_chat_messages(part)]
+    # Some environments store the first observation separately.
+    prompt += parse_items(response.get("seed_obs"), "seed_obs")
+    parts = [prompt, *iter_new_items(prompt, output)]
+    messages = [message for part in parts for message in to_chat_messages(part)]
     if params.get("instructions"):
-        said.insert(0, {"role": "system", "content": params["instructions"]})
-    return parse_messages(said)
+        messages.insert(0, {"role": "system", "content": params["instructions"]})
+    return parse_messages(messages)
 
 
 def _group_key(line: JsonObject, params: JsonObject, response: JsonObject) -> Any:
-    """What attempts at the same task have in common.
+    """Return what attempts at the same task have in common.
 
-    The number of the task alone is not enough: files of different data sets share numbers. The
-    request alone is not enough where the environment writes the prompt only when it is played.
+    The index of the task alone is not enough, because data sets share indices. The request alone is
+    not enough either, because some environments write the prompt at reset.
     """
     request = {name: params[name] for name in _REQUEST_FIELDS if params.get(name)}
-    if isinstance(request.get("metadata"), dict):  # Each repetition has its own seed in there.
+    if isinstance(request.get("metadata"), dict):  # It has the seed of each repetition.
         request["metadata"] = {k: v for k, v in request["metadata"].items() if k != "extra_body"}
-    asked = parse_items(params.get("input"), "input")
-    names: JsonObject = {}
-    if not any(item.get("role") == "user" for item in asked):
-        names = {name: line[name] for name in _TASK_ID_FIELDS if name in line}
-        names["group_id"] = response.get("group_id")
-    return [line.get(TASK_INDEX_KEY), request, names]
+    prompt = parse_items(params.get("input"), "input")
+    task_ids: JsonObject = {}
+    if not any(item.get("role") == "user" for item in prompt):
+        task_ids = {name: line[name] for name in _TASK_ID_FIELDS if name in line}
+        task_ids["group_id"] = response.get("group_id")
+    return [line.get(TASK_INDEX_KEY), request, task_ids]
 
 
 def _agent_fields(params: JsonObject, response: JsonObject, agent_ref: Any) -> JsonObject:
-    """Who played, and with which settings; those that are not set are left out."""
-    said = {key: value for key, value in params.items() if key not in _PROMPT_FIELDS}
-    said["max_tokens"] = said.pop("max_output_tokens", None)
-    said["model"] = response.get("model") or params.get("model") or None
-    said["agent_ref"] = agent_ref
-    return {key: value for key, value in said.items() if value is not None}
+    """Return model, agent and sampling settings, without those that are not set."""
+    settings = {key: value for key, value in params.items() if key not in _PROMPT_FIELDS}
+    settings["max_tokens"] = settings.pop("max_output_tokens", None)
+    settings["model"] = response.get("model") or params.get("model") or None
+    settings["agent_ref"] = agent_ref
+    return {key: value for key, value in settings.items() if value is not None}

@@ -1,7 +1,7 @@
-"""How an attempt of verifiers ended, what it cost and when it was played.
+"""The outcome of a verifiers rollout: stop reason, fault, usage, timing and agent.
 
-Its two forms, saved results and traces, name the same things differently; both are read here, and
-nothing here raises: what is missing or of another kind is as good as unsaid.
+Saved results and traces have different names for the same fields; both are handled here. Nothing
+here raises an error: fields that are missing or of another type are ignored.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from math import isfinite
 from typing import Any
 
+from ludus.curation.importers.base import as_object
 from ludus.data.episode import Fault, StopReason, Timing, Usage
 from ludus.data.tool_schema import JsonObject
 
@@ -25,20 +26,15 @@ _STOP_BY_CONDITION = {
     "compaction_failed": StopReason.MAX_TOKENS,
     "timeout_reached": StopReason.DEADLINE,
 }
-# Headers and bodies of one's own may hold a key: only these are taken over.
+# Only these: other settings, such as custom headers, may contain API keys.
 _SAMPLING_FIELDS = frozenset(
     {"temperature", "top_p", "top_k", "min_p", "max_tokens", "reasoning_effort", "seed"}
     | {"max_completion_tokens", "frequency_penalty", "presence_penalty", "repetition_penalty"}
 )
 
 
-def as_object(value: Any) -> JsonObject:
-    """An object that may be missing."""
-    return value if isinstance(value, dict) else {}
-
-
 def finite_number(value: Any) -> float | None:
-    """A finite number, or None."""
+    """Return a finite number; None for anything else."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     try:
@@ -48,15 +44,15 @@ def finite_number(value: Any) -> float | None:
 
 
 def finite_numbers(values: JsonObject) -> dict[str, float]:
-    """The numbers among named values: metrics may also be null or words."""
-    found = {name: finite_number(value) for name, value in values.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    """Return the finite numbers among named values: metrics may also be null or text."""
+    numbers = {name: finite_number(value) for name, value in values.items()}
+    return {name: number for name, number in numbers.items() if number is not None}
 
 
 def parse_stop_reason(condition: Any, *, truncated: bool, timed_out: bool = False) -> StopReason:
-    """`condition` is the name of the rule that stopped it; an environment may have its own.
+    """Convert the name of the stop condition; environments may define their own.
 
-    A model that stops calling tools ends the attempt by the rules, as an answer does.
+    A model that stops calling tools ends the rollout regularly.
     """
     name = str(condition or "")
     if timed_out or name.endswith("_timeout"):
@@ -65,13 +61,13 @@ def parse_stop_reason(condition: Any, *, truncated: bool, timed_out: bool = Fals
 
 
 def build_fault(kind: str, message: str) -> Fault:
-    """An error, on the side that its kind tells: those of the model's provider are few."""
+    """Build a fault. The kind tells whether it is an error of the model's provider."""
     model = any(word in kind for word in ("Model", "Provider", "Interception", "Tunnel"))
     return Fault(kind=kind, where="model" if model else "environment", message=message)
 
 
 def sum_usage(counts: Iterable[JsonObject]) -> Usage:
-    """The sum of what was counted. Prompt tokens are without those from the cache in a trace."""
+    """Sum up token counts. Traces count prompt tokens without cached ones."""
     total = Usage()
     for count in counts:
         cached = _int_field(count, "cached_input_tokens")
@@ -88,28 +84,31 @@ def sum_usage(counts: Iterable[JsonObject]) -> Usage:
 def build_timing(
     start: Any, end: Any, *, model: Any = None, environment: Any = None
 ) -> Timing | None:
-    """From seconds since 1970; None where they are not known."""
-    started, over = finite_number(start), finite_number(end)
-    if started is None or over is None:
+    """Build the timing from Unix times; None if they are unknown."""
+    start_s, end_s = finite_number(start), finite_number(end)
+    if start_s is None or end_s is None:
         return None
     try:
-        moments = datetime.fromtimestamp(started, UTC), datetime.fromtimestamp(over, UTC)
+        started_at = datetime.fromtimestamp(start_s, UTC)
+        ended_at = datetime.fromtimestamp(end_s, UTC)
     except (OverflowError, OSError, ValueError):
         return None
     return Timing(
-        started_at=moments[0],
-        ended_at=moments[1],
+        started_at=started_at,
+        ended_at=ended_at,
         model_s=finite_number(model) or 0.0,
         environment_s=finite_number(environment) or 0.0,
     )
 
 
 def agent_fields(model: Any, sampling: Any, **more: Any) -> JsonObject:
-    """The model and how it was sampled."""
-    told = {"model": model, **more}
-    told |= {name: value for name, value in as_object(sampling).items() if name in _SAMPLING_FIELDS}
-    return {name: value for name, value in told.items() if value is not None}
+    """Return model and sampling settings, without those that are not set."""
+    settings = {"model": model, **more}
+    settings |= {
+        name: value for name, value in as_object(sampling).items() if name in _SAMPLING_FIELDS
+    }
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _int_field(counts: JsonObject, *names: str) -> int:
-    return int(next((found for name in names if (found := finite_number(counts.get(name)))), 0))
+    return int(next((count for name in names if (count := finite_number(counts.get(name)))), 0))

@@ -1,8 +1,8 @@
-"""What verifiers of Prime Intellect writes: `results.jsonl`, and since 0.2 `traces.jsonl`.
+"""Import `results.jsonl` and, since version 0.2, `traces.jsonl` of Prime Intellect's verifiers.
 
-A line of results is an attempt: prompt, completion, reward, and the metrics both together and one
-by one; the run is described in `metadata.json` beside it. A broken attempt has a reward of 0 there,
-and here none. Traces are `verifiers_trace`'s business. What a line is, is seen from the line.
+A line of results is a rollout with prompt, completion, reward and metrics; `metadata.json` next to
+it describes the run. Broken rollouts have a reward of 0 there, and none here. Whether a line is a
+result or a trace is decided by its fields; traces are parsed by `verifiers_trace`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,18 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ludus.curation.importers.base import FormatError, UnreadableRecord, parse_number, read_jsonl
+from ludus.curation.importers.base import (
+    FormatError,
+    UnreadableRecord,
+    as_object,
+    parse_number,
+    read_jsonl,
+)
 from ludus.curation.importers.chat_messages import parse_messages, parse_tools
 from ludus.curation.importers.episode_builder import build_episode
 from ludus.curation.importers.verifiers import verifiers_trace
 from ludus.curation.importers.verifiers.verifiers_outcome import (
     agent_fields,
-    as_object,
     build_fault,
     build_timing,
     finite_number,
@@ -38,26 +43,25 @@ _TASK_FIELDS = ("example_id", "task", "answer", "info")
 
 
 def find_files(path: Path) -> list[Path]:
-    """The file that is named, or every result and trace in a folder and the folders in it."""
+    """Return the file itself, or all results and traces below a folder."""
     if not path.is_dir():
         return [path]
-    found = sorted(file for name in _RESULT_FILES for file in path.rglob(name) if file.is_file())
-    if not found:
+    files = sorted(file for name in _RESULT_FILES for file in path.rglob(name) if file.is_file())
+    if not files:
         raise RunError(
-            f"There is no {' or '.join(_RESULT_FILES)} in {path}. Name the folder that `vf-eval` wrote "
-            "to, or the file itself."
+            f"There is no {' or '.join(_RESULT_FILES)} in {path}. Name the output folder of "
+            "`vf-eval`, or the file itself."
         )
-    return found
+    return files
 
 
 def unread_files(path: Path) -> list[Path]:
-    """The files of a folder that are not read: logs, settings, what an attempt left behind."""
     if not path.is_dir():
         return []
     results = find_files(path)
-    read_too = {file.parent / name for file in results for name in _METADATA_FILES}
-    left = (file for file in path.rglob("*") if file.is_file())
-    return sorted(set(left) - read_too - set(results))
+    metadata = {file.parent / name for file in results for name in _METADATA_FILES}
+    files = {file for file in path.rglob("*") if file.is_file()}
+    return sorted(files - metadata - set(results))
 
 
 def read_episodes(path: Path) -> Iterator[Episode | UnreadableRecord]:
@@ -65,22 +69,18 @@ def read_episodes(path: Path) -> Iterator[Episode | UnreadableRecord]:
     for name in _METADATA_FILES:
         try:
             content = (path.parent / name).read_bytes()
-            run |= (
-                _parse_config_toml(content)
-                if name.endswith(".toml")
-                else as_object(from_json(content))
-            )
+            if name.endswith(".json"):
+                run |= as_object(from_json(content))
+            else:
+                # Since version 0.2, only the configuration names the environment.
+                config = tomllib.loads(content.decode())
+                environment = as_object(config.get("taskset")).get("id")
+                run |= {} if environment is None else {"env_id": environment}
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
-            yield UnreadableRecord(path.parent / name, None, f"the run's description: {error}")
+            yield UnreadableRecord(path.parent / name, None, f"metadata of the run: {error}")
     yield from read_jsonl(path, lambda line: _parse_line(line, run))
-
-
-def _parse_config_toml(content: bytes) -> JsonObject:
-    """The settings of a run of 0.2, which alone say which environment it was."""
-    name = as_object(tomllib.loads(content.decode()).get("taskset")).get("id")
-    return {} if name is None else {"env_id": name}
 
 
 def _parse_line(line: JsonObject, run: JsonObject) -> Iterator[Episode]:
@@ -91,7 +91,7 @@ def _parse_line(line: JsonObject, run: JsonObject) -> Iterator[Episode]:
     if "completion" in line:
         return iter([_parse_result(line, run)])
     raise FormatError(
-        "it has no completion, as results have, and no nodes or traces, as traces have"
+        "it has none of completion, nodes and traces, so it is neither a result nor a trace"
     )
 
 
@@ -100,16 +100,22 @@ def _parse_result(line: JsonObject, run: JsonObject) -> Episode:
     reason = parse_stop_reason(condition, truncated=bool(line.get("is_truncated")))
     reward = parse_number(line.get("reward"), "reward")
     environment = str(run.get("env_id") or line.get("task") or "verifiers")
-    said = _as_messages(line, "prompt", "user") + _as_messages(line, "completion", "assistant")
+    messages = _as_messages(line, "prompt", "user") + _as_messages(line, "completion", "assistant")
+    # The example is an index into the data set that the arguments select.
+    example, arguments = line.get("example_id"), run.get("env_args") or {}
+    group = {"example": example, "task": line.get("task"), "arguments": arguments}
+    tools = line.get("tool_defs") or as_object(line.get("info")).get("oai_tools")
+    # In early versions metrics are fields of the line, and the run lists their names.
+    early_metrics = {name: line.get(name) for name in as_object(run.get("avg_metrics"))}
     return build_episode(
         environment=environment,
         task={name: line[name] for name in _TASK_FIELDS if line.get(name) is not None},
-        group=_group_key(line, run),
+        group=None if example is None else group,
         agent=agent_fields(run.get("model"), run.get("sampling_args")),
-        messages=parse_messages(said),
-        tools=parse_tools(_raw_tools(line, run)),
+        messages=parse_messages(messages),
+        tools=parse_tools(tools or run.get("tools")),
         reward=None if reason.is_fault else reward,
-        rewards=finite_numbers(_raw_metrics(line, run)),
+        rewards=finite_numbers(as_object(line.get("metrics")) or early_metrics),
         done=reason is StopReason.DONE,
         stop_reason=reason,
         error=_parse_fault(line.get("error")),
@@ -118,53 +124,34 @@ def _parse_result(line: JsonObject, run: JsonObject) -> Episode:
     )
 
 
-def _as_messages(line: JsonObject, name: str, speaker: str) -> list[Any]:
-    """Messages; plain words where the model was asked to go on with a text."""
+def _as_messages(line: JsonObject, name: str, role: str) -> list[Any]:
+    """Return a list of messages; a string is a text completion's prompt or completion."""
     value = line.get(name)
     if value is None:
         return []
     if isinstance(value, str):
-        return [{"role": speaker, "content": value}]
+        return [{"role": role, "content": value}]
     if not isinstance(value, list):
-        raise FormatError(f"{name} is neither a text nor a list of messages")
+        raise FormatError(f"{name} is neither a string nor a list of messages")
     return value
 
 
-def _group_key(line: JsonObject, run: JsonObject) -> Any:
-    """An example is a place in a data set, and which one that is the arguments say."""
-    example = line.get("example_id")
-    if example is None:
-        return None
-    return {"example": example, "task": line.get("task"), "arguments": run.get("env_args") or {}}
-
-
-def _raw_tools(line: JsonObject, run: JsonObject) -> Any:
-    info = as_object(line.get("info"))
-    return line.get("tool_defs") or info.get("oai_tools") or run.get("tools")
-
-
-def _raw_metrics(line: JsonObject, run: JsonObject) -> JsonObject:
-    """In early versions they stand among the other fields; the run says which they are."""
-    named = as_object(line.get("metrics"))
-    return named or {name: line.get(name) for name in as_object(run.get("avg_metrics"))}
-
-
 def _parse_fault(value: Any) -> Fault | None:
-    """In early versions a string: the exception as Python shows it."""
+    """Parse an error; in early versions it is the repr of the exception."""
     if not value:
         return None
-    told = as_object(value)
-    message = str(told.get("error_chain_repr") or told.get("error") or value)
-    return build_fault(str(told.get("error") or message.partition("(")[0]), message)
+    error = as_object(value)
+    message = str(error.get("error_chain_repr") or error.get("error") or value)
+    return build_fault(str(error.get("error") or message.partition("(")[0]), message)
 
 
-def _parse_timing(told: JsonObject) -> Timing | None:
-    start, total = finite_number(told.get("start_time")), finite_number(told.get("total"))
-    if total is None and (milliseconds := finite_number(told.get("total_ms"))) is not None:
+def _parse_timing(timing: JsonObject) -> Timing | None:
+    start, total = finite_number(timing.get("start_time")), finite_number(timing.get("total"))
+    if total is None and (milliseconds := finite_number(timing.get("total_ms"))) is not None:
         total = milliseconds / 1000
     return build_timing(
         start,
         None if start is None or total is None else start + total,
-        model=as_object(told.get("model")).get("duration"),
-        environment=as_object(told.get("env")).get("duration"),
+        model=as_object(timing.get("model")).get("duration"),
+        environment=as_object(timing.get("env")).get("duration"),
     )

@@ -1,8 +1,8 @@
-"""A trace of verifiers: an attempt whose messages are stored once, as a tree.
+"""Parse traces of verifiers, which store the messages of a rollout once, as a tree.
 
-Where the program that drove the model rewrote its history, or had others work for it, the tree
-branches. A branch is a conversation as the model saw it, and becomes an episode of its own; the
-reward was given to the attempt as a whole, and so to each of them.
+The tree branches where the harness rewrote the history or started sub-agents. Each branch is a
+conversation as the model saw it, and becomes an episode; the reward of the rollout is given to each
+of them.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ludus.curation.importers.base import FormatError, parse_number, require_object
+from ludus.curation.importers.base import FormatError, as_object, parse_number, require_object
 from ludus.curation.importers.chat_messages import parse_messages, parse_tools
 from ludus.curation.importers.episode_builder import build_episode
 from ludus.curation.importers.verifiers.verifiers_outcome import (
     agent_fields,
-    as_object,
     build_fault,
     build_timing,
     finite_number,
@@ -28,21 +27,23 @@ from ludus.data.tool_schema import JsonObject
 
 
 def parse_rollout(line: JsonObject, environment: str | None) -> Iterator[Episode]:
-    """A line of `traces.jsonl`: the traces of all agents that took part in one attempt.
+    """Parse a line of `traces.jsonl`: the traces of all agents of a rollout.
 
-    An error of the environment itself breaks them all: what scores across agents has not run.
-    It may also have come before there was any trace; then it is all that there is to tell.
+    An error of the environment breaks all of them, because scoring across agents did not run. If it
+    occurred before there was any trace, it becomes an episode without messages.
     """
     name = as_object(line.get("env")).get("id") or environment
-    error, late = _parse_fault(line), bool(line.get("is_timeout"))
+    error, timed_out = _parse_fault(line), bool(line.get("is_timeout"))
     traces = line.get("traces")
     if not isinstance(traces, list):
         raise FormatError("traces is not a list")
     for value in traces:
-        yield from parse_trace(require_object(value, "a trace"), name, error=error, timed_out=late)
+        yield from parse_trace(
+            require_object(value, "a trace"), name, error=error, timed_out=timed_out
+        )
     if not traces:
-        if error is None and not late:
-            raise FormatError("there is no trace in it, and no error")
+        if error is None and not timed_out:
+            raise FormatError("it has neither a trace nor an error")
         task = as_object(line.get("task"))
         yield build_episode(
             episode_id=str(line.get("id") or ""),
@@ -64,15 +65,21 @@ def parse_trace(
     error: Fault | None = None,
     timed_out: bool = False,
 ) -> Iterator[Episode]:
-    """An episode for every leaf of the tree, and one without messages where no model answered."""
+    """Yield an episode for every leaf of the tree, and one without messages if there is no node."""
     nodes, task = _parse_nodes(record), as_object(record.get("task"))
     player = as_object(record.get("agent"))
     config = as_object(player.get("config")) or player
     role = str(player.get("name") or "agent")
     timed_out = timed_out or bool(record.get("is_timeout"))
-    error = error or (None if timed_out else _parse_fault(record) or _unfinished_fault(record))
+    if error is None and not timed_out:
+        error = _parse_fault(record)
+        if error is None and record.get("ok") is False:
+            # It was stopped while it ran or was scored.
+            reason = record.get("stop_condition") or "no reason"
+            error = build_fault("Unfinished", f"Did not complete: {reason}")
     reward, parts = _parse_reward(record)
     paths = list(_leaf_paths(nodes)) or [[]]
+    trace_id = str(record.get("id") or "")
     for at, (path, calls) in enumerate(zip(paths, _calls_by_path(record, paths), strict=True)):
         replies = [call.get("finish_reason") for call in calls if not call.get("error")]
         cut_off = replies[-1:] == ["length"]
@@ -81,7 +88,7 @@ def parse_trace(
         )
         offered = nodes[path[0]].get("tools") if path else None
         yield build_episode(
-            episode_id=_branch_id(record, at, len(paths)),
+            episode_id=f"{trace_id}-{at}" if trace_id and len(paths) > 1 else trace_id,
             environment=_environment_name(environment, task),
             task=as_object(task.get("data")),
             group=_group_key(task, role),
@@ -105,14 +112,14 @@ def _parse_nodes(record: JsonObject) -> list[JsonObject]:
     nodes = [require_object(value, f"node {at}") for at, value in enumerate(values)]
     for at, node in enumerate(nodes):
         parent = node.get("parent")
-        # A parent comes before its children: so no walk to the root can go round in circles.
+        # Parents precede their children, so there are no cycles.
         if parent is not None and not (type(parent) is int and 0 <= parent < at):
-            raise FormatError(f"node {at} follows on {parent!r}, which is no node before it")
+            raise FormatError(f"node {at} has the parent {parent!r}, which is not a node before it")
     return nodes
 
 
 def _leaf_paths(nodes: list[JsonObject]) -> Iterator[list[int]]:
-    """From the root to each leaf, in the order of the leaves."""
+    """Yield the path from the root to each leaf, in the order of the leaves."""
     inner = {node.get("parent") for node in nodes}
     for leaf in range(len(nodes)):
         if leaf not in inner:
@@ -125,10 +132,10 @@ def _leaf_paths(nodes: list[JsonObject]) -> Iterator[list[int]]:
 
 
 def _calls_by_path(record: JsonObject, paths: list[list[int]]) -> list[list[JsonObject]]:
-    """The model calls of each branch.
+    """Return the model calls of each branch.
 
-    A call before a fork was made once, and is counted in the first branch alone; so is one that
-    failed, and left no message in the tree. The call of a leaf is always in the leaf's branch.
+    A call before a fork is counted in the first branch only, and so is a failed call, which has no
+    node. The call of a leaf always belongs to the leaf's branch.
     """
     owner: dict[int, int] = {}
     for at, path in enumerate(paths):
@@ -137,16 +144,16 @@ def _calls_by_path(record: JsonObject, paths: list[list[int]]) -> list[list[Json
     shares: list[list[JsonObject]] = [[] for _ in paths]
     calls = record.get("calls")
     for call in map(as_object, calls if isinstance(calls, list) else []):
-        made = call.get("node")
-        shares[owner.get(made, 0) if isinstance(made, int) else 0].append(call)
+        index = call.get("node")
+        shares[owner.get(index, 0) if isinstance(index, int) else 0].append(call)
     return shares
 
 
 def _parse_reward(record: JsonObject) -> tuple[float | None, dict[str, float]]:
-    """The weighted sum, and its parts with the metrics beside them.
+    """Return the weighted sum of the rewards, and the rewards and metrics by name.
 
-    A part that is null was not scored, and then the sum is not known. Before 0.3 the parts were
-    plain numbers, with their weights in them.
+    If a reward is null it was not scored, and the sum is unknown. Before version 0.3 rewards were
+    numbers that included their weights.
     """
     parts: dict[str, float | None] = {}
     for name, value in as_object(record.get("rewards")).items():
@@ -167,7 +174,7 @@ def _parse_reward(record: JsonObject) -> tuple[float | None, dict[str, float]]:
 
 
 def _parse_fault(record: JsonObject) -> Fault | None:
-    """What broke it. Earlier errors of an attempt that was made again and went well are history."""
+    """Return the last error, unless the rollout succeeded in a later attempt."""
     errors = record.get("errors")
     if record.get("ok") is True or not isinstance(errors, list) or not errors:
         return None
@@ -175,34 +182,20 @@ def _parse_fault(record: JsonObject) -> Fault | None:
     return build_fault(str(last.get("type") or "Error"), str(last.get("message") or ""))
 
 
-def _unfinished_fault(record: JsonObject) -> Fault | None:
-    """Marked as failed without an error: it was stopped while it was being played or scored."""
-    if record.get("ok") is not False:
-        return None
-    return build_fault(
-        "Unfinished", f"It did not complete: {record.get('stop_condition') or 'no reason'}"
-    )
-
-
-def _branch_id(record: JsonObject, at: int, branches: int) -> str:
-    identity = str(record.get("id") or "")
-    return f"{identity}-{at}" if identity and branches > 1 else identity
-
-
 def _environment_name(name: str | None, task: JsonObject) -> str:
     return str(name or task.get("type") or "verifiers")
 
 
 def _group_key(task: JsonObject, role: str) -> Any:
-    """The task's own key; who plays another part in it makes no attempt at the same task."""
+    """Return the key of the task, and the role: different roles do not form a group."""
     return [task.get("key") or task.get("hash") or task.get("data"), role]
 
 
-def _parse_timing(told: JsonObject) -> Timing | None:
-    played = as_object(told.get("agent", told.get("generation")))
-    ends = [finite_number(as_object(span).get("end")) or 0.0 for span in told.values()]
+def _parse_timing(timing: JsonObject) -> Timing | None:
+    played = as_object(timing.get("agent", timing.get("generation")))
+    ends = [finite_number(as_object(span).get("end")) or 0.0 for span in timing.values()]
     return build_timing(
-        told.get("start"),
+        timing.get("start"),
         max(ends, default=0.0) or None,
         model=as_object(played.get("model")).get("duration"),
         environment=as_object(played.get("harness")).get("duration"),

@@ -1,4 +1,4 @@
-"""A training's record for tests: what the trainers say when they begin, and what came of it."""
+"""The fields of a training record, and final metrics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from ludus.train.output.record_schema import FinalMetrics
 
-FIGURES = FinalMetrics(
+METRICS = FinalMetrics(
     steps=120,
     epochs=3.0,
     tokens=1_234_567,
@@ -19,8 +19,8 @@ FIGURES = FinalMetrics(
 )
 
 
-def about(**changes: Any) -> dict[str, Any]:
-    """What a run says of itself at its beginning, with these fields changed."""
+def record_fields(**changes: Any) -> dict[str, Any]:
+    """The fields that are known when a run starts, with some changed."""
     fields: dict[str, Any] = {
         "kind": "sft",
         "command": "ludus train sft data/wordle --model smollm2 -o models/wordle",

@@ -1,4 +1,4 @@
-"""Rows with images: what `ludus curate` makes of episodes in an environment that shows pictures."""
+"""Curated rows with images."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ludus.curation import CurateConfig, curate
 
 
 def image_rows(folder: Path, to: Literal["sft", "dpo"], student: str | None = None) -> Path:
-    """Solved episodes; as pairs, each beside one that was played at random."""
-    agents = {"solved": OracleAgent(), "guessed": RandomAgent()}
+    """Rows of solved episodes; for DPO, pairs with episodes of a random agent."""
+    agents = {"solved": OracleAgent(), "random": RandomAgent()}
     runs = [folder / name for name in agents if to == "dpo" or name == "solved"]
     for run in runs:
         asyncio.run(collect_run(run, agents[run.name], spec=GALLERY, n=6))

@@ -1,6 +1,6 @@
 """A program that trains, and kills itself at a step.
 
-python killed.py DATA MODEL OUT STEP CASE
+python killed_run.py DATA MODEL OUT STEP CASE
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 from ludus import sft
 from ludus.train import Lora, TrainConfig
-from train.lessons import Seen, quick
+from train.short_runs import RecordingProgress, train_config
 
 CASES: dict[str, TrainConfig] = {
     # Killed between two log lines, which sum over three steps; with a test split.
-    "whole": quick(epochs=2, learning_rate=1e-2, overrides={"logging_steps": "3"}),
-    "packed": quick(
+    "whole": train_config(epochs=2, learning_rate=1e-2, overrides={"logging_steps": "3"}),
+    "packed": train_config(
         epochs=4,
         batch_size=1,
         packing=True,
@@ -35,8 +35,8 @@ def config(case: str) -> TrainConfig:
     return replace(CASES[case], checkpoint_every=0.0)
 
 
-class Killing(Seen):
-    """Kills its own process when a step is logged."""
+class KillingProgress(RecordingProgress):
+    """Kills its process when a step is logged."""
 
     def __init__(self, at: int) -> None:
         super().__init__()
@@ -49,4 +49,4 @@ class Killing(Seen):
 
 if __name__ == "__main__":
     data, model, out, step, case = sys.argv[1:]
-    sft(data, model, Path(out), config(case), progress=Killing(int(step)))
+    sft(data, model, Path(out), config(case), progress=KillingProgress(int(step)))

@@ -1,6 +1,6 @@
-"""A program whose processes share out a model's weights, gather them, and say what came of it.
+"""A program whose processes shard a model, gather its weights, and rebuild it.
 
-torchrun sharded.py BASE
+torchrun sharded_export.py BASE
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch.distributed.fsdp import fully_shard
 from ludus.policy.model_ref import resolve_model
 from ludus.train import Lora
 from ludus.train.output.export import rebuild_model
-from train.lessons import quick
-from train.output.test_export import trained
+from train.output.test_export import modified_model
+from train.short_runs import train_config
 
 
-def gathered(model: Any, lora: Lora | None) -> Any:
-    """As accelerate does it under FSDP."""
+def gather(model: Any, lora: Lora | None) -> Any:
+    """Shard and gather as accelerate does under FSDP."""
     for layer in (model.get_base_model() if lora else model).model.layers:
         fully_shard(layer)
     fully_shard(model)
@@ -29,20 +29,20 @@ def gathered(model: Any, lora: Lora | None) -> Any:
     return get_model_state_dict(model, options=whole)
 
 
-def survives(base: str, lora: Lora | None) -> bool:
+def is_restored(base: str, lora: Lora | None) -> bool:
     torch.manual_seed(0)
-    model, ids = trained(base, lora), torch.arange(8)[None]
+    model, ids = modified_model(base, lora), torch.arange(8)[None]
     with torch.no_grad():
         before = model(ids).logits
-        state = gathered(model, lora)
+        state = gather(model, lora)
         if distributed.get_rank():
             return True
-        made = rebuild_model(state, quick(lora=lora), resolve_model(base))
-        return bool(torch.equal(made(ids).logits, before))
+        rebuilt = rebuild_model(state, train_config(lora=lora), resolve_model(base))
+        return bool(torch.equal(rebuilt(ids).logits, before))
 
 
 if __name__ == "__main__":
     distributed.init_process_group("gloo")
-    same = [survives(sys.argv[1], lora) for lora in (None, Lora(rank=2))]
+    restored = [is_restored(sys.argv[1], lora) for lora in (None, Lora(rank=2))]
     distributed.destroy_process_group()
-    sys.exit(0 if all(same) else 1)
+    sys.exit(0 if all(restored) else 1)

@@ -1,8 +1,7 @@
-"""What the benchmarks of GRPO share: environments, a tiny model, and both ways of training.
+"""GRPO runs for the benchmarks: with stock TRL and with Ludus; environments and a tiny model.
 
-Stock TRL is `trl.GRPOTrainer(environment_factory=...)` with the config, the tasks, the prompts and
-the tools that Ludus has for the same settings; nothing of its loop, its decoding or its loss is
-touched. Which settings, and what is made of the figures, is each benchmark's own business.
+Stock TRL is `trl.GRPOTrainer(environment_factory=...)` with the config, tasks, prompts and tools
+that Ludus uses for the same config; its loop, its decoding and its loss are unchanged.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from ludus import CollectConfig, ToolEnvironment, collect, episodes, tool
+from ludus import CollectConfig, ToolEnvironment, collect, episodes, grpo, sft, tool
 from ludus.agents.random_agent import RandomAgent
 from ludus.rollout.progress import PhaseProgress
-from ludus.train import GRPOConfig, TrainConfig, grpo, sft
+from ludus.train import GRPOConfig, TrainConfig
 
-PICK, SLOW = "grpo_world:Pick", "grpo_world:Slow"
-LATENCY = 0.05
-_MARKS = ("<pad>", "<bos>", "<|im_start|>", "<|im_end|>")
-_WORDS = (
+PICK, SLOW = "grpo_runs:Pick", "grpo_runs:Slow"
+STEP_LATENCY_S = 0.05
+_SPECIAL_TOKENS = ("<pad>", "<bos>", "<|im_start|>", "<|im_end|>")
+_TOKENIZER_CORPUS = (
     "You are a careful player. Pick a letter, and call the tool with it.",
     '{"name": "pick", "arguments": {"letter": "a"}} {"type": "function", "parameters": {}}',
     "user assistant system tool State the final answer to the following arithmetic problem:",
@@ -33,7 +32,7 @@ _WORDS = (
 
 
 class Pick(ToolEnvironment):
-    """Pick a letter; one of them is worth something, and nobody says which."""
+    """Pick a letter; one of them gives a reward, and the prompt does not say which."""
 
     def reset(self, *, seed: int | None = None) -> str:
         return f"Pick a letter ({(seed or 0) % 7})."
@@ -49,18 +48,18 @@ class Pick(ToolEnvironment):
 
 
 class Slow(ToolEnvironment):
-    """Sums as reasoning_gym's chain_sum asks them, behind a world that takes its time."""
+    """Sums as in reasoning_gym's chain_sum, from an environment with slow steps."""
 
     blocking = True
 
     def reset(self, *, seed: int | None = None) -> str:
-        time.sleep(LATENCY)
-        chance = random.Random(seed)
-        first, *rest = (chance.randint(10, 99) for _ in range(chance.randint(2, 3)))
-        signed = [chance.choice((1, -1)) * number for number in rest]
+        time.sleep(STEP_LATENCY_S)
+        rng = random.Random(seed)
+        first, *rest = (rng.randint(10, 99) for _ in range(rng.randint(2, 3)))
+        signed = [rng.choice((1, -1)) * number for number in rest]
         self.total = first + sum(signed)
-        asked = f"{first}" + "".join(f" {'-' if n < 0 else '+'} {abs(n)}" for n in signed)
-        return f"State the final answer to the following arithmetic problem: {asked} ="
+        expression = f"{first}" + "".join(f" {'-' if n < 0 else '+'} {abs(n)}" for n in signed)
+        return f"State the final answer to the following arithmetic problem: {expression} ="
 
     @tool
     def answer(self, answer: str) -> str:
@@ -69,13 +68,13 @@ class Slow(ToolEnvironment):
         Args:
             answer: The final answer, in the form that the question asks for, and nothing else.
         """
-        time.sleep(LATENCY)
+        time.sleep(STEP_LATENCY_S)
         right = answer.strip() == str(self.total)
         return self.finish(float(right), f"The answer is {self.total}.")
 
 
-class Clock:
-    """A watch that reads the time whenever a step has been logged, with nothing left to compute."""
+class StepTimer:
+    """A `TrainProgress` that records the time of each logged step, after a device sync."""
 
     stopping: str | None = None
 
@@ -98,43 +97,43 @@ class Clock:
             torch.cuda.synchronize()
         self.times.append(time.perf_counter())
         self.lines.append(dict(line))
-        took = f"{self.times[-1] - self.times[-2]:.2f} s, " if len(self.times) > 1 else ""
+        seconds = f"{self.times[-1] - self.times[-2]:.2f} s, " if len(self.times) > 1 else ""
         reward = line.get("reward", float("nan"))
-        print(f"{self.name}: step {len(self.times)}, {took}reward {reward:.3f}", flush=True)
+        print(f"{self.name}: step {len(self.times)}, {seconds}reward {reward:.3f}", flush=True)
 
 
-def ludus(environment: str, model: str, settings: GRPOConfig, clock: Clock) -> None:
-    """Ludus's own way, into a folder that is thrown away."""
+def run_ludus(environment: str, model: str, config: GRPOConfig, timer: StepTimer) -> None:
+    """Train with Ludus, into a temporary folder."""
     with TemporaryDirectory() as folder:
         try:
-            grpo(environment, model, Path(folder) / "out", settings, progress=clock)
+            grpo(environment, model, Path(folder) / "out", config, progress=timer)
         finally:
-            _tidy()
+            _free_memory()
 
 
-def stock(
+def run_trl(
     environment: str,
     model: str,
-    settings: GRPOConfig,
-    clock: Clock,
-    prepare: Callable[[Any, Any], None] = lambda trainer, kind: None,
+    config: GRPOConfig,
+    timer: StepTimer,
+    prepare: Callable[[Any, Any], None] = lambda trainer, env_class: None,
 ) -> None:
-    """TRL's way. `prepare` is shown the trainer and the environment's class before it begins."""
+    """Train with stock TRL. `prepare` gets the trainer and the environment class first."""
     from ludus.train.process_env import training_process
 
     with TemporaryDirectory() as folder, training_process(Path(folder)):
-        trainer, kind = _stock_trainer(environment, model, settings, Path(folder), clock)
-        prepare(trainer, kind)
+        trainer, env_class = _build_trl_trainer(environment, model, config, Path(folder), timer)
+        prepare(trainer, env_class)
         try:
             trainer.train()
         finally:
             trainer.environments, trainer._environment_pool = None, {}
             del trainer
-            _tidy()
+            _free_memory()
 
 
-def _stock_trainer(
-    environment: str, model: str, settings: GRPOConfig, folder: Path, clock: Clock
+def _build_trl_trainer(
+    environment: str, model: str, config: GRPOConfig, folder: Path, timer: StepTimer
 ) -> tuple[Any, Any]:
     import trl
     from transformers import PrinterCallback, TrainerCallback
@@ -150,45 +149,45 @@ def _stock_trainer(
 
     def on_log(args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if logs and "train_runtime" not in logs:
-            clock.step({"step": state.global_step, **logs})
+            timer.step({"step": state.global_step, **logs})
 
     weights = load_model(model, device="cpu", dtype="float32")
-    config = build_trl_grpo_config(settings, folder)
+    trl_config = build_trl_grpo_config(config, folder)
     size = weights.num_parameters()
-    config.learning_rate = resolve_learning_rate(settings, "grpo", size, groups=settings.groups)
-    kind = environment_factory(environment, task=settings.task)
+    trl_config.learning_rate = resolve_learning_rate(config, "grpo", size, groups=config.groups)
+    env_class = environment_factory(environment, task=config.task)
     trainer = trl.GRPOTrainer(
         model=weights,
-        args=config,
+        args=trl_config,
         train_dataset=tasks(
-            environment, settings.steps * settings.groups, seed=settings.seed,
-            system_prompt=settings.system_prompt,
+            environment, config.steps * config.groups, seed=config.seed,
+            system_prompt=config.system_prompt,
         ),
-        processing_class=_tokenizer(model),
-        environment_factory=kind,
-        callbacks=[type("Told", (TrainerCallback,), {"on_log": staticmethod(on_log)})()],
+        processing_class=_load_tokenizer(model),
+        environment_factory=env_class,
+        callbacks=[type("LogCallback", (TrainerCallback,), {"on_log": staticmethod(on_log)})()],
     )  # fmt: skip
-    # TRL reads tools off methods in words of its own; both are to be shown the same prompt.
+    # TRL derives its own tool schemas from methods; both must see the same prompt.
     use_exact_tool_schemas(trainer)
     trainer.remove_callback(PrinterCallback)
-    return trainer, kind
+    return trainer, env_class
 
 
-def _tokenizer(model: str) -> Any:
-    """Under the template that Ludus plays with."""
+def _load_tokenizer(model: str) -> Any:
+    """The tokenizer with the chat template that Ludus uses."""
     from ludus.policy.chat.chat_format import find_chat_format
     from ludus.policy.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(model)
-    dialect = find_chat_format(tokenizer)
-    tokenizer.chat_template = dialect.template
-    tokenizer.response_template = dict(dialect.response_template)
+    chat_format = find_chat_format(tokenizer)
+    tokenizer.chat_template = chat_format.template
+    tokenizer.response_template = dict(chat_format.response_template)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
-def _tidy() -> None:
+def _free_memory() -> None:
     import torch
 
     gc.collect()
@@ -196,43 +195,45 @@ def _tidy() -> None:
         torch.cuda.empty_cache()
 
 
-def tiny_model(folder: Path, environment: str = PICK) -> str:
-    """A few thousand weights that have learned from chance how calls are written."""
+def train_tiny_model(folder: Path, environment: str = PICK) -> str:
+    """Train a model of a few thousand weights to call tools, on random episodes."""
     config = CollectConfig(agent=RandomAgent(), num_episodes=120)
     asyncio.run(collect(environment, folder / "run", config))
-    rows = [_row(episode) for episode in episodes(folder / "run" / "episodes.jsonl")]
+    rows = [_sft_row(episode) for episode in episodes(folder / "run" / "episodes.jsonl")]
     (folder / "data").mkdir()
     (folder / "data" / "train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    _untaught(folder / "base")
-    settings = TrainConfig(
+    _write_random_model(folder / "base")
+    train_config = TrainConfig(
         epochs=20.0, batch_size=8, learning_rate=1e-2, precision="fp32", device="cpu"
     )
-    sft(folder / "data", str(folder / "base"), folder / "model", settings)
+    sft(folder / "data", str(folder / "base"), folder / "model", train_config)
     return str(folder / "model")
 
 
-def _row(episode: Any) -> dict[str, Any]:
-    """All until the model's last words."""
-    said = [json.loads(message.model_dump_json(exclude_none=True)) for message in episode.messages]
-    last = max(at for at, message in enumerate(said) if message["role"] == "assistant")
-    return {"messages": said[: last + 1], "tools": list(episode.tools)}
+def _sft_row(episode: Any) -> dict[str, Any]:
+    """The messages up to the last reply."""
+    messages = [
+        json.loads(message.model_dump_json(exclude_none=True)) for message in episode.messages
+    ]
+    last = max(index for index, message in enumerate(messages) if message["role"] == "assistant")
+    return {"messages": messages[: last + 1], "tools": list(episode.tools)}
 
 
-def _untaught(folder: Path) -> None:
+def _write_random_model(folder: Path) -> None:
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.train_from_iterator(_WORDS, trainers.BpeTrainer(
-        vocab_size=420, special_tokens=list(_MARKS), show_progress=False,
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    bpe.train_from_iterator(_TOKENIZER_CORPUS, trainers.BpeTrainer(
+        vocab_size=420, special_tokens=list(_SPECIAL_TOKENS), show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     ))  # fmt: skip
     names = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<|im_end|>"}
-    make: Any = PreTrainedTokenizerFast  # Not typed by its makers.
-    tokenizer = make(tokenizer_object=made, **names)
+    tokenizer_class: Any = PreTrainedTokenizerFast  # Its constructor is untyped.
+    tokenizer = tokenizer_class(tokenizer_object=bpe, **names)
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
