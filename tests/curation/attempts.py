@@ -57,7 +57,8 @@ def attempt(
 ) -> Episode:
     """Build an episode with a unique reply, at a task of its own unless one is named."""
     task = f"task of {name}" if task is None else task
-    said = (user(f"What is {task}?"), model(f"It is {name}.")) if messages is None else messages
+    if messages is None:
+        messages = (user(f"What is {task}?"), model(f"It is {name}."))
     return Episode(
         **{
             "episode_id": name,
@@ -65,8 +66,8 @@ def attempt(
             "reward": reward,
             "environment": "quiz",
             "group_id": task,
-            "messages": tuple(said),
-            "turns": sum(message.role == "assistant" for message in said),
+            "messages": tuple(messages),
+            "turns": sum(message.role == "assistant" for message in messages),
             **more,
         }
     )

@@ -167,12 +167,12 @@ def _check(files_on_disk: RunFiles, out: Path, report: CurateReport) -> None:
     gone = [(line["file"], line["line"]) for line in left_out]
     assert len(set(gone)) == len(gone) and set(gone) <= set(lines)
     names = {place: re.search(rb'"episode_id":"(e\d+)"', line) for place, line in lines.items()}
-    staying = {found[1].decode() for at, found in names.items() if found and at not in set(gone)}
-    sides = [read_rows(out / "train.jsonl"), read_rows(out / "test.jsonl")]
-    made = [name for side in sides for row in side for name in _ids(row)]
-    assert set(made) == staying and len(staying) == report.kept
-    assert sum(report.rows.values()) == len(sides[0]) + len(sides[1])
-    tasks = [{row["group_id"] for row in side if "group_id" in row} for side in sides]
+    staying = {match[1].decode() for at, match in names.items() if match and at not in set(gone)}
+    splits = [read_rows(out / "train.jsonl"), read_rows(out / "test.jsonl")]
+    row_ids = [name for split in splits for row in split for name in _ids(row)]
+    assert set(row_ids) == staying and len(staying) == report.kept
+    assert sum(report.rows.values()) == len(splits[0]) + len(splits[1])
+    tasks = [{row["group_id"] for row in split if "group_id" in row} for split in splits]
     assert not tasks[0] & tasks[1]
 
 

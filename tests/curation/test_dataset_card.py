@@ -137,8 +137,10 @@ def test_metadata_with_the_settings_of_older_versions_is_recognized(tmp_path: Pa
     curate([run], tmp_path / "out", config)
     path = tmp_path / "out" / "curation.json"
     metadata = json.loads(path.read_text())
-    selection = ("where", "min_reward", "min_turns", "max_turns", "solve_rate", "solved_at")
-    selection += ("top_fraction", "best_of_group")
+    selection = [
+        *("where", "min_reward", "min_turns", "max_turns", "solve_rate", "solved_at"),
+        *("top_fraction", "best_of_group"),
+    ]
     settings = metadata["settings"]
     metadata["settings"] = {
         "to": "sft",

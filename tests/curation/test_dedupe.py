@@ -71,8 +71,8 @@ def test_the_best_duplicate_is_kept_across_runs_and_tasks(tmp_path: Path) -> Non
         write_run(tmp_path / "two", attempt("high", 0.9, messages=same)),
     ]
     curate(runs, tmp_path / "out", CurateConfig())
-    found = [row["episode_id"] for row in read_rows(tmp_path / "out" / "train.jsonl")]
-    assert found == ["none", "high"]
+    ids = [row["episode_id"] for row in read_rows(tmp_path / "out" / "train.jsonl")]
+    assert ids == ["none", "high"]
 
 
 def test_duplicates_are_kept_without_dedupe(tmp_path: Path) -> None:

@@ -92,8 +92,8 @@ def test_a_folder_of_jsonl_loads_by_its_card(tmp_path: Path, kind: dict[str, Any
 def test_parquet_holds_the_same_rows(tmp_path: Path, kind: dict[str, Any]) -> None:
     expected = jsonl(tmp_path / "jsonl", **kind)
     curate_episodes(tmp_path, *EPISODES, test_size=0.4, format="parquet", **kind)
-    found = {file.name for file in (tmp_path / "out").iterdir()}
-    assert found == {"train.parquet", "test.parquet", "README.md", "curation.json"}
+    files = {file.name for file in (tmp_path / "out").iterdir()}
+    assert files == {"train.parquet", "test.parquet", "README.md", "curation.json"}
     loaded = datasets.load_dataset(str(tmp_path / "out"))
     assert {side: list(loaded[side]) for side in loaded} == expected
 
@@ -149,14 +149,14 @@ def test_formats_of_other_tools_are_jsonl(to: Any, format: Any) -> None:
 
 
 def test_an_overwritten_data_set_is_not_loaded_from_the_cache(tmp_path: Path) -> None:
-    cache, said = tmp_path / "cache", []
+    cache, replies = tmp_path / "cache", []
     for folder, words in (("a", "one"), ("a", "two"), ("b", "three")):
         episode = attempt("x", messages=(user("Say it."), model(words)))
         out = tmp_path / folder / "out"
         curate([write_run(tmp_path / words, episode)], out, CurateConfig(), overwrite=True)
         loaded = datasets.load_dataset(str(out), split="train", cache_dir=str(cache))
-        said.append(loaded[0]["messages"][-1]["content"])
-    assert said == ["one", "two", "three"]
+        replies.append(loaded[0]["messages"][-1]["content"])
+    assert replies == ["one", "two", "three"]
 
 
 def test_rows_that_datasets_cannot_store_raise(tmp_path: Path) -> None:

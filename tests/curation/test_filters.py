@@ -41,8 +41,8 @@ def reasons(folder: Path, *episodes: Episode, **how: Any) -> dict[str, int]:
 @pytest.mark.parametrize("reason", [StopReason.BROKEN, StopReason.DEADLINE])
 def test_faults_are_excluded_whatever_their_reward(tmp_path: Path, reason: StopReason) -> None:
     faulty = attempt("faulty", 1.0, stop_reason=reason)
-    found = reasons(tmp_path, faulty, attempt("fine"), keep_unscored=True)
-    assert found == {"broken": 1}
+    excluded = reasons(tmp_path, faulty, attempt("fine"), keep_unscored=True)
+    assert excluded == {"broken": 1}
 
 
 @pytest.mark.parametrize("reward", ["null", "NaN", "Infinity", "-Infinity"])
@@ -176,7 +176,7 @@ def test_where_knows_the_names_of_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "said"),
+    ("where", "message"),
     [
         ("rewad > 1", "Did you mean 'reward'?"),
         ("colour = 'red'", "episode_id"),
@@ -188,10 +188,10 @@ def test_where_knows_the_names_of_runs(tmp_path: Path) -> None:
         ("turns * 2147483647 * 2147483647 * 9 > 1", "`where` cannot be evaluated"),
     ],
 )
-def test_an_invalid_where_is_reported_in_one_line(tmp_path: Path, where: str, said: str) -> None:
+def test_an_invalid_where_is_reported_in_one_line(tmp_path: Path, where: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         left(tmp_path, attempt("a", turns=2**20), where=where)
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
@@ -228,8 +228,8 @@ def test_untrainable_episodes_are_excluded_from_training_rows_only(
         attempt("comma", messages=(user("q"), model("", call("f", '{"a": 1,}')))),
         attempt("fine", messages=(user("q"), model("", call("f", "{}")))),
     ]
-    found = reasons(tmp_path / "1", *some)
-    assert found == {"no reply": 1, "malformed call": 4}
+    excluded = reasons(tmp_path / "1", *some)
+    assert excluded == {"no reply": 1, "malformed call": 4}
     assert reasons(tmp_path / "2", *some, to="episodes") == {}
 
 

@@ -30,8 +30,8 @@ def parse_task(catalog: Catalog, row: int) -> str | None:
 
 def check(catalog: Catalog) -> int:
     """Check that each row matches its line and location, and return the number of rows."""
-    found = catalog.sql("SELECT rowid, file, readable, task FROM episodes ORDER BY rowid")
-    for row, file, readable, task in found:
+    table = catalog.sql("SELECT rowid, file, readable, task FROM episodes ORDER BY rowid")
+    for row, file, readable, task in table:
         path, number = catalog.location(row)
         assert path == catalog.files[file]
         assert path.read_bytes().split(b"\n")[number - 1].strip() == catalog.read_line(row)
@@ -39,7 +39,7 @@ def check(catalog: Catalog) -> int:
     lines = sum(
         bool(line.strip()) for file in catalog.files for line in file.read_bytes().split(b"\n")
     )
-    assert len(found) == lines
+    assert len(table) == lines
     return lines
 
 
@@ -148,8 +148,8 @@ def test_rows_are_in_the_order_of_runs_and_lines(tmp_path: Path) -> None:
         names = (f"{file.stem}{number}" for number in range(3_000))
         file.write_bytes(b"".join(attempt(name).to_line() for name in names))
     curate(files, tmp_path / "out", CurateConfig())
-    found = [row["episode_id"] for row in read_rows(tmp_path / "out" / "train.jsonl")]
-    assert found == [f"{name}{number}" for name in "zam" for number in range(3_000)]
+    ids = [row["episode_id"] for row in read_rows(tmp_path / "out" / "train.jsonl")]
+    assert ids == [f"{name}{number}" for name in "zam" for number in range(3_000)]
 
 
 def test_a_truncated_file_raises(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ from ludus.errors import ConfigError, RunError
 def paired(folder: Path, *episodes: Episode, **how: Any) -> list[tuple[str, str]]:
     """Return the ids of chosen and rejected, in the order of the rows."""
     curate_episodes(folder, *episodes, to="dpo", **how)
-    found = read_rows(folder / "out" / "train.jsonl")
-    return [(row["chosen_id"], row["rejected_id"]) for row in found]
+    rows = read_rows(folder / "out" / "train.jsonl")
+    return [(row["chosen_id"], row["rejected_id"]) for row in rows]
 
 
 def tries(*rewards: float, task: str = "t") -> list[Episode]:
@@ -41,8 +41,8 @@ def test_the_best_attempt_at_a_task_is_paired_with_the_worst(tmp_path: Path) -> 
 
 
 def test_all_pairs_with_the_minimum_margin(tmp_path: Path) -> None:
-    found = paired(tmp_path, *tries(0.0, 0.5, 0.6, 1.0), pairs="all", min_margin=0.5)
-    assert found == [("t0.5", "t0.0"), ("t0.6", "t0.0"), ("t1.0", "t0.0"), ("t1.0", "t0.5")]
+    pairs = paired(tmp_path, *tries(0.0, 0.5, 0.6, 1.0), pairs="all", min_margin=0.5)
+    assert pairs == [("t0.5", "t0.0"), ("t0.6", "t0.0"), ("t1.0", "t0.0"), ("t1.0", "t0.5")]
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.2, 0.3), (0.1, 0.2), (0.7, 0.8), (-0.1, 0.0)])
@@ -77,8 +77,8 @@ def test_broken_attempts_are_not_paired(tmp_path: Path) -> None:
 
 def test_attempts_with_different_prompts_or_tools_are_not_paired(tmp_path: Path) -> None:
     def under(name: str, reward: float, *before: str, **more: Any) -> Episode:
-        said = (*map(system, before), user("q"), model(name))
-        return attempt(name, reward, task="t", messages=said, **more)
+        messages = (*map(system, before), user("q"), model(name))
+        return attempt(name, reward, task="t", messages=messages, **more)
 
     some = [
         under("brief", 1.0, "Be brief."),

@@ -48,8 +48,8 @@ def test_the_split_is_by_task(tmp_path: Path, to: str) -> None:
     train, test = split_tasks(tmp_path, *many(50), test_size=0.2, to=to)
     assert not train & test and len(train | test) == 50
     assert 4 <= len(test) <= 18
-    made = [read_rows(tmp_path / "out" / f"{side}.jsonl") for side in ("train", "test")]
-    assert [len(side) for side in made] == [2 * len(train), 2 * len(test)]
+    rows = [read_rows(tmp_path / "out" / f"{side}.jsonl") for side in ("train", "test")]
+    assert [len(side) for side in rows] == [2 * len(train), 2 * len(test)]
 
 
 def test_the_report_counts_rows_and_tasks_of_both_splits(tmp_path: Path) -> None:
@@ -125,17 +125,17 @@ def test_later_duplicates_do_not_shrink_the_test_split(tmp_path: Path) -> None:
 
 
 def test_another_seed_gives_another_split(tmp_path: Path) -> None:
-    found = [
+    splits = [
         split_tasks(tmp_path / name, *many(20), test_size=0.3, seed=seed)[1]
         for name, seed in (("a", 0), ("b", 0), ("c", 1))
     ]
-    assert found[0] == found[1] != found[2]
+    assert splits[0] == splits[1] != splits[2]
 
 
 @pytest.mark.parametrize("test", [0.000001, 0.999999])
 def test_each_split_has_at_least_one_task(tmp_path: Path, test: float) -> None:
-    found = split_tasks(tmp_path, *many(5), test_size=test)
-    assert sorted(map(len, found)) == [1, 4]
+    splits = split_tasks(tmp_path, *many(5), test_size=test)
+    assert sorted(map(len, splits)) == [1, 4]
 
 
 @pytest.mark.parametrize("test", [0.0, 1.0, -0.1, float("nan")])

@@ -24,8 +24,14 @@ def rows(*columns: dict[str, Any]) -> list[TrainingRow]:
 
 
 def test_percentiles() -> None:
-    found = TokenLengths.from_counts(Counter(range(1, 1001)), "student")
-    assert (found.count, found.p50, found.p95, found.p99, found.max) == (1000, 500, 950, 990, 1000)
+    lengths = TokenLengths.from_counts(Counter(range(1, 1001)), "student")
+    assert (lengths.count, lengths.p50, lengths.p95, lengths.p99, lengths.max) == (
+        1000,
+        500,
+        950,
+        990,
+        1000,
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,16 +66,16 @@ def test_a_pair_is_as_long_as_its_longer_side() -> None:
 
 def test_rows_of_several_batches_are_counted() -> None:
     many = chain(repeat(rows(TALK)[0], 600), rows(PLAYED))
-    found = measure_rows(many, of_family("qwen3"), "qwen3")
-    assert found.count == 601 and found.p99 < found.max
+    lengths = measure_rows(many, of_family("qwen3"), "qwen3")
+    assert lengths.count == 601 and lengths.p99 < lengths.max
 
 
 def test_refused_rows_are_counted_separately() -> None:
-    found = measure_rows(rows(TALK, PLAYED, TALK), of_family("cohere2"), "cohere2")
-    assert (found.count, found.refused) == (2, 1)
+    lengths = measure_rows(rows(TALK, PLAYED, TALK), of_family("cohere2"), "cohere2")
+    assert (lengths.count, lengths.refused) == (2, 1)
 
 
 def test_lengths_as_text_and_as_json() -> None:
-    found = measure_rows(rows(TALK), student(), "mine")
-    assert "mine" in str(found) and "\n" not in str(found)
-    assert found.as_json()["max_length"] == found.max == found.as_json()["p50"]
+    lengths = measure_rows(rows(TALK), student(), "mine")
+    assert "mine" in str(lengths) and "\n" not in str(lengths)
+    assert lengths.as_json()["max_length"] == lengths.max == lengths.as_json()["p50"]

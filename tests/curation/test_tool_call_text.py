@@ -42,9 +42,9 @@ def both(family: str, *messages: Message) -> list[str]:
 
 
 def one_call(arguments: dict[str, Any]) -> tuple[Message, ...]:
-    said = (system("Play."), user("Guess."))
+    messages = (system("Play."), user("Guess."))
     return (
-        *said,
+        *messages,
         model("", call("guess", arguments, "x")),
         tool_result("no", "x"),
         model("It is elk."),
@@ -106,24 +106,26 @@ def test_a_user_message_like_a_tool_result_is_unchanged() -> None:
 
 
 def test_braces_in_results_and_reasoning_are_text() -> None:
-    said = (
+    messages = (
         user("q"),
         model("", call("f", "{}"), reasoning="{0} {x}"),
         tool_result('{"a": {}}'),
         model("b"),
     )
-    made = sft_row(attempt("e", messages=said), RowConfig(tool_call_format="qwen3"))["messages"]
-    assert made[1]["content"].startswith("<think>\n{0} {x}\n</think>\n\n<tool_call>")
-    assert made[2]["content"] == '<tool_response>\n{"a": {}}\n</tool_response>'
+    rendered = sft_row(attempt("e", messages=messages), RowConfig(tool_call_format="qwen3"))[
+        "messages"
+    ]
+    assert rendered[1]["content"].startswith("<think>\n{0} {x}\n</think>\n\n<tool_call>")
+    assert rendered[2]["content"] == '<tool_response>\n{"a": {}}\n</tool_response>'
 
 
 def test_text_parts_are_text_and_images_have_no_text_form() -> None:
     parts = (Text(text="one"), Text(text="two"))
     seen = Message(role="tool", content=parts, tool_call_id="x")
-    made = sft_row(
+    rendered = sft_row(
         attempt("e", messages=(user("q"), model("a"), seen)), RowConfig(tool_call_format="hermes")
     )
-    assert made["messages"][2]["content"] == "<tool_response>\none\ntwo\n</tool_response>"
+    assert rendered["messages"][2]["content"] == "<tool_response>\none\ntwo\n</tool_response>"
     shown = Message(role="tool", content=(ImagePart(image_url=ImageUrl(url="https://x.org")),))
     with pytest.raises(ConfigError, match="tool_call_format"):
         sft_row(

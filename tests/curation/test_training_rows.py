@@ -148,8 +148,8 @@ def test_arguments_that_are_not_an_object_raise(written: str) -> None:
 def test_infinite_numbers_become_null(tmp_path: Path) -> None:
     huge = call("f", '{"a": 1e400}')
     curate_episodes(tmp_path, attempt("a", messages=(user("q"), model("", huge))))
-    said = read_rows(tmp_path / "out" / "train.jsonl")[0]["messages"][1]["tool_calls"]
-    assert said[0]["function"]["arguments"] == {"a": None}
+    calls = read_rows(tmp_path / "out" / "train.jsonl")[0]["messages"][1]["tool_calls"]
+    assert calls[0]["function"]["arguments"] == {"a": None}
 
 
 def test_pairs_with_calls_as_text() -> None:

@@ -58,7 +58,7 @@ _plain: st.SearchStrategy[Any] = st.none() | _words | st.integers(0, 9) | st.lis
 @st.composite
 def episodes(draw: st.DrawFn) -> Episode:
     """Scored, unscored or broken."""
-    made = build_episode(
+    episode = build_episode(
         environment=draw(_some),
         messages=tuple(draw(st.lists(_messages, max_size=6))),
         tools=tuple(draw(st.lists(_tools, max_size=2))),
@@ -74,7 +74,7 @@ def episodes(draw: st.DrawFn) -> Episode:
         usage=Usage(prompt_tokens=draw(st.integers(0, 9)), completion_tokens=3, cost=0.5),
         timing=draw(st.none() | st.just(TIMING)),
     )
-    return made.model_copy(update={"reward": None}) if made.broken else made
+    return episode.model_copy(update={"reward": None}) if episode.broken else episode
 
 
 TIMING = Timing.model_validate(

@@ -13,7 +13,7 @@ from curation.exporters.conversations import episodes
 from curation.importers.gym_lines import (
     TOOL,
     call_item,
-    episode,
+    import_rollout,
     message_item,
     output_item,
     reasoning_item,
@@ -35,7 +35,7 @@ def call(identity: str) -> Call:
 def again(one: Episode) -> Episode:
     """Through a file of Gym's, and back."""
     with TemporaryDirectory() as folder:
-        return episode(Path(folder), build_rollout(one))
+        return import_rollout(Path(folder), build_rollout(one))
 
 
 @settings(deadline=None)
@@ -50,9 +50,9 @@ def test_fields_that_gym_has_do_not_need_the_extra_key(one: Episode) -> None:
     line = build_rollout(one)
     del line["ludus"]
     with TemporaryDirectory() as folder:
-        found = episode(Path(folder), line)
-    assert (found.messages, found.tools) == (one.messages, one.tools)
-    assert (found.reward, found.rewards) == (one.reward, one.rewards)
+        episode = import_rollout(Path(folder), line)
+    assert (episode.messages, episode.tools) == (one.messages, one.tools)
+    assert (episode.reward, episode.rewards) == (one.reward, one.rewards)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def _gym() -> list[JsonObject]:
 
 @pytest.mark.parametrize("line", _gym())
 def test_rollouts_of_gym_round_trip(tmp_path: Path, line: JsonObject) -> None:
-    first = episode(tmp_path, line)
-    assert episode(tmp_path, build_rollout(first)) == first
+    first = import_rollout(tmp_path, line)
+    assert import_rollout(tmp_path, build_rollout(first)) == first
 
 
 def test_a_rollout_has_the_format_of_gym() -> None:
@@ -144,8 +144,8 @@ def test_an_input_has_only_prompt_and_task(tmp_path: Path) -> None:
     extra = {"extra_body": '{"seed": 3}', "audio_url": "data:audio/wav;base64,AA=="}
     asked = {"tools": [TOOL], "temperature": 0.6, "metadata": extra}
     line = rollout([system("s"), user("u")], [message_item("x")], asked=asked, expected_answer="y")
-    made = build_input(episode(tmp_path, line))
-    assert made == {
+    input_line = build_input(import_rollout(tmp_path, line))
+    assert input_line == {
         "responses_create_params": {
             "input": [system("s"), user("u")],
             "tools": [TOOL],
@@ -157,4 +157,4 @@ def test_an_input_has_only_prompt_and_task(tmp_path: Path) -> None:
         "_ng_task_index": 0,
         "agent_ref": {"type": "responses_api_agents", "name": "words_agent"},
     }
-    assert json.loads(json.dumps(made)) == made
+    assert json.loads(json.dumps(input_line)) == input_line

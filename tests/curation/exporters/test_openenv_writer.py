@@ -31,9 +31,9 @@ def written(folder: Path, episodes: Iterable[Episode]) -> Path:
 
 
 def read(file: Path) -> list[Episode]:
-    found = list(openenv.read_episodes(file))
-    assert not [problem for problem in found if isinstance(problem, UnreadableRecord)], found
-    return [one for one in found if isinstance(one, Episode)]
+    records = list(openenv.read_episodes(file))
+    assert not [problem for problem in records if isinstance(problem, UnreadableRecord)], records
+    return [one for one in records if isinstance(one, Episode)]
 
 
 def odd() -> list[Episode]:
@@ -44,10 +44,12 @@ def odd() -> list[Episode]:
     ]
     call = Call(id="1", function=Function(name="a", arguments='{"n": 1}'))
     bad = Call(id="2", function=Function(name="a", arguments='["n'))
-    said = Message(role="assistant", tool_calls=(call, bad))
+    messages = Message(role="assistant", tool_calls=(call, bad))
     answers = [Message(role="tool", content=text, tool_call_id=text) for text in "12"]
     fault = Fault(kind="SessionLost", where="environment", message="gone")
-    plain = build_episode(environment="e", messages=(said, *answers), reward=1.0, episode_id="p")
+    plain = build_episode(
+        environment="e", messages=(messages, *answers), reward=1.0, episode_id="p"
+    )
     broken = build_episode(environment="e", messages=(), reward=None, error=fault, episode_id="b")
     return [
         plain.model_copy(update={"tools": (tools[0],), "task": {"word": 1}, "seed": 3}),
@@ -91,15 +93,15 @@ async def test_a_run_of_ours_comes_back_from_openenv_as_it_was(tmp_path: Path) -
 def test_messages_begin_with_the_user_and_the_system_prompt_round_trips() -> None:
     system, asked = Message(role="system", content="s"), Message(role="user", content="Owl?")
     late = Message(role="system", content="Hurry.")
-    said = (system, system, asked, late, Message(role="assistant", content="A bird."))
-    one = build_episode(environment="e", messages=said, reward=1.0)
+    messages = (system, system, asked, late, Message(role="assistant", content="A bird."))
+    one = build_episode(environment="e", messages=messages, reward=1.0)
     assert [message["content"] for message in build_record(one)["messages"]] == [
         "Owl?",
         "Hurry.",
         "A bird.",
     ]
     with TemporaryDirectory() as folder:
-        assert read(written(Path(folder), [one]))[0].messages == said
+        assert read(written(Path(folder), [one]))[0].messages == messages
 
 
 def test_openenv_reads_the_records(tmp_path: Path) -> None:

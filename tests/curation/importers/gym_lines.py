@@ -48,8 +48,8 @@ def system(text: str) -> JsonObject:
 
 def message_item(text: str) -> JsonObject:
     part: JsonObject = {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
-    said = {"id": "msg_1", "content": [part], "role": "assistant"}
-    return said | {"status": "completed", "type": "message"}
+    item = {"id": "msg_1", "content": [part], "role": "assistant"}
+    return item | {"status": "completed", "type": "message"}
 
 
 def reasoning_item(text: str) -> JsonObject:
@@ -105,13 +105,13 @@ def read(folder: Path, *lines: JsonObject | str) -> list[Episode | UnreadableRec
     return list(nemo_gym_rollouts.read_episodes(write_lines(folder / "rollouts.jsonl", *lines)))
 
 
-def episode(folder: Path, line: JsonObject) -> Episode:
-    (found,) = read(folder, line)
-    assert isinstance(found, Episode), found
-    return found
+def import_rollout(folder: Path, line: JsonObject) -> Episode:
+    (episode,) = read(folder, line)
+    assert isinstance(episode, Episode), episode
+    return episode
 
 
-def shape(found: Episode) -> list[tuple[Any, ...]]:
+def shape(episode: Episode) -> list[tuple[Any, ...]]:
     """Return role, text, reasoning and call ids of each message."""
     return [
         (
@@ -120,5 +120,5 @@ def shape(found: Episode) -> list[tuple[Any, ...]]:
             message.reasoning_content,
             tuple(call.id for call in message.tool_calls or ()) or message.tool_call_id,
         )
-        for message in found.messages
+        for message in episode.messages
     ]

@@ -22,9 +22,9 @@ FAILED = FILES / "failed.eval"
 
 
 def episodes(path: Path) -> list[Episode]:
-    found = list(read_episodes(path))
-    assert not [item for item in found if isinstance(item, UnreadableRecord)]
-    return [item for item in found if isinstance(item, Episode)]
+    records = list(read_episodes(path))
+    assert not [item for item in records if isinstance(item, UnreadableRecord)]
+    return [item for item in records if isinstance(item, Episode)]
 
 
 def member(name: str) -> Any:

@@ -68,9 +68,9 @@ def test_sharegpt_roles(tmp_path: Path) -> None:
 
 
 def test_developer_role_and_names_of_reasoning(tmp_path: Path) -> None:
-    told = {"role": "developer", "content": "Be brief."}
+    developer = {"role": "developer", "content": "Be brief."}
     for name in ("reasoning_content", "reasoning", "thinking"):
-        first, last = said(tmp_path, told, {**SAID, name: "Easy."}).messages
+        first, last = said(tmp_path, developer, {**SAID, name: "Easy."}).messages
         assert (first.role, last.reasoning_content) == ("system", "Easy.")
 
 

@@ -88,8 +88,10 @@ def test_a_task_object_forms_a_group_whatever_the_prompt(tmp_path: Path) -> None
 def test_model_and_agent(
     tmp_path: Path, fields: dict[str, Any], agent: dict[str, Any] | None
 ) -> None:
-    made = one(tmp_path, messages=[ASKED, SAID], **fields).agent
-    assert made == ({"provider": "p", "model": "m", "top_p": 1} if agent is None else agent)
+    fields_of_agent = one(tmp_path, messages=[ASKED, SAID], **fields).agent
+    assert fields_of_agent == (
+        {"provider": "p", "model": "m", "top_p": 1} if agent is None else agent
+    )
 
 
 def test_api_keys_in_agent_settings_are_dropped(tmp_path: Path) -> None:
@@ -130,7 +132,7 @@ def test_an_empty_error_is_no_fault(tmp_path: Path, error: Any) -> None:
 
 def test_a_separate_system_prompt_comes_first(tmp_path: Path) -> None:
     apart = one(tmp_path, messages=[ASKED, SAID], system="Be brief.")
-    assert [(said.role, said.text) for said in apart.messages][:2] == [
+    assert [(message.role, message.text) for message in apart.messages][:2] == [
         ("system", "Be brief."),
         ("user", "What is 1 + 1?"),
     ]
@@ -140,15 +142,15 @@ def test_a_separate_system_prompt_comes_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_a_system_message_takes_precedence(tmp_path: Path, role: str) -> None:
-    told = {"role": role, "content": "Be kind."}
-    episode = one(tmp_path, messages=[told, ASKED], system="Be brief.")
-    assert [said.text for said in episode.messages] == ["Be kind.", "What is 1 + 1?"]
+    system = {"role": role, "content": "Be kind."}
+    episode = one(tmp_path, messages=[system, ASKED], system="Be brief.")
+    assert [message.text for message in episode.messages] == ["Be kind.", "What is 1 + 1?"]
 
 
 def test_sft_rows_round_trip(tmp_path: Path) -> None:
     arguments = json.dumps({"word": "größe", "times": 2.5, "deep": {"a": [None, True]}})
     call = Call(id="c1", function=Function(name="look", arguments=arguments))
-    said = (
+    messages = (
         Message(role="system", content="Be brief."),
         Message(role="user", content="Look it up."),
         Message(role="assistant", reasoning_content="Hm.", tool_calls=(call,)),
@@ -160,7 +162,7 @@ def test_sft_rows_round_trip(tmp_path: Path) -> None:
     for reward in (0.1, None):
         one = build_episode(
             environment="words",
-            messages=said,
+            messages=messages,
             tools=(tool,),
             reward=reward,
             task={"word": "größe"},
@@ -186,7 +188,7 @@ async def test_a_run_comes_back_from_its_rows_for_sft(tmp_path: Path) -> None:
             assert after.messages[-1].role == ("assistant" if form.last_turn else "tool")
 
 
-def _spelled(said: tuple[Message, ...]) -> tuple[Message, ...]:
+def _spelled(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """Normalize the spacing of arguments, which are objects in rows."""
 
     def spelled(call: Call) -> Call:
@@ -197,5 +199,5 @@ def _spelled(said: tuple[Message, ...]) -> tuple[Message, ...]:
         message.model_copy(update={"tool_calls": tuple(map(spelled, message.tool_calls))})
         if message.tool_calls
         else message
-        for message in said
+        for message in messages
     )

@@ -17,9 +17,9 @@ from ludus.errors import RunError
 
 def read(folder: Path) -> list[Episode]:
     (file,) = openenv.find_files(folder)
-    found = list(openenv.read_episodes(file))
-    assert not [problem for problem in found if isinstance(problem, UnreadableRecord)]
-    return [one for one in found if isinstance(one, Episode)]
+    records = list(openenv.read_episodes(file))
+    assert not [problem for problem in records if isinstance(problem, UnreadableRecord)]
+    return [one for one in records if isinstance(one, Episode)]
 
 
 def line(**more: Any) -> str:

@@ -22,9 +22,9 @@ EARLY = FILES / "early_traces" / "traces.jsonl"
 
 
 def episodes(path: Path) -> list[Episode]:
-    found = list(read_episodes(path))
-    assert not [item for item in found if isinstance(item, UnreadableRecord)]
-    return [item for item in found if isinstance(item, Episode)]
+    records = list(read_episodes(path))
+    assert not [item for item in records if isinstance(item, UnreadableRecord)]
+    return [item for item in records if isinstance(item, Episode)]
 
 
 def write_lines(folder: Path, *lines: dict[str, Any], name: str = "traces.jsonl") -> Path:

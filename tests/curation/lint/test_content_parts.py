@@ -26,19 +26,19 @@ def showing(*parts: dict[str, Any]) -> dict[str, Any]:
     return {"messages": [said("user", list(parts)), said("assistant", "Done.")]}  # type: ignore[arg-type]
 
 
-def made(template: str) -> Student:
+def student_with_template(template: str) -> Student:
     return Student("made", student(template))
 
 
 @pytest.mark.parametrize("row", [showing(LOOK), showing(LOOK, URL), showing(URL)])
 def test_a_list_rendered_as_its_python_repr(row: dict[str, Any]) -> None:
-    assert check_under(made(WORDS), row) == {"content-as-list": "error"}
+    assert check_under(student_with_template(WORDS), row) == {"content-as-list": "error"}
 
 
 def test_a_list_rendered_as_its_repr_inside_a_pair() -> None:
     row = {"prompt": [said("user", "Hi.")], "chosen": [said("assistant", "Yes.")]}
     row["rejected"] = showing(LOOK)["messages"]
-    assert check_under(made(WORDS), row) == {"content-as-list": "error"}
+    assert check_under(student_with_template(WORDS), row) == {"content-as-list": "error"}
 
 
 @pytest.mark.parametrize("family", ["qwen3_5_think", "gemma3", "glm4moe", "llama3"])
@@ -48,11 +48,13 @@ def test_a_template_that_supports_parts(family: str) -> None:
 
 def test_text_that_looks_like_a_list_is_text() -> None:
     row = {"messages": [said("user", repr([LOOK])), said("assistant", "Done.")]}
-    assert check_under(made(WORDS), row) == {}
+    assert check_under(student_with_template(WORDS), row) == {}
 
 
 def test_an_image_that_the_template_drops() -> None:
-    assert check_under(made(WITHOUT_IMAGES), showing(LOOK, URL)) == {"drops-image": "warning"}
+    assert check_under(student_with_template(WITHOUT_IMAGES), showing(LOOK, URL)) == {
+        "drops-image": "warning"
+    }
     assert check_under("gemma3", showing(LOOK, URL)) == {"drops-image": "warning"}
 
 

@@ -39,12 +39,12 @@ def student_with_vision(policy: Policy) -> Student:
     return Student("seer", policy.tokenizer, lambda: policy.vision)
 
 
-def length(policy: Policy, row: dict[str, Any]) -> int:
-    read = parse_row(row, SourceLocation(Path("rows.jsonl"), 1))
-    (made,) = student_with_vision(policy).render_row(read)
-    found = measure_rows([read], policy.tokenizer, "seer", load_processor=lambda: policy.vision)
-    assert found.max == len(made.ids) == len(made.mask) == len(made.starts)
-    return found.max
+def length(policy: Policy, columns: dict[str, Any]) -> int:
+    row = parse_row(columns, SourceLocation(Path("rows.jsonl"), 1))
+    (rendered,) = student_with_vision(policy).render_row(row)
+    lengths = measure_rows([row], policy.tokenizer, "seer", load_processor=lambda: policy.vision)
+    assert lengths.max == len(rendered.ids) == len(rendered.mask) == len(rendered.starts)
+    return lengths.max
 
 
 def test_images_are_fine_for_a_student_with_vision(policy: Policy) -> None:
@@ -60,10 +60,10 @@ def test_image_tokens_count_towards_the_length(policy: Policy) -> None:
 
 def test_image_tokens_have_no_loss(policy: Policy) -> None:
     row = parse_row(talk(LOOK, image(16, 32)), SourceLocation(Path("rows.jsonl"), 1))
-    (made,) = student_with_vision(policy).render_row(row)
-    trained = "".join(piece.text for piece in made.text_spans() if piece.has_loss)
+    (rendered,) = student_with_vision(policy).render_row(row)
+    trained = "".join(piece.text for piece in rendered.text_spans() if piece.has_loss)
     assert "Done." in trained and "image" not in trained
-    assert "<|image_pad|>" in made.text
+    assert "<|image_pad|>" in rendered.text
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_an_unusable_image_is_an_error(policy: Policy, part: dict[str, Any]) -> 
     assert check_under(student_with_vision(policy), talk(LOOK, part)) == {
         "template-refuses": "error"
     }
-    read = parse_row(talk(LOOK, part), SourceLocation(Path("rows.jsonl"), 1))
+    row = parse_row(talk(LOOK, part), SourceLocation(Path("rows.jsonl"), 1))
     assert (
-        measure_rows([read], policy.tokenizer, "seer", load_processor=lambda: policy.vision).refused
+        measure_rows([row], policy.tokenizer, "seer", load_processor=lambda: policy.vision).refused
         == 1
     )

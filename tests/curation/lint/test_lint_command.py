@@ -31,8 +31,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "data").mkdir()
     write_rows(root / "data/train.jsonl", [TALK])
     write_rows(root / "data/test.jsonl", [INSTRUCTED])
-    told = [said("user", CONTROL_CHARS), said("assistant", CONTROL_CHARS)]
-    write_rows(root / "steering.jsonl", [{"messages": told}])
+    messages = [said("user", CONTROL_CHARS), said("assistant", CONTROL_CHARS)]
+    write_rows(root / "steering.jsonl", [{"messages": messages}])
     prompt, played = PLAYED["messages"][:2], PLAYED["messages"][2:]
     pair = {"prompt": prompt, "chosen": played, "rejected": played[:1], "tools": PLAYED["tools"]}
     write_rows(root / "pairs.jsonl", [pair])
@@ -47,8 +47,8 @@ def lint(place: Path, *arguments: str, **env: str) -> subprocess.CompletedProces
 
 
 def as_json(place: Path, *arguments: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(lint(place, *arguments, "--json").stdout)
-    return found
+    report: dict[str, Any] = json.loads(lint(place, *arguments, "--json").stdout)
+    return report
 
 
 def test_clean_data_passes(place: Path) -> None:
@@ -60,8 +60,8 @@ def test_clean_data_passes(place: Path) -> None:
 
 
 def test_all_files_of_a_data_set_are_checked(place: Path) -> None:
-    found = as_json(place, "data")
-    assert found["files"] == {"data/train.jsonl": 1, "data/test.jsonl": 1}
+    report = as_json(place, "data")
+    assert report["files"] == {"data/train.jsonl": 1, "data/test.jsonl": 1}
 
 
 def test_without_colour_tokens_with_a_loss_are_in_brackets(place: Path) -> None:
@@ -93,23 +93,25 @@ def test_warnings_fail_only_with_strict(place: Path) -> None:
 
 
 def test_json_output_has_the_loss_spans_of_shown_rows(place: Path) -> None:
-    found = as_json(place, "good.jsonl", "--student", "qwen3", "--show", "3", "--max-length", "400")
-    assert found["passed"] is False and found["rows"] == found["rendered"] == 3
-    checks = {each["check"]: each for each in found["findings"]}
+    report = as_json(
+        place, "good.jsonl", "--student", "qwen3", "--show", "3", "--max-length", "400"
+    )
+    assert report["passed"] is False and report["rows"] == report["rendered"] == 3
+    checks = {each["check"]: each for each in report["findings"]}
     assert checks["cut-off"]["first"] == "good.jsonl:1" and checks["cut-off"]["level"] == "error"
-    assert found["lengths"]["student"] == "qwen3" and found["lengths"]["max"] > 400
-    long, talk, _ = found["shown"]
+    assert report["lengths"]["student"] == "qwen3" and report["lengths"]["max"] > 400
+    long, talk, _ = report["shown"]
     assert (long["tokens"], long["spans"], long["trained"]) == (400, [], 0)
     assert sum(end - start for start, end in talk["spans"]) == talk["trained"] > 0
     assert "What is 17 plus 25?" in talk["text"]
 
 
 def test_both_sides_of_a_pair_are_shown(place: Path) -> None:
-    found = as_json(place, "pairs.jsonl", "--student", "qwen3")
-    assert [each["side"] for each in found["shown"]] == ["chosen", "rejected"]
-    (finding,) = found["findings"]
+    report = as_json(place, "pairs.jsonl", "--student", "qwen3")
+    assert [each["side"] for each in report["shown"]] == ["chosen", "rejected"]
+    (finding,) = report["findings"]
     assert (finding["check"], finding["level"]) == ("environment-tokens", "note")
-    assert [len(each["spans"]) for each in found["shown"]] == [4, 1], "the assistant's turns alone"
+    assert [len(each["spans"]) for each in report["shown"]] == [4, 1], "the assistant's turns alone"
 
 
 def test_control_characters_are_escaped(place: Path) -> None:

@@ -21,7 +21,7 @@ OPEN_END = (
 )
 
 
-def made(template: str) -> Student:
+def student_with_template(template: str) -> Student:
     return Student("made", student(template))
 
 
@@ -38,22 +38,29 @@ def test_some_templates_drop_earlier_reasoning() -> None:
 
 @pytest.mark.parametrize("row", [PLAYED, {**PLAYED, "tools": None}])
 def test_a_text_only_template_drops_tools_calls_and_reasoning(row: dict[str, Any]) -> None:
-    found = check_under(made(WORDS), row)
+    findings = check_under(student_with_template(WORDS), row)
     tools = {"drops-tools": "error"} if row["tools"] else {}
-    assert found == {"drops-tool-calls": "error", "drops-reasoning": "warning", **tools}
+    assert findings == {"drops-tool-calls": "error", "drops-reasoning": "warning", **tools}
 
 
 def test_dropped_tool_results_and_system_prompt() -> None:
     kept = "{% for message in messages if message.role in ('user', 'assistant') %}"
-    found = check_under(made(WORDS.replace("{% for message in messages %}", kept)), PLAYED)
-    assert found.items() >= {"drops-system-prompt": "error", "drops-tool-results": "error"}.items()
-    assert "drops-user-text" not in found and "drops-assistant-text" not in found
+    findings = check_under(
+        student_with_template(WORDS.replace("{% for message in messages %}", kept)), PLAYED
+    )
+    assert (
+        findings.items() >= {"drops-system-prompt": "error", "drops-tool-results": "error"}.items()
+    )
+    assert "drops-user-text" not in findings and "drops-assistant-text" not in findings
 
 
 def test_dropped_assistant_text() -> None:
     silent = WORDS.replace("{{ message.content }}<|my_end|>{% endgen", "<|my_end|>{% endgen")
     unmarked = {"template-unmarked": "error"}
-    assert check_under(made(silent), TALK) == {"drops-assistant-text": "warning", **unmarked}
+    assert check_under(student_with_template(silent), TALK) == {
+        "drops-assistant-text": "warning",
+        **unmarked,
+    }
 
 
 def test_markers_do_not_disturb_tool_results_in_user_turns() -> None:
@@ -96,9 +103,9 @@ def test_a_row_without_a_loss() -> None:
 
 
 def test_an_end_of_turn_token_without_a_loss() -> None:
-    assert check_under(made(NO_END), TALK) == {"stop-token": "error"}
-    assert check_under(made(OPEN_END), TALK) == {"stop-token": "warning"}
-    assert check_under(made(WORDS), TALK) == {}
+    assert check_under(student_with_template(NO_END), TALK) == {"stop-token": "error"}
+    assert check_under(student_with_template(OPEN_END), TALK) == {"stop-token": "warning"}
+    assert check_under(student_with_template(WORDS), TALK) == {}
 
 
 def test_an_end_of_turn_token_need_not_be_special() -> None:
@@ -126,7 +133,7 @@ def test_arguments_that_the_template_encodes_twice() -> None:
         return {"messages": [said("user", "Go."), calling(call("guess", arguments)), answer("no")]}
 
     assert check_under("lfm2_2_5", row({"word": "a"})) == {}
-    double = made(WORDS.replace("<|my_end|>{% endg",
+    double = student_with_template(WORDS.replace("<|my_end|>{% endg",
         "{{ message.tool_calls | tojson if message.tool_calls }}<|my_end|>{% endg"))  # fmt: skip
     assert check_under(double, row('{"word": "a"}')) == {"quoted-arguments": "warning"}
     assert check_under("qwen3", row('{"word": "a"}')) == {}
@@ -140,7 +147,7 @@ def test_content_parts_are_marked_too() -> None:
 
 @pytest.mark.parametrize("family", ["llama3_1", "llama3_2"])
 def test_a_template_that_announces_empty_tools(family: str) -> None:
-    unknown = made(template_of(family).replace("header_id", "head_id"))
+    unknown = student_with_template(template_of(family).replace("header_id", "head_id"))
     unmarked = {"template-unmarked": "error"}
     assert check_under(unknown, {**TALK, "tools": []}) == unmarked | {"empty-tools": "warning"}
     assert check_under(unknown, {**TALK, "tools": None}) == unmarked

@@ -27,7 +27,7 @@ def named(path: Path) -> dict[Any, Episode]:
 
 def test_messages_and_tools_of_a_sample() -> None:
     grass = named(FAILED)[2]
-    assert [(said.role, said.text) for said in grass.messages] == [
+    assert [(message.role, message.text) for message in grass.messages] == [
         ("system", "Answer with one word."),
         ("user", "What colour is grass?"),
         ("assistant", ""),
@@ -160,12 +160,12 @@ def test_the_finish_reason_of_the_last_reply(tmp_path: Path, last: str, reason: 
 
 def test_attachments_are_resolved(tmp_path: Path) -> None:
     picture = {"type": "image", "image": "attachment://a"}
-    said = [
+    message = [
         {"role": "user", "content": [{"type": "text", "text": "attachment://b"}, picture]},
         {"role": "assistant", "content": "red"},
     ]
     stored = {"a": "data:image/png;base64,AAAA", "b": "What colour is this?"}
-    first = one(tmp_path, messages=said, attachments=stored).messages[0]
+    first = one(tmp_path, messages=message, attachments=stored).messages[0]
     assert first.text == "What colour is this?\n[image]"
     assert isinstance(first.content[1], ImagePart)
     assert first.content[1].image_url.url == "data:image/png;base64,AAAA"
@@ -181,8 +181,8 @@ def test_a_call_with_a_parse_error_is_malformed(tmp_path: Path) -> None:
     read_well = {"id": "a", "function": "look_up", "arguments": {"word": "red"}}
     wrong = "Error parsing the following tool call arguments: {word: EOF"
     unread = {"id": "b", "function": "look_up", "arguments": {}, "parse_error": "attachment://e"}
-    said = {"role": "assistant", "content": "", "tool_calls": [read_well, unread]}
-    episode = one(tmp_path, messages=[said], attachments={"e": wrong})
+    message = {"role": "assistant", "content": "", "tool_calls": [read_well, unread]}
+    episode = one(tmp_path, messages=[message], attachments={"e": wrong})
     assert (episode.tool_calls, episode.malformed_calls) == (2, 1)
     calls = episode.messages[0].tool_calls or ()
     assert [call.function.arguments for call in calls] == ['{"word": "red"}', wrong]
@@ -192,8 +192,11 @@ def test_built_in_tools_of_the_provider_become_text(tmp_path: Path) -> None:
     search = {"type": "tool_use", "name": "web_search", "arguments": "{}", "result": "found"}
     hidden = {"type": "reasoning", "reasoning": "xyz", "redacted": True, "summary": "I looked."}
     content = [hidden, search, {"type": "data", "data": {}}, {"type": "text", "text": "There."}]
-    said = one(tmp_path, messages=[{"role": "assistant", "content": content}]).messages[0]
-    assert (said.text, said.reasoning_content) == ("[web_search {}]\nfound\nThere.", "I looked.")
+    message = one(tmp_path, messages=[{"role": "assistant", "content": content}]).messages[0]
+    assert (message.text, message.reasoning_content) == (
+        "[web_search {}]\nfound\nThere.",
+        "I looked.",
+    )
 
 
 def test_a_sample_with_audio_is_unreadable(tmp_path: Path) -> None:
@@ -227,8 +230,10 @@ def test_logs_are_found_in_folders(tmp_path: Path) -> None:
 
 def test_a_log_of_the_current_version() -> None:
     pytest.importorskip("zstandard")
-    found = named(COLOURS)
-    assert {key: (episode.stop_reason, episode.reward) for key, episode in found.items()} == {
+    episodes_by_id = named(COLOURS)
+    assert {
+        key: (episode.stop_reason, episode.reward) for key, episode in episodes_by_id.items()
+    } == {
         "sky": (StopReason.DONE, 1.0),
         2: (StopReason.DONE, 1.0),
         "loops": (StopReason.MAX_TURNS, 0.0),
@@ -236,6 +241,6 @@ def test_a_log_of_the_current_version() -> None:
         "breaks": (StopReason.BROKEN, None),
         "nobody-knows": (StopReason.DONE, 0.0),
     }
-    assert found[2].messages[4].content == "Error: No such word."
-    assert isinstance(found["nobody-knows"].messages[1].content[1], ImagePart)
-    assert "brevity" not in found["nobody-knows"].rewards, "a score of NaN is no score"
+    assert episodes_by_id[2].messages[4].content == "Error: No such word."
+    assert isinstance(episodes_by_id["nobody-knows"].messages[1].content[1], ImagePart)
+    assert "brevity" not in episodes_by_id["nobody-knows"].rewards, "a score of NaN is no score"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from curation.importers.gym_lines import (
-    episode,
+    import_rollout,
     message_item,
     read,
     request,
@@ -28,25 +28,25 @@ def attempt(**more: Any) -> dict[str, Any]:
 
 
 def groups(folder: Path, *lines: dict[str, Any]) -> list[str]:
-    return [found.group_id for found in read(folder, *lines) if isinstance(found, Episode)]
+    return [episode.group_id for episode in read(folder, *lines) if isinstance(episode, Episode)]
 
 
 def test_a_masked_sample_is_kept_and_unscored(tmp_path: Path) -> None:
     for masked in ({"mask_sample": True}, {"instance_config": {"mask_sample": True}}):
-        found = episode(tmp_path, attempt(reward=0.0, **masked))
-        assert (found.reward, found.broken, len(found.messages)) == (None, False, 2)
+        episode = import_rollout(tmp_path, attempt(reward=0.0, **masked))
+        assert (episode.reward, episode.broken, len(episode.messages)) == (None, False, 2)
 
 
 def test_a_masked_sample_with_a_reason_is_broken(tmp_path: Path) -> None:
     why = {"failure_kind": "sandbox_oom", "failure_reason": "out of memory"}
-    found = episode(tmp_path, attempt(reward=0.0, mask_sample=True, **why))
-    assert found.error is not None and found.broken and found.reward is None
-    assert (found.error.kind, found.error.message) == ("sandbox_oom", "out of memory")
+    episode = import_rollout(tmp_path, attempt(reward=0.0, mask_sample=True, **why))
+    assert episode.error is not None and episode.broken and episode.reward is None
+    assert (episode.error.kind, episode.error.message) == ("sandbox_oom", "out of memory")
 
 
 def test_a_scored_sample_with_an_error_keeps_its_reward(tmp_path: Path) -> None:
-    assert episode(tmp_path, attempt(reward=0.0, failure_kind="slow_judge")).reward == 0.0
-    assert episode(tmp_path, attempt(reward=0.5, error="a warning")).reward == 0.5
+    assert import_rollout(tmp_path, attempt(reward=0.0, failure_kind="slow_judge")).reward == 0.0
+    assert import_rollout(tmp_path, attempt(reward=0.5, error="a warning")).reward == 0.5
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,14 @@ def test_a_scored_sample_with_an_error_keeps_its_reward(tmp_path: Path) -> None:
 def test_faults_are_unscored(
     tmp_path: Path, more: dict[str, Any], kind: str, where: str, message: str
 ) -> None:
-    found = episode(tmp_path, attempt(reward=0.0, **more))
-    assert (found.stop_reason, found.reward, found.done) == (StopReason.BROKEN, None, False)
-    assert found.error is not None
-    assert (found.error.kind, found.error.where, found.error.message) == (kind, where, message)
+    episode = import_rollout(tmp_path, attempt(reward=0.0, **more))
+    assert (episode.stop_reason, episode.reward, episode.done) == (StopReason.BROKEN, None, False)
+    assert episode.error is not None
+    assert (episode.error.kind, episode.error.where, episode.error.message) == (
+        kind,
+        where,
+        message,
+    )
 
 
 def test_a_failure_without_a_response(tmp_path: Path) -> None:
@@ -86,9 +90,9 @@ def test_a_failure_without_a_response(tmp_path: Path) -> None:
         "_ng_task_index": 4,
         "agent_ref": {"name": "words_agent"},
     }
-    found = episode(tmp_path, line)
-    assert [message.text for message in found.messages] == ["I was"]
-    assert found.error is not None and found.error.message == "no answer"
+    episode = import_rollout(tmp_path, line)
+    assert [message.text for message in episode.messages] == ["I was"]
+    assert episode.error is not None and episode.error.message == "no answer"
 
 
 @pytest.mark.parametrize(
@@ -103,22 +107,22 @@ def test_a_failure_without_a_response(tmp_path: Path) -> None:
     ],
 )
 def test_stop_reasons(tmp_path: Path, more: dict[str, Any], reason: str) -> None:
-    found = episode(tmp_path, attempt(reward=0.0, **more))
-    assert (found.stop_reason, found.reward) == (reason, 0.0)
-    assert found.done is (reason == "done")
+    episode = import_rollout(tmp_path, attempt(reward=0.0, **more))
+    assert (episode.stop_reason, episode.reward) == (reason, 0.0)
+    assert episode.done is (reason == "done")
 
 
 def test_a_refusal_is_text_and_a_stop_reason(tmp_path: Path) -> None:
     no = {"role": "assistant", "type": "message", "content": [{"type": "refusal", "refusal": "No"}]}
-    found = episode(tmp_path, rollout("Owl?", [no], reward=0.0))
-    assert (found.messages[-1].text, found.stop_reason) == ("No", StopReason.REFUSED)
+    episode = import_rollout(tmp_path, rollout("Owl?", [no], reward=0.0))
+    assert (episode.messages[-1].text, episode.stop_reason) == ("No", StopReason.REFUSED)
 
 
 def test_reward_components(tmp_path: Path) -> None:
     parts = {"reward_components": {"correct": 1.0, "brief": 0}, "library_reward": 0.5, "wer": 3.0}
-    found = episode(tmp_path, attempt(**parts))
-    assert found.rewards == {"correct": 1.0, "brief": 0.0, "library_reward": 0.5}
-    assert found.task == {"wer": 3.0, "_ng_task_index": 0}
+    episode = import_rollout(tmp_path, attempt(**parts))
+    assert episode.rewards == {"correct": 1.0, "brief": 0.0, "library_reward": 0.5}
+    assert episode.task == {"wer": 3.0, "_ng_task_index": 0}
 
 
 def test_groups_do_not_depend_on_sampling(tmp_path: Path) -> None:
@@ -158,7 +162,7 @@ def test_the_inputs_file_tells_the_fields_of_the_task(tmp_path: Path) -> None:
     line = attempt(expected_answer="bird", extracted_answer="fish", judge_evaluations=None)
     given = {"responses_create_params": request("Owl?"), "expected_answer": "bird"}
     write_lines(tmp_path / "rollouts_materialized_inputs.jsonl", "{", given)
-    assert episode(tmp_path, line).task == {"expected_answer": "bird", "_ng_task_index": 0}
+    assert import_rollout(tmp_path, line).task == {"expected_answer": "bird", "_ng_task_index": 0}
 
 
 def test_rollouts_are_found_in_folders(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from curation.importers.gym_lines import (
     TOOL,
     call_item,
-    episode,
+    import_rollout,
     message_item,
     output_item,
     read,
@@ -33,29 +33,29 @@ def test_a_rollout_of_the_examples(tmp_path: Path) -> None:
     ]
     asked = {"tools": [TOOL], "temperature": 0.6, "max_output_tokens": 512}
     line = rollout([system("Be brief."), user("Owl?")], output, asked=asked, expected_answer="bird")
-    found = episode(tmp_path, line)
-    assert shape(found) == [
+    episode = import_rollout(tmp_path, line)
+    assert shape(episode) == [
         ("system", "Be brief.", None, None),
         ("user", "Owl?", None, None),
         ("assistant", "", "hm", ("c1",)),
         ("tool", "a bird", None, "c1"),
         ("assistant", "An owl is a bird.", None, None),
     ]
-    assert found.messages[2].tool_calls
-    assert found.messages[2].tool_calls[0].function.arguments == '{"word": "owl"}'
-    assert (found.reward, found.done, found.environment) == (1.0, True, "words_agent")
-    assert found.tools[0]["function"]["name"] == "look_up"
-    assert found.task == {"expected_answer": "bird", "_ng_task_index": 0}
-    assert found.agent["model"] == "policy_model"
-    assert (found.agent["temperature"], found.agent["max_tokens"]) == (0.6, 512)
-    used = found.usage
+    assert episode.messages[2].tool_calls
+    assert episode.messages[2].tool_calls[0].function.arguments == '{"word": "owl"}'
+    assert (episode.reward, episode.done, episode.environment) == (1.0, True, "words_agent")
+    assert episode.tools[0]["function"]["name"] == "look_up"
+    assert episode.task == {"expected_answer": "bird", "_ng_task_index": 0}
+    assert episode.agent["model"] == "policy_model"
+    assert (episode.agent["temperature"], episode.agent["max_tokens"]) == (0.6, 512)
+    used = episode.usage
     assert (used.prompt_tokens, used.completion_tokens) == (40, 20)
     assert (used.cached_tokens, used.reasoning_tokens) == (8, 5)
 
 
 def test_an_input_may_be_a_string(tmp_path: Path) -> None:
-    found = episode(tmp_path, rollout("Owl?", [message_item("A bird.")]))
-    assert [message.role for message in found.messages] == ["user", "assistant"]
+    episode = import_rollout(tmp_path, rollout("Owl?", [message_item("A bird.")]))
+    assert [message.role for message in episode.messages] == ["user", "assistant"]
 
 
 def test_instructions_and_developers_become_system_messages(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_instructions_and_developers_become_system_messages(tmp_path: Path) -> N
     line = rollout(
         [developer, user("Owl?")], [message_item("Fowl.")], asked={"instructions": "Be kind."}
     )
-    assert [(m.role, m.content) for m in episode(tmp_path, line).messages[:2]] == [
+    assert [(m.role, m.content) for m in import_rollout(tmp_path, line).messages[:2]] == [
         ("system", "Be kind."),
         ("system", "Rhyme."),
     ]
@@ -77,8 +77,8 @@ def test_parallel_calls_are_one_reply(tmp_path: Path) -> None:
         output_item("a"),
         output_item("b"),
     ]
-    found = episode(tmp_path, rollout("Owl, fowl?", output))
-    assert shape(found)[1:] == [
+    episode = import_rollout(tmp_path, rollout("Owl, fowl?", output))
+    assert shape(episode)[1:] == [
         ("assistant", "Both.", None, ("a", "b")),
         ("tool", "a bird", None, "a"),
         ("tool", "a bird", None, "b"),
@@ -86,16 +86,20 @@ def test_parallel_calls_are_one_reply(tmp_path: Path) -> None:
 
 
 def test_calls_without_a_result_are_kept(tmp_path: Path) -> None:
-    found = episode(tmp_path, rollout("Owl?", [call_item("a"), call_item("b"), output_item("b")]))
-    assert shape(found)[1][3] == ("a", "b")
-    assert found.tool_calls == 2
+    episode = import_rollout(
+        tmp_path, rollout("Owl?", [call_item("a"), call_item("b"), output_item("b")])
+    )
+    assert shape(episode)[1][3] == ("a", "b")
+    assert episode.tool_calls == 2
 
 
 def test_malformed_arguments_are_kept(tmp_path: Path) -> None:
-    found = episode(tmp_path, rollout("Owl?", [{**call_item("a"), "arguments": '{"word": '}]))
-    assert found.messages[1].tool_calls
-    assert found.messages[1].tool_calls[0].function.arguments == '{"word": '
-    assert found.malformed_calls == 1
+    episode = import_rollout(
+        tmp_path, rollout("Owl?", [{**call_item("a"), "arguments": '{"word": '}])
+    )
+    assert episode.messages[1].tool_calls
+    assert episode.messages[1].tool_calls[0].function.arguments == '{"word": '
+    assert episode.malformed_calls == 1
 
 
 @pytest.mark.parametrize(
@@ -108,21 +112,21 @@ def test_malformed_arguments_are_kept(tmp_path: Path) -> None:
 def test_reasoning_belongs_to_the_following_reply(
     tmp_path: Path, item: JsonObject, words: str
 ) -> None:
-    found = episode(tmp_path, rollout("Owl?", [item, message_item("Bird.")]))
-    assert shape(found)[1:] == [("assistant", "Bird.", words, None)]
+    episode = import_rollout(tmp_path, rollout("Owl?", [item, message_item("Bird.")]))
+    assert shape(episode)[1:] == [("assistant", "Bird.", words, None)]
 
 
 def test_reasoning_without_a_reply_is_a_message(tmp_path: Path) -> None:
-    found = episode(
+    episode = import_rollout(
         tmp_path, rollout("Owl?", [call_item("a"), output_item("a"), reasoning_item("on and on")])
     )
-    assert shape(found)[-1] == ("assistant", "", "on and on", None)
+    assert shape(episode)[-1] == ("assistant", "", "on and on", None)
 
 
 def test_encrypted_reasoning_is_no_message(tmp_path: Path) -> None:
     hidden = {"type": "reasoning", "summary": [], "encrypted_content": "x"}
-    found = episode(tmp_path, rollout("Owl?", [hidden, user("Well?"), hidden]))
-    assert [message.role for message in found.messages] == ["user", "user"]
+    episode = import_rollout(tmp_path, rollout("Owl?", [hidden, user("Well?"), hidden]))
+    assert [message.role for message in episode.messages] == ["user", "user"]
 
 
 def test_user_messages_in_the_output(tmp_path: Path) -> None:
@@ -132,7 +136,7 @@ def test_user_messages_in_the_output(tmp_path: Path) -> None:
         reasoning_item("ah"),
         message_item("White."),
     ]
-    assert shape(episode(tmp_path, rollout([system("You know owls.")], output))) == [
+    assert shape(import_rollout(tmp_path, rollout([system("You know owls.")], output))) == [
         ("system", "You know owls.", None, None),
         ("assistant", "Which one?", None, None),
         ("user", "The barn owl.", None, None),
@@ -148,10 +152,12 @@ def test_earlier_turns_in_the_input_are_kept(tmp_path: Path) -> None:
         output_item("a"),
         message_item("A bird."),
     ]
-    found = episode(tmp_path, rollout([*earlier, user("And a fowl?")], [message_item("Too.")]))
+    episode = import_rollout(
+        tmp_path, rollout([*earlier, user("And a fowl?")], [message_item("Too.")])
+    )
     roles = ["user", "assistant", "tool", "assistant", "user", "assistant"]
-    assert [m.role for m in found.messages] == roles
-    assert found.messages[1].reasoning_content == "x"
+    assert [m.role for m in episode.messages] == roles
+    assert episode.messages[1].reasoning_content == "x"
 
 
 def test_images_keep_their_position(tmp_path: Path) -> None:
@@ -161,13 +167,13 @@ def test_images_keep_their_position(tmp_path: Path) -> None:
         {"type": "input_image", "image_url": {"url": "https://example.org/owl.png"}},
     ]
     output = [call_item("a"), output_item("a", [shown[1]]), message_item("An owl.")]
-    found = episode(tmp_path, rollout([{"role": "user", "content": shown}], output))
-    content = found.messages[0].content
+    episode = import_rollout(tmp_path, rollout([{"role": "user", "content": shown}], output))
+    content = episode.messages[0].content
     assert [part.image_url.url for part in content[1:] if isinstance(part, ImagePart)] == [
         "data:image/png;base64,AA==",
         "https://example.org/owl.png",
     ]
-    assert isinstance(found.messages[2].content[0], ImagePart)
+    assert isinstance(episode.messages[2].content[0], ImagePart)
 
 
 def test_outputs_that_repeat_the_history_are_one_conversation(tmp_path: Path) -> None:
@@ -175,7 +181,7 @@ def test_outputs_that_repeat_the_history_are_one_conversation(tmp_path: Path) ->
     first = [user("Escape."), seen, call_item("a"), output_item("a", "open")]
     second = [*first, call_item("b"), output_item("b", "out")]
     line = rollout([user("Escape.")], [first, second], replied={"contains_transitions": True})
-    assert [entry[3] for entry in shape(episode(tmp_path, line))] == [
+    assert [entry[3] for entry in shape(import_rollout(tmp_path, line))] == [
         *(None, None),
         *(("a",), "a"),
         *(("b",), "b"),
@@ -185,17 +191,17 @@ def test_outputs_that_repeat_the_history_are_one_conversation(tmp_path: Path) ->
 def test_a_hidden_observation_is_kept_as_first_seen(tmp_path: Path) -> None:
     first = [user("You see a door."), call_item("a"), output_item("a"), user("You see a hall.")]
     hidden = [user("[hidden]"), *first[1:3], user("[hidden]"), call_item("b"), output_item("b")]
-    found = episode(tmp_path, rollout([], [first, hidden]))
-    assert [m.text for m in found.messages if m.role == "user"] == [
+    episode = import_rollout(tmp_path, rollout([], [first, hidden]))
+    assert [m.text for m in episode.messages if m.role == "user"] == [
         "You see a door.",
         "You see a hall.",
     ]
-    assert found.turns == 2
+    assert episode.turns == 2
 
 
 def test_outputs_without_repetition_are_concatenated(tmp_path: Path) -> None:
     parts = [[message_item("North."), user("A wall.")], [message_item("South."), user("Out!")]]
-    assert [entry[1] for entry in shape(episode(tmp_path, rollout("Escape.", parts)))] == [
+    assert [entry[1] for entry in shape(import_rollout(tmp_path, rollout("Escape.", parts)))] == [
         *("Escape.", "North.", "A wall."),
         *("South.", "Out!"),
     ]
@@ -203,7 +209,7 @@ def test_outputs_without_repetition_are_concatenated(tmp_path: Path) -> None:
 
 def test_seed_observations_precede_the_output(tmp_path: Path) -> None:
     line = rollout([], [message_item("[up]")], replied={"seed_obs": [user("A frozen lake.")]})
-    assert [m.text for m in episode(tmp_path, line).messages] == ["A frozen lake.", "[up]"]
+    assert [m.text for m in import_rollout(tmp_path, line).messages] == ["A frozen lake.", "[up]"]
 
 
 def test_an_output_at_the_top_level(tmp_path: Path) -> None:
@@ -211,14 +217,14 @@ def test_an_output_at_the_top_level(tmp_path: Path) -> None:
         "responses_create_params": {"input": [user("Owl?")]},
         "output": [message_item("A bird.")],
     }
-    found = episode(tmp_path, {**line, "reward": 1.0})
-    assert [m.text for m in found.messages] == ["Owl?", "A bird."]
-    assert found.environment == "nemo_gym"
+    episode = import_rollout(tmp_path, {**line, "reward": 1.0})
+    assert [m.text for m in episode.messages] == ["Owl?", "A bird."]
+    assert episode.environment == "nemo_gym"
 
 
 def test_tools_of_the_response(tmp_path: Path) -> None:
-    found = episode(tmp_path, rollout([], [message_item("x")], replied={"tools": [TOOL]}))
-    assert [tool["function"]["name"] for tool in found.tools] == ["look_up"]
+    episode = import_rollout(tmp_path, rollout([], [message_item("x")], replied={"tools": [TOOL]}))
+    assert [tool["function"]["name"] for tool in episode.tools] == ["look_up"]
 
 
 def test_mcp_calls_have_results(tmp_path: Path) -> None:
@@ -226,7 +232,7 @@ def test_mcp_calls_have_results(tmp_path: Path) -> None:
     custom = {"type": "custom_tool_call", "call_id": "c1", "name": "sh", "input": "ls"}
     listed = {"type": "custom_tool_call_output", "call_id": "c1", "output": "a.txt"}
     output = [reasoning_item("hm"), hosted, custom, listed, message_item("Done.")]
-    assert shape(episode(tmp_path, rollout("2+2?", output)))[1:] == [
+    assert shape(import_rollout(tmp_path, rollout("2+2?", output)))[1:] == [
         ("assistant", "", "hm", ("m1",)),
         ("tool", "4", None, "m1"),
         ("assistant", "", None, ("c1",)),

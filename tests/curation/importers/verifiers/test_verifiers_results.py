@@ -154,8 +154,8 @@ def test_usage_and_time_of_a_result() -> None:
 def test_text_completions_are_two_messages(tmp_path: Path) -> None:
     line = {"prompt": "Once upon", "completion": " a time", "reward": None}
     episode = episodes(write_lines(tmp_path, line, name="results.jsonl"))[0]
-    said = [(message.role, message.text) for message in episode.messages]
-    assert said == [("user", "Once upon"), ("assistant", " a time")]
+    messages = [(message.role, message.text) for message in episode.messages]
+    assert messages == [("user", "Once upon"), ("assistant", " a time")]
     assert episode.reward is None
 
 
@@ -181,8 +181,8 @@ def test_damaged_metadata_is_reported_and_results_are_read(tmp_path: Path) -> No
         tmp_path, {"prompt": "?", "completion": "!", "reward": 1}, name="results.jsonl"
     )
     (tmp_path / "metadata.json").write_text("{")
-    told, episode = read_episodes(path)
-    assert isinstance(told, UnreadableRecord) and told.path.name == "metadata.json"
+    record, episode = read_episodes(path)
+    assert isinstance(record, UnreadableRecord) and record.path.name == "metadata.json"
     assert isinstance(episode, Episode) and episode.environment == "verifiers"
 
 

@@ -16,7 +16,7 @@ from ludus.data.episode import Fault, StopReason, Usage
 
 def test_a_trace_is_read_from_root_to_leaf() -> None:
     first = episodes(TRACES)[0]
-    assert [(said.role, said.text) for said in first.messages] == [
+    assert [(message.role, message.text) for message in first.messages] == [
         ("system", "Answer with one word."),
         ("user", "What colour is the sky?"),
         ("assistant", ""),
@@ -43,9 +43,9 @@ def test_traces_of_one_task_are_one_group() -> None:
 def test_every_branch_of_a_trace_is_an_episode() -> None:
     one, other = episodes(TRACES)[2:4]
     system, answer = "Answer with one word.", "green"
-    assert [said.text for said in one.messages] == [system, "What colour is grass?", answer]
+    assert [message.text for message in one.messages] == [system, "What colour is grass?", answer]
     rewritten = "So far: plants. What colour is grass?"
-    assert [said.text for said in other.messages] == [system, rewritten, answer]
+    assert [message.text for message in other.messages] == [system, rewritten, answer]
     assert one.messages[-1].reasoning_content == "Plants are."
     assert (one.reward, other.reward) == (1.25, 1.25)
     assert one.episode_id.removesuffix("-0") == other.episode_id.removesuffix("-1")
@@ -58,10 +58,10 @@ def test_usage_before_a_fork_is_counted_once(tmp_path: Path) -> None:
     tree = [node(None, "user"), node(0, "assistant"), node(1, "user"), node(1, "user")]
     count = {"prompt_tokens": 8, "cached_input_tokens": 4, "completion_tokens": 3, "cost": 0.5}
     calls = [{"node": 1, "usage": count}, {"node": None, "error": {"type": "ProviderError"}}]
-    found = episodes(write_lines(tmp_path, build_trace(nodes=tree, calls=calls)))
+    branches = episodes(write_lines(tmp_path, build_trace(nodes=tree, calls=calls)))
     paid = Usage(prompt_tokens=12, cached_tokens=4, completion_tokens=3, cost=0.5)
-    assert [episode.usage for episode in found] == [paid, Usage()]
-    assert [len(episode.messages) for episode in found] == [3, 3]
+    assert [episode.usage for episode in branches] == [paid, Usage()]
+    assert [len(episode.messages) for episode in branches] == [3, 3]
 
 
 def test_a_null_reward_is_unscored(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_trace_that_could_not_be_scored_is_broken() -> None:
     assert (broken.stop_reason, broken.reward) == (StopReason.BROKEN, None)
     assert broken.error is not None
     assert (broken.error.kind, broken.error.where) == ("TaskError", "environment")
-    assert [said.text for said in broken.messages][-1] == "green"
+    assert [message.text for message in broken.messages][-1] == "green"
 
 
 def test_errors_of_earlier_attempts_are_ignored(tmp_path: Path) -> None:
@@ -117,9 +117,9 @@ def test_an_error_before_any_trace_is_kept(tmp_path: Path) -> None:
 
 def test_another_role_is_another_group(tmp_path: Path) -> None:
     judge = build_trace(agent={"name": "judge", "config": {"model": "tiny"}})
-    found = episodes(write_lines(tmp_path, build_trace(), judge))
-    assert found[0].group_id != found[1].group_id
-    assert found[1].agent == {"model": "tiny", "role": "judge"}
+    branches = episodes(write_lines(tmp_path, build_trace(), judge))
+    assert branches[0].group_id != branches[1].group_id
+    assert branches[1].agent == {"model": "tiny", "role": "judge"}
 
 
 def test_a_single_trace_per_line() -> None:
