@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from conformance.observation_worlds import (
+from conformance.observation_environments import (
     BrowserGymAction,
     BrowserGymEnvironment,
     BrowserGymObservation,
 )
-from conformance.test_our_client_on_their_server import their_server
+from conformance.test_ludus_client_on_openenv_server import their_server
 from program import run_ludus
 
 from ludus.check import run_checks

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from data.attempts import RUN, attempt, written
+from data.sample_episodes import RUN, attempt, written
 from ludus.data import episode_reader
 from ludus.data.episode import Episode, StopReason, Usage
 from ludus.data.episode_reader import EpisodeHead, episodes, find_episode, format_episode_id

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from world import wait_until
 
-from data.attempts import attempt, written
+from data.sample_episodes import attempt, written
 from ludus.data.journal import Journal
 from ludus.errors import RunError
 

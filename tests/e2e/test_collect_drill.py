@@ -77,9 +77,9 @@ def test_a_failing_model_and_twenty_kills_change_nothing_in_the_file(tmp_path: P
 
 
 class Unhurried(OracleAgent):
-    async def begin(self, situation: EpisodeContext) -> Player:
+    async def begin(self, context: EpisodeContext) -> Player:
         await asyncio.sleep(0.1)
-        return await super().begin(situation)
+        return await super().begin(context)
 
 
 async def test_a_server_that_is_killed_and_started_again_costs_no_episode(tmp_path: Path) -> None:

@@ -71,11 +71,11 @@ async def test_awards_of_one_call_add_up_and_keep_their_parts() -> None:
 
 @pytest.mark.parametrize("reward", ["nan", "inf"])
 async def test_a_reward_that_is_no_finite_number_is_the_environments_fault(reward: str) -> None:
-    host = EnvironmentRunner(build_env_spec(Odd))
-    await host.start()
-    await host.reset({})
+    runner = EnvironmentRunner(build_env_spec(Odd))
+    await runner.start()
+    await runner.reset({})
     with pytest.raises(ExecutionFailed, match=reward):
-        await host.call("pay", {"reward": float(reward)})
+        await runner.call("pay", {"reward": float(reward)})
 
 
 async def test_a_crash_is_an_error_and_not_a_result() -> None:
@@ -129,25 +129,25 @@ class LeavingAside(Leaving):
     ("cls", "way"), [(Leaving, "leave"), (LeavingLater, "leave_later"), (LeavingAside, "leave")]
 )
 async def test_an_exit_costs_one_call_and_not_the_process(cls: type, way: str) -> None:
-    host = EnvironmentRunner(build_env_spec(cls))
-    await host.start()
+    runner = EnvironmentRunner(build_env_spec(cls))
+    await runner.start()
     with pytest.raises(ExecutionFailed, match="SystemExit: 3"):
-        await host.reset({"leave": True})
+        await runner.reset({"leave": True})
     with pytest.raises(ExecutionFailed, match="SystemExit: 4"):
-        await host.reset({"split": "train", "index": 0})
-    await host.reset({})
+        await runner.reset({"split": "train", "index": 0})
+    await runner.reset({})
     with pytest.raises(ExecutionFailed, match="SystemExit: enough"):
-        await host.call(way, {})
+        await runner.call(way, {})
     with pytest.raises(ExecutionFailed, match="SystemExit: 5"):
-        await host.call_method("oracle")
-    await host.close()
+        await runner.call_method("oracle")
+    await runner.close()
 
 
 async def test_an_exit_on_the_quick_way_is_an_error_too() -> None:
-    host = EnvironmentRunner(build_env_spec(Leaving))
-    await host.start()
+    runner = EnvironmentRunner(build_env_spec(Leaving))
+    await runner.start()
     with pytest.raises(ExecutionFailed, match="SystemExit: 3"):
-        host.reset_sync({"leave": True})
+        runner.reset_sync({"leave": True})
 
 
 async def test_an_environment_that_cannot_be_built_without_leaving_is_named() -> None:

@@ -137,4 +137,6 @@ def test_a_file_is_served_by_worker_processes(folder: Path) -> None:
         arguments = ("corner_a.py:Mine", "--base-url", server.url, "-n", "3", "-o", "served")
         done = run_ludus("collect", *arguments, cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert {episode.environment for episode in read_episodes(folder / "served")} == {"corner_a:Mine"}
+    assert {episode.environment for episode in read_episodes(folder / "served")} == {
+        "corner_a:Mine"
+    }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 
 import pytest
-from conformance import observation_worlds as theirs
-from conformance.test_our_client_on_their_server import their_server
+from conformance import observation_environments as theirs
+from conformance.test_ludus_client_on_openenv_server import their_server
 from world import serving
 
 from ludus.environment.registry import find_environment

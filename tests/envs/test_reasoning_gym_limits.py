@@ -113,7 +113,9 @@ def test_memory_counts_from_the_start_of_each_request() -> None:
     much, little = ANSWER_MEMORY_BYTES + 64 * MIB, ANSWER_MEMORY_BYTES * 3 // 4
     refused = f"try:\n    bytearray({much})\nexcept MemoryError:\n    print('refused')"
     assert limited(refused) == "refused\n"
-    again = f"kept = bytearray({little}); limit_memory(ANSWER_MEMORY_BYTES); more = bytearray({little})"
+    again = (
+        f"kept = bytearray({little}); limit_memory(ANSWER_MEMORY_BYTES); more = bytearray({little})"
+    )
     assert limited(f"{again}; print('given')") == "given\n"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from evaluation.small_evaluations import attempt
+from ludus.data.bootstrap import Interval
 from ludus.evaluation.attempts import Attempt
 from ludus.evaluation.intervals import (
-    Interval,
     bootstrap_interval,
     newcombe_interval,
     wilson_interval,

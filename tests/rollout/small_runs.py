@@ -49,13 +49,13 @@ class Flaky(OracleAgent):
         self._breaks = breaks
         self._attempts: dict[str, int] = {}
 
-    async def begin(self, situation: EpisodeContext) -> Player:
-        key = f"{situation.seed}/{situation.member}"
+    async def begin(self, context: EpisodeContext) -> Player:
+        key = f"{context.seed}/{context.member}"
         self._attempts[key] = self._attempts.get(key, 0) + 1
         error = self._breaks(key, self._attempts[key])
         if error is not None:
             raise error
-        return await super().begin(situation)
+        return await super().begin(context)
 
 
 class Priced(Agent):
@@ -63,7 +63,7 @@ class Priced(Agent):
 
     provider = "priced"
 
-    async def begin(self, situation: EpisodeContext) -> Player:
+    async def begin(self, context: EpisodeContext) -> Player:
         class Payer(Player):
             async def act(
                 self, messages: Sequence[Message], *, max_tokens: int | None = None
@@ -75,21 +75,34 @@ class Priced(Agent):
         return Payer()
 
 
-class Ending(CollectProgress):
-    """Ends the run after a while, in one way or the other."""
+class Warnings(CollectProgress):
+    """Keeps the warnings of a run."""
 
-    def __init__(self, end: Callable[[Collector], None]) -> None:
-        self._end = end
+    def __init__(self) -> None:
         self.warnings: list[str] = []
 
-    def begin(self, collector: Collector) -> None:
-        asyncio.get_running_loop().call_later(0.05, self._end, collector)
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
 
-    def warn(self, words: str) -> None:
-        self.warnings.append(words)
+
+class Stopping(CollectProgress):
+    """Calls `stop` as soon as a condition holds."""
+
+    def __init__(
+        self, stop: Callable[[Collector], None], *, when: Callable[[Collector], bool]
+    ) -> None:
+        self._stop, self._when = stop, when
+
+    def begin(self, collector: Collector) -> None:
+        self._task = asyncio.create_task(self._wait(collector))
+
+    async def _wait(self, collector: Collector) -> None:
+        while not self._when(collector):  # noqa: ASYNC110 - the collector has no such event
+            await asyncio.sleep(0.001)
+        self._stop(collector)
 
 
 class Slow(OracleAgent):
-    async def begin(self, situation: EpisodeContext) -> Player:
+    async def begin(self, context: EpisodeContext) -> Player:
         await asyncio.sleep(0.1)
-        return await super().begin(situation)
+        return await super().begin(context)

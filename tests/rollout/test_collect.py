@@ -18,12 +18,12 @@ from rollout.small_runs import COUNTER, quick_config, read, run
 
 
 async def test_every_planned_episode_is_there_once(tmp_path: Path) -> None:
-    outcome = await run(tmp_path / "run", n=50)
+    result = await run(tmp_path / "run", n=50)
     found = read(tmp_path / "run")
     assert [episode.episode_id[-6:] for episode in found] == [f"{i:06d}" for i in range(50)]
     assert {episode.reward for episode in found} == {1.0}
-    assert outcome.summary["complete"]
-    assert outcome.summary["mean_reward"] == 1.0
+    assert result.summary["complete"]
+    assert result.summary["mean_reward"] == 1.0
     assert json.loads((tmp_path / "run/summary.json").read_text())["episodes"] == 50
 
 
@@ -36,24 +36,24 @@ async def test_concurrency_changes_nothing_in_the_episodes(tmp_path: Path) -> No
 async def test_a_finished_run_is_not_played_again(tmp_path: Path) -> None:
     await run(tmp_path / "run")
     before = (tmp_path / "run/episodes.jsonl").read_bytes()
-    outcome = await run(tmp_path / "run")
-    assert outcome.new_episodes == 0
+    result = await run(tmp_path / "run")
+    assert result.new_episodes == 0
     assert (tmp_path / "run/episodes.jsonl").read_bytes() == before
 
 
 async def test_a_finished_run_needs_neither_its_server_nor_its_model(tmp_path: Path) -> None:
     with serving("catch") as served:
         await run(tmp_path / "run", spec="catch", n=5, base_url=served.url)
-    outcome = await run(tmp_path / "run", spec="catch", n=5, base_url=served.url)
-    assert (outcome.new_episodes, outcome.summary["complete"]) == (0, True)
+    result = await run(tmp_path / "run", spec="catch", n=5, base_url=served.url)
+    assert (result.new_episodes, result.summary["complete"]) == (0, True)
     with pytest.raises(ConnectFailed):
         await run(tmp_path / "run", spec="catch", n=6, base_url=served.url)
 
 
 async def test_a_longer_run_goes_on_where_the_shorter_one_ended(tmp_path: Path) -> None:
     await run(tmp_path / "run", n=10)
-    outcome = await run(tmp_path / "run", n=25)
-    assert (outcome.new_episodes, outcome.summary["episodes"]) == (15, 25)
+    result = await run(tmp_path / "run", n=25)
+    assert (result.new_episodes, result.summary["episodes"]) == (15, 25)
     await run(tmp_path / "whole", n=25)
     assert [facts(e) for e in read(tmp_path / "run")] == [
         facts(e) for e in read(tmp_path / "whole")

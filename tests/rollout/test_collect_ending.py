@@ -22,7 +22,7 @@ from ludus.errors import (
     RunError,
     StoppedEarly,
 )
-from rollout.small_runs import Ending, Flaky, Priced, Slow, read, run
+from rollout.small_runs import Flaky, Priced, Slow, Stopping, Warnings, read, run
 
 
 @pytest.mark.parametrize(
@@ -46,15 +46,15 @@ async def test_a_budget_ends_the_run_and_counts_earlier_starts(
 
 
 async def test_time_is_a_budget_too(tmp_path: Path) -> None:
-    outcome = await run(
+    result = await run(
         tmp_path / "run",
         Priced(),
         n=100_000,
         max_time=0.3,
         concurrency=4,
     )
-    assert outcome.stop_reason is not None and "0.3 s" in outcome.stop_reason
-    assert 0 < outcome.summary["episodes"] < 100_000
+    assert result.stop_reason is not None and "0.3 s" in result.stop_reason
+    assert 0 < result.summary["episodes"] < 100_000
 
 
 async def test_a_cost_limit_without_a_price_is_refused(tmp_path: Path) -> None:
@@ -67,33 +67,43 @@ async def test_a_cost_limit_without_a_price_is_refused(tmp_path: Path) -> None:
 
 
 async def test_draining_finishes_what_is_under_way(tmp_path: Path) -> None:
-    drain = Ending(lambda collector: collector.drain("enough"))
-    outcome = await run(tmp_path / "run", Slow(), n=100, progress=drain, concurrency=8)
-    assert (outcome.stop_reason, outcome.summary["episodes"]) == ("enough", 8)
+    drain = Stopping(lambda run: run.drain("enough"), when=lambda run: run.stats.active == 8)
+    result = await run(tmp_path / "run", Slow(), n=100, progress=drain, concurrency=8)
+    assert (result.stop_reason, result.summary["episodes"]) == ("enough", 8)
 
 
 async def test_draining_does_not_begin_another_attempt(tmp_path: Path) -> None:
-    drain = Ending(lambda collector: collector.drain("enough"))
-    dead = Flaky(lambda key, attempt: ModelBusy("HTTP 503"))
-    outcome = await run(
-        tmp_path / "run", dead, n=4, progress=drain, concurrency=4, retry_delay=60.0
+    drain = Stopping(
+        lambda run: run.drain("enough"), when=lambda run: run.stats.faults.total() == 4
     )
-    assert (outcome.stop_reason, outcome.summary["episodes"]) == ("enough", 0)
+    dead = Flaky(lambda key, attempt: ModelBusy("HTTP 503"))
+    result = await run(tmp_path / "run", dead, n=4, progress=drain, concurrency=4, retry_delay=60.0)
+    assert (result.stop_reason, result.summary["episodes"]) == ("enough", 0)
 
 
 async def test_aborting_leaves_what_is_under_way_to_be_played_again(tmp_path: Path) -> None:
-    abort = Ending(lambda collector: collector.abort("now"))
-    outcome = await run(tmp_path / "run", Slow(), n=20, progress=abort, concurrency=8)
-    assert (outcome.stop_reason, outcome.summary["episodes"]) == ("now", 0)
-    outcome = await run(tmp_path / "run", n=20)
-    assert outcome.summary["scored"] == 20
+    abort = Stopping(lambda run: run.abort("now"), when=lambda run: run.stats.active == 8)
+    result = await run(tmp_path / "run", Slow(), n=20, progress=abort, concurrency=8)
+    assert (result.stop_reason, result.summary["episodes"]) == ("now", 0)
+    result = await run(tmp_path / "run", n=20)
+    assert result.summary["scored"] == 20
 
 
 async def test_two_writers_do_not_share_a_run(tmp_path: Path) -> None:
-    first = asyncio.create_task(run(tmp_path / "run", Slow(), n=4))
-    await asyncio.sleep(0.05)
-    with pytest.raises(RunError, match="Another process is writing"):
+    first_started = asyncio.Event()
+
+    class Waiting(OracleAgent):
+        async def begin(self, context: EpisodeContext) -> Player:
+            first_started.set()
+            await second_failed.wait()
+            return await super().begin(context)
+
+    second_failed = asyncio.Event()
+    first = asyncio.create_task(run(tmp_path / "run", Waiting(), n=4))
+    await first_started.wait()
+    with pytest.raises(RunError, match="Another process"):
         await run(tmp_path / "run", n=4)
+    second_failed.set()
     await first
 
 
@@ -101,10 +111,10 @@ async def test_a_torn_line_is_mended_and_its_episode_played_again(tmp_path: Path
     await run(tmp_path / "run", n=10, concurrency=1)
     journal = tmp_path / "run/episodes.jsonl"
     journal.write_bytes(journal.read_bytes()[:-200])
-    reporter = Ending(lambda collector: None)
-    outcome = await run(tmp_path / "run", n=10, progress=reporter)
-    assert (outcome.new_episodes, outcome.summary["episodes"]) == (1, 10)
-    assert len(reporter.warnings) == 1
+    progress = Warnings()
+    result = await run(tmp_path / "run", n=10, progress=progress)
+    assert (result.new_episodes, result.summary["episodes"]) == (1, 10)
+    assert len(progress.warnings) == 1
     assert [e.stop_reason for e in read(tmp_path / "run")] == [StopReason.DONE] * 10
 
 
@@ -113,10 +123,10 @@ async def test_damage_in_the_middle_of_a_journal_is_told_and_played_again(tmp_pa
     journal = tmp_path / "run/episodes.jsonl"
     first, _, *rest = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([first, b"not an episode\n", *rest, first]))
-    reporter = Ending(lambda collector: None)
-    outcome = await run(tmp_path / "run", n=4, progress=reporter)
-    assert (outcome.new_episodes, outcome.summary["episodes"]) == (1, 4)
-    damage, twice = reporter.warnings
+    progress = Warnings()
+    result = await run(tmp_path / "run", n=4, progress=progress)
+    assert (result.new_episodes, result.summary["episodes"]) == (1, 4)
+    damage, twice = progress.warnings
     assert "1 damaged line (2)" in damage
     assert "1 episodes twice" in twice
 
@@ -128,10 +138,10 @@ async def test_a_damaged_line_of_a_finished_run_is_found_by_the_checksum(tmp_pat
     lines = journal.read_bytes().splitlines(keepends=True)
     lines[2] = lines[2].replace(b'"messages":[', b'"messages":{')
     journal.write_bytes(b"".join(lines))
-    reporter = Ending(lambda collector: None)
-    outcome = await run(tmp_path / "run", n=4, progress=reporter)
-    assert (outcome.new_episodes, outcome.summary["episodes"]) == (1, 4)
-    assert ["1 damaged line (3)" in words for words in reporter.warnings] == [True]
+    progress = Warnings()
+    result = await run(tmp_path / "run", n=4, progress=progress)
+    assert (result.new_episodes, result.summary["episodes"]) == (1, 4)
+    assert ["1 damaged line (3)" in words for words in progress.warnings] == [True]
     again = await run(tmp_path / "run", n=4)
     assert (again.new_episodes, again.summary["episodes"], again.summary["scored"]) == (0, 4, 4)
     assert len(list(episodes(journal))) == 4
@@ -139,13 +149,13 @@ async def test_a_damaged_line_of_a_finished_run_is_found_by_the_checksum(tmp_pat
 
 async def test_the_watchdog_is_heard(tmp_path: Path) -> None:
     class Stuck(OracleAgent):
-        async def begin(self, situation: EpisodeContext) -> Player:
+        async def begin(self, context: EpisodeContext) -> Player:
             await asyncio.sleep(0.5)
-            return await super().begin(situation)
+            return await super().begin(context)
 
-    reporter = Ending(lambda collector: None)
-    await run(tmp_path / "run", Stuck(), n=1, progress=reporter, stall_warning=0.1)
-    assert any("has waited" in words for words in reporter.warnings)
+    progress = Warnings()
+    await run(tmp_path / "run", Stuck(), n=1, progress=progress, stall_warning=0.1)
+    assert any("has waited" in words for words in progress.warnings)
 
 
 async def test_an_environment_that_never_opens_meets_the_deadline(tmp_path: Path) -> None:

@@ -25,10 +25,10 @@ from rollout.small_runs import Flaky, Priced, read, run
 
 async def test_a_fault_is_tried_again_and_leaves_no_trace(tmp_path: Path) -> None:
     first_fails = Flaky(lambda key, attempt: ModelBusy("busy") if attempt == 1 else None)
-    outcome = await run(tmp_path / "run", first_fails, n=10)
+    result = await run(tmp_path / "run", first_fails, n=10)
     found = read(tmp_path / "run")
     assert [(e.reward, e.attempt, e.error) for e in found] == [(1.0, 2, None)] * 10
-    assert outcome.summary["broken"] == 0
+    assert result.summary["broken"] == 0
 
 
 async def test_a_fault_that_stays_is_recorded_without_a_score(tmp_path: Path) -> None:
@@ -39,14 +39,14 @@ async def test_a_fault_that_stays_is_recorded_without_a_score(tmp_path: Path) ->
             doomed.add(key)
         return ModelBusy("HTTP 503") if key in doomed else None
 
-    outcome = await run(tmp_path / "run", Flaky(breaks), n=30)
+    result = await run(tmp_path / "run", Flaky(breaks), n=30)
     broken = [e for e in read(tmp_path / "run") if e.broken]
-    assert len(broken) == outcome.summary["broken"] == 3
+    assert len(broken) == result.summary["broken"] == 3
     assert {(e.reward, e.attempt, e.error and e.error.kind) for e in broken} == {
         (None, 3, "ModelBusy")
     }
-    assert outcome.summary["mean_reward"] == 1.0
-    assert outcome.summary["scored"] == 27
+    assert result.summary["mean_reward"] == 1.0
+    assert result.summary["scored"] == 27
     again = await run(tmp_path / "run", n=30, retry_broken=True)
     assert (again.new_episodes, again.summary["broken"], again.summary["scored"]) == (3, 0, 30)
 
@@ -56,29 +56,29 @@ async def test_when_nothing_works_the_run_ends_and_nothing_is_recorded(tmp_path:
     with pytest.raises(StoppedEarly, match=r"in a row broke.*HTTP 503.*0 of 500"):
         await run(tmp_path / "run", dead, n=500)
     assert read(tmp_path / "run") == []
-    outcome = await run(tmp_path / "run", n=500)
-    assert outcome.summary["scored"] == 500
+    result = await run(tmp_path / "run", n=500)
+    assert result.summary["scored"] == 500
 
 
 async def test_faults_that_are_quicker_than_successes_do_not_end_the_run(tmp_path: Path) -> None:
     class Uneven(OracleAgent):
-        async def begin(self, situation: EpisodeContext) -> Player:
-            if situation.seed is not None and situation.seed % 2:
+        async def begin(self, context: EpisodeContext) -> Player:
+            if context.seed is not None and context.seed % 2:
                 raise ModelBusy("HTTP 503")
             await asyncio.sleep(0.3)
-            return await super().begin(situation)
+            return await super().begin(context)
 
-    outcome = await run(tmp_path / "run", Uneven(), n=120, concurrency=60, max_attempts=1)
-    assert outcome.summary["complete"]
-    assert outcome.summary["broken"] > 40
-    assert outcome.summary["broken"] + outcome.summary["scored"] == 120
+    result = await run(tmp_path / "run", Uneven(), n=120, concurrency=60, max_attempts=1)
+    assert result.summary["complete"]
+    assert result.summary["broken"] > 40
+    assert result.summary["broken"] + result.summary["scored"] == 120
 
 
 async def test_a_run_whose_last_episode_always_breaks_can_be_finished(tmp_path: Path) -> None:
     await run(tmp_path / "run", n=9)
     doomed = Flaky(lambda key, attempt: ModelBusy("HTTP 503"))
-    outcome = await run(tmp_path / "run", doomed, n=10)
-    assert (outcome.summary["complete"], outcome.summary["broken"]) == (True, 1)
+    result = await run(tmp_path / "run", doomed, n=10)
+    assert (result.summary["complete"], result.summary["broken"]) == (True, 1)
 
 
 async def test_what_one_task_cannot_take_is_its_own_fault_and_not_tried_again(
@@ -92,8 +92,8 @@ async def test_what_one_task_cannot_take_is_its_own_fault_and_not_tried_again(
             return RequestRefused("HTTP 400: this picture cannot be read")
         return None
 
-    outcome = await run(tmp_path / "run", Flaky(breaks), n=10)
-    assert (outcome.summary["broken"], outcome.summary["scored"]) == (1, 9)
+    result = await run(tmp_path / "run", Flaky(breaks), n=10)
+    assert (result.summary["broken"], result.summary["scored"]) == (1, 9)
     assert len(odd) == 1
 
 
@@ -101,8 +101,8 @@ async def test_what_broken_attempts_have_cost_is_recorded(tmp_path: Path) -> Non
     class Costly(Priced):
         failed = False
 
-        async def begin(self, situation: EpisodeContext) -> Player:
-            player = await super().begin(situation)
+        async def begin(self, context: EpisodeContext) -> Player:
+            player = await super().begin(context)
             act = player.act
 
             async def act_and_break(

@@ -167,8 +167,8 @@ async def test_an_episode_has_a_token_budget_of_which_each_turn_gets_what_is_lef
     budgets: list[int | None] = []
 
     class Counting(ScriptedAgent):
-        async def begin(self, situation: Any) -> Any:
-            player = await super().begin(situation)
+        async def begin(self, context: Any) -> Any:
+            player = await super().begin(context)
             act = player.act
 
             async def counted(messages: Any, *, max_tokens: int | None = None) -> Reply:
@@ -220,8 +220,8 @@ async def test_a_crash_in_the_environment_is_nobodys_score() -> None:
 
 async def test_a_deadline_says_what_the_time_went_into() -> None:
     class Thinking(ScriptedAgent):
-        async def begin(self, situation: Any) -> Any:
-            player = await super().begin(situation)
+        async def begin(self, context: Any) -> Any:
+            player = await super().begin(context)
             player.act = lambda *a, **k: asyncio.sleep(60)  # type: ignore[method-assign, assignment]
             return player
 

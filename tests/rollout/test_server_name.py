@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conformance.observation_worlds import (
+from conformance.observation_environments import (
     ReasoningGymAction,
     ReasoningGymEnvironment,
     ReasoningGymObservation,
 )
-from conformance.openenv_worlds import GuessAction, GuessEnvironment, GuessObservation
-from conformance.test_our_client_on_their_server import their_server
+from conformance.openenv_environments import GuessAction, GuessEnvironment, GuessObservation
+from conformance.test_ludus_client_on_openenv_server import their_server
 from program import run_ludus
 from world import Counter, serving
 
@@ -20,7 +20,7 @@ from ludus import ToolCall
 from ludus.agents.scripted import ScriptedAgent
 from ludus.errors import ConfigError
 from ludus.rollout.server_name import choose_recorded_name, fetch_server_names
-from rollout.small_runs import Ending, read, run
+from rollout.small_runs import Warnings, read, run
 
 URL = "http://localhost:8000"
 
@@ -99,7 +99,7 @@ def their_guessing() -> Any:
 
 
 async def test_episodes_from_a_server_of_theirs_bear_its_own_name(tmp_path: Path) -> None:
-    reporter = Ending(lambda collector: None)
+    reporter = Warnings()
     agent = ScriptedAgent(ToolCall(name="guess", arguments={"number": 3}))
     with their_guessing() as url:
         assert await fetch_server_names(url) == ["GuessEnvironment"]

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from conformance.asgi import running_app
-from conformance.openenv_worlds import (
+from conformance.openenv_environments import (
     CalculatorEnvironment,
     GuessAction,
     GuessEnvironment,

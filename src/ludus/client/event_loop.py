@@ -53,7 +53,7 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
             coroutine.close()
             done.set()
 
-    # An interrupt can arrive as soon as the work has started, so the start lies inside `try`.
+    # Within `try`, because an interrupt can arrive as soon as the coroutine is scheduled.
     try:
         loop.call_soon_threadsafe(start)
         done.wait()

@@ -1,4 +1,4 @@
-"""A session behind a socket, on a server of ours or of OpenEnv's."""
+"""A session on a server, of Ludus or of OpenEnv."""
 
 from __future__ import annotations
 

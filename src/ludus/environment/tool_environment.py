@@ -66,7 +66,10 @@ class ToolEnvironment(Environment[Action, Observation, State]):
         if isinstance(action, CallToolAction):
             tool = tools.get(action.tool_name)
             if tool is None:
-                return _fault_result(action.tool_name, _unknown_tool_fault(action.tool_name, tools))
+                hint = did_you_mean(action.tool_name, tools, f"There are: {', '.join(tools)}.")
+                message = f"No tool is named {action.tool_name!r}. {hint}"
+                fault = ToolFault(error_type="tool_not_found", message=message)
+                return _fault_result(action.tool_name, fault)
             try:
                 arguments = tool.bind(action.arguments)
             except InvalidArguments as error:
@@ -156,8 +159,3 @@ def _is_blocks(value: Any) -> bool:
 
 def _fault_result(name: str, fault: ToolFault) -> CallToolObservation:
     return CallToolObservation(tool_name=name, error=fault)
-
-
-def _unknown_tool_fault(name: str, tools: Mapping[str, Tool]) -> ToolFault:
-    hint = did_you_mean(name, tools, f"There are: {', '.join(tools)}.")
-    return ToolFault(error_type="tool_not_found", message=f"No tool is named {name!r}. {hint}")

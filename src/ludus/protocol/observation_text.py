@@ -102,7 +102,14 @@ class _ViewBuilder:
     def __init__(self, observation: Mapping[str, Any], shown_before: str) -> None:
         self._observation = observation
         self._shown_before = shown_before
-        self._main = next((name for name in MAIN_FIELDS if _is_text(observation.get(name))), None)
+        self._main = next(
+            (
+                name
+                for name in MAIN_FIELDS
+                if isinstance(observation.get(name), str) and observation[name]
+            ),
+            None,
+        )
         # Content blocks of the environment; `text` then holds their text again.
         content = observation.get("content")
         self._view = ObservationView(blocks=_valid_blocks(content) if content else [])
@@ -242,7 +249,3 @@ def _join_lines(lines: Sequence[str]) -> str:
         separator = "\n\n" if "\n" in previous or "\n" in line else "\n"
         text += f"{separator}{line}" if text else line
     return text
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)

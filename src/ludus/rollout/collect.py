@@ -83,7 +83,16 @@ async def collect(
     endpoints = await resolve_endpoints(
         mixture, base_url=config.base_url, token=config.token, warn=progress.warn
     )
-    plan = _build_plan(mixture, endpoints, config, settings)
+    plan = Plan(
+        run_id=config_digest(settings),
+        mixture=mixture,
+        seed=config.seed,
+        group_size=config.group_size,
+        task=config.task,
+        names={spec: each.name for spec, each in endpoints.items()},
+        variant_tasks={spec: each.variant_task for spec, each in endpoints.items()},
+        tasks=config.tasks,
+    )
     await preflight(plan, endpoints, config.total_episodes)
     if model is not None:
         progress.phase(PhaseProgress(f"Loading {model}", in_log=True))
@@ -150,24 +159,6 @@ def default_output_dir(mixture: Mixture, settings: JsonObject) -> Path:
     """The folder of a run without `out`; the same settings always give the same one."""
     name = re.sub(r"[^A-Za-z0-9._]+", "-", str(mixture)).strip("-")[:60]
     return RUNS_DIR / f"{name}-{config_digest(settings)}"
-
-
-def _build_plan(
-    mixture: Mixture,
-    endpoints: Mapping[str, EnvironmentEndpoint],
-    config: CollectConfig,
-    settings: JsonObject,
-) -> Plan:
-    return Plan(
-        run_id=config_digest(settings),
-        mixture=mixture,
-        seed=config.seed,
-        group_size=config.group_size,
-        task=config.task,
-        names={spec: each.name for spec, each in endpoints.items()},
-        variant_tasks={spec: each.variant_task for spec, each in endpoints.items()},
-        tasks=config.tasks,
-    )
 
 
 async def preflight(

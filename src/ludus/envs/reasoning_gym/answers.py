@@ -76,9 +76,15 @@ def check_answer(answer: str, source: str) -> str:
         return UNPARSABLE_FORMULA if formula else answer
     except (MemoryError, RecursionError, ValueError):
         raise AnswerRefused("it is nested too deeply") from None
-    _check_nodes(tree, formula=formula)
+    allowed = "numbers, names, operators and elementary functions" if formula else "a list"
+    for node in ast.walk(tree):
+        if not _is_safe_node(node, formula=formula):
+            raise AnswerRefused(f"it is a program; only {allowed} can be evaluated")
     if formula:
-        _check_size(tree)
+        try:
+            _bits(tree.body)
+        except RecursionError:
+            raise AnswerRefused("it is nested too deeply") from None
     return answer
 
 
@@ -86,13 +92,6 @@ def _is_huge_number(answer: str) -> bool:
     """Whether it is a number such as 1e999999999, of which `Fraction` computes all digits."""
     mantissa, _, exponent = answer.strip().lower().rpartition("e")
     return bool(_LONG_EXPONENT.fullmatch(exponent) and _MANTISSA.fullmatch(mantissa))
-
-
-def _check_nodes(tree: ast.AST, *, formula: bool) -> None:
-    allowed = "numbers, names, operators and elementary functions" if formula else "a list"
-    for node in ast.walk(tree):
-        if not _is_safe_node(node, formula=formula):
-            raise AnswerRefused(f"it is a program; only {allowed} can be evaluated")
 
 
 def _is_safe_node(node: ast.AST, *, formula: bool) -> bool:
@@ -106,13 +105,6 @@ def _is_safe_node(node: ast.AST, *, formula: bool) -> bool:
     if isinstance(node, ast.Constant):
         return isinstance(node.value, int | float)
     return isinstance(node, ast.BinOp)
-
-
-def _check_size(tree: ast.Expression) -> None:
-    try:
-        _bits(tree.body)
-    except RecursionError:
-        raise AnswerRefused("it is nested too deeply") from None
 
 
 def _bits(node: ast.AST) -> float:

@@ -1,4 +1,4 @@
-"""A solver for Rush Hour boards: breadth first, so the solution has the fewest slides."""
+"""A solver for Rush Hour boards: breadth-first search, which finds the fewest slides."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Iterator
 
 SIDE = 6
 _EXIT = SIDE - 2
-"""Where the red car stands when it is out: the column of its left end."""
+"""The column of the red car's left end when it has reached the exit."""
 
 Places = tuple[int, ...]
-"""For each vehicle how far along its line it stands."""
+"""For each vehicle its position along its line."""
 
 
 class Board:
-    """What never changes: the walls, and the line that each vehicle moves along."""
+    """The constant part of a board: the walls, and the line along which each vehicle moves."""
 
     def __init__(self, picture: str) -> None:
         """`picture`: row by row, a letter for each vehicle, `o` for nothing, `x` for a wall."""
         self.walls = sum(1 << cell for cell, mark in enumerate(picture) if mark == "x")
         self.start: Places = ()
         self.covers: list[list[int]] = []
-        """For each vehicle and each place on its line the cells that it then covers."""
+        """For each vehicle and each position on its line, a bit mask of the cells it covers."""
         for letter in sorted(set(picture) - {"o", "x"}):
             cells = [cell for cell, mark in enumerate(picture) if mark == letter]
             row, column = divmod(cells[0], SIDE)
@@ -60,7 +60,7 @@ def solve(picture: str) -> str:
                     came_from[there] = places, f"{chr(ord('A') + vehicle)}{by:+d}"
                     reached.append(there)
         frontier = reached
-    raise ValueError(f"No way out of the board {picture}.")
+    raise ValueError(f"The board {picture} has no solution.")
 
 
 def _retrace(came_from: dict[Places, tuple[Places, str] | None], end: Places) -> str:

@@ -24,30 +24,10 @@ def perfect_answer(answer: str | None, metadata: Metadata) -> str:
     return solve(metadata)
 
 
-def _boxnet(metadata: Metadata) -> str:
-    return json.dumps(boxnet.plan_moves(metadata["initial_state"]))
-
-
-def _graph_color(metadata: Metadata) -> str:
-    return json.dumps(metadata["possible_answer"])
-
-
-def _propositional_logic(metadata: Metadata) -> str:
-    return str(metadata["example_answer"])
-
-
-def _rubiks_cube(metadata: Metadata) -> str:
-    return str(metadata["example_correct_answer"])
-
-
-def _rush_hour(metadata: Metadata) -> str:
-    return rush_hour.solve(metadata["board_config"])
-
-
 _SOLVERS: Mapping[str, Callable[[Metadata], str]] = {
-    "boxnet": _boxnet,
-    "graph_color": _graph_color,
-    "propositional_logic": _propositional_logic,
-    "rubiks_cube": _rubiks_cube,
-    "rush_hour": _rush_hour,
+    "boxnet": lambda metadata: json.dumps(boxnet.plan_moves(metadata["initial_state"])),
+    "graph_color": lambda metadata: json.dumps(metadata["possible_answer"]),
+    "propositional_logic": lambda metadata: str(metadata["example_answer"]),
+    "rubiks_cube": lambda metadata: str(metadata["example_correct_answer"]),
+    "rush_hour": lambda metadata: rush_hour.solve(metadata["board_config"]),
 }

@@ -9,7 +9,7 @@ from openenv.core.generic_client import GenericEnvClient
 from openenv.core.mcp_client import MCPToolClient
 from world import Counter, LineWorld, serving, until
 
-from conformance.openenv_worlds import (
+from conformance.openenv_environments import (
     CalculatorEnvironment,
     CheapGuessEnvironment,
     GuessAction,

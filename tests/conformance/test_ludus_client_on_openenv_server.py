@@ -11,7 +11,7 @@ from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
 
 from conformance.asgi import running_app
-from conformance.openenv_worlds import (
+from conformance.openenv_environments import (
     CalculatorEnvironment,
     GuessAction,
     GuessEnvironment,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data.attempts import RUN, attempt, written
+from data.sample_episodes import RUN, attempt, written
 from ludus.data import resume_index as reading
 from ludus.data.checksum import Checksum
 from ludus.data.messages import Message

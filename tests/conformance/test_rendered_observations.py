@@ -11,8 +11,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 from PIL import Image as Pictures
 
-from conformance import observation_worlds as worlds
-from conformance.test_our_client_on_their_server import their_server
+from conformance import observation_environments as worlds
+from conformance.test_ludus_client_on_openenv_server import their_server
 from ludus import Session, ToolCall, connect
 from ludus.agents.scripted import ScriptedAgent
 from ludus.data.content import Content, Image, Text
