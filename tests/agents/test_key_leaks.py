@@ -43,7 +43,7 @@ def full_text(error: BaseException) -> str:
 )
 async def test_no_error_holds_a_key_that_a_server_echoes(build_agent: Any, answer: Said) -> None:
     with chat_stub(script=[answer]) as stub:
-        async with build_agent(stub, key=SECRET, retries=0) as agent:
+        async with build_agent(stub, key=SECRET, max_retries=0) as agent:
             with pytest.raises(AgentError) as caught:
                 await ask(agent)
         text = full_text(caught.value)
@@ -82,7 +82,7 @@ async def test_a_proxys_password_is_not_shown(monkeypatch: pytest.MonkeyPatch) -
     with chat_stub(script=[407]) as stub:
         proxy = stub.url.replace("http://", "http://me:hunter2@").removesuffix("/v1")
         monkeypatch.setenv("http_proxy", proxy)
-        async with OpenAIAgent("m", endpoint="http://model.example", retries=0) as agent:
+        async with OpenAIAgent("m", endpoint="http://model.example", max_retries=0) as agent:
             with pytest.raises(AgentError) as caught:
                 await ask(agent)
         assert "hunter2" not in full_text(caught.value)

@@ -96,7 +96,7 @@ async def test_after_the_last_attempt_it_is_an_error(
     step: Said | int | str, error: type[AgentError], detail: str
 ) -> None:
     with chat_stub(script=[step] * 3) as stub:
-        async with openai_agent(stub, retries=2, call_timeout=0.1) as agent:
+        async with openai_agent(stub, max_retries=2, call_timeout=0.1) as agent:
             with pytest.raises(AgentError) as caught:
                 await ask(agent)
         message = str(caught.value)
@@ -108,7 +108,7 @@ async def test_after_the_last_attempt_it_is_an_error(
 
 async def test_without_retries_there_is_one_attempt() -> None:
     with chat_stub(script=[500]) as stub:
-        async with openai_agent(stub, retries=0) as agent:
+        async with openai_agent(stub, max_retries=0) as agent:
             with pytest.raises(ModelBusy, match="500"):
                 await ask(agent)
             assert agent.faults == {}
@@ -116,7 +116,7 @@ async def test_without_retries_there_is_one_attempt() -> None:
 
 async def test_a_url_without_a_server_is_unreachable() -> None:
     url = unused_url()
-    async with OpenAIAgent("m", endpoint=url, retries=1, backoff=FAST_BACKOFF) as agent:
+    async with OpenAIAgent("m", endpoint=url, max_retries=1, backoff=FAST_BACKOFF) as agent:
         with pytest.raises(ModelUnreachable, match="2 attempts"):
             await ask(agent)
 
@@ -233,7 +233,7 @@ async def test_a_cancelled_call_releases_its_slot() -> None:
 
 async def test_every_reply_is_right_although_a_third_of_the_requests_fail() -> None:
     with chat_stub(fail=0.3, seed=7) as stub:
-        async with openai_agent(stub, concurrency=32, call_timeout=0.5, retries=40) as agent:
+        async with openai_agent(stub, concurrency=32, call_timeout=0.5, max_retries=40) as agent:
             questions = [
                 user_message(f"State: {number} + {number * 7} - 3 =") for number in range(150)
             ]
@@ -257,7 +257,7 @@ def test_backoff_doubles_up_to_the_cap_with_full_jitter() -> None:
         assert min(waits) < 0.1 * longest
 
 
-@pytest.mark.parametrize("options", [{"call_timeout": 0}, {"retries": -1}, {"concurrency": 0}])
+@pytest.mark.parametrize("options", [{"call_timeout": 0}, {"max_retries": -1}, {"concurrency": 0}])
 def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         OpenAIAgent("m", endpoint="http://localhost", **options)

@@ -66,7 +66,7 @@ async def test_a_corrupt_file_counts_as_absent_and_is_replaced(tmp_path: Path) -
 
 async def test_errors_are_not_cached(tmp_path: Path) -> None:
     with chat_stub(script=[500, 500]) as stub:
-        async with openai_agent(stub, cache=tmp_path, retries=1) as agent:
+        async with openai_agent(stub, cache=tmp_path, max_retries=1) as agent:
             with pytest.raises(ModelBusy):
                 await ask(agent)
             assert files(tmp_path) == []

@@ -35,7 +35,7 @@ class APIAgent(Agent):
         extra: additional fields of every request, sent unchanged.
         concurrency: the most calls at once; lowered for a while when the provider is overloaded.
         call_timeout: seconds per attempt.
-        retries: how often a failed call is retried.
+        max_retries: how often a failed call is retried.
         cache: a folder; identical requests are answered from it, at no cost.
         prices: default: the user's price file and the public list.
         backoff: how long to wait between attempts.
@@ -55,7 +55,7 @@ class APIAgent(Agent):
         extra: Mapping[str, Any] | None = None,
         concurrency: int = 64,
         call_timeout: float = 300.0,
-        retries: int = 8,
+        max_retries: int = 8,
         cache: str | Path | None = None,
         prices: PriceTable | None = None,
         backoff: Backoff | None = None,
@@ -75,7 +75,7 @@ class APIAgent(Agent):
             headers=self._headers(key),
             concurrency=concurrency,
             call_timeout=call_timeout,
-            retries=retries,
+            max_retries=max_retries,
             backoff=backoff,
             cache=ResponseCache(cache) if cache is not None else None,
         )

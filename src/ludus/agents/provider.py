@@ -61,14 +61,14 @@ class ProviderClient:
         headers: Mapping[str, str] | None = None,
         concurrency: int = 64,
         call_timeout: float = 300.0,
-        retries: int = 8,
+        max_retries: int = 8,
         backoff: Backoff | None = None,
         cache: ResponseCache | None = None,
     ) -> None:
         if call_timeout <= 0:
             raise ConfigError(f"`call_timeout` must be positive, got {call_timeout:g}.")
-        if retries < 0:
-            raise ConfigError(f"`retries` must be 0 or more, got {retries}.")
+        if max_retries < 0:
+            raise ConfigError(f"`max_retries` must be 0 or more, got {max_retries}.")
         self.base_url = base_url
         self.throttle = Throttle(concurrency)
         self.faults: Counter[str] = Counter()
@@ -76,7 +76,7 @@ class ProviderClient:
         self._key = key
         self._headers = {"Content-Type": "application/json", **(headers or {})}
         self._call_timeout = call_timeout
-        self._retries = retries
+        self._max_retries = max_retries
         self._backoff = backoff or Backoff()
         self._cache = cache
         self._session: aiohttp.ClientSession | None = None
@@ -120,7 +120,7 @@ class ProviderClient:
             result = await self._attempt(path, data, parse)
             if not isinstance(result, TransientFault):
                 return result
-            if retry == self._retries:
+            if retry == self._max_retries:
                 raise self._errors.retries_exhausted(result, retry + 1)
             self.faults[result.kind] += 1
             await asyncio.sleep(self._backoff.delay_s(retry))

@@ -180,7 +180,7 @@ def _api_options(config: AgentConfig) -> dict[str, Any]:
         "extra": config.extra,
         "concurrency": config.concurrency,
         "call_timeout": config.call_timeout,
-        "retries": config.max_retries,
+        "max_retries": config.max_retries,
         "cache": config.cache,
         "prices": PriceTable.load(config.prices),
     }
