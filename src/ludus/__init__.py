@@ -1,7 +1,6 @@
 """Ludus turns an environment into a better language-model agent.
 
-The names that an author or a user needs first. They are loaded when they are used, so that
-`import ludus` costs nothing.
+This module exports the public API. Names are imported on first use: `import ludus` is cheap.
 """
 
 from __future__ import annotations
@@ -17,9 +16,12 @@ _HOMES = {
     "CollectConfig": "ludus.rollout.config",
     "CurateConfig": "ludus.curation.config",
     "EnvClient": "ludus.client.env_client",
-    "Episode": "ludus.data.episode",
     "Environment": "ludus.environment.base",
+    "Episode": "ludus.data.episode",
+    "EvalConfig": "ludus.evaluation.config",
+    "GRPOConfig": "ludus.train.grpo.grpo_config",
     "Image": "ludus.data.content",
+    "Lora": "ludus.train.config",
     "LudusError": "ludus.errors",
     "Observation": "ludus.protocol.types",
     "Session": "ludus.client.session",
@@ -28,20 +30,24 @@ _HOMES = {
     "ToolCall": "ludus.data.tool_schema",
     "ToolEnvironment": "ludus.environment.tool_environment",
     "ToolError": "ludus.errors",
+    "TrainConfig": "ludus.train.config",
     "agent": "ludus.policy.agent_factory:agent_from_spec",
     "collect": "ludus.rollout.collect",
     "collect_sync": "ludus.rollout.collect",
     "connect": "ludus.client.endpoint",
+    "curate": "ludus.curation.pipeline",
     "dpo": "ludus.train.offline",
     "episodes": "ludus.data.episode_reader",
+    "evaluate": "ludus.evaluation.pipeline",
     "evaluate_sync": "ludus.evaluation.pipeline",
     "grpo": "ludus.train.grpo.pipeline",
     "mix": "ludus.environment.mixture",
     "progress": "ludus.cli.display.collect_display",
     "sft": "ludus.train.offline",
-    "training_progress": "ludus.cli.display.train_display",
     "tool": "ludus.environment.tools",
+    "training_progress": "ludus.cli.display.train_display",
 }
+"""The module of each public name, with the name it has there if that differs."""
 
 if TYPE_CHECKING:
     from ludus.cli.display.collect_display import progress
@@ -49,7 +55,8 @@ if TYPE_CHECKING:
     from ludus.client.endpoint import connect
     from ludus.client.env_client import EnvClient
     from ludus.client.session import Session
-    from ludus.curation import CurateConfig, curate
+    from ludus.curation.config import CurateConfig
+    from ludus.curation.pipeline import curate
     from ludus.data.content import Image, Text
     from ludus.data.episode import Episode
     from ludus.data.episode_reader import episodes
@@ -59,12 +66,15 @@ if TYPE_CHECKING:
     from ludus.environment.tool_environment import ToolEnvironment
     from ludus.environment.tools import tool
     from ludus.errors import LudusError, ToolError
-    from ludus.evaluation import Candidate, evaluate
-    from ludus.evaluation.pipeline import evaluate_sync
+    from ludus.evaluation.candidates import Candidate
+    from ludus.evaluation.config import EvalConfig
+    from ludus.evaluation.pipeline import evaluate, evaluate_sync
     from ludus.policy.agent_factory import agent_from_spec as agent
     from ludus.protocol.types import Action, Observation, State
     from ludus.rollout.collect import collect, collect_sync
     from ludus.rollout.config import CollectConfig
+    from ludus.train.config import Lora, TrainConfig
+    from ludus.train.grpo.grpo_config import GRPOConfig
     from ludus.train.grpo.pipeline import grpo
     from ludus.train.offline import dpo, sft
 
@@ -76,7 +86,10 @@ __all__ = [
     "EnvClient",
     "Environment",
     "Episode",
+    "EvalConfig",
+    "GRPOConfig",
     "Image",
+    "Lora",
     "LudusError",
     "Observation",
     "Session",
@@ -85,6 +98,7 @@ __all__ = [
     "ToolCall",
     "ToolEnvironment",
     "ToolError",
+    "TrainConfig",
     "agent",
     "collect",
     "collect_sync",
@@ -103,18 +117,12 @@ __all__ = [
 ]
 
 
-_STAGES = ("curate", "evaluate")
-"""Packages that are called like the stage function they hold: see `ludus.data.stage_module`."""
-
-
 def __getattr__(name: str) -> Any:
-    if name in _STAGES:
-        return importlib.import_module(f"ludus.{name}")
-    if name in _HOMES:
-        module, _, attribute = _HOMES[name].partition(":")
-        return getattr(importlib.import_module(module), attribute or name)
-    raise AttributeError(f"module 'ludus' has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ludus' has no attribute {name!r}")
+    module, _, attribute = _HOMES[name].partition(":")
+    return getattr(importlib.import_module(module), attribute or name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES, *_STAGES])
+    return sorted([*globals(), *_HOMES])
