@@ -101,15 +101,15 @@ class Catalog:
 
     def exclude(self, reason: str, condition: str, *parameters: Any, detail: str = "") -> int:
         """Exclude the kept rows that meet the condition, and return how many they are."""
-        kept = self.kept
+        before = self.kept
         self.sql(
             f"UPDATE episodes SET reason = ? WHERE reason IS NULL AND ({condition})",
             reason,
             *parameters,
         )
-        left = self.kept
-        self.steps.append(FilterStep(reason, kept - left, left, detail))
-        return kept - left
+        after = self.kept
+        self.steps.append(FilterStep(reason, before - after, after, detail))
+        return before - after
 
     @property
     def total(self) -> int:

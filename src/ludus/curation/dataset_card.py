@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from ludus.curation.config import CurateConfig, CurateReport
 from ludus.curation.file_formats import COLUMNS_BY_KIND
@@ -86,9 +85,13 @@ def previous_digest(folder: Path, config: CurateConfig, runs: Sequence[str]) -> 
     """
     try:
         metadata = json.loads((folder / METADATA_FILE).read_bytes())
-        settings = _flatten_settings(metadata["settings"])
-        same = settings == json.loads(json.dumps(_config_json(config), default=str))
-        return str(metadata["digest"]) if same and set(metadata["runs"]) <= set(runs) else None
+        # Settings of an older file are converted; today's are left as they are.
+        flat: JsonObject = {}
+        for name, value in metadata["settings"].items():
+            flat |= value if name in ("selection", "form") else {name: value}
+        settings = {_RENAMED_SETTINGS.get(name, name): value for name, value in flat.items()}
+        is_same = settings == json.loads(json.dumps(_config_json(config), default=str))
+        return str(metadata["digest"]) if is_same and set(metadata["runs"]) <= set(runs) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -124,8 +127,8 @@ def render_card(report: CurateReport, config: CurateConfig, origin: DatasetOrigi
     filters_table = markdown_table(("step", "", "left", "left out"), filters)
     sections = [f"# {title}", _summary(report), f"## Filters\n\n{filters_table}"]
     if report.unreadable:
-        listed = "\n".join(f"- {inline_code(location)}" for location in report.unreadable)
-        sections.append(f"Unreadable lines (the first {len(report.unreadable)}):\n\n{listed}")
+        locations = "\n".join(f"- {inline_code(location)}" for location in report.unreadable)
+        sections.append(f"Unreadable lines (the first {len(report.unreadable)}):\n\n{locations}")
     if len(report.rows) > 1:
         tasks = ", ".join(f"{count:,} in {split}" for split, count in report.tasks.items())
         families = (
@@ -173,11 +176,3 @@ def _loading_section(config: CurateConfig, origin: DatasetOrigin) -> str:
 
 def _config_json(config: CurateConfig) -> JsonObject:
     return {**asdict(config), "held_out": [str(path) for path in config.held_out]}
-
-
-def _flatten_settings(settings: Mapping[str, Any]) -> JsonObject:
-    """Convert the settings of an older metadata file; today's are returned as they are."""
-    flat: JsonObject = {}
-    for name, value in settings.items():
-        flat |= value if name in ("selection", "form") else {name: value}
-    return {_RENAMED_SETTINGS.get(name, name): value for name, value in flat.items()}

@@ -6,7 +6,7 @@ reward, then the shortest, then the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import groupby
 
 from pydantic import ValidationError
@@ -21,7 +21,14 @@ from ludus.data.messages import Message
 
 def exclude_near_prompts(catalog: Catalog, threshold: float) -> None:
     """Exclude all attempts at tasks whose prompt is similar to an earlier task's."""
-    catalog.create_table("copies", {"task": "VARCHAR"}, _near_duplicate_tasks(catalog, threshold))
+    originals = SimilarTasks(threshold)
+    copies = []
+    for task in TaskPrompts(catalog):
+        if originals.find_similar(task):
+            copies.append((task.name,))
+        else:
+            originals.add(task)
+    catalog.create_table("copies", {"task": "VARCHAR"}, copies)
     catalog.exclude(
         "near-prompt",
         "task IN (SELECT task FROM copies)",
@@ -33,8 +40,24 @@ def exclude_near_completions(
     catalog: Catalog, threshold: float, *, across_tasks: bool = False
 ) -> None:
     """Exclude attempts whose completion is similar to that of a better one."""
-    rows = _near_duplicate_attempts(catalog, threshold, across_tasks)
-    catalog.create_table("copies", {"row": "BIGINT"}, rows)
+    order = BEST_FIRST if across_tasks else f"task, {BEST_FIRST}"
+    rows = catalog.stream(f"SELECT task, rowid FROM episodes WHERE reason IS NULL ORDER BY {order}")
+    copies = []
+    for _, attempts in groupby(rows, key=lambda row: None if across_tasks else row[0]):
+        originals = MinHashIndex(threshold)
+        for _, row in attempts:
+            try:
+                messages = Episode.from_line(catalog.read_line(row)).messages
+            except ValidationError:
+                continue  # It is excluded as unreadable when rows are written.
+            completion = shingles(completion_text(messages))
+            if not completion:
+                continue
+            if originals.find_similar(completion):
+                copies.append((row,))
+            else:
+                originals.add(completion)
+    catalog.create_table("copies", {"row": "BIGINT"}, copies)
     scope = "any" if across_tasks else "the same"
     catalog.exclude(
         "near-completion",
@@ -52,33 +75,3 @@ def completion_text(messages: Iterable[Message]) -> str:
             for call in message.tool_calls or ():
                 texts += [call.function.name, call.function.arguments]
     return "\n".join(texts)
-
-
-def _near_duplicate_tasks(catalog: Catalog, threshold: float) -> Iterator[tuple[str]]:
-    kept = SimilarTasks(threshold)
-    for task in TaskPrompts(catalog):
-        if kept.find_similar(task):
-            yield (task.name,)
-        else:
-            kept.add(task)
-
-
-def _near_duplicate_attempts(
-    catalog: Catalog, threshold: float, across_tasks: bool
-) -> Iterator[tuple[int]]:
-    order = BEST_FIRST if across_tasks else f"task, {BEST_FIRST}"
-    rows = catalog.stream(f"SELECT task, rowid FROM episodes WHERE reason IS NULL ORDER BY {order}")
-    for _, attempts in groupby(rows, key=lambda row: None if across_tasks else row[0]):
-        kept = MinHashIndex(threshold)
-        for _, row in attempts:
-            try:
-                messages = Episode.from_line(catalog.read_line(row)).messages
-            except ValidationError:
-                continue  # It is excluded as unreadable when rows are written.
-            completion = shingles(completion_text(messages))
-            if not completion:
-                continue
-            if kept.find_similar(completion):
-                yield (row,)
-            else:
-                kept.add(completion)

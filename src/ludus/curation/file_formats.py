@@ -70,29 +70,31 @@ def convert_files(
     if format == "jsonl":
         return
     datasets = _import_datasets()
+    from datasets.exceptions import DatasetGenerationError
+
     features = build_features(COLUMNS_BY_KIND[kind])
-    rows = {split: _load_dataset(draft / f"{split}.jsonl", features, work) for split in splits}
+    rows = {}
+    for split in splits:
+        file = draft / f"{split}.jsonl"
+        if not file.stat().st_size:  # `datasets` cannot read an empty file.
+            columns: dict[str, list[Any]] = {name: [] for name in features}
+            rows[split] = datasets.Dataset.from_dict(columns, features=features)
+            continue
+        try:
+            rows[split] = datasets.Dataset.from_json(
+                str(file), features=features, cache_dir=str(work), split="train"
+            )
+        except DatasetGenerationError as error:
+            reason = " ".join(str(error.__cause__ or error).split())
+            raise RunError(
+                f"The datasets library cannot store the rows: {reason}. Set `format` to jsonl."
+            ) from error
     if format == "datasets":
         datasets.DatasetDict(rows).save_to_disk(draft)
     for split in splits:
         if format == "parquet":
             rows[split].to_parquet(draft / f"{split}.parquet")
         (draft / f"{split}.jsonl").unlink()
-
-
-def _load_dataset(file: Path, features: Features, work: Path) -> Any:
-    from datasets import Dataset
-    from datasets.exceptions import DatasetGenerationError
-
-    if not file.stat().st_size:  # `datasets` cannot read an empty file.
-        return Dataset.from_dict({name: [] for name in features}, features=features)
-    try:
-        return Dataset.from_json(str(file), features=features, cache_dir=str(work), split="train")
-    except DatasetGenerationError as error:
-        reason = " ".join(str(error.__cause__ or error).split())
-        raise RunError(
-            f"The datasets library cannot store the rows: {reason}. Set `format` to jsonl."
-        ) from error
 
 
 def build_features(columns: Sequence[Column]) -> Features:

@@ -58,6 +58,9 @@ _DERIVED_COLUMNS = {
     "cost": "usage.cost",
 }
 """Further columns for `where`."""
+_SELECT_DERIVED = ", ".join(
+    f"{expression} AS {name}" for name, expression in _DERIVED_COLUMNS.items()
+)
 _FIRST_REPLY_INDEX = "list_position(list_transform(messages, lambda m: m.role), 'assistant')"
 _BAD_ARGUMENTS = (
     "malformed_calls > 0 AND len(list_filter(flatten(list_transform(messages, lambda m: "
@@ -128,7 +131,7 @@ def _load_query(
             NULL::VARCHAR AS reason,
             NULL::VARCHAR AS split
         FROM (
-            SELECT *, {_derived_columns()}
+            SELECT *, {_SELECT_DERIVED}
             FROM read_json(
                 [{globs}], format = 'newline_delimited', ignore_errors = true, filename = true,
                 compression = 'none', maximum_object_size = {max_line_bytes},
@@ -146,31 +149,26 @@ def validate_where(database: DuckDBPyConnection, where: str) -> None:
     import duckdb
 
     nulls = ", ".join(f"NULL::{sql_type} AS {name}" for name, sql_type in COLUMN_TYPES.items())
-    episode = f"(SELECT *, {_derived_columns()} FROM (SELECT ''::VARCHAR AS filename, {nulls}))"
+    episode = f"(SELECT *, {_SELECT_DERIVED} FROM (SELECT ''::VARCHAR AS filename, {nulls}))"
     try:
         # First without parentheses: inside them "a) or (b" would be valid.
         database.execute(f"SELECT 1 FROM {episode} WHERE {where}\nLIMIT 0")
         database.execute(f"SELECT 1 FROM {episode} WHERE ({where}\n) LIMIT 0")
         result = database.execute(f"SELECT typeof(({where}\n)) FROM {episode}").fetchall()[0][0]
     except duckdb.Error as error:
-        raise ConfigError(_where_error(where, str(error))) from None
+        unknown = re.search(r'Referenced column "(.+?)" not found', str(error))
+        if unknown is None:
+            reason = _first_sentence(str(error).partition(": ")[2] or str(error))
+            raise ConfigError(
+                f"`where` must be an SQL condition, got {where!r}: {reason}"
+            ) from None
+        names = [*COLUMN_TYPES, *_DERIVED_COLUMNS]
+        hint = did_you_mean(unknown[1], names, f"It has {', '.join(names)}.")
+        raise ConfigError(
+            f"`where` {where!r}: an episode has no column {unknown[1]!r}. {hint}"
+        ) from None
     if result not in ("BOOLEAN", '"NULL"'):
         raise ConfigError(f"`where` must be a condition, got {where!r} of type {result}.")
-
-
-def _where_error(where: str, error: str) -> str:
-    """Shorten DuckDB's error message to one line."""
-    names = [*COLUMN_TYPES, *_DERIVED_COLUMNS]
-    unknown = re.search(r'Referenced column "(.+?)" not found', error)
-    if unknown is None:
-        reason = _first_sentence(error.partition(": ")[2] or error)
-        return f"`where` must be an SQL condition, got {where!r}: {reason}"
-    hint = did_you_mean(unknown[1], names, f"It has {', '.join(names)}.")
-    return f"`where` {where!r}: an episode has no column {unknown[1]!r}. {hint}"
-
-
-def _derived_columns() -> str:
-    return ", ".join(f"{expression} AS {name}" for name, expression in _DERIVED_COLUMNS.items())
 
 
 def quote_sql(text: str) -> str:

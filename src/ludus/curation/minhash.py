@@ -91,7 +91,13 @@ class MinHashIndex:
             raise MissingExtra.of("curate", "Finding near duplicates") from None
         self._min_jaccard = threshold - _JACCARD_TOLERANCE if threshold < 1 else 1.0
         self._minhash_class: Callable[..., _MinHash] = rensa.RMinHash
-        self._lsh = rensa.RMinHashLSH(threshold, _NUM_PERM, _num_bands(threshold))
+        # The fewest LSH bands that find 99 % of the pairs at the threshold.
+        num_bands = _NUM_PERM
+        for rows in (20, 15, 12, 10, 8, 6, 5, 4, 3, 2):
+            if 1 - (1 - threshold**rows) ** (_NUM_PERM // rows) >= _MIN_RECALL:
+                num_bands = _NUM_PERM // rows
+                break
+        self._lsh = rensa.RMinHashLSH(threshold, _NUM_PERM, num_bands)
         self._minhashes: list[_MinHash] = []
 
     def find_similar(self, shingles: Iterable[str]) -> list[int]:
@@ -116,12 +122,3 @@ class MinHashIndex:
         return [
             at for at in candidates if minhash.jaccard(self._minhashes[at]) >= self._min_jaccard
         ]
-
-
-def _num_bands(threshold: float) -> int:
-    """Return the fewest LSH bands that find 99 % of the pairs at the threshold."""
-    for rows in (20, 15, 12, 10, 8, 6, 5, 4, 3, 2):
-        bands = _NUM_PERM // rows
-        if 1 - (1 - threshold**rows) ** bands >= _MIN_RECALL:
-            return bands
-    return _NUM_PERM

@@ -36,7 +36,14 @@ def render_messages(messages: list[JsonObject], call_format: CallFormat) -> list
     response = call_format.tool_response
     for message in messages:
         if message["role"] == "assistant":
-            text = _assistant_text(message, call_format)
+            calls = [
+                call_format.write_call(call["function"]["name"], call["function"]["arguments"])
+                for call in message.get("tool_calls") or ()
+            ]
+            parts = filter(None, [_content_text(message["content"]), "\n".join(calls)])
+            text = call_format.text_separator.join(parts)
+            if reasoning := message.get("reasoning_content"):
+                text = call_format.reasoning.format(reasoning.strip()) + text
             rendered.append({"role": "assistant", "content": text})
         elif message["role"] != "tool" or response is None:
             rendered.append(message)
@@ -62,17 +69,6 @@ def get_call_format(name: str) -> CallFormat:
     return CALL_FORMATS[name]
 
 
-def _assistant_text(message: Mapping[str, Any], call_format: CallFormat) -> str:
-    calls = [
-        call_format.write_call(call["function"]["name"], call["function"]["arguments"])
-        for call in message.get("tool_calls") or ()
-    ]
-    parts = filter(None, [_content_text(message["content"]), "\n".join(calls)])
-    text = call_format.text_separator.join(parts)
-    reasoning = message.get("reasoning_content")
-    return f"{call_format.reasoning.format(reasoning.strip())}{text}" if reasoning else text
-
-
 def _content_text(content: Any) -> str:
     if isinstance(content, str):
         return content
@@ -85,14 +81,6 @@ def _content_text(content: Any) -> str:
 
 def _dump_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _hermes_call(name: str, arguments: JsonObject) -> str:
-    return f"<tool_call>\n{_dump_json({'name': name, 'arguments': arguments})}\n</tool_call>"
-
-
-def _llama_call(name: str, arguments: JsonObject) -> str:
-    return _dump_json({"name": name, "parameters": arguments})
 
 
 def _qwen_xml_call(name: str, arguments: JsonObject) -> str:
@@ -113,13 +101,20 @@ def _glm_call(name: str, arguments: JsonObject) -> str:
     return f"<tool_call>{name}\n{values}</tool_call>"
 
 
-_HERMES = CallFormat(_hermes_call)
+_HERMES = CallFormat(
+    lambda name, arguments: (
+        f"<tool_call>\n{_dump_json({'name': name, 'arguments': arguments})}\n</tool_call>"
+    )
+)
 CALL_FORMATS: Mapping[str, CallFormat] = {
     "qwen3": _HERMES,
     "qwen2.5": _HERMES,
     "hermes": _HERMES,
     "smollm": _HERMES,
     "qwen3.5": CallFormat(_qwen_xml_call, text_separator="\n\n"),
-    "llama3": CallFormat(_llama_call, tool_response=None),
+    "llama3": CallFormat(
+        lambda name, arguments: _dump_json({"name": name, "parameters": arguments}),
+        tool_response=None,
+    ),
     "glm4": CallFormat(_glm_call, tool_response=None, reasoning="<think>{}</think>\n"),
 }

@@ -111,42 +111,39 @@ def _trim_after_last_reply(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def _build_messages(messages: Sequence[Message], config: RowConfig) -> list[JsonObject]:
-    built = [
-        _build_message(message, config)
-        for message in messages
-        if (config.tool_results or message.role != "tool")
-        and (config.system or message.role != "system")
-    ]
+    built: list[JsonObject] = []
+    for message in messages:
+        if (message.role == "tool" and not config.tool_results) or (
+            message.role == "system" and not config.system
+        ):
+            continue
+        # Text alone becomes a string, which every template accepts; next to images it stays a part.
+        parts = () if isinstance(message.content, str) else message.content
+        is_text = all(isinstance(part, Text) for part in parts)
+        content = message.text if is_text else [part.model_dump() for part in parts]
+        fields: JsonObject = {"role": message.role, "content": content}
+        if message.reasoning_content is not None and config.reasoning:
+            fields["reasoning_content"] = message.reasoning_content
+        if message.tool_calls:
+            fields["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {
+                        "name": call.function.name,
+                        "arguments": _parse_arguments(call.function.arguments),
+                    },
+                }
+                for call in message.tool_calls
+            ]
+        if message.tool_call_id is not None:
+            fields["tool_call_id"] = message.tool_call_id
+        if message.name is not None:
+            fields["name"] = message.name
+        built.append(fields)
     if config.tool_call_format is None:
         return built
     return render_messages(built, get_call_format(config.tool_call_format))
-
-
-def _build_message(message: Message, config: RowConfig) -> JsonObject:
-    # Text alone becomes a string, which every template accepts; next to images it stays a part.
-    parts = () if isinstance(message.content, str) else message.content
-    is_text = all(isinstance(part, Text) for part in parts)
-    content = message.text if is_text else [part.model_dump() for part in parts]
-    built: JsonObject = {"role": message.role, "content": content}
-    if message.reasoning_content is not None and config.reasoning:
-        built["reasoning_content"] = message.reasoning_content
-    if message.tool_calls:
-        built["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {
-                    "name": call.function.name,
-                    "arguments": _parse_arguments(call.function.arguments),
-                },
-            }
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        built["tool_call_id"] = message.tool_call_id
-    if message.name is not None:
-        built["name"] = message.name
-    return built
 
 
 def _parse_arguments(text: str) -> JsonObject:

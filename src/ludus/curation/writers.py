@@ -133,21 +133,16 @@ def _iter_rows(
             yield split, line.strip() + b"\n"
             continue
         built = build_row(episode, config)
-        if to == "sft" and dedupe and _is_duplicate(built, seen):
-            rejected.rows[row] = DUPLICATE
-        else:
-            yield split, _dump_line(built)
-
-
-def _is_duplicate(row: JsonObject, seen: set[int]) -> bool:
-    """Whether an earlier row is the same, because what differed is not part of the rows."""
-    messages = row.get("messages") or [*row["prompt"], *row["completion"]]
-    contents = to_json([without_call_ids(messages), row["tools"]], inf_nan_mode="null")
-    digest = digest_64(contents.decode())
-    if digest in seen:
-        return True
-    seen.add(digest)
-    return False
+        if to == "sft" and dedupe:
+            # Episodes can differ in what is not part of the rows.
+            messages = built.get("messages") or [*built["prompt"], *built["completion"]]
+            contents = to_json([without_call_ids(messages), built["tools"]], inf_nan_mode="null")
+            digest = digest_64(contents.decode())
+            if digest in seen:
+                rejected.rows[row] = DUPLICATE
+                continue
+            seen.add(digest)
+        yield split, _dump_line(built)
 
 
 def _iter_pair_rows(

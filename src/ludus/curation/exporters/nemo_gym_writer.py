@@ -13,7 +13,7 @@ from ludus.curation.importers import round_trip
 from ludus.curation.importers.chat_messages import parse_tools
 from ludus.curation.importers.nemo_gym.nemo_gym_rollouts import TASK_INDEX_KEY, is_task_field
 from ludus.data.episode import Episode, StopReason
-from ludus.data.messages import Message, messages_before_reply
+from ludus.data.messages import messages_before_reply
 from ludus.data.tool_schema import JsonObject, parse_arguments
 
 # Fields that Gym accepts in a request; it rejects all others.
@@ -39,6 +39,19 @@ def build_rollout(episode: Episode) -> JsonObject:
     """
     task, agent = _task_fields(episode), episode.agent
     known = ("task",) if task == episode.task else ()
+    # Chat templates expect arguments to be objects. Malformed ones become an empty object;
+    # `response.output` has the original text.
+    messages: list[JsonObject] = [message.model_dump(mode="json") for message in episode.messages]
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            call["function"]["arguments"] = parse_arguments(call["function"]["arguments"]) or {}
+    outcome: JsonObject = {"reward": 0.0 if episode.reward is None else episode.reward}
+    if episode.rewards:
+        outcome["reward_components"] = episode.rewards
+    if episode.reward is None:
+        outcome["mask_sample"] = True
+    if episode.error is not None:
+        outcome |= {"failure_kind": episode.error.kind, "failure_reason": episode.error.message}
     return {
         "responses_create_params": {
             **_build_request(episode),
@@ -47,8 +60,8 @@ def build_rollout(episode: Episode) -> JsonObject:
             "max_output_tokens": agent.get("max_tokens"),
         },
         "response": _build_response(episode),
-        "output": [_chat_message(message) for message in episode.messages],
-        **_outcome_fields(episode),
+        "output": messages,
+        **outcome,
         **task,
         **_agent_ref(episode),
         round_trip.KEY: round_trip.extra_fields(episode, known=known),
@@ -78,21 +91,12 @@ def _build_request(episode: Episode) -> JsonObject:
     return {"input": list(build_items(prompt)), "tools": tools, **fields}
 
 
-def _chat_message(message: Message) -> JsonObject:
-    """Convert a message for chat templates, which expect arguments to be objects.
-
-    Malformed arguments become an empty object; `response.output` has the original text.
-    """
-    fields: JsonObject = message.model_dump(mode="json")
-    for call in fields.get("tool_calls") or ():
-        call["function"]["arguments"] = parse_arguments(call["function"]["arguments"]) or {}
-    return fields
-
-
 def _build_response(episode: Episode) -> JsonObject:
     prompt = messages_before_reply(episode.messages)
     started_at = episode.timing and episode.timing.started_at
     usage = episode.usage
+    incomplete = {StopReason.MAX_TOKENS: "max_output_tokens", StopReason.REFUSED: "content_filter"}
+    reason = None if episode.broken else incomplete.get(episode.stop_reason)
     return {
         "id": episode.episode_id,
         "created_at": started_at.timestamp() if started_at else 0.0,
@@ -111,28 +115,9 @@ def _build_response(episode: Episode) -> JsonObject:
         }
         if usage.total_tokens
         else None,
-        **_response_status(episode),
+        "status": "failed" if episode.broken else "incomplete" if reason else "completed",
+        "incomplete_details": {"reason": reason} if reason else None,
     }
-
-
-def _response_status(episode: Episode) -> JsonObject:
-    if episode.broken:
-        return {"status": "failed", "incomplete_details": None}
-    incomplete = {StopReason.MAX_TOKENS: "max_output_tokens", StopReason.REFUSED: "content_filter"}
-    if reason := incomplete.get(episode.stop_reason):
-        return {"status": "incomplete", "incomplete_details": {"reason": reason}}
-    return {"status": "completed", "incomplete_details": None}
-
-
-def _outcome_fields(episode: Episode) -> JsonObject:
-    fields: JsonObject = {"reward": 0.0 if episode.reward is None else episode.reward}
-    if episode.rewards:
-        fields["reward_components"] = episode.rewards
-    if episode.reward is None:
-        fields["mask_sample"] = True
-    if episode.error is not None:
-        fields |= {"failure_kind": episode.error.kind, "failure_reason": episode.error.message}
-    return fields
 
 
 def _task_fields(episode: Episode) -> JsonObject:

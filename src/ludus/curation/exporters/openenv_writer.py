@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 from pydantic_core import to_json
 
@@ -27,6 +26,9 @@ def build_record(episode: Episode, *, lossless: bool = True) -> JsonObject:
     """Build the record of an episode; `lossless` adds what the importer needs to restore it."""
     messages = [message.model_dump(mode="json") for message in episode.messages]
     system = list(takewhile(lambda message: message["role"] == "system", messages))
+    # The importer wraps a task that is not an object.
+    task = episode.task
+    is_wrapped = task.keys() == {"task"} and not isinstance(task["task"], dict)
     carried = (
         {round_trip.KEY: round_trip.extra_fields(episode, known=_NATIVE_FIELDS)} if lossless else {}
     )
@@ -39,7 +41,7 @@ def build_record(episode: Episode, *, lossless: bool = True) -> JsonObject:
         "metrics": {"turns": episode.turns, "tool_calls": episode.tool_calls},
         "verify_metrics": episode.rewards,
         "artifacts": {},
-        "task": _task_value(episode.task),
+        "task": task["task"] if is_wrapped else task or None,
         "extra": {
             "tools": list(episode.tools),
             "rewards": list(episode.rewards),
@@ -57,13 +59,6 @@ def write_records(run: Path) -> Path:
             line = build_record(episode, lossless=False)
             out.write(to_json(line, inf_nan_mode="null") + b"\n")
     return file
-
-
-def _task_value(task: JsonObject) -> Any:
-    """Unwrap a task that the importer wrapped because it was not an object."""
-    if task.keys() == {"task"} and not isinstance(task["task"], dict):
-        return task["task"]
-    return task or None
 
 
 def _tool_trace(episode: Episode) -> Iterator[JsonObject]:

@@ -33,7 +33,18 @@ def _reply_items(message: Message, at: int, *, separate: bool) -> Iterator[JsonO
         summary = {"type": "summary_text", "text": message.reasoning_content}
         yield {"id": f"rs_{at}", "summary": [summary], "type": "reasoning"}
     if message.content or message.name or separate or not message.tool_calls:
-        yield _message_item(message, at)
+        name: JsonObject = {} if message.name is None else {"name": message.name}
+        content = message.content
+        parts = [Text(text=content)] if isinstance(content, str) else content
+        texts = [part.text for part in parts if isinstance(part, Text)]
+        if len(texts) < len(parts):
+            # Models do not return images: this is a prefilled message, in the format of inputs.
+            item: JsonObject = {"role": "assistant", "content": _input_content(message)}
+        else:
+            outputs = [{"annotations": [], "text": text, "type": "output_text"} for text in texts]
+            item = {"id": f"msg_{at}", "content": outputs, "role": "assistant"}
+            item["status"] = "completed"
+        yield {**item, "type": "message", **name}
     for call in message.tool_calls or ():
         yield {
             "arguments": call.function.arguments,
@@ -43,19 +54,6 @@ def _reply_items(message: Message, at: int, *, separate: bool) -> Iterator[JsonO
             "id": call.id,
             "status": "completed",
         }
-
-
-def _message_item(message: Message, at: int) -> JsonObject:
-    name: JsonObject = {} if message.name is None else {"name": message.name}
-    parts = [Text(text=message.content)] if isinstance(message.content, str) else message.content
-    texts = [part.text for part in parts if isinstance(part, Text)]
-    if len(texts) < len(parts):
-        # Models do not return images: this is a prefilled message, in the format of inputs.
-        content: object = _input_content(message)
-        return {"role": "assistant", "content": content, "type": "message", **name}
-    content = [{"annotations": [], "text": text, "type": "output_text"} for text in texts]
-    item = {"id": f"msg_{at}", "content": content, "role": "assistant"}
-    return {**item, "status": "completed", "type": "message", **name}
 
 
 def _input_content(message: Message) -> str | list[JsonObject]:

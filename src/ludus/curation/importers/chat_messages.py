@@ -31,7 +31,25 @@ def parse_messages(values: Any, name: str = "messages") -> tuple[Message, ...]:
     """Parse a list of messages in any variant."""
     if not isinstance(values, list):
         raise FormatError(f"{name} is not a list")
-    return tuple(link_tool_results(_parse_message(value, at) for at, value in enumerate(values)))
+    messages = []
+    for at, value in enumerate(values):
+        fields = require_object(value, f"message {at}")
+        role = fields.get("role", fields.get("from"))
+        reasoning = next((fields[key] for key in _REASONING_KEYS if fields.get(key)), None)
+        if reasoning is not None:
+            reasoning = parse_content(reasoning)
+            if not isinstance(reasoning, str):
+                reasoning = "\n".join(part.text for part in reasoning if isinstance(part, Text))
+        message = {
+            "role": _ROLE_ALIASES.get(str(role), role),
+            "content": parse_content(fields.get("content", fields.get("value"))),
+            "reasoning_content": reasoning,
+            "tool_calls": tuple(_parse_calls(fields)) or None,
+            "tool_call_id": fields.get("tool_call_id"),
+            "name": fields.get("name"),
+        }
+        messages.append(Message.model_validate(message))
+    return tuple(link_tool_results(messages))
 
 
 def parse_tools(values: Any) -> tuple[JsonObject, ...]:
@@ -45,7 +63,24 @@ def parse_tools(values: Any) -> tuple[JsonObject, ...]:
         return ()
     if not isinstance(values, list):
         raise FormatError("tools is not a list")
-    return tuple(_parse_tool(require_object(value, "a tool")) for value in values)
+    tools: list[JsonObject] = []
+    for value in values:
+        tool = require_object(value, "a tool")
+        function, kind = tool.get("function"), tool.get("type", "function")
+        definition = function if isinstance(function, dict) else tool
+        if not isinstance(definition.get("name"), str):
+            # A built-in tool of the provider, which no chat template can offer to a student.
+            raise FormatError(f"a tool of type {kind!r} has no name")
+        if definition is function:
+            tools.append({**tool, "type": kind})
+            continue
+        schema = tool.get("parameters", tool.get("input_schema", tool.get("inputSchema")))
+        nested: JsonObject = {"name": tool["name"], "description": tool.get("description") or ""}
+        nested["parameters"] = schema or {"type": "object", "properties": {}}
+        if tool.get("strict") is not None:
+            nested["strict"] = tool["strict"]
+        tools.append({"type": "function", "function": nested})
+    return tuple(tools)
 
 
 def build_call(name: Any, arguments: Any, call_id: Any = None) -> Call:
@@ -62,7 +97,23 @@ def parse_content(value: Any) -> str | tuple[Part, ...]:
         return ""
     if isinstance(value, str):
         return value
-    parts = [_parse_part(part) for part in (value if isinstance(value, list) else [value])]
+    parts: list[Part] = []
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, str):
+            parts.append(Text(text=item))
+            continue
+        part = require_object(item, "a part of a message")
+        kind = part.get("type")
+        is_text = kind in _TEXT_TYPES or kind is None
+        text = part.get("text", part.get("refusal")) if is_text else None
+        image = part.get("image_url", part.get("image"))
+        url = image.get("url") if isinstance(image, dict) else image
+        if isinstance(text, str):
+            parts.append(Text(text=text))
+        elif isinstance(url, str):
+            parts.append(ImagePart(image_url=ImageUrl(url=url)))
+        else:
+            raise FormatError(f"a part of type {kind!r} is neither text nor an image")
     match parts:
         case [Text(text=text)]:
             return text
@@ -98,26 +149,6 @@ def dump_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _parse_message(value: Any, at: int) -> Message:
-    fields = require_object(value, f"message {at}")
-    role = fields.get("role", fields.get("from"))
-    reasoning = next((fields[name] for name in _REASONING_KEYS if fields.get(name)), None)
-    if reasoning is not None:
-        reasoning = parse_content(reasoning)
-        if not isinstance(reasoning, str):
-            reasoning = "\n".join(part.text for part in reasoning if isinstance(part, Text))
-    return Message.model_validate(
-        {
-            "role": _ROLE_ALIASES.get(str(role), role),
-            "content": parse_content(fields.get("content", fields.get("value"))),
-            "reasoning_content": reasoning,
-            "tool_calls": tuple(_parse_calls(fields)) or None,
-            "tool_call_id": fields.get("tool_call_id"),
-            "name": fields.get("name"),
-        }
-    )
-
-
 def _parse_calls(fields: JsonObject) -> Iterator[Call]:
     calls = fields.get("tool_calls") or []
     if fields.get("function_call"):
@@ -133,36 +164,3 @@ def _parse_calls(fields: JsonObject) -> Iterator[Call]:
             function = {"name": function, "arguments": call.get("arguments")}
         function = require_object(function, "the function of a tool call")
         yield build_call(function.get("name"), function.get("arguments"), call.get("id"))
-
-
-def _parse_part(value: Any) -> Text | ImagePart:
-    if isinstance(value, str):
-        return Text(text=value)
-    part = require_object(value, "a part of a message")
-    kind = part.get("type")
-    if kind in _TEXT_TYPES or kind is None:
-        text = part.get("text", part.get("refusal"))
-        if isinstance(text, str):
-            return Text(text=text)
-    image = part.get("image_url", part.get("image"))
-    if image is not None:
-        url = image.get("url") if isinstance(image, dict) else image
-        if isinstance(url, str):
-            return ImagePart(image_url=ImageUrl(url=url))
-    raise FormatError(f"a part of type {kind!r} is neither text nor an image")
-
-
-def _parse_tool(value: JsonObject) -> JsonObject:
-    function, kind = value.get("function"), value.get("type", "function")
-    definition = function if isinstance(function, dict) else value
-    if not isinstance(definition.get("name"), str):
-        # A built-in tool of the provider, which no chat template can offer to a student.
-        raise FormatError(f"a tool of type {kind!r} has no name")
-    if definition is function:
-        return {**value, "type": kind}
-    schema = value.get("parameters", value.get("input_schema", value.get("inputSchema")))
-    nested: JsonObject = {"name": value["name"], "description": value.get("description") or ""}
-    nested["parameters"] = schema or {"type": "object", "properties": {}}
-    if value.get("strict") is not None:
-        nested["strict"] = value["strict"]
-    return {"type": "function", "function": nested}

@@ -62,7 +62,19 @@ def read_episodes(path: Path) -> Iterator[Episode | UnreadableRecord]:
 
 
 def _parse_line(line: JsonObject) -> Iterator[Episode]:
-    messages, task = _parse_conversation(line), line.get("task")
+    key = next((name for name in _MESSAGE_KEYS if name in line), None)
+    if key is not None:
+        messages = parse_messages(line[key])
+    elif "prompt" in line and "completion" in line:
+        prompt = _as_messages(line["prompt"], "user")
+        messages = parse_messages([*prompt, *_as_messages(line["completion"], "assistant")])
+    else:
+        raise FormatError("it has neither messages nor prompt and completion")
+    # Some files store the system prompt separately.
+    system = parse_content(line.get("system"))
+    if system and not (messages and messages[0].role == "system"):
+        messages = (Message(role="system", content=system), *messages)
+    task = line.get("task")
     is_object = task is None or isinstance(task, dict)
     yield build_episode(
         episode_id=parse_name(_first_value(line, _ID_KEYS), "id") or "",
@@ -114,25 +126,6 @@ def _parse_fault(value: Any) -> Fault | None:
         kind = name if is_exception else "Error"
     by_model = fields.get("where") == "model"
     return Fault(kind=str(kind), where="model" if by_model else "environment", message=message)
-
-
-def _parse_conversation(line: JsonObject) -> tuple[Message, ...]:
-    """Parse the conversation under any of its names, or in two parts.
-
-    Some files store the system prompt separately.
-    """
-    key = next((name for name in _MESSAGE_KEYS if name in line), None)
-    if key is not None:
-        messages = parse_messages(line[key])
-    elif "prompt" in line and "completion" in line:
-        prompt = _as_messages(line["prompt"], "user")
-        messages = parse_messages([*prompt, *_as_messages(line["completion"], "assistant")])
-    else:
-        raise FormatError("it has neither messages nor prompt and completion")
-    system = parse_content(line.get("system"))
-    if not system or (messages and messages[0].role == "system"):
-        return messages
-    return Message(role="system", content=system), *messages
 
 
 def _as_messages(value: Any, role: str) -> list[Any]:

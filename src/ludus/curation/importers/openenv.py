@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pydantic_core import from_json
 
@@ -29,7 +28,7 @@ from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
 _RESULTS_FILE, _METADATA_FILE = "results.jsonl", "metadata.json"
-_REWARD_WORDS = ("reward", "rewards", "score")
+_REWARD_WORDS = frozenset({"reward", "rewards", "score"})
 
 
 def read_episodes(path: Path) -> Iterator[Episode | UnreadableRecord]:
@@ -68,7 +67,7 @@ def _parse_line(metadata: JsonObject, line: JsonObject) -> Iterator[Episode]:
         raise FormatError("it has no messages")
     extra = require_object(line.get("extra") or {}, "extra")
     task, done = line.get("task"), bool(line.get("done"))
-    agent = ("provider", "model", "temperature")
+    agent, reward_names = ("provider", "model", "temperature"), extra.get("rewards")
     episode = build_episode(
         episode_id=str(line.get("episode_id") or ""),
         environment=str(metadata.get("env") or "openenv"),
@@ -80,28 +79,20 @@ def _parse_line(metadata: JsonObject, line: JsonObject) -> Iterator[Episode]:
         tools=parse_tools(line.get("tools", extra.get("tools"))),
         reward=parse_number(line.get("reward"), "reward"),
         agent={name: metadata[name] for name in agent if metadata.get(name) is not None},
-        rewards=_reward_parts(line.get("verify_metrics"), extra.get("rewards")),
+        # Files that Ludus wrote list the metrics that are parts of the reward. In other files
+        # they are called a reward or a score.
+        rewards={
+            name: float(value)
+            for name, value in as_object(line.get("verify_metrics")).items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+            if (
+                name in reward_names
+                if isinstance(reward_names, list)
+                else _REWARD_WORDS.intersection(name.lower().replace("/", "_").split("_"))
+            )
+        },
         done=done,
         # OpenEnv also sets `done` if the model answers without a call; otherwise turns ran out.
         stop_reason=None if done else StopReason.MAX_TURNS,
     )
     yield round_trip.restore_fields(episode, extra.get(round_trip.KEY))
-
-
-def _reward_parts(metrics: Any, names: Any) -> dict[str, float]:
-    """Return the verifier's metrics that are parts of the reward.
-
-    `names` lists them in files that Ludus wrote. Otherwise they are called a reward or a score.
-    """
-
-    def is_part(name: str) -> bool:
-        if isinstance(names, list):
-            return name in names
-        words = name.lower().replace("/", "_").split("_")
-        return any(word in _REWARD_WORDS for word in words)
-
-    return {
-        name: float(value)
-        for name, value in as_object(metrics).items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and is_part(name)
-    }

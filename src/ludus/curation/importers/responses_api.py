@@ -62,7 +62,10 @@ def to_chat_messages(items: list[JsonObject]) -> Iterator[JsonObject]:
     reply: JsonObject = {}
     for item in items:
         kind = item.get("type") or "message"
-        if not (_is_model_item(item) and _continues_reply(reply, item)):
+        continues_reply = _is_model_item(item) and (
+            kind in _ARGUMENTS_KEY_BY_CALL_TYPE or reply.keys() == {"reasoning"}
+        )
+        if not continues_reply:
             yield from _finish_reply(reply)
             reply = {}
         if _is_model_item(item):
@@ -82,16 +85,18 @@ def to_chat_messages(items: list[JsonObject]) -> Iterator[JsonObject]:
     yield from _finish_reply(reply)
 
 
-def _continues_reply(reply: JsonObject, item: JsonObject) -> bool:
-    if item.get("type") == "reasoning":
-        return reply.keys() == {"reasoning"}
-    return item.get("type") in _ARGUMENTS_KEY_BY_CALL_TYPE or reply.keys() == {"reasoning"}
-
-
 def _extend_reply(reply: JsonObject, item: JsonObject) -> JsonObject:
     kind = item.get("type")
     if kind == "reasoning":
-        return {"reasoning": [*reply.get("reasoning", ()), *_reasoning_texts(item)]}
+        texts = list(reply.get("reasoning", ()))
+        # The reasoning itself, or its summary if that is all there is.
+        for part in item.get("content") or item.get("summary") or ():
+            text = part.get("text") if isinstance(part, dict) else part
+            if not isinstance(text, str):
+                raise FormatError("a part of the reasoning is not text")
+            if text:
+                texts.append(text)
+        return {"reasoning": texts}
     if kind in _ARGUMENTS_KEY_BY_CALL_TYPE:
         function = {
             "name": item.get("name"),
@@ -119,16 +124,6 @@ def _tool_message(call_id: Any, output: Any, name: Any) -> JsonObject:
     is_content = output is None or isinstance(output, str | list)
     content = (output or "") if is_content else dump_json(output)
     return {"role": "tool", "tool_call_id": call_id, "content": content, "name": name}
-
-
-def _reasoning_texts(item: JsonObject) -> Iterator[str]:
-    """Yield the reasoning itself, or its summary if that is all there is."""
-    for part in item.get("content") or item.get("summary") or ():
-        text = part.get("text") if isinstance(part, dict) else part
-        if not isinstance(text, str):
-            raise FormatError("a part of the reasoning is not text")
-        if text:
-            yield text
 
 
 def _is_continuation(items: list[JsonObject], old: list[JsonObject]) -> bool:

@@ -6,7 +6,6 @@ Unreadable records are reported by file and line.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -78,12 +77,16 @@ def import_files(
         out, unread_files=[file for path in paths for file in importer.unread_files(path)]
     )
     settings = {"environment": format, "format": format, "files": [str(file) for file in files]}
-    with _open_draft(out) as draft:
+    if out.exists() and not out.is_dir():
+        raise RunError(f"{out} is a file, but a run is a folder. Use another `out`.")
+    if out.exists() and existing_files(out, _DRAFT_PREFIX):
+        raise RunError(f"{out} is not empty. Use another `out`.")
+    # run.json is moved last, so a killed import leaves no run.
+    with atomic_dir(out, _DRAFT_PREFIX, marker="run.json", owned=_RUN_FILES) as draft:
         folder = RunFolder.create(draft, settings, kind="import")
         with Journal.open(folder.episodes_path) as journal:
             records = (record for file in files for record in importer.read_episodes(file))
-            episodes = _iter_readable(records, draft / UNREADABLE_FILE, report)
-            for episode in _assign_ids(episodes, folder.metadata.digest):
+            for episode in _iter_episodes(records, folder, report):
                 try:
                     journal.append(episode.to_line())
                 except RunError as error:
@@ -126,36 +129,27 @@ def _find_files(importer: Importer, paths: Sequence[Path]) -> list[Path]:
     return files
 
 
-def _open_draft(out: Path) -> AbstractContextManager[Path]:
-    """Open a draft of the run folder. run.json is moved last, so a killed import leaves no run."""
-    if out.exists() and not out.is_dir():
-        raise RunError(f"{out} is a file, but a run is a folder. Use another `out`.")
-    if out.exists() and existing_files(out, _DRAFT_PREFIX):
-        raise RunError(f"{out} is not empty. Use another `out`.")
-    return atomic_dir(out, _DRAFT_PREFIX, marker="run.json", owned=_RUN_FILES)
-
-
-def _iter_readable(
-    records: Iterator[Episode | UnreadableRecord], unreadable: Path, report: ImportReport
+def _iter_episodes(
+    records: Iterator[Episode | UnreadableRecord], folder: RunFolder, report: ImportReport
 ) -> Iterator[Episode]:
-    """Yield the episodes, and write all other records to the file `unreadable`."""
+    """Yield the episodes, and write all other records to `unreadable.txt`.
+
+    Episodes without an id, or with one that occurred before, get a new one.
+    """
+    seen: set[int] = set()
+    number = 0
     for record in records:
         if isinstance(record, Episode):
-            yield record
+            episode_id = record.episode_id
+            if not episode_id or digest_64(episode_id) in seen:
+                episode_id = format_episode_id(folder.metadata.digest, number)
+            seen.add(digest_64(episode_id))
+            number += 1
+            yield record.model_copy(update={"episode_id": episode_id})
             continue
         report.unreadable += 1
         if report.unreadable <= _MAX_EXAMPLES:
             report.examples.append(str(record))
+        unreadable = folder.path / UNREADABLE_FILE
         with unreadable.open("a", encoding="utf-8", errors="replace") as file:
             file.write(f"{record}\n")
-
-
-def _assign_ids(episodes: Iterator[Episode], run_digest: str) -> Iterator[Episode]:
-    """Give a new id to every episode without one, or with one that occurred before."""
-    seen: set[int] = set()
-    for number, episode in enumerate(episodes):
-        episode_id = episode.episode_id
-        if not episode_id or digest_64(episode_id) in seen:
-            episode_id = format_episode_id(run_digest, number)
-        seen.add(digest_64(episode_id))
-        yield episode.model_copy(update={"episode_id": episode_id})

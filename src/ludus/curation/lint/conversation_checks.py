@@ -90,7 +90,15 @@ def answers_in_prompt(conversation: Conversation) -> Iterator[str]:
         if message["role"] != "tool":
             prompt_texts.append(message_text(message))
     prompt = "\n".join(prompt_texts).lower()
-    for answer in _answer_candidates(conversation.replies):
+    replies = conversation.replies
+    last_calls = next((calls for reply in reversed(replies) if (calls := parse_calls(reply))), [])
+    answers = [str(leaf).strip() for call in last_calls for leaf in _leaf_values(call.arguments)]
+    last_text = message_text(replies[-1]).strip().rstrip(".")
+    if len(last_text) <= MAX_ANSWER_CHARS and not parse_calls(replies[-1]):
+        answers.append(last_text)
+    for answer in answers:
+        if len(answer) < MIN_ANSWER_CHARS:
+            continue
         word = answer.lower()
         if word in prompt and re.search(rf"(?<!\w){re.escape(word)}(?!\w)", prompt):
             yield f"the answer {answer!r} occurs in the prompt"
@@ -162,18 +170,6 @@ def results_without_call(conversation: Conversation) -> Iterator[str]:
         yield f"message {at} is a tool result without a call"
 
 
-def _answer_candidates(replies: list[JsonObject]) -> Iterator[str]:
-    last_calls = next((calls for reply in reversed(replies) if (calls := parse_calls(reply))), [])
-    for call in last_calls:
-        for leaf in _leaf_values(call.arguments):
-            value = str(leaf).strip()
-            if len(value) >= MIN_ANSWER_CHARS:
-                yield value
-    last_text = message_text(replies[-1]).strip().rstrip(".")
-    if MIN_ANSWER_CHARS <= len(last_text) <= MAX_ANSWER_CHARS and not parse_calls(replies[-1]):
-        yield last_text
-
-
 def _leaf_values(value: Any) -> Iterator[str | int | float]:
     if isinstance(value, dict):
         for item in value.values():
@@ -237,14 +233,12 @@ def _parse_values(arguments: JsonObject, validator: Validator) -> JsonObject:
         paths = [error.absolute_path for error in validator.iter_errors(coerced)]
     except Exception:  # An unresolvable reference, which `_first_error` reports.
         return coerced
-    return coerced | {str(path[0]): _parse_value(arguments[str(path[0])]) for path in paths if path}
-
-
-def _parse_value(text: str) -> Any:
-    if text in _LITERALS:
-        return _LITERALS[text]
-    value = parse_json(text)
-    return text if value is None else value
+    values = dict(coerced)
+    for name in (str(path[0]) for path in paths if path):
+        text = arguments[name]
+        value = parse_json(text)
+        values[name] = _LITERALS.get(text, text if value is None else value)
+    return values
 
 
 def _coerce_values(arguments: JsonObject, validator: Validator) -> JsonObject:

@@ -134,7 +134,14 @@ def read_json_lines(path: Path) -> Iterator[tuple[SourceLocation, JsonObject]]:
 
 def parse_row(columns: JsonObject, location: SourceLocation) -> TrainingRow:
     """Parse a line. Raises `MalformedRowError` if the content of a column is wrong."""
-    tools = _parse_tools(columns.get("tools"))
+    tools = columns.get("tools")
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools)
+        except ValueError:
+            raise MalformedRowError("`tools` is a string that is not JSON") from None
+    if tools is not None and not (isinstance(tools, list) and all(map(_has_name, tools))):
+        raise MalformedRowError("`tools` is not a list of named tools")
     if "messages" in columns:
         messages = _check_messages(columns["messages"], "messages")
         return TrainingRow((Conversation("", messages, 0),), tools)
@@ -181,7 +188,16 @@ def parse_calls(message: JsonObject) -> list[ToolCall]:
     text = message_text(message)
     if bodies := _TOOL_CALL_TAG.findall(text):
         return [call for body in bodies if (call := _parse_tagged_call(body)) is not None]
-    return _parse_trailing_calls(text)
+    # In Llama's form the text ends with calls in bare JSON, which may follow other text.
+    text = text.rpartition("</think>")[2].strip()
+    if (call := _parse_bare_call(text)) is not None:
+        return [call]
+    calls = []
+    for line in reversed(text.splitlines()):
+        if (call := _parse_bare_call(line.strip())) is None:
+            break
+        calls.append(call)
+    return calls[::-1]
 
 
 def count_unparsable_calls(message: JsonObject) -> int:
@@ -218,19 +234,6 @@ def _check_messages(value: Any, name: str) -> list[JsonObject]:
     return value
 
 
-def _parse_tools(value: Any) -> list[JsonObject] | None:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            raise MalformedRowError("`tools` is a string that is not JSON") from None
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(map(_has_name, value)):
-        raise MalformedRowError("`tools` is not a list of named tools")
-    return value
-
-
 def _has_name(value: Any) -> bool:
     """Whether a tool or a tool call has a name."""
     function = value.get("function", value) if isinstance(value, dict) else None
@@ -255,19 +258,6 @@ def _parse_untyped_call(name: str, entry: re.Pattern[str], entries: str) -> Tool
     if entry.sub("", entries).strip():
         return None
     return ToolCall(name, dict(entry.findall(entries)), untyped=True)
-
-
-def _parse_trailing_calls(text: str) -> list[ToolCall]:
-    """Parse the calls that a text ends with in Llama's form: bare JSON, with or without text."""
-    text = text.rpartition("</think>")[2].strip()
-    if (call := _parse_bare_call(text)) is not None:
-        return [call]
-    calls: list[ToolCall] = []
-    for line in reversed(text.splitlines()):
-        if (call := _parse_bare_call(line.strip())) is None:
-            break
-        calls.append(call)
-    return calls[::-1]
 
 
 def _parse_bare_call(text: str) -> ToolCall | None:

@@ -15,7 +15,6 @@ from pydantic_core import to_json
 
 from ludus.curation.lint import conversation_checks as checks
 from ludus.curation.lint.lint_rows import (
-    Conversation,
     MalformedRowError,
     SourceLocation,
     TrainingRow,
@@ -116,34 +115,31 @@ def sample_rows(total: int, size: int, seed: int) -> set[int]:
 
 def check_row(row: TrainingRow, location: SourceLocation) -> Iterator[Finding]:
     """Run all checks that need no student."""
-    for conversation in row.conversations:
-        yield from _check_conversation(conversation, row.tools, location)
-    for message in checks.invalid_schemas(row.tools):
-        yield Finding(location, "tool-schema", "warning", message)
-    if row.is_pair and row.conversations[0].messages == row.conversations[1].messages:
-        yield Finding(location, "equal-sides", "error", "chosen and rejected are the same")
 
-
-def _check_conversation(
-    conversation: Conversation, tools: list[JsonObject] | None, location: SourceLocation
-) -> Iterator[Finding]:
     def findings(check: str, level: Level, messages: Iterable[str]) -> Iterator[Finding]:
         return (Finding(location, check, level, message) for message in messages)
 
-    yield from findings("no-assistant", "error", checks.missing_assistant(conversation))
-    yield from findings("roles", "warning", checks.misplaced_roles(conversation))
-    # A conversation may have been rejected because of its calls.
-    level: Level = "note" if conversation.name == "rejected" else "error"
-    yield from findings("unknown-tool", level, checks.unknown_tools(conversation, tools))
-    yield from findings("arguments-not-object", level, checks.unreadable_calls(conversation))
-    for coercible, message in checks.invalid_arguments(conversation, tools):
-        yield Finding(location, "arguments-unfit", "note" if coercible else level, message)
-    yield from findings("no-tools", "warning", checks.calls_without_tools(conversation, tools))
-    yield from findings("unanswered-call", "warning", checks.unanswered_calls(conversation))
-    yield from findings("answer-without-call", "warning", checks.results_without_call(conversation))
-    yield from findings("environment-tokens", "note", checks.environment_turns(conversation))
-    if conversation.name != "rejected":
-        yield from findings("answer-in-prompt", "warning", checks.answers_in_prompt(conversation))
+    tools = row.tools
+    for conversation in row.conversations:
+        yield from findings("no-assistant", "error", checks.missing_assistant(conversation))
+        yield from findings("roles", "warning", checks.misplaced_roles(conversation))
+        # A conversation may have been rejected because of its calls.
+        level: Level = "note" if conversation.name == "rejected" else "error"
+        yield from findings("unknown-tool", level, checks.unknown_tools(conversation, tools))
+        yield from findings("arguments-not-object", level, checks.unreadable_calls(conversation))
+        for coercible, message in checks.invalid_arguments(conversation, tools):
+            yield Finding(location, "arguments-unfit", "note" if coercible else level, message)
+        yield from findings("no-tools", "warning", checks.calls_without_tools(conversation, tools))
+        yield from findings("unanswered-call", "warning", checks.unanswered_calls(conversation))
+        orphans = checks.results_without_call(conversation)
+        yield from findings("answer-without-call", "warning", orphans)
+        yield from findings("environment-tokens", "note", checks.environment_turns(conversation))
+        if conversation.name != "rejected":
+            leaks = checks.answers_in_prompt(conversation)
+            yield from findings("answer-in-prompt", "warning", leaks)
+    yield from findings("tool-schema", "warning", checks.invalid_schemas(tools))
+    if row.is_pair and row.conversations[0].messages == row.conversations[1].messages:
+        yield Finding(location, "equal-sides", "error", "chosen and rejected are the same")
 
 
 class DuplicateFinder:

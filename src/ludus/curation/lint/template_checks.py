@@ -234,7 +234,16 @@ def _double_encodes_arguments(
     conversation: Conversation, row: TrainingRow, student: Student
 ) -> bool:
     """Whether the template JSON-encodes arguments that are JSON strings already."""
-    parsed = [_parse_arguments(message) for message in conversation.messages]
+    parsed = []  # The messages with arguments as objects.
+    for message in conversation.messages:
+        calls = []
+        for call in message.get("tool_calls") or ():
+            function = call.get("function", call)
+            with suppress(TypeError, ValueError):
+                changed = {**function, "arguments": json.loads(function.get("arguments"))}
+                call = {**call, "function": changed} if "function" in call else changed
+            calls.append(call)
+        parsed.append({**message, "tool_calls": calls} if calls else message)
     if parsed == conversation.messages:
         return False
     try:
@@ -242,17 +251,3 @@ def _double_encodes_arguments(
         return student.render_text(parsed, row.tools) != text and '\\"' in text
     except TemplateRefused:
         return False
-
-
-def _parse_arguments(message: dict[str, Any]) -> dict[str, Any]:
-    """Replace the arguments of calls that are JSON strings by objects."""
-    calls = []
-    for call in message.get("tool_calls") or ():
-        function = call.get("function", call)
-        try:
-            changed = {**function, "arguments": json.loads(function.get("arguments"))}
-            call = {**call, "function": changed} if "function" in call else changed
-        except (TypeError, ValueError):
-            pass
-        calls.append(call)
-    return {**message, "tool_calls": calls} if calls else message

@@ -72,36 +72,33 @@ class _Marker:
 
     def _mark_message(self, message: JsonObject) -> JsonObject:
         marked = dict(message)
-        role = message["role"]
-        if role in _KIND_BY_ROLE:
-            marked["content"] = self._mark_content(message.get("content"), _KIND_BY_ROLE[role])
+        kind = _KIND_BY_ROLE.get(message["role"])
+        if kind is not None:
+            content: Any = message.get("content")
+            if _has_text(content):
+                content = _insert_word(content, self._next_word(kind))
+            elif isinstance(content, list):
+                content = [
+                    {**part, "text": _insert_word(part["text"], self._next_word(kind))}
+                    if isinstance(part, dict) and _has_text(part.get("text"))
+                    else part
+                    for part in content
+                ]
+            marked["content"] = content
         reasoning_keys = [name for name in _REASONING_KEYS if _has_text(message.get(name))]
         if reasoning_keys:
             word = self._next_word("reasoning")
             marked |= {name: _insert_word(message[name], word) for name in reasoning_keys}
         if message.get("tool_calls"):
-            marked["tool_calls"] = [self._mark_call(call) for call in message["tool_calls"]]
+            marked["tool_calls"] = []
+            for value in message["tool_calls"]:
+                call = self._mark_name(value, "tool-calls")
+                function = dict(call.get("function", call))
+                word = self._next_word("tool-calls")
+                function["arguments"] = _insert_entry(function.get("arguments"), word)
+                call = {**call, "function": function} if "function" in call else function
+                marked["tool_calls"].append(call)
         return marked
-
-    def _mark_content(self, content: Any, kind: str) -> Any:
-        if _has_text(content):
-            return _insert_word(content, self._next_word(kind))
-        if not isinstance(content, list):
-            return content
-        return [
-            {**part, "text": _insert_word(part["text"], self._next_word(kind))}
-            if isinstance(part, dict) and _has_text(part.get("text"))
-            else part
-            for part in content
-        ]
-
-    def _mark_call(self, call: JsonObject) -> JsonObject:
-        marked = self._mark_name(call, "tool-calls")
-        function = dict(marked.get("function", marked))
-        function["arguments"] = _insert_entry(
-            function.get("arguments"), self._next_word("tool-calls")
-        )
-        return {**marked, "function": function} if "function" in marked else function
 
     def _mark_name(self, value: JsonObject, kind: str) -> JsonObject:
         function = value.get("function", value)

@@ -39,7 +39,13 @@ def _convert_message(value: JsonObject) -> JsonObject:
     """Convert a message, without Inspect's ids, sources and notes."""
     content, reasoning = value.get("content"), value.get("reasoning")
     if isinstance(content, list):
-        reasoning = "\n\n".join(_reasoning_texts(content)) or reasoning
+        texts = [
+            # Redacted reasoning is encrypted; only its summary is readable.
+            part.get("summary" if part.get("redacted") else "reasoning")
+            for part in content
+            if isinstance(part, dict) and part.get("type") == "reasoning"
+        ]
+        reasoning = "\n\n".join(str(text) for text in texts if text) or reasoning
         content = list(_content_parts(content)) or ""
     message = {"role": value.get("role"), "content": content, "reasoning_content": reasoning}
     if value.get("role") == "tool":
@@ -58,15 +64,6 @@ def _convert_message(value: JsonObject) -> JsonObject:
             for call in calls
         ]
     return {**message, "tool_calls": calls}
-
-
-def _reasoning_texts(parts: list[Any]) -> Iterator[str]:
-    for part in parts:
-        if isinstance(part, dict) and part.get("type") == "reasoning":
-            # Redacted reasoning is encrypted; only its summary is readable.
-            text = part.get("summary" if part.get("redacted") else "reasoning")
-            if text:
-                yield str(text)
 
 
 def _content_parts(parts: list[Any]) -> Iterator[Any]:

@@ -61,12 +61,17 @@ def parse_reward(sample: JsonObject) -> tuple[float | None, dict[str, float]]:
     unnamed = {"score": sample["score"]} if sample.get("score") is not None else {}
     scorers = as_object(sample.get("scores")) or unnamed
     values = {name: as_object(score).get("value") for name, score in scorers.items()}
-    parts = {name: _score_parts(name, value) for name, value in values.items()}
-    known = {name: value for scores in parts.values() for name, value in scores.items()}
+    parts: list[dict[str, float]] = []
+    for name, value in values.items():
+        items = as_object(dict(enumerate(value)) if isinstance(value, list) else value)
+        named = {f"{name}/{key}": item for key, item in items.items()} or {name: value}
+        scores = {key: parse_score(item) for key, item in named.items()}
+        parts.append({key: score for key, score in scores.items() if score is not None})
+    known = {name: score for scorer in parts for name, score in scorer.items()}
     for name, value in values.items():
         if not isinstance(value, dict | list):
             return known.get(name), known
-    first = list(next(iter(parts.values()), {}).values())
+    first = list(parts[0].values()) if parts else []
     return (sum(first) / len(first) if first else None), known
 
 
@@ -91,9 +96,9 @@ def parse_fault(sample: JsonObject, replies: list[JsonObject]) -> Fault | None:
     if not error:
         return None
     message = str(error.get("message") or "")
-    traced = _TRACEBACK_EXCEPTION.findall(str(error.get("traceback") or ""))
-    shown = _EXCEPTION_REPR.match(message)
-    kind = shown[1] if shown else traced[-1].rpartition(".")[2] if traced else "Error"
+    classes = _TRACEBACK_EXCEPTION.findall(str(error.get("traceback") or ""))
+    exception = _EXCEPTION_REPR.match(message)
+    kind = exception[1] if exception else classes[-1].rpartition(".")[2] if classes else "Error"
     unanswered = bool(replies) and bool(replies[-1].get("error"))
     return Fault(kind=kind, where="model" if unanswered else "environment", message=message)
 
@@ -128,15 +133,6 @@ def parse_timing(
     # A tool may call a model: that time is counted as the model's only.
     left = max(0.0, (over - started).total_seconds() - model)
     return Timing(started_at=started, ended_at=over, model_s=model, environment_s=min(tools, left))
-
-
-def _score_parts(name: str, value: Any) -> dict[str, float]:
-    if isinstance(value, list):
-        value = dict(enumerate(value))
-    several = as_object(value)
-    named = {f"{name}/{key}": item for key, item in several.items()} if several else {name: value}
-    scores = {key: parse_score(item) for key, item in named.items()}
-    return {key: score for key, score in scores.items() if score is not None}
 
 
 def _int_field(counts: Any, name: str) -> int:

@@ -88,6 +88,15 @@ def _parse_episode(header: JsonObject, sample: JsonObject) -> Episode:
     reason, error = parse_stop_reason(sample), parse_fault(sample, replies)
     reward, parts = parse_reward(sample)
     broken = reason.is_fault or bool(sample.get("invalidation"))
+    prompt = sample.get("input")
+    if isinstance(prompt, list):
+        # Without the ids of messages, which are new in every run.
+        messages = parse_messages(to_chat_messages(prompt, attachments), "input")
+        prompt = [message.model_dump(mode="json") for message in messages]
+    provider, _, name = model.partition("/") if "/" in model else ("", "", model)
+    settings = as_object(as_object(header.get("plan")).get("config"))
+    agent = {"provider": provider or None, "model": name or None}
+    agent |= {key: value for key, value in settings.items() if key in _SAMPLING_FIELDS}
     return build_episode(
         episode_id=str(sample.get("uuid") or ""),
         environment=str(run.get("task_registry_name") or run.get("task") or "inspect"),
@@ -97,8 +106,9 @@ def _parse_episode(header: JsonObject, sample: JsonObject) -> Episode:
             for name in ("id", "target", "choices", "metadata")
             if sample.get(name) not in (None, {})
         },
-        group=_group_key(sample, attachments),
-        agent=_agent_fields(model, as_object(as_object(header.get("plan")).get("config"))),
+        # The id is often only an index in a data set.
+        group={"id": sample.get("id"), "input": prompt, "target": sample.get("target")},
+        agent={key: value for key, value in agent.items() if value is not None},
         messages=parse_messages(to_chat_messages(sample.get("messages"), attachments)),
         tools=parse_tools(_offered_tools(own_replies, attachments)),
         reward=None if broken else reward,
@@ -118,23 +128,6 @@ def _filter_events(sample: JsonObject, kind: str) -> list[JsonObject]:
         for event in (events if isinstance(events, list) else [])
         if isinstance(event, dict) and event.get("event") == kind
     ]
-
-
-def _group_key(sample: JsonObject, attachments: JsonObject) -> Any:
-    """Return id and input: the id is often only an index in a data set."""
-    prompt = sample.get("input")
-    if isinstance(prompt, list):
-        # Without the ids of messages, which are new in every run.
-        messages = parse_messages(to_chat_messages(prompt, attachments), "input")
-        prompt = [message.model_dump(mode="json") for message in messages]
-    return {"id": sample.get("id"), "input": prompt, "target": sample.get("target")}
-
-
-def _agent_fields(model: str, config: JsonObject) -> JsonObject:
-    provider, _, name = model.partition("/") if "/" in model else ("", "", model)
-    settings = {"provider": provider or None, "model": name or None}
-    settings |= {key: value for key, value in config.items() if key in _SAMPLING_FIELDS}
-    return {key: value for key, value in settings.items() if value is not None}
 
 
 def _offered_tools(replies: list[JsonObject], attachments: JsonObject) -> list[Any]:

@@ -73,7 +73,13 @@ def parse_stop(line: JsonObject, response: JsonObject) -> tuple[StopReason, bool
     """Return the stop reason, and whether the environment ended the episode."""
     details = response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, dict) else None
-    if reason == "content_filter" or _is_refusal(response.get("output")):
+    output = response.get("output")
+    last = as_object(output[-1]) if isinstance(output, list) and output else {}
+    parts = last.get("content")
+    is_refusal = isinstance(parts, list) and any(
+        as_object(part).get("type") == "refusal" for part in parts
+    )
+    if reason == "content_filter" or is_refusal:
         return StopReason.REFUSED, False
     if reason or response.get("status") == "incomplete":
         return StopReason.MAX_TOKENS, False
@@ -103,12 +109,3 @@ def _is_masked(line: JsonObject) -> bool:
 def _build_fault(kind: Any, message: Any, *, by_model: bool) -> Fault:
     text = message if isinstance(message, str) else dump_json(message)
     return Fault(kind=str(kind), where="model" if by_model else "environment", message=text)
-
-
-def _is_refusal(output: Any) -> bool:
-    """Whether the last item is a refusal."""
-    last = output[-1] if isinstance(output, list) and output else None
-    parts = last.get("content") if isinstance(last, dict) else None
-    return isinstance(parts, list) and any(
-        isinstance(part, dict) and part.get("type") == "refusal" for part in parts
-    )

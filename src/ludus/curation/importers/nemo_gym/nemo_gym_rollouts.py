@@ -60,8 +60,19 @@ _PEEK_LINES = 10
 
 
 def read_episodes(path: Path) -> Iterator[Episode | UnreadableRecord]:
-    fields = _task_fields(path)
-    return read_jsonl(path, lambda line: iter([_parse_episode(line, fields)]))
+    # A line alone does not tell the fields of the task from those that the verifier added. The
+    # inputs of the collection do, if they are next to it.
+    stem = path.stem.removesuffix("_failures")
+    inputs = path.with_name(f"{stem}_materialized_inputs.jsonl")
+    task_fields: set[str] | None = None
+    if inputs != path and inputs.is_file():
+        task_fields = set()
+        for _, line in numbered_lines(inputs):
+            try:
+                task_fields.update(from_json(line))
+            except (ValueError, TypeError):
+                continue
+    return read_jsonl(path, lambda line: iter([_parse_episode(line, task_fields)]))
 
 
 def find_files(path: Path) -> list[Path]:
@@ -72,7 +83,18 @@ def find_files(path: Path) -> list[Path]:
     """
     if not path.is_dir():
         return [path]
-    files = [file for file in _files_in(path) if _has_rollouts(file)]
+    files = []
+    for file in _files_in(path):
+        if file.suffix != ".jsonl":
+            continue
+        for _, line in islice(numbered_lines(file), _PEEK_LINES):
+            try:
+                fields = from_json(line)
+            except ValueError:
+                continue
+            if isinstance(fields, dict) and _is_rollout(fields):
+                files.append(file)
+            break
     if not files:
         raise RunError(
             f"There are no rollouts of NeMo Gym in {path}: no .jsonl file has a line with "
@@ -92,41 +114,12 @@ def _files_in(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.is_file())
 
 
-def _has_rollouts(file: Path) -> bool:
-    if file.suffix != ".jsonl":
-        return False
-    for _, line in islice(numbered_lines(file), _PEEK_LINES):
-        try:
-            fields = from_json(line)
-        except ValueError:
-            continue
-        return isinstance(fields, dict) and _is_rollout(fields)
-    return False
-
-
 def _is_rollout(line: JsonObject) -> bool:
     return any(name in line for name in ("response", "output", "_ng_failure_class"))
 
 
-def _task_fields(path: Path) -> frozenset[str] | None:
-    """Return the names of the task's fields, if the inputs of the collection are next to it.
-
-    A line alone does not tell the fields of the task from those that the verifier added.
-    """
-    stem = path.stem.removesuffix("_failures")
-    inputs = path.with_name(f"{stem}_materialized_inputs.jsonl")
-    if inputs == path or not inputs.is_file():
-        return None
-    names: set[str] = set()
-    for _, line in numbered_lines(inputs):
-        try:
-            names.update(from_json(line))
-        except (ValueError, TypeError):
-            continue
-    return frozenset(names)
-
-
-def _parse_episode(line: JsonObject, fields: frozenset[str] | None) -> Episode:
+def _parse_episode(line: JsonObject, task_fields: set[str] | None) -> Episode:
+    """Parse a line. Without `task_fields`, all fields not known to be others are the task's."""
     if not _is_rollout(line):
         raise FormatError("it has no `response`, so it is not a rollout")
     params = require_object(line.get("responses_create_params") or {}, "responses_create_params")
@@ -136,15 +129,28 @@ def _parse_episode(line: JsonObject, fields: frozenset[str] | None) -> Episode:
     response = require_object(response, "response")
     agent_ref = line.get("agent_ref")
     name = agent_ref.get("name") if isinstance(agent_ref, dict) else agent_ref
+    task = {
+        key: value
+        for key, value in line.items()
+        if key == TASK_INDEX_KEY
+        or (
+            is_task_field(key)
+            and (not is_reward_component(key, value) if task_fields is None else key in task_fields)
+        )
+    }
+    agent = {key: value for key, value in params.items() if key not in _PROMPT_FIELDS}
+    agent["max_tokens"] = agent.pop("max_output_tokens", None)
+    agent["model"] = response.get("model") or params.get("model") or None
+    agent["agent_ref"] = agent_ref
     stop_reason, done = parse_stop(line, response)
     episode = build_episode(
         environment=str(name or line.get("task_source") or "nemo_gym"),
         messages=_parse_conversation(params, response),
         tools=parse_tools(params.get("tools") or response.get("tools")),
         reward=parse_reward(line),
-        task=_extract_task(line, fields),
+        task=task,
         group=_group_key(line, params, response),
-        agent=_agent_fields(params, response, agent_ref),
+        agent={key: value for key, value in agent.items() if value is not None},
         rewards=parse_reward_components(line),
         done=done,
         stop_reason=stop_reason,
@@ -152,19 +158,6 @@ def _parse_episode(line: JsonObject, fields: frozenset[str] | None) -> Episode:
         usage=parse_usage(response.get("usage")),
     )
     return round_trip.restore_fields(episode, line.get(round_trip.KEY))
-
-
-def _extract_task(line: JsonObject, fields: frozenset[str] | None) -> JsonObject:
-    """Return the fields of the task: those in `fields`, or all that are not known to be others."""
-    return {
-        name: value
-        for name, value in line.items()
-        if name == TASK_INDEX_KEY
-        or (
-            is_task_field(name)
-            and (name in fields if fields is not None else not is_reward_component(name, value))
-        )
-    }
 
 
 def is_task_field(name: str) -> bool:
@@ -201,12 +194,3 @@ def _group_key(line: JsonObject, params: JsonObject, response: JsonObject) -> An
         task_ids = {name: line[name] for name in _TASK_ID_FIELDS if name in line}
         task_ids["group_id"] = response.get("group_id")
     return [line.get(TASK_INDEX_KEY), request, task_ids]
-
-
-def _agent_fields(params: JsonObject, response: JsonObject, agent_ref: Any) -> JsonObject:
-    """Return model, agent and sampling settings, without those that are not set."""
-    settings = {key: value for key, value in params.items() if key not in _PROMPT_FIELDS}
-    settings["max_tokens"] = settings.pop("max_output_tokens", None)
-    settings["model"] = response.get("model") or params.get("model") or None
-    settings["agent_ref"] = agent_ref
-    return {key: value for key, value in settings.items() if value is not None}

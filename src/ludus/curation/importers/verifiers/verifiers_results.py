@@ -33,7 +33,7 @@ from ludus.curation.importers.verifiers.verifiers_outcome import (
     parse_stop_reason,
     sum_usage,
 )
-from ludus.data.episode import Episode, Fault, StopReason, Timing
+from ludus.data.episode import Episode, StopReason
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
@@ -107,6 +107,14 @@ def _parse_result(line: JsonObject, run: JsonObject) -> Episode:
     tools = line.get("tool_defs") or as_object(line.get("info")).get("oai_tools")
     # In early versions metrics are fields of the line, and the run lists their names.
     early_metrics = {name: line.get(name) for name in as_object(run.get("avg_metrics"))}
+    # In early versions an error is the repr of the exception.
+    error = as_object(line.get("error"))
+    message = str(error.get("error_chain_repr") or error.get("error") or line.get("error"))
+    kind = str(error.get("error") or message.partition("(")[0])
+    timing = as_object(line.get("timing"))
+    start, total = finite_number(timing.get("start_time")), finite_number(timing.get("total"))
+    if total is None and (milliseconds := finite_number(timing.get("total_ms"))) is not None:
+        total = milliseconds / 1000
     return build_episode(
         environment=environment,
         task={name: line[name] for name in _TASK_FIELDS if line.get(name) is not None},
@@ -118,9 +126,14 @@ def _parse_result(line: JsonObject, run: JsonObject) -> Episode:
         rewards=finite_numbers(as_object(line.get("metrics")) or early_metrics),
         done=reason is StopReason.DONE,
         stop_reason=reason,
-        error=_parse_fault(line.get("error")),
+        error=build_fault(kind, message) if line.get("error") else None,
         usage=sum_usage([as_object(line.get("token_usage"))]),
-        timing=_parse_timing(as_object(line.get("timing"))),
+        timing=build_timing(
+            start,
+            None if start is None or total is None else start + total,
+            model=as_object(timing.get("model")).get("duration"),
+            environment=as_object(timing.get("env")).get("duration"),
+        ),
     )
 
 
@@ -134,24 +147,3 @@ def _as_messages(line: JsonObject, name: str, role: str) -> list[Any]:
     if not isinstance(value, list):
         raise FormatError(f"{name} is neither a string nor a list of messages")
     return value
-
-
-def _parse_fault(value: Any) -> Fault | None:
-    """Parse an error; in early versions it is the repr of the exception."""
-    if not value:
-        return None
-    error = as_object(value)
-    message = str(error.get("error_chain_repr") or error.get("error") or value)
-    return build_fault(str(error.get("error") or message.partition("(")[0]), message)
-
-
-def _parse_timing(timing: JsonObject) -> Timing | None:
-    start, total = finite_number(timing.get("start_time")), finite_number(timing.get("total"))
-    if total is None and (milliseconds := finite_number(timing.get("total_ms"))) is not None:
-        total = milliseconds / 1000
-    return build_timing(
-        start,
-        None if start is None or total is None else start + total,
-        model=as_object(timing.get("model")).get("duration"),
-        environment=as_object(timing.get("env")).get("duration"),
-    )

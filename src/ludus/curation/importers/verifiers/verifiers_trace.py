@@ -78,9 +78,9 @@ def parse_trace(
             reason = record.get("stop_condition") or "no reason"
             error = build_fault("Unfinished", f"Did not complete: {reason}")
     reward, parts = _parse_reward(record)
-    paths = list(_leaf_paths(nodes)) or [[]]
+    branches = _find_branches(record, nodes)
     trace_id = str(record.get("id") or "")
-    for at, (path, calls) in enumerate(zip(paths, _calls_by_path(record, paths), strict=True)):
+    for at, (path, calls) in enumerate(branches):
         replies = [call.get("finish_reason") for call in calls if not call.get("error")]
         cut_off = replies[-1:] == ["length"]
         reason = parse_stop_reason(
@@ -88,7 +88,7 @@ def parse_trace(
         )
         offered = nodes[path[0]].get("tools") if path else None
         yield build_episode(
-            episode_id=f"{trace_id}-{at}" if trace_id and len(paths) > 1 else trace_id,
+            episode_id=f"{trace_id}-{at}" if trace_id and len(branches) > 1 else trace_id,
             environment=_environment_name(environment, task),
             task=as_object(task.get("data")),
             group=_group_key(task, role),
@@ -118,35 +118,34 @@ def _parse_nodes(record: JsonObject) -> list[JsonObject]:
     return nodes
 
 
-def _leaf_paths(nodes: list[JsonObject]) -> Iterator[list[int]]:
-    """Yield the path from the root to each leaf, in the order of the leaves."""
-    inner = {node.get("parent") for node in nodes}
+def _find_branches(
+    record: JsonObject, nodes: list[JsonObject]
+) -> list[tuple[list[int], list[JsonObject]]]:
+    """Return the path from the root to each leaf, with the model calls of that branch.
+
+    A call before a fork is counted in the first branch only, and so is a failed call, which has no
+    node. The call of a leaf always belongs to the leaf's branch. Without nodes there is one branch,
+    with an empty path.
+    """
+    parents = {node.get("parent") for node in nodes}
+    owner: dict[int, int] = {}
+    branches: list[tuple[list[int], list[JsonObject]]] = []
     for leaf in range(len(nodes)):
-        if leaf not in inner:
+        if leaf not in parents:
             path: list[int] = []
             at: int | None = leaf
             while at is not None:
                 path.append(at)
+                owner.setdefault(at, len(branches))
                 at = nodes[at].get("parent")
-            yield path[::-1]
-
-
-def _calls_by_path(record: JsonObject, paths: list[list[int]]) -> list[list[JsonObject]]:
-    """Return the model calls of each branch.
-
-    A call before a fork is counted in the first branch only, and so is a failed call, which has no
-    node. The call of a leaf always belongs to the leaf's branch.
-    """
-    owner: dict[int, int] = {}
-    for at, path in enumerate(paths):
-        for node in path:
-            owner.setdefault(node, at)
-    shares: list[list[JsonObject]] = [[] for _ in paths]
+            branches.append((path[::-1], []))
+    branches = branches or [([], [])]
     calls = record.get("calls")
     for call in map(as_object, calls if isinstance(calls, list) else []):
         index = call.get("node")
-        shares[owner.get(index, 0) if isinstance(index, int) else 0].append(call)
-    return shares
+        _, branch_calls = branches[owner.get(index, 0) if isinstance(index, int) else 0]
+        branch_calls.append(call)
+    return branches
 
 
 def _parse_reward(record: JsonObject) -> tuple[float | None, dict[str, float]]:
@@ -192,11 +191,11 @@ def _group_key(task: JsonObject, role: str) -> Any:
 
 
 def _parse_timing(timing: JsonObject) -> Timing | None:
-    played = as_object(timing.get("agent", timing.get("generation")))
+    agent = as_object(timing.get("agent", timing.get("generation")))
     ends = [finite_number(as_object(span).get("end")) or 0.0 for span in timing.values()]
     return build_timing(
         timing.get("start"),
         max(ends, default=0.0) or None,
-        model=as_object(played.get("model")).get("duration"),
-        environment=as_object(played.get("harness")).get("duration"),
+        model=as_object(agent.get("model")).get("duration"),
+        environment=as_object(agent.get("harness")).get("duration"),
     )
