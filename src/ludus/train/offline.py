@@ -60,7 +60,7 @@ def sft(
         config: The hyperparameters.
         overwrite: Replace a run with another config, instead of raising.
         command: The command line, for the record and the model card.
-        progress: Is told how training goes, and can stop it.
+        progress: Receives the progress of training, and can stop it.
     """
     return _train("sft", data, model, out, config, overwrite, command, progress)
 

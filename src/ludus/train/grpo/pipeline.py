@@ -64,7 +64,7 @@ def grpo(
         config: The hyperparameters.
         overwrite: Replace a run with another config, instead of raising.
         command: The command line, for the record and the model card.
-        progress: Is told how training goes, and can stop it.
+        progress: Receives the progress of training, and can stop it.
     """
     out, progress = Path(out).expanduser(), progress or NoProgress()
     check_output_dir(out)

@@ -55,6 +55,7 @@ class PrefixSharingMixin:
         # Images and the like are not laid out by rows.
         other_inputs = any(value is not None and value is not False for value in kwargs.values())
         if not other_inputs and self.shares_prefixes is None:
+            # The model must support tree masks, and each process must have all of its weights.
             sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
             if sharded or not supports_prefix_trees(unwrapped.config):
                 self.shares_prefixes = False

@@ -67,6 +67,7 @@ def _plot_rewards(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
     floor, ceiling = (0.0, 1.0) if unit_scale else (-inf, inf)
     with_std = [line for line in lines if None not in (line.get("reward"), line.get("reward_std"))]
     if with_std:
+        # One standard deviation to either side of the mean, clipped to the scale of the rewards.
         means = [value for _, value in smooth(logged_values(with_std, "reward"))]
         deviations = [value for _, value in smooth(logged_values(with_std, "reward_std"))]
         low = [max(floor, mean - std) for mean, std in zip(means, deviations, strict=True)]

@@ -60,7 +60,7 @@ class RolloutWorker:
         self.environments, self.on_phase = environments, on_phase
         self.endpoints: dict[str, EnvironmentEndpoint] = {}
         self.agent: Agent | None = None
-        """Who plays; set once the model is loaded. It is closed with the worker."""
+        """Plays the episodes; set once the model is loaded. It is closed with the worker."""
         self._config, self._score_episode = config, score_episode
         self._say, self._stop_requested = say, stop_requested
         self._pools: dict[str, SessionPool] = {}
