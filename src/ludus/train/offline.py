@@ -60,7 +60,7 @@ def sft(
         config: The hyperparameters.
         overwrite: Replace a run with another config, instead of raising.
         command: The command line, for the record and the model card.
-        progress: Is told how training goes, and can stop it.
+        progress: Receives the progress of training, and can stop it.
     """
     return _train("sft", data, model, out, config, overwrite, command, progress)
 
@@ -187,10 +187,15 @@ def _build_trainer(
     method, config, trl_config = context.method, context.config, context.trl_config
     train_rows = prepared_data.load_train_rows(context.tokens_dir)
     test_rows = prepared_data.load_test_rows(context.tokens_dir)
+    steps = int(trl_config.max_steps)
+    if steps <= 0:
+        batch_size = trl_config.per_device_train_batch_size * context.distributed.world_size
+        batches = ceil(len(train_rows) / batch_size)
+        steps_per_epoch = ceil(batches / trl_config.gradient_accumulation_steps)
+        steps = ceil(steps_per_epoch * trl_config.num_train_epochs)
     set_data_dependent_fields(
         trl_config, config, max_length=prepared.max_length, has_test_rows=test_rows is not None,
-        learning_rate=resolve_learning_rate(config, method, model.num_parameters()),
-        steps=_count_steps(trl_config, len(train_rows), context.distributed.world_size),
+        learning_rate=resolve_learning_rate(config, method, model.num_parameters()), steps=steps,
     )  # fmt: skip
     if method == "dpo" and trl_config.precompute_ref_log_probs:
         phase = f"Computing the reference log-probabilities of {len(train_rows):,} pairs"
@@ -221,12 +226,3 @@ def _load_reference_model(context: OfflineContext) -> Any:
     if trl_config.precompute_ref_log_probs and not sharded:
         return None
     return load_model(context.model_ref.name, device="cpu", dtype="float32", allow_vision=True)
-
-
-def _count_steps(trl_config: Any, rows: int, world_size: int) -> int:
-    if (max_steps := int(trl_config.max_steps)) > 0:
-        return max_steps
-    batches = ceil(rows / (trl_config.per_device_train_batch_size * world_size))
-    steps_per_epoch: int = ceil(batches / trl_config.gradient_accumulation_steps)
-    epochs: float = trl_config.num_train_epochs
-    return ceil(steps_per_epoch * epochs)

@@ -151,15 +151,15 @@ def write_usable_rows(
     table, start = dataset.data.table.select(names), 0
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as file:
         for batch in table.to_batches(max_chunksize=batch_rows):
-            kept = batch.filter(pa.array(keep[start : start + len(batch)]))
+            usable = batch.filter(pa.array(keep[start : start + len(batch)]))
             start += len(batch)
             if image_token is None:
                 columns = [
                     pc.list_slice(column, 0, max_length).cast(pa.list_(pa.int32()))
-                    for column in kept.columns
+                    for column in usable.columns
                 ]
             else:
-                columns = _truncate_between_images(kept, method, max_length, image_token)
+                columns = _truncate_between_images(usable, method, max_length, image_token)
             file.write_batch(pa.record_batch(columns, schema=table.schema))
     return Dataset.from_file(str(path))
 

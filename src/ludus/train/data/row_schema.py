@@ -69,7 +69,14 @@ def parse_conversations(row: bytes | JsonObject, method: Method) -> list[Convers
     tools = _parse_tools(fields.get("tools"))
     prompt: Messages = []
     if method == "dpo":
-        prompt, *sides = _parse_pair(fields)
+        chosen, rejected = _parse_messages(fields, "chosen"), _parse_messages(fields, "rejected")
+        if fields.get("prompt"):
+            prompt, sides = _parse_messages(fields, "prompt"), [chosen, rejected]
+        else:
+            # The prompt is the common prefix of both sides.
+            pairs = zip(chosen, rejected, strict=False)
+            shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            prompt, sides = chosen[:shared], [chosen[shared:], rejected[shared:]]
     elif "messages" in fields:
         sides = [_parse_messages(fields, "messages")]
     else:
@@ -123,16 +130,6 @@ def parse_row(row: bytes | JsonObject) -> JsonObject:
     if not isinstance(fields, dict):
         raise InvalidRow("is not a JSON object")
     return fields
-
-
-def _parse_pair(fields: JsonObject) -> tuple[Messages, Messages, Messages]:
-    """Prompt, chosen and rejected; without a `prompt`, it is the common prefix of both sides."""
-    chosen, rejected = _parse_messages(fields, "chosen"), _parse_messages(fields, "rejected")
-    if fields.get("prompt"):
-        return _parse_messages(fields, "prompt"), chosen, rejected
-    pairs = zip(chosen, rejected, strict=False)
-    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    return chosen[:shared], chosen[shared:], rejected[shared:]
 
 
 def _parse_messages(fields: JsonObject, column: str) -> Messages:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from ludus.data.episode_reader import episodes
 from ludus.data.messages import messages_before_reply
-from ludus.data.tool_schema import JsonObject
 from ludus.errors import LudusError
 from ludus.policy.vision.row_images import has_images
 from ludus.train.config import Method
@@ -28,7 +27,18 @@ def sample_row_task(split: Split, method: Method) -> TaskExample | None:
     rows = islice((row for batch in split.batches(SAMPLE_SIZE) for _, row in batch), SAMPLE_SIZE)
     # A card without a task is better than a model without a card.
     with suppress(OSError):
-        return _shortest_task(filter(None, (_row_task(row, method) for row in rows)))
+        tasks = []
+        for row in rows:
+            try:
+                conversation = parse_conversations(row, method)[0]
+            except (InvalidRow, LudusError):
+                continue
+            roles = [message["role"] for message in conversation.messages]
+            first = roles.index("assistant") if "assistant" in roles else 0
+            prompt, tools = conversation.messages[:first], conversation.tools or ()
+            task = TaskExample(messages=tuple(map(dict, prompt)), tools=tuple(map(dict, tools)))
+            tasks.append(task)
+        return _shortest_task(tasks)
     return None
 
 
@@ -47,17 +57,6 @@ def sample_episode_task(file: Path) -> TaskExample | None:
             for episode in islice(episodes(file), SAMPLE_SIZE)
         )
     return None
-
-
-def _row_task(row: bytes | JsonObject, method: Method) -> TaskExample | None:
-    try:
-        conversation = parse_conversations(row, method)[0]
-    except (InvalidRow, LudusError):
-        return None
-    roles = [message["role"] for message in conversation.messages]
-    first = roles.index("assistant") if "assistant" in roles else 0
-    prompt, tools = conversation.messages[:first], conversation.tools or ()
-    return TaskExample(messages=tuple(map(dict, prompt)), tools=tuple(map(dict, tools)))
 
 
 def _shortest_task(tasks: Iterable[TaskExample]) -> TaskExample | None:

@@ -79,17 +79,26 @@ class RowTokenizer:
 
     def __call__(self, batch: Sequence[NumberedRow]) -> TokenizedBatch:
         environments = Counter[str]()
-        rows = [self._parse_row(number, row, environments) for number, row in batch]
+        rows = []
+        for number, row in batch:
+            try:
+                fields = parse_row(row)
+                parsed = parse_conversations(fields, self.method)
+                if isinstance(name := fields.get("environment"), str):
+                    environments[name] += 1
+                rows.append([separate_images(each, self.vision) for each in parsed])
+            except InvalidRow as error:
+                raise RowError(number, str(error)) from error
         conversations = [side.conversation for sides in rows for side in sides]
         rendered = iter(render_many(self.tokenizer, conversations, self.template))
-        kept, template_errors = [], []
+        tokenized, template_errors = [], []
         for (number, _), sides in zip(batch, rows, strict=True):
             results = list(islice(rendered, len(sides)))
             try:
-                kept.append((number, list(map(self._tokenize_side, results, sides))))
+                tokenized.append((number, list(map(self._tokenize_side, results, sides))))
             except (TemplateRefused, RequestRefused) as error:
                 template_errors.append((number, str(error).removesuffix(".")))
-        return TokenizedBatch(len(batch), self.to_table(kept), template_errors, environments)
+        return TokenizedBatch(len(batch), self.to_table(tokenized), template_errors, environments)
 
     def to_table(self, rows: Sequence[tuple[int, Sequence[TokenizedSide]]]) -> Any:
         """Rows as a `pyarrow.Table`."""
@@ -103,18 +112,6 @@ class RowTokenizer:
         for side, images in enumerate(IMAGE_COLUMNS[self.method] if self.vision else ()):
             columns[images] = pa.array([sides[side][1] for _, sides in rows], urls)
         return pa.table(columns)
-
-    def _parse_row(
-        self, number: int, row: bytes | dict[str, Any], environments: Counter[str]
-    ) -> list[TextAndImages]:
-        try:
-            fields = parse_row(row)
-            conversations = parse_conversations(fields, self.method)
-            if isinstance(name := fields.get("environment"), str):
-                environments[name] += 1
-            return [separate_images(each, self.vision) for each in conversations]
-        except InvalidRow as error:
-            raise RowError(number, str(error)) from error
 
     def _tokenize_side(
         self, rendered: RenderedConversation | TemplateRefused, side: TextAndImages

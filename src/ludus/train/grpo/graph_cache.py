@@ -83,20 +83,6 @@ class GraphCache:
             return self._graphs[lanes, length]
         if self.graph_shape(lanes, length) != (lanes, length):
             return None
-        try:
-            graph = self._graphs[lanes, length] = self._capture(inputs)
-        except Exception as error:
-            self._max_graphs = len(self._graphs)
-            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
-            self._say(f"Training without more CUDA graphs, which is slower: {reason}")
-            return None
-        return graph
-
-    def _capture(self, inputs: dict[str, Any]) -> GraphedForward:
-        import torch
-
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
 
         def compute(ids: Any, mask: Any, positions: Any) -> Any:
             output = self._forward(
@@ -104,9 +90,19 @@ class GraphCache:
             )
             return output.last_hidden_state
 
-        # The graph keeps these tensors: later inputs are copied into them.
-        static_inputs = [tensor.clone() for tensor in _graph_inputs(inputs)]
-        return capture_graph(self._core, compute, static_inputs, self._dtype, pool=self._pool)
+        try:
+            if self._pool is None:
+                self._pool = torch.cuda.graph_pool_handle()
+            # The graph keeps these tensors: later inputs are copied into them.
+            static_inputs = [tensor.clone() for tensor in _graph_inputs(inputs)]
+            graph = capture_graph(self._core, compute, static_inputs, self._dtype, pool=self._pool)
+        except Exception as error:
+            self._max_graphs = len(self._graphs)
+            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+            self._say(f"Training without more CUDA graphs, which is slower: {reason}")
+            return None
+        self._graphs[lanes, length] = graph
+        return graph
 
 
 def _graph_inputs(inputs: dict[str, Any]) -> tuple[Any, Any, Any]:

@@ -63,28 +63,26 @@ class GroupRollouts:
         model.eval()
         try:
             self.worker.run(agent.refresh_weights())
-            metrics = self._play_step(parse_task_numbers(prompts), step)
+            numbers = parse_task_numbers(prompts)
+            indices = [self._index(slot, number) for slot, number in enumerate(numbers)]
+            self.episodes = self._play_episodes(indices, f"Playing step {step:,}")
+            episodes = self.distributed.all_gather(self.episodes)
+            self._check_failures(episodes)
+            zero_variance, unseeded = self._find_zero_variance()
+            metrics = episode_metrics(episodes)
+            if self.config.zero_variance_groups == "resample":
+                metrics |= pre_resampling_metrics(episodes)
+                metrics["resampled"] = float(self._resample(zero_variance, step))
         finally:
             model.train(training)
         self.worker.on_phase(PhaseProgress("Training"))
+        metrics |= unseeded | {"equal": sum(zero_variance) / len(zero_variance)}
         metrics |= decode_metrics(stats_before, agent.decode_stats)
         metrics["time/rollout"] = perf_counter() - started
         for name, value in metrics.items():
             trainer._metrics["train" if training else "eval"][name].append(value)
         batch = to_trl_batch(self.episodes, trainer.processing_class.pad_token_id)
         return {**batch, "scores": [self.rewards.parts(episode) for episode in self.episodes]}
-
-    def _play_step(self, task_numbers: Sequence[int], step: int) -> dict[str, float]:
-        indices = [self._index(slot, number) for slot, number in enumerate(task_numbers)]
-        self.episodes = self._play_episodes(indices, f"Playing step {step:,}")
-        episodes = self.distributed.all_gather(self.episodes)
-        self._check_failures(episodes)
-        zero_variance, unseeded = self._find_zero_variance()
-        metrics = episode_metrics(episodes)
-        if self.config.zero_variance_groups == "resample":
-            metrics |= pre_resampling_metrics(episodes)
-            metrics["resampled"] = float(self._resample(zero_variance, step))
-        return metrics | unseeded | {"equal": sum(zero_variance) / len(zero_variance)}
 
     def _play_episodes(self, indices: Sequence[int], phase: str) -> list[Episode]:
         with self.distributed.raise_on_all_ranks():

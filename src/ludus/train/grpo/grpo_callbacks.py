@@ -91,7 +91,11 @@ class GRPOCallback(RunCallback):
         if self.distributed.is_main:
             self._episode_bytes = (self.out / EPISODES_FILE).stat().st_size
         step = state.global_step
-        stop_early = self._should_stop_early(step)
+        stop_early = False
+        if self._saturation is not None:
+            # Only the main process knows; all ranks must decide the same.
+            saturated = self.distributed.all_reduce_max([int(self._saturation_reason is not None)])
+            stop_early = saturated == [1] and step % self._num_iterations == 0
         self._poll()
         last = stop_early or step >= state.max_steps
         if self._eval_every and not self.stop_reason and (last or step % self._eval_every == 0):
@@ -119,13 +123,6 @@ class GRPOCallback(RunCallback):
         metrics = self._evaluate_held_out(trainer.model, step)
         if self.distributed.is_main:
             self.write_log({"step": step, **metrics})
-
-    def _should_stop_early(self, step: int) -> bool:
-        """Whether the main process has found that nothing is left to learn; same on all ranks."""
-        if self._saturation is None:
-            return False
-        (saturated,) = self.distributed.all_reduce_max([int(self._saturation_reason is not None)])
-        return bool(saturated) and step % self._num_iterations == 0
 
 
 def to_log_line(logs: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,21 +81,10 @@ def build_context(
     trl_config = build_trl_grpo_config(config, out)
     # For TRL's own loop, which renders prompts itself.
     trl_config.chat_template_kwargs = dict(chat_format.chat_template_kwargs) or None
-    _check_supported(config, trl_config, has_images=vision is not None)
-    overrides = drop_redundant(config.overrides, rejected_fields(config))
-    return GRPOContext(
-        method="grpo", model_ref=model_ref, out=out, config=replace(config, overrides=overrides),
-        trl_config=trl_config, tokenizer=tokenizer, chat_format=chat_format,
-        distributed=Distributed.current(), progress=progress, command=command, vision=vision,
-        environments=environments, rewards=rewards,
-    )  # fmt: skip
-
-
-def _check_supported(config: GRPOConfig, trl_config: Any, *, has_images: bool) -> None:
     # These fields make TRL score episodes a second time, which it would do without images.
     for name, supported in (("beta", 0.0), ("num_iterations", 1)):
         value = getattr(trl_config, name)
-        if has_images and value != supported:
+        if vision is not None and value != supported:
             raise ConfigError(
                 f"`{name}` must be {supported:g} for a model that takes images, got {value:g}."
             )
@@ -107,6 +96,13 @@ def _check_supported(config: GRPOConfig, trl_config: Any, *, has_images: bool) -
             "A model that is sharded over processes (FSDP, DeepSpeed) cannot decode in one of "
             "them. Use `rollouts` trl without `eval_every`, or train without sharding."
         )
+    overrides = drop_redundant(config.overrides, rejected_fields(config))
+    return GRPOContext(
+        method="grpo", model_ref=model_ref, out=out, config=replace(config, overrides=overrides),
+        trl_config=trl_config, tokenizer=tokenizer, chat_format=chat_format,
+        distributed=Distributed.current(), progress=progress, command=command, vision=vision,
+        environments=environments, rewards=rewards,
+    )  # fmt: skip
 
 
 _OLD_NAMES = {new: old for old, new in RENAMED_SETTINGS.items()}

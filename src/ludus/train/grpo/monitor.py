@@ -43,22 +43,21 @@ class RolloutMonitor:
         watchdog = Watchdog(
             statuses, self.say, timeout=self.stall_warning_s, model_excused=self.model_is_busy
         )
+
+        async def tick_forever() -> None:
+            while True:
+                watchdog.heartbeat()
+                self._check_servers()
+                due = monotonic() + TICK_S
+                await asyncio.sleep(TICK_S)
+                self.loop_lag.record_tick(monotonic() - due, statuses.values())
+
         with watchdog:
             async with asyncio.TaskGroup() as group:
-                ticking = group.create_task(self._tick_forever(watchdog, statuses))
+                ticking = group.create_task(tick_forever())
                 result = await coroutine
                 ticking.cancel()
         return result
-
-    async def _tick_forever(
-        self, watchdog: Watchdog, statuses: Mapping[str, EpisodeStatus]
-    ) -> None:
-        while True:
-            watchdog.heartbeat()
-            self._check_servers()
-            due = monotonic() + TICK_S
-            await asyncio.sleep(TICK_S)
-            self.loop_lag.record_tick(monotonic() - due, statuses.values())
 
     def _check_servers(self) -> None:
         """Report each unreachable server once per rollout, and stop if that is requested.

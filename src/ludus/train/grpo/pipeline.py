@@ -64,7 +64,7 @@ def grpo(
         config: The hyperparameters.
         overwrite: Replace a run with another config, instead of raising.
         command: The command line, for the record and the model card.
-        progress: Is told how training goes, and can stop it.
+        progress: Receives the progress of training, and can stop it.
     """
     out, progress = Path(out).expanduser(), progress or NoProgress()
     check_output_dir(out)
@@ -101,7 +101,15 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
         with context.distributed.raise_on_all_ranks():
             plan = worker.plan(context.run_id, seed=config.seed, group_size=config.group_size)
             worker.preflight(plan)
-            model = _load_model(context)
+            progress.phase(PhaseProgress(f"Loading {context.model_ref.name}", in_log=True))
+            model = load_model(
+                context.model_ref.name, device="cpu", dtype="float32", allow_vision=True
+            )
+            if context.vision is not None:
+                allow_batches_without_images(model)
+            context.trl_config.learning_rate = resolve_learning_rate(
+                config, "grpo", model.num_parameters(), groups=config.groups
+            )
             held_out = HeldOutEvaluator(
                 worker, context.run_id, config.seed, config.eval_episodes, context.distributed
             )
@@ -109,10 +117,7 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
                 context, episodes, worker.names, held_out,
                 resume_state=previous.state, overwrite=overwrite,
             )  # fmt: skip
-            if config.rollouts == "trl":
-                trainer = _build_trl_loop_trainer(context, model, callback, episodes)
-            else:
-                trainer = _build_trainer(context, model, callback, episodes, worker, plan)
+            trainer = _build_trainer(context, model, callback, episodes, worker, plan)
             if config.rollouts == "fast" or config.eval_every:
                 worker.agent = agent = _build_agent(context, trainer)
                 # Before training: engines inspect the forward method, which the trainer wraps.
@@ -126,56 +131,40 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
         return finalize(context, trainer, callback)
 
 
-def _load_model(context: GRPOContext) -> Any:
-    config, name = context.config, context.model_ref.name
-    context.progress.phase(PhaseProgress(f"Loading {name}", in_log=True))
-    model = load_model(name, device="cpu", dtype="float32", allow_vision=True)
-    if context.vision is not None:
-        allow_batches_without_images(model)
-    context.trl_config.learning_rate = resolve_learning_rate(
-        config, "grpo", model.num_parameters(), groups=config.groups
-    )
-    return model
-
-
 def _build_trainer(
     context: GRPOContext, model: Any, callback: GRPOCallback, episodes: EpisodeLog,
     worker: RolloutWorker, plan: Plan,
 ) -> Any:  # fmt: skip
-    """The trainer with Ludus's rollouts."""
-    config, weights = context.config, context.rewards.weights(worker.names)
-    rollouts = GroupRollouts(
-        worker, plan, config, context.rewards, context.distributed, episodes.append,
-        SeedCheck(config.allow_unseeded, context.progress.say),
-    )  # fmt: skip
-    context.trl_config.reward_weights = list(weights.values())
-    return build_trainer(
-        context, model, callback, rollouts, rollout_func=rollouts,
-        train_dataset=build_task_dataset(config.steps * config.groups),
-        reward_funcs=build_reward_funcs(weights),
-    )  # fmt: skip
+    """The trainer with Ludus's rollouts, or with TRL's own rollout loop."""
+    config = context.config
+    if config.rollouts == "fast":
+        weights = context.rewards.weights(worker.names)
+        rollouts = GroupRollouts(
+            worker, plan, config, context.rewards, context.distributed, episodes.append,
+            SeedCheck(config.allow_unseeded, context.progress.say),
+        )  # fmt: skip
+        context.trl_config.reward_weights = list(weights.values())
+        return build_trainer(
+            context, model, callback, rollouts, rollout_func=rollouts,
+            train_dataset=build_task_dataset(config.steps * config.groups),
+            reward_funcs=build_reward_funcs(weights),
+        )  # fmt: skip
 
-
-def _build_trl_loop_trainer(
-    context: GRPOContext, model: Any, callback: GRPOCallback, episodes: EpisodeLog
-) -> Any:
-    """The trainer with TRL's own rollout loop."""
     from ludus.train.trl_compat.trl_rollouts import build_trl_rollouts
 
-    config, template_kwargs = context.config, context.chat_format.chat_template_kwargs
     agent: dict[str, Any] = {
         "provider": "hf", "model": context.model_ref.name, "temperature": config.temperature,
     }  # fmt: skip
-    if template_kwargs:
+    if template_kwargs := context.chat_format.chat_template_kwargs:
         agent["chat_template_kwargs"] = dict(template_kwargs)
-    rollouts = build_trl_rollouts(
+    trl_rollouts = build_trl_rollouts(
         context.environments, config, rewards=context.rewards, distributed=context.distributed,
         on_episodes=episodes.append, agent=agent, run_id=context.run_id,
         base_url=config.base_url, token=config.token, warn=context.progress.say,
     )  # fmt: skip
-    context.trl_config.reward_weights = list(rollouts.reward_weights.values())
-    trainer = build_trainer(context, model, callback, None, **rollouts.trainer_kwargs)
-    rollouts.attach(trainer)
+    context.trl_config.reward_weights = list(trl_rollouts.reward_weights.values())
+    trainer = build_trainer(context, model, callback, None, **trl_rollouts.trainer_kwargs)
+    trl_rollouts.attach(trainer)
     return trainer
 
 

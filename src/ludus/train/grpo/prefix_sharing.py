@@ -54,7 +54,12 @@ class PrefixSharingMixin:
         unwrapped = trainer.accelerator.unwrap_model(model)
         # Images and the like are not laid out by rows.
         other_inputs = any(value is not None and value is not False for value in kwargs.values())
-        if other_inputs or not self._can_share_prefixes(unwrapped):
+        if not other_inputs and self.shares_prefixes is None:
+            # The model must support tree masks, and each process must have all of its weights.
+            sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
+            if sharded or not supports_prefix_trees(unwrapped.config):
+                self.shares_prefixes = False
+        if other_inputs or self.shares_prefixes is False:
             return score_rows(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy,
                 **kwargs,
@@ -69,14 +74,6 @@ class PrefixSharingMixin:
                     scores.append(score_trees(model, trees, compute_entropy))
         logps, entropies = zip(*scores, strict=True)
         return torch.cat(logps), torch.cat(entropies) if compute_entropy else None, None
-
-    def _can_share_prefixes(self, model: Any) -> bool:
-        """Whether the model supports tree masks, and each process has all of its weights."""
-        trainer = cast(Any, self)
-        sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
-        if self.shares_prefixes is None and (sharded or not supports_prefix_trees(model.config)):
-            self.shares_prefixes = False
-        return self.shares_prefixes is not False
 
     def _build_trees(self, model: Any, ids: Any, mask: Any, keep: int) -> PrefixTrees | None:
         trainer = cast(Any, self)

@@ -104,7 +104,14 @@ def build_trees(ids: Any, mask: Any, keep: int, *, width: int) -> PrefixTrees | 
         _Row(row[start:split], row[split:end])
         for row, start, end in zip(ids.cpu().numpy(), starts, ends, strict=True)
     ]
-    trees = _group_rows(rows)
+    groups: dict[bytes, list[int]] = {}
+    for number, row in enumerate(rows):
+        groups.setdefault(row.prompt.tobytes(), []).append(number)
+    trees = []
+    for members in groups.values():
+        prompt = rows[members[0]].prompt
+        size = len(prompt) - 1 + sum(1 + len(rows[number].completion) for number in members)
+        trees.append(_Tree(prompt, members, size))
     if len(trees) == len(rows) or not all(len(tree.prompt) for tree in trees):
         return None
     longest = max(tree.size for tree in trees)
@@ -114,18 +121,6 @@ def build_trees(ids: Any, mask: Any, keep: int, *, width: int) -> PrefixTrees | 
     if _estimate_cost(len(lanes), length, width) >= cost_of_rows:
         return None
     return _lay_out(rows, lanes, length, keep, ids.device)
-
-
-def _group_rows(rows: Sequence[_Row]) -> list[_Tree]:
-    groups: dict[bytes, list[int]] = {}
-    for number, row in enumerate(rows):
-        groups.setdefault(row.prompt.tobytes(), []).append(number)
-    trees = []
-    for members in groups.values():
-        prompt = rows[members[0]].prompt
-        size = len(prompt) - 1 + sum(1 + len(rows[row].completion) for row in members)
-        trees.append(_Tree(prompt, members, size))
-    return trees
 
 
 def _pack_lanes(trees: Sequence[_Tree], length: int) -> list[list[_Tree]]:

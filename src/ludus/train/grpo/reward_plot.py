@@ -38,8 +38,19 @@ def plot_rewards(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
     figure = Figure(figsize=(8, 6), dpi=120, layout="constrained")
     above, below = figure.subplots(2, sharex=True, height_ratios=(2.4, 1))
     _plot_rewards(above, lines)
-    _plot_learning_signals(below, lines)
     above.set_title(_shorten(title, 90), loc="left", fontsize=11, parse_math=False)
+    _style_axes(below, "zero-variance groups")
+    below.yaxis.label.set_color(_ZERO_VARIANCE_COLOR)
+    below.set_ylim(-0.05, 1.05)
+    below.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
+    zero_variance, entropy = logged_values(lines, "equal"), logged_values(lines, "entropy")
+    below.plot(*_to_columns(smooth(zero_variance)), color=_ZERO_VARIANCE_COLOR, linewidth=1.6)
+    if entropy:
+        right_axes = below.twinx()
+        right_axes.plot(*_to_columns(smooth(entropy)), color=_ENTROPY_COLOR, linewidth=1.6)
+        right_axes.set_ylabel("entropy", color=_ENTROPY_COLOR)
+        right_axes.set_ylim(0, 1.1 * max(value for _, value in entropy) or 1.0)
+        right_axes.spines[["top", "left"]].set_visible(False)
     below.set_xlabel("step")
     below.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     with atomic_file(path) as draft:
@@ -53,7 +64,16 @@ def _plot_rewards(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
         axes.text(0.5, 0.5, "no reward was logged", transform=axes.transAxes, ha="center")
         return
     unit_scale = all(0.0 <= reward <= 1.0 for _, reward in (*train, *test))
-    _plot_std_band(axes, lines, (0.0, 1.0) if unit_scale else (-inf, inf))
+    floor, ceiling = (0.0, 1.0) if unit_scale else (-inf, inf)
+    with_std = [line for line in lines if None not in (line.get("reward"), line.get("reward_std"))]
+    if with_std:
+        # One standard deviation to either side of the mean, clipped to the scale of the rewards.
+        means = [value for _, value in smooth(logged_values(with_std, "reward"))]
+        deviations = [value for _, value in smooth(logged_values(with_std, "reward_std"))]
+        low = [max(floor, mean - std) for mean, std in zip(means, deviations, strict=True)]
+        high = [min(ceiling, mean + std) for mean, std in zip(means, deviations, strict=True)]
+        steps, label = [line["step"] for line in with_std], "± one standard deviation"
+        axes.fill_between(steps, low, high, color=_BAND_COLOR, linewidth=0, label=label)
     if len(train) < _SMOOTH_FROM_STEPS:
         style = {"color": _SMOOTH_COLOR, "linewidth": 1.2, "markersize": 3}
         axes.plot(*_to_columns(train), "o-", label="train", **style)
@@ -73,22 +93,6 @@ def _plot_rewards(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
     axes.legend(frameon=False, loc="best", fontsize=9)
 
 
-def _plot_std_band(
-    axes: Any, lines: Sequence[Mapping[str, Any]], limits: tuple[float, float]
-) -> None:
-    """One standard deviation to either side of the mean, clipped to `limits`."""
-    logged = [line for line in lines if None not in (line.get("reward"), line.get("reward_std"))]
-    if not logged:
-        return
-    means = [value for _, value in smooth(logged_values(logged, "reward"))]
-    deviations = [value for _, value in smooth(logged_values(logged, "reward_std"))]
-    low = [max(limits[0], mean - std) for mean, std in zip(means, deviations, strict=True)]
-    high = [min(limits[1], mean + std) for mean, std in zip(means, deviations, strict=True)]
-    steps = [line["step"] for line in logged]
-    label = "± one standard deviation"
-    axes.fill_between(steps, low, high, color=_BAND_COLOR, linewidth=0, label=label)
-
-
 def _plot_reward_parts(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
     """A line for each environment and reward function, where there are several."""
     names = {key for line in lines for key in line}
@@ -101,21 +105,6 @@ def _plot_reward_parts(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
         label = _shorten(name, _MAX_LABEL_CHARS).replace("$", r"\$").lstrip("_")
         points = _to_columns(smooth(logged_values(lines, key)))
         axes.plot(*points, color=color, linewidth=1.3, label=label)
-
-
-def _plot_learning_signals(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
-    _style_axes(axes, "zero-variance groups")
-    axes.yaxis.label.set_color(_ZERO_VARIANCE_COLOR)
-    axes.set_ylim(-0.05, 1.05)
-    axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
-    zero_variance, entropy = logged_values(lines, "equal"), logged_values(lines, "entropy")
-    axes.plot(*_to_columns(smooth(zero_variance)), color=_ZERO_VARIANCE_COLOR, linewidth=1.6)
-    if entropy:
-        right_axes = axes.twinx()
-        right_axes.plot(*_to_columns(smooth(entropy)), color=_ENTROPY_COLOR, linewidth=1.6)
-        right_axes.set_ylabel("entropy", color=_ENTROPY_COLOR)
-        right_axes.set_ylim(0, 1.1 * max(value for _, value in entropy) or 1.0)
-        right_axes.spines[["top", "left"]].set_visible(False)
 
 
 def _style_axes(axes: Any, name: str) -> None:

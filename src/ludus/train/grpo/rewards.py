@@ -15,6 +15,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,23 +53,17 @@ class RewardFunction:
             ) from error
         if value is None:
             return None
-        if (number := _to_finite_float(value)) is None:
+        number = math.nan
+        # Scalars of Python, NumPy and PyTorch; nothing else, also no strings.
+        if hasattr(value, "__float__") and not getattr(value, "ndim", 0) > 0:
+            with suppress(TypeError, ValueError, OverflowError, RuntimeError):
+                number = float(value)
+        if not math.isfinite(number):
             raise RunError(
                 f"The reward function {self.name} must return a finite number or None, "
                 f"got {value!r}."
             )
         return number
-
-
-def _to_finite_float(value: Any) -> float | None:
-    """Convert scalars of Python, NumPy and PyTorch; None for everything else, also for strings."""
-    if not hasattr(value, "__float__") or getattr(value, "ndim", 0) > 0:
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        return None
-    return number if math.isfinite(number) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +97,15 @@ class RewardFunctions:
         if episode.reward is not None:
             parts[episode.environment] = episode.reward
             total += episode.reward
-        rewards = {**self._environment_parts(episode), **parts}
+        # The parts that the environment reported itself are already in its reward. Those that have
+        # the name of a summed part get the environment's name as a prefix: otherwise they would
+        # stand in for a function that returned None.
+        summed = self._summed_names(episode)
+        own_parts = {
+            f"{episode.environment}/{name}" if name in summed else name: value
+            for name, value in episode.rewards.items()
+        }
+        rewards = {**own_parts, **parts}
         update = {"reward": total if parts else None, "rewards": rewards}
         return episode.model_copy(update=update)
 
@@ -114,18 +117,6 @@ class RewardFunctions:
             return {episode.environment: episode.reward}
         summed = self._summed_names(episode)
         return {name: value for name, value in episode.rewards.items() if name in summed}
-
-    def _environment_parts(self, episode: Episode) -> dict[str, float]:
-        """The parts that the environment reported itself, which are already in its reward.
-
-        Parts that have the name of a summed one get the environment's name as a prefix: otherwise
-        they would stand in for a function that returned None.
-        """
-        summed, environment = self._summed_names(episode), episode.environment
-        return {
-            f"{environment}/{name}" if name in summed else name: value
-            for name, value in episode.rewards.items()
-        }
 
     def _summed_names(self, episode: Episode) -> set[str]:
         return {episode.environment, *(function.name for function in self.functions)}

@@ -60,23 +60,45 @@ class RolloutWorker:
         self.environments, self.on_phase = environments, on_phase
         self.endpoints: dict[str, EnvironmentEndpoint] = {}
         self.agent: Agent | None = None
-        """Who plays; set once the model is loaded. It is closed with the worker."""
+        """Plays the episodes; set once the model is loaded. It is closed with the worker."""
         self._config, self._score_episode = config, score_episode
         self._say, self._stop_requested = say, stop_requested
         self._pools: dict[str, SessionPool] = {}
         self._monitor: RolloutMonitor
 
     def __enter__(self) -> Self:
+        config = self._config
         try:
-            self.run(self._open())
+            self.endpoints = self.run(
+                resolve_endpoints(
+                    self.environments, base_url=config.base_url, token=config.token, warn=self._say
+                )
+            )
+            self._pools = {
+                spec: SessionPool(endpoint.endpoint, reconnect_timeout=config.reconnect_timeout)
+                for spec, endpoint in self.endpoints.items()
+            }
+            self._monitor = RolloutMonitor(
+                self._pools,
+                LoopLagMonitor(instant_environments(self.endpoints.values()), self._say),
+                self._say,
+                stop_requested=self._stop_requested,
+                stall_warning_s=config.stall_warning,
+                model_is_busy=lambda: self.agent is not None and self.agent.stall_expected,
+            )
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *error: object) -> None:
+        async def close() -> None:
+            await asyncio.gather(*(pool.close() for pool in self._pools.values()))
+            if self.agent is not None:
+                await self.agent.close()
+
         loop = background_loop()
-        future = asyncio.run_coroutine_threadsafe(self._close(), loop)
+        future = asyncio.run_coroutine_threadsafe(close(), loop)
         # A finalizer may run on the loop itself, which must not wait for itself.
         if asyncio._get_running_loop() is not loop:
             # With a time limit: an environment may block the loop.
@@ -118,36 +140,19 @@ class RolloutWorker:
         self, plan: Plan, indices: Sequence[int], phase: str = "Playing", *, in_log: bool = False
     ) -> list[Episode]:
         """Play these episodes of a plan concurrently; attempts that a fault ends are repeated."""
-        agent = self.agent
+        agent, config = self.agent, self._config
         assert agent is not None
         progress = RolloutProgress(
-            phase, len(indices), limits=self._config.limits, in_log=in_log,
+            phase, len(indices), limits=config.limits, in_log=in_log,
             count_tokens=lambda: agent.sampled_tokens,
         )  # fmt: skip
         self.on_phase(progress)
-        return self.run(self._play(agent, plan, indices, progress))
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the event loop of the sessions."""
-        try:
-            return run_sync(coroutine)
-        except BaseExceptionGroup as group:
-            first: BaseException = group
-            while isinstance(first, BaseExceptionGroup):
-                first = first.exceptions[0]
-            raise first from None
-        except SystemExit as error:
-            raise RunError(f"Playing episodes failed: {describe_exception(error)}.") from error
-
-    async def _play(
-        self, agent: Agent, plan: Plan, indices: Sequence[int], progress: RolloutProgress
-    ) -> list[Episode]:
         runner = EpisodeRunner(
             agent=agent,
-            limits=self._config.limits,
-            system_prompt=self._config.system_prompt,
-            max_attempts=self._config.max_attempts,
-            retry_delay=self._config.retry_delay,
+            limits=config.limits,
+            system_prompt=config.system_prompt,
+            max_attempts=config.max_attempts,
+            retry_delay=config.retry_delay,
             on_attempt=self._monitor.loop_lag.record_attempt,
         )
 
@@ -164,27 +169,16 @@ class RolloutWorker:
                 tasks = [group.create_task(play_one(index)) for index in indices]
             return [task.result() for task in tasks]
 
-        return await self._monitor.watch(play_all(), runner.statuses)
+        return self.run(self._monitor.watch(play_all(), runner.statuses))
 
-    async def _open(self) -> None:
-        config = self._config
-        self.endpoints = await resolve_endpoints(
-            self.environments, base_url=config.base_url, token=config.token, warn=self._say
-        )
-        self._pools = {
-            spec: SessionPool(endpoint.endpoint, reconnect_timeout=config.reconnect_timeout)
-            for spec, endpoint in self.endpoints.items()
-        }
-        self._monitor = RolloutMonitor(
-            self._pools,
-            LoopLagMonitor(instant_environments(self.endpoints.values()), self._say),
-            self._say,
-            stop_requested=self._stop_requested,
-            stall_warning_s=config.stall_warning,
-            model_is_busy=lambda: self.agent is not None and self.agent.stall_expected,
-        )
-
-    async def _close(self) -> None:
-        await asyncio.gather(*(pool.close() for pool in self._pools.values()))
-        if self.agent is not None:
-            await self.agent.close()
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the event loop of the sessions."""
+        try:
+            return run_sync(coroutine)
+        except BaseExceptionGroup as group:
+            first: BaseException = group
+            while isinstance(first, BaseExceptionGroup):
+                first = first.exceptions[0]
+            raise first from None
+        except SystemExit as error:
+            raise RunError(f"Playing episodes failed: {describe_exception(error)}.") from error

@@ -179,8 +179,8 @@ class GRPOMixin(TrainerMixin):
         batches = int(trainer.args.steps_per_generation)
         # All ranks must keep the same number of rows, and all batches too.
         (size,) = self.distributed.all_reduce_max([-(-sum(has_signal) // batches) or 1])
-        kept = select_rows(batch, rows_to_keep(has_signal, size * batches))
-        return {**kept, "num_items_in_batch": loss_tokens}
+        selected = select_rows(batch, rows_to_keep(has_signal, size * batches))
+        return {**selected, "num_items_in_batch": loss_tokens}
 
 
 def warmup_linear_schedule(optimizer: Any, warmup_steps: int, steps: int) -> Any:
@@ -239,9 +239,9 @@ def zero_variance_mask(rewards: Any, group_size: int) -> Any:
 
 def rows_to_keep(has_signal: Sequence[bool], size: int) -> list[int]:
     """The rows with a learning signal, filled up to `size` with others, whose gradient is 0."""
-    kept = [row for row, flag in enumerate(has_signal) if flag]
+    trained = [row for row, flag in enumerate(has_signal) if flag]
     others = [row for row, flag in enumerate(has_signal) if not flag]
-    return sorted([*kept, *others[: size - len(kept)]])
+    return sorted([*trained, *others[: size - len(trained)]])
 
 
 def select_rows(batch: Batch, rows: Sequence[int]) -> Batch:

@@ -78,7 +78,14 @@ def build_trl_grpo_config(config: GRPOConfig, out: Path) -> Any:
     rejected = rejected_fields(config)
     overrides = parse_overrides(trl.GRPOConfig, config.overrides, rejected, effective)
     trl_config = construct_config(trl.GRPOConfig, values, overrides)
-    _check_tensor_parallel(config, trl_config)
+    played_by_ludus = config.rollouts == "fast" or config.eval_every is not None
+    if config.vllm_mode and played_by_ludus and trl_config.vllm_tensor_parallel_size > 1:
+        # With tensor parallelism, vLLM answers only if all ranks call it at the same time.
+        raise ConfigError(
+            "`overrides`: vllm_tensor_parallel_size must be 1, got "
+            f"{trl_config.vllm_tensor_parallel_size}: ranks play episodes at their own pace, and "
+            "vLLM needs all ranks in every call. Use 1, or `rollouts` trl without `eval_every`."
+        )
     if trl_config.num_iterations < 1:
         raise ConfigError(
             f"`overrides`: num_iterations must be positive, got {trl_config.num_iterations}."
@@ -99,17 +106,6 @@ def rejected_fields(config: GRPOConfig) -> dict[str, str]:
         names = (field.name for field in fields(trl.GRPOConfig) if field.name.startswith("vllm_"))
         unused |= dict.fromkeys(names, "it takes effect only with `vllm_mode`")
     return {**unused, **MANAGED_FIELDS}
-
-
-def _check_tensor_parallel(config: GRPOConfig, trl_config: Any) -> None:
-    """With tensor parallelism, vLLM answers only if all ranks call it at the same time."""
-    played_by_ludus = config.rollouts == "fast" or config.eval_every is not None
-    if config.vllm_mode and played_by_ludus and trl_config.vllm_tensor_parallel_size > 1:
-        raise ConfigError(
-            "`overrides`: vllm_tensor_parallel_size must be 1, got "
-            f"{trl_config.vllm_tensor_parallel_size}: ranks play episodes at their own pace, and "
-            "vLLM needs all ranks in every call. Use 1, or `rollouts` trl without `eval_every`."
-        )
 
 
 def _batch_fields(config: GRPOConfig) -> dict[str, Any]:

@@ -66,10 +66,10 @@ def _truncate(request: Request, ids: Sequence[int], logprobs: Sequence[float | N
     """Cut a reply after its first stop token and at the request's `max_tokens`."""
     ends = [at + 1 for at, token in enumerate(ids) if token in request.stop_token_ids]
     size = min([request.max_tokens, len(ids), *ends[:1]])
-    kept = tuple(ids[:size])
+    reply = tuple(ids[:size])
     # Where vLLM reports none, 0 does no harm: TRL computes the log-probabilities for the loss.
     return Completion(
-        kept,
+        reply,
         tuple(0.0 if each is None else float(each) for each in logprobs[:size]),
-        stopped=bool(kept) and kept[-1] in request.stop_token_ids,
+        stopped=bool(reply) and reply[-1] in request.stop_token_ids,
     )

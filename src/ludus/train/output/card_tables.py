@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 from ludus.data.markdown import code_block, inline_code, markdown_table, to_single_line
-from ludus.data.tool_schema import JsonObject
 from ludus.train.output.record_schema import DataRecord, FinalMetrics, TrainingRecord
 
 _CONFIG_ROWS = (
@@ -46,11 +45,19 @@ def metrics_table(metrics: FinalMetrics | None) -> str:
 
 def provenance_table(record: TrainingRecord) -> str:
     """The command, the data and the config of a run."""
+    adapter, lora = "", record.settings.get("lora")
+    if lora is not None:
+        layers = ", ".join(lora.get("target_modules") or ()) or "all linear layers"
+        alpha = lora.get("alpha") or 2 * lora["rank"]
+        merged = "merged" if lora.get("merge_adapter", True) else "not merged"
+        adapter = (
+            f"LoRA of rank {lora['rank']}, alpha {alpha}, on {to_single_line(layers)}, {merged}"
+        )
     rows = {
         "Model": inline_code(record.model),
         **(_data_rows(record.data) if record.data is not None else {}),
         **(_environment_rows(record) if record.environment is not None else {}),
-        "Adapter": _describe_adapter(record.settings.get("lora")),
+        "Adapter": adapter,
         **{
             name: "yes" if (value := record.config[field]) is True else inline_code(value)
             for field, name in _CONFIG_ROWS
@@ -99,15 +106,6 @@ def _environment_rows(record: TrainingRecord) -> dict[str, str]:
         "Zero-variance groups": str(settings.get("zero_variance_groups", "")),
         "Reward functions": ", ".join(inline_code(name) for name in reward_funcs),
     }
-
-
-def _describe_adapter(lora: JsonObject | None) -> str:
-    if lora is None:
-        return ""
-    layers = ", ".join(lora.get("target_modules") or ()) or "all linear layers"
-    alpha = lora.get("alpha") or 2 * lora["rank"]
-    merged = "merged" if lora.get("merge_adapter", True) else "not merged"
-    return f"LoRA of rank {lora['rank']}, alpha {alpha}, on {to_single_line(layers)}, {merged}"
 
 
 def _table(rows: dict[str, str]) -> str:

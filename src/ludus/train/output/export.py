@@ -7,7 +7,6 @@ the chat template used in training, and the generation config with the tokens th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ludus.errors import RunError
@@ -36,7 +35,11 @@ def export_model(context: TrainContext, trainer: Any) -> None:
     _save_model(context, model)
     set_chat_format(context.tokenizer, context.chat_format)
     context.tokenizer.save_pretrained(context.out)
-    _match_permissions(context.out)
+    # Give the weights, which safetensors creates for the owner alone, the mode of other files.
+    mode = (context.out / "tokenizer_config.json").stat().st_mode
+    for folder in (context.out, context.out / ADAPTER_DIR):
+        for weights in folder.glob("*.safetensors"):
+            weights.chmod(mode)
 
 
 def export_dtype(model_ref: ModelRef) -> str:
@@ -90,11 +93,3 @@ def _save_model(context: TrainContext, model: Any) -> None:
     tokens = list(dict.fromkeys([*sorted(context.chat_format.stop_token_ids), *before]))
     model.generation_config.eos_token_id = tokens[0] if len(tokens) == 1 else tokens
     model.to(getattr(torch, export_dtype(context.model_ref))).save_pretrained(out)
-
-
-def _match_permissions(out: Path) -> None:
-    """Give the weights, which safetensors creates for the owner alone, the mode of other files."""
-    mode = (out / "tokenizer_config.json").stat().st_mode
-    for folder in (out, out / ADAPTER_DIR):
-        for weights in folder.glob("*.safetensors"):
-            weights.chmod(mode)

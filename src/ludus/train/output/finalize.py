@@ -23,19 +23,30 @@ REWARD_WINDOW_STEPS = 5
 
 def finalize(context: TrainContext, trainer: Any, callback: RunCallback) -> TrainResult:
     """Write the model and its metrics; of a run that was stopped early, only return the metrics."""
+    out = context.out
     resumed_from = callback.resume_state.step if callback.resume_state else None
     if not is_finished(trainer, callback):
         metrics = _collect_metrics(context, trainer, callback)
-        return _build_result(context.out, metrics, resumed_from, callback.stop_reason)
+        return _build_result(out, metrics, resumed_from, callback.stop_reason)
     context.progress.phase(PhaseProgress("Saving the model"))
     export_model(context, trainer)
     metrics = _collect_metrics(context, trainer, callback)
     if context.distributed.is_main:
         if context.vision is not None:
-            context.vision.save(context.out)
-        _write_results(context, metrics)
+            context.vision.save(out)
+        title = f"{context.method.upper()} of {context.model_ref.name} on {context.subject}"
+        context.plot(list(read_log(out)), out / plot_file(context.method), title)
+        started = record.read_record(out)
+        if started is None:
+            raise RunError(f"{out / RECORD_FILE} was removed during the run.")
+        example = context.example_task()
+        finished = started.model_copy(update={"figures": metrics, "example": example})
+        (out / CARD_FILE).write_text(build_model_card(finished, name=str(out)), encoding="utf-8")
+        # The metrics mark the run as finished, so the files that resuming needs go only after that.
+        record.finish_record(out, metrics, example)
+        training_folder.remove_temporary_files(out, keep_last_checkpoint=context.extensible)
     context.distributed.barrier()
-    return _build_result(context.out, metrics, resumed_from)
+    return _build_result(out, metrics, resumed_from)
 
 
 def is_finished(trainer: Any, callback: RunCallback) -> bool:
@@ -49,21 +60,6 @@ def finished_result(context: TrainContext, previous: TrainingRecord | None) -> T
     if context.distributed.is_main:
         training_folder.remove_temporary_files(context.out, keep_last_checkpoint=context.extensible)
     return _build_result(context.out, previous.figures, None)
-
-
-def _write_results(context: TrainContext, metrics: FinalMetrics) -> None:
-    out = context.out
-    title = f"{context.method.upper()} of {context.model_ref.name} on {context.subject}"
-    context.plot(list(read_log(out)), out / plot_file(context.method), title)
-    started = record.read_record(out)
-    if started is None:
-        raise RunError(f"{out / RECORD_FILE} was removed during the run.")
-    example = context.example_task()
-    done = started.model_copy(update={"figures": metrics, "example": example})
-    (out / CARD_FILE).write_text(build_model_card(done, name=str(out)), encoding="utf-8")
-    # The metrics mark the run as finished, so the files that resuming needs go only after that.
-    record.finish_record(out, metrics, example)
-    training_folder.remove_temporary_files(out, keep_last_checkpoint=context.extensible)
 
 
 def _collect_metrics(context: TrainContext, trainer: Any, callback: RunCallback) -> FinalMetrics:

@@ -32,6 +32,15 @@ _TEMPLATE_ORIGINS = {"own": "the model's own", "trl": "the one that TRL trains t
 
 def build_model_card(record: TrainingRecord, *, name: str, plot: bool = True) -> str:
     """The whole `README.md`. `name` is what the model is loaded by: a folder, or USER/NAME."""
+    adapter = is_adapter_only(record)
+    front_matter: JsonObject = {
+        "base_model": record.base,
+        "base_model_relation": record.base and ("adapter" if adapter else "finetune"),
+        "license": record.license,
+        "library_name": "peft" if adapter else "transformers",
+        "pipeline_tag": "image-text-to-text" if record.sees else "text-generation",
+        "tags": ["ludus", "trl", record.kind, "tool-use"],
+    }
     plot_title = "Reward" if record.kind in PLOT_FILES else "Loss"
     versions = ", ".join(f"{package} {version}" for package, version in record.versions.items())
     parts = (
@@ -43,7 +52,8 @@ def build_model_card(record: TrainingRecord, *, name: str, plot: bool = True) ->
         card_tables.provenance_table(record),
         f"## Versions\n\n{versions}",
     )
-    return f"{_front_matter(record)}\n" + "\n\n".join(filter(None, parts)) + "\n"
+    body = "\n\n".join(filter(None, parts))
+    return f"{build_front_matter(front_matter, [])}\n{body}\n"
 
 
 def plot_file(kind: str) -> str:
@@ -55,19 +65,6 @@ def is_adapter_only(record: TrainingRecord) -> bool:
     """Whether the folder holds an adapter without its base model."""
     lora = record.settings.get("lora")
     return lora is not None and not lora.get("merge_adapter", True)
-
-
-def _front_matter(record: TrainingRecord) -> str:
-    adapter = is_adapter_only(record)
-    values: JsonObject = {
-        "base_model": record.base,
-        "base_model_relation": record.base and ("adapter" if adapter else "finetune"),
-        "license": record.license,
-        "library_name": "peft" if adapter else "transformers",
-        "pipeline_tag": "image-text-to-text" if record.sees else "text-generation",
-        "tags": ["ludus", "trl", record.kind, "tool-use"],
-    }
-    return build_front_matter(values, [])
 
 
 def _introduction(record: TrainingRecord) -> str:

@@ -43,7 +43,8 @@ def create_record(
 ) -> TrainingRecord:
     """Write `training.json`; `fields` are those of `TrainingRecord` except dates and versions.
 
-    A resumed run keeps its date. `base` and `license` are looked up if they are not given.
+    A resumed run keeps its date. `base` and `license` are those of the model, from its name or from
+    its own record, if they are not given.
     """
     previous = read_record(out) if resumed_from is not None else None
     given = {key: value for key, value in to_jsonable(fields).items() if value is not None}
@@ -51,23 +52,22 @@ def create_record(
         steps = previous_steps(previous, given["kind"], given["settings"])
         given["extended_from"] = (*previous.extended_from, *(() if steps is None else (steps,)))
         given["resumed_from"] = (*previous.resumed_from, resumed_from)
+    origin: JsonObject = {}
+    model = str(fields["model"])
+    if model == smollm2.NAME:
+        origin = {"base": _SMOLLM2_HUB_ID, "license": "apache-2.0"}
+    elif (folder := Path(model).expanduser()).exists():
+        if (trained := read_record(folder)) is not None:
+            origin = {"base": trained.base, "license": trained.license}
+    elif _HUB_ID.fullmatch(model):
+        origin = {"base": model}
     record = TrainingRecord(
         created_at=previous.created_at if previous else datetime.now(UTC),
         versions=versions(*_PACKAGES),
-        **{**_model_origin(str(fields["model"])), **given},
+        **{**origin, **given},
     )
     _write_record(out, record)
     return record
-
-
-def _model_origin(model: str) -> JsonObject:
-    """The model's name on the Hub and its license, from its name or from its own record."""
-    if model == smollm2.NAME:
-        return {"base": _SMOLLM2_HUB_ID, "license": "apache-2.0"}
-    if Path(model).expanduser().exists():
-        record = read_record(Path(model).expanduser())
-        return {"base": record.base, "license": record.license} if record else {}
-    return {"base": model} if _HUB_ID.fullmatch(model) else {}
 
 
 def finish_record(
@@ -163,8 +163,11 @@ def decisive_config(
 ) -> JsonObject:
     """The settings that decide the weights, without those `ignored`."""
     overrides = config.get("overrides") or {}
-    kept = {key: value for key, value in overrides.items() if key not in NON_DECISIVE_FIELDS}
-    return {key: value for key, value in config.items() if key not in ignored} | {"overrides": kept}
+    decisive = {key: value for key, value in config.items() if key not in ignored}
+    decisive["overrides"] = {
+        key: value for key, value in overrides.items() if key not in NON_DECISIVE_FIELDS
+    }
+    return decisive
 
 
 def _write_record(out: Path, record: TrainingRecord) -> None:

@@ -93,21 +93,14 @@ def _file_lock(out: Path) -> Iterator[None]:
 
 def check_model_outside(out: Path, model_ref: ModelRef) -> None:
     """Raise if the model, or the base model of an adapter, would be overwritten."""
-    paths = _model_paths(model_ref)
-    inside = next((path for path in paths if path.is_relative_to(out.resolve())), None)
-    if inside is not None:
-        raise RunError(
-            f"The model {model_ref.name} lies in {out} and would be overwritten ({inside}). Use "
-            "another `out`."
-        )
-
-
-def _model_paths(model_ref: ModelRef) -> Iterator[Path]:
-    """Where a model lies on this disk; for an adapter, its base model too."""
     current, seen = None if model_ref.kind is ModelKind.HUB else model_ref, set[Path]()
     while current is not None and (path := Path(current.path).resolve()) not in seen:
+        if path.is_relative_to(out.resolve()):
+            raise RunError(
+                f"The model {model_ref.name} lies in {out} and would be overwritten ({path}). Use "
+                "another `out`."
+            )
         seen.add(path)
-        yield path
         is_adapter = current.kind is ModelKind.ADAPTER
         current = find_local_model(base_model_name(current)) if is_adapter else None
 

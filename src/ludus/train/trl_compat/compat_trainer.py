@@ -123,35 +123,27 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # TRL is not typed.
             gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,
         ) as model:
             training = model.training
-            generator = self._refresh_generator(model.eval())
+            model.eval()
+            # Built once, which is slow; later it is only given the new weights.
+            if self._generator is None:
+                # Prompts arrive as text or ids: the chat format is only a placeholder.
+                chat_format = ChatFormat(
+                    "text", "own", template="", response_template={},
+                    stop_token_ids=frozenset(self.eos_token_ids),
+                )  # fmt: skip
+                policy = Policy("policy", model, self._tokenizer, chat_format)
+                chosen = choose_engine(policy, fast=None, dtype=None, max_batch=None)
+                self._generator = RequestBatcher(
+                    model, max_batch=chosen.max_batch, engine=chosen.engine,
+                    batch_wait_s=chosen.batch_wait_s,
+                )  # fmt: skip
+            self._generator.refresh()
             seed = f"{self.args.seed}/{self.state.global_step}/{self._step}"
             server.completions = CompletionService(
-                generator, self._tokenizer, stop_token_ids=self.eos_token_ids, seed=seed
+                self._generator, self._tokenizer, stop_token_ids=self.eos_token_ids, seed=seed
             )
             try:
                 yield
             finally:
                 server.completions = None
                 model.train(training)
-
-    def _refresh_generator(self, model: Any) -> RequestBatcher:
-        """Return a generator that samples from the current weights; built once, which is slow."""
-        if self._generator is None:
-            # Prompts arrive as text or ids: the chat format is only a placeholder.
-            chat_format = ChatFormat(
-                "text",
-                "own",
-                template="",
-                response_template={},
-                stop_token_ids=frozenset(self.eos_token_ids),
-            )
-            policy = Policy("policy", model, self._tokenizer, chat_format)
-            chosen = choose_engine(policy, fast=None, dtype=None, max_batch=None)
-            self._generator = RequestBatcher(
-                model,
-                max_batch=chosen.max_batch,
-                engine=chosen.engine,
-                batch_wait_s=chosen.batch_wait_s,
-            )
-        self._generator.refresh()
-        return self._generator

@@ -81,12 +81,16 @@ class TRLEnvironment:
                 "The environment shows an image, and this model reads only text. Train a "
                 "vision-language model, or let the environment describe the image."
             )
-        return [
-            {"type": "text", "text": block.text}
-            if isinstance(block, Text)
-            else {"type": "image", "image": _decode_image(block)}
-            for block in content
-        ]
+        import PIL.Image
+
+        parts: list[dict[str, Any]] = []
+        for block in content:
+            if isinstance(block, Text):
+                parts.append({"type": "text", "text": block.text})
+            else:
+                image = PIL.Image.open(io.BytesIO(base64.b64decode(block.data))).convert("RGB")
+                parts.append({"type": "image", "image": image})
+        return parts
 
 
 class RewardedTRLEnvironment(TRLEnvironment):
@@ -133,7 +137,11 @@ def environment_factory(
     base = RewardedTRLEnvironment if include_reward else TRLEnvironment
     classes = {}
     for spec, endpoint in endpoints.items():
-        tools = run_sync(_fetch_tools(endpoint))
+        session = EnvSession(endpoint)
+        try:
+            run_sync(session.open())
+        finally:
+            run_sync(session.close())
         names = _reset_columns(endpoint, spec) if columns is None else columns
         attributes = {
             "__doc__": f"Episodes of {endpoint.name}.",
@@ -143,9 +151,9 @@ def environment_factory(
             "_columns": frozenset(names) | {"seed"},
             "_reconnect_timeout": reconnect_timeout,
             "_allow_unseeded": allow_unseeded,
-            "_tools": tools,
+            "_tools": session.tools,
         }
-        methods = {tool.name: build_method(tool, TRLEnvironment._call) for tool in tools}
+        methods = {tool.name: build_method(tool, TRLEnvironment._call) for tool in session.tools}
         classes[spec] = type(endpoint.name, (base,), {**methods, **attributes})
     return classes if len(classes) > 1 else next(iter(classes.values()))
 
@@ -167,15 +175,6 @@ def use_exact_tool_schemas(trainer: Any) -> None:
             environment_class._accepts_images = trainer._is_vlm
 
 
-async def _fetch_tools(endpoint: EnvironmentEndpoint) -> tuple[ToolSpec, ...]:
-    session = EnvSession(endpoint)
-    try:
-        await session.open()
-        return session.tools
-    finally:
-        await session.close()
-
-
 def _reset_columns(endpoint: EnvironmentEndpoint, spec: str) -> Sequence[str]:
     """Return the arguments of reset. A server does not tell them, an installed environment does."""
     if isinstance(endpoint.endpoint, LocalEndpoint):
@@ -186,9 +185,3 @@ def _reset_columns(endpoint: EnvironmentEndpoint, spec: str) -> Sequence[str]:
         except LudusError:
             names = ()
     return [name for name in names if name not in ("prompt", "environment")]
-
-
-def _decode_image(block: Image) -> Any:
-    import PIL.Image
-
-    return PIL.Image.open(io.BytesIO(base64.b64decode(block.data))).convert("RGB")

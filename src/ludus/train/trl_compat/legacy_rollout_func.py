@@ -39,14 +39,19 @@ def call_legacy(
     A group may be spread over several processes, so the main process calls it for all of them.
     """
     from accelerate.utils import broadcast_object_list, gather_object
+    from trl.data_utils import apply_chat_template, is_conversational
 
     all_prompts = gather_object(list(prompts))
     outputs: list[Any] = [None]
     if trainer.accelerator.is_main_process:
         args = copy.copy(trainer.args)
         args.num_generations = num_generations
-        texts = _render_prompts(all_prompts[::num_generations], trainer)
-        output = function(texts, args, trainer.processing_class)
+        tokenizer, texts = trainer.processing_class, all_prompts[::num_generations]
+        if is_conversational({"prompt": texts[0]}):
+            kwargs = trainer.chat_template_kwargs
+            rendered = [apply_chat_template({"prompt": p}, tokenizer, **kwargs) for p in texts]
+            texts = [each["prompt"] for each in rendered]
+        output = function(texts, args, tokenizer)
         outputs = [expand_per_completion(output, len(all_prompts), num_generations)]
     broadcast_object_list(outputs, from_process=0)
     first = trainer.accelerator.process_index * len(prompts)
@@ -89,16 +94,3 @@ def slice_output(output: Mapping[str, Any], first: int, length: int, count: int)
         else value
         for name, value in output.items()
     }
-
-
-def _render_prompts(prompts: Sequence[Any], trainer: Any) -> list[str]:
-    from trl.data_utils import apply_chat_template, is_conversational
-
-    if not is_conversational({"prompt": prompts[0]}):
-        return list(prompts)
-    return [
-        apply_chat_template(
-            {"prompt": prompt}, trainer.processing_class, **trainer.chat_template_kwargs
-        )["prompt"]
-        for prompt in prompts
-    ]

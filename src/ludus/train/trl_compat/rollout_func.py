@@ -99,23 +99,18 @@ class _RolloutFunc:
         training = bool(trainer.model.training)
         size = trainer.num_generations if training else trainer.num_generations_eval
         worker, distributed = self._ensure_worker(trainer), Distributed.current()
-        positions = [distributed.rank * len(prompts) + i for i in range(len(prompts))]
         groups = distributed.world_size * len(prompts) // size
-        if training:
-            groups_before = _count_generations(trainer) * groups
-        else:
-            groups_before = self._count_eval_groups(trainer, groups)
-        numbers = [
-            _task_number(prompt, default=groups_before + position // size)
-            for prompt, position in zip(prompts, positions, strict=True)
-        ]
+        groups_before = self._count_groups_before(trainer, groups)
+        indices = []
+        for position, prompt in enumerate(prompts, distributed.rank * len(prompts)):
+            # A prompt may be a text or a conversation.
+            text = prompt[-1].get("content") if isinstance(prompt, list) and prompt else prompt
+            match = _TASK_PROMPT.fullmatch(text.strip()) if isinstance(text, str) else None
+            number = int(match[1]) if match else groups_before + position // size
+            indices.append(number * size + position % size)
         # Another seed gives entirely different tasks: evaluate on tasks that are not trained on.
         seed = self._seed if training else self._seed + 1
         plan = worker.plan(RUN_ID, seed=seed, group_size=size)
-        indices = [
-            number * size + position % size
-            for number, position in zip(numbers, positions, strict=True)
-        ]
         trainer.model.eval()
         try:
             worker.run(_policy_agent(worker).refresh_weights())
@@ -131,17 +126,34 @@ class _RolloutFunc:
         rows = to_trl_batch(episodes, trainer.processing_class.pad_token_id)
         return {**rows, "env_reward": rewards, "episodes": episodes}
 
-    def _count_eval_groups(self, trainer: Any, groups: int) -> int:
-        """Return how many groups the current evaluation has played before these."""
+    def _count_groups_before(self, trainer: Any, groups: int) -> int:
+        """Return how many groups training, or the current evaluation, has played before these.
+
+        In training it is derived from the global step, which a checkpoint restores, and the batches
+        within the step.
+        """
+        step, args = int(trainer.state.global_step), trainer.args
+        if trainer.model.training:
+            batches = args.gradient_accumulation_steps
+            batches_before = step * batches + trainer._step % batches
+            calls = batches_before // (args.steps_per_generation * args.num_iterations)
+            return int(calls) * groups
         last_step, before = self._eval_progress
-        step = int(trainer.state.global_step)
         before = before if last_step == step else 0
         self._eval_progress = (step, before + groups)
         return before
 
     def _ensure_worker(self, trainer: Any) -> RolloutWorker:
         if self._worker is None:
-            _reject_ignored_args(trainer.args)
+            # Reject generation arguments that would silently have no effect.
+            defaults = {field.name: field.default for field in fields(trainer.args)}
+            for name in (*GENERATION_FIELDS, "use_vllm", *_ARGUMENT_HINTS):
+                if (value := getattr(trainer.args, name)) != defaults[name]:
+                    raise ConfigError(
+                        f"GRPOConfig({name}={value!r}) has no effect on Ludus's rollouts, which "
+                        "generate completions themselves. "
+                        f"{_ARGUMENT_HINTS.get(name, 'Remove it.')}"
+                    )
             limits = self._limits or EpisodeLimits(max_episode_tokens=trainer.max_completion_length)
             self._worker = RolloutWorker(self._mixture, replace(self._config, **asdict(limits)))
             self._worker.__enter__()
@@ -149,36 +161,6 @@ class _RolloutFunc:
             weakref.finalize(self, self._worker.__exit__)
         _policy_agent(self._worker).step = trainer.state.global_step + 1
         return self._worker
-
-
-def _count_generations(trainer: Any) -> int:
-    """Return how often training has called for rollouts before, also across a resume.
-
-    Derived from the global step, which a checkpoint restores, and the batches within the step.
-    """
-    args = trainer.args
-    batches = args.gradient_accumulation_steps
-    done = trainer.state.global_step * batches + trainer._step % batches
-    return int(done // (args.steps_per_generation * args.num_iterations))
-
-
-def _task_number(prompt: Any, *, default: int) -> int:
-    """Return the number of a "task 17" prompt, which may be a text or a conversation."""
-    if isinstance(prompt, list):
-        prompt = prompt[-1].get("content") if prompt else None
-    match = _TASK_PROMPT.fullmatch(prompt.strip()) if isinstance(prompt, str) else None
-    return int(match[1]) if match else default
-
-
-def _reject_ignored_args(args: Any) -> None:
-    """Raise for generation arguments of the trainer that would silently have no effect."""
-    defaults = {field.name: field.default for field in fields(args)}
-    for name in (*GENERATION_FIELDS, "use_vllm", *_ARGUMENT_HINTS):
-        if (value := getattr(args, name)) != defaults[name]:
-            raise ConfigError(
-                f"GRPOConfig({name}={value!r}) has no effect on Ludus's rollouts, which generate "
-                f"completions themselves. {_ARGUMENT_HINTS.get(name, 'Remove it.')}"
-            )
 
 
 def _policy_agent(worker: RolloutWorker) -> TrainingPolicyAgent:

@@ -114,7 +114,16 @@ def parse_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
         call_id = open_calls.pop(0) if message["role"] == "tool" and open_calls else None
         content: Any = message.get("content") or ""
         if not isinstance(content, str):
-            content = tuple(map(_parse_part, content))
+            parts: list[Any] = []
+            for part in content:
+                if part["type"] == "text":
+                    parts.append({"type": "text", "text": part["text"]})
+                    continue
+                buffer = io.BytesIO()
+                part["image"].save(buffer, format="PNG")
+                data = base64.b64encode(buffer.getvalue()).decode("ascii")
+                parts.append(ImagePart(image_url=ImageUrl(url=f"data:image/png;base64,{data}")))
+            content = tuple(parts)
         converted.append(
             Message(
                 role=message["role"],
@@ -144,12 +153,3 @@ def build_tokens(
             "mask": (*[0] * len(prompt), *completion_mask),
         }
     )
-
-
-def _parse_part(part: ChatMessage) -> Any:
-    if part["type"] == "text":
-        return {"type": "text", "text": part["text"]}
-    buffer = io.BytesIO()
-    part["image"].save(buffer, format="PNG")
-    data = base64.b64encode(buffer.getvalue()).decode("ascii")
-    return ImagePart(image_url=ImageUrl(url=f"data:image/png;base64,{data}"))

@@ -137,9 +137,24 @@ class EpisodeScorer:
             # Concurrently: a reward function may be a remote judge with a high latency.
             return await asyncio.gather(*map(self.rewards.score, episodes))
 
-        scored = run_sync(score_all())
-        self._record(self.distributed.all_gather(scored), batch["log_metric"], duration)
-        return [self.rewards.parts(episode) for episode in scored]
+        scored_episodes = run_sync(score_all())
+        all_episodes = self.distributed.all_gather(scored_episodes)
+        if self.distributed.is_main:
+            self.on_episodes(all_episodes)
+        size = self.config.group_size
+        names = [episode.environment for episode in all_episodes]
+        digests = [prompt_digest(episode) for episode in all_episodes]
+        unseeded = self.check_seeds(digests, names, size)
+        groups = split_into_groups([episode.reward for episode in all_episodes], size)
+        metrics = {
+            **episode_metrics(all_episodes),
+            **unseeded,
+            "equal": sum(is_zero_variance(group) for group in groups) / len(groups),
+            "time/rollout": duration,
+        }
+        for name, value in metrics.items():
+            batch["log_metric"](name, value)
+        return [self.rewards.parts(episode) for episode in scored_episodes]
 
     def _build_episodes(self, batch: Mapping[str, Any], duration: float) -> list[Episode]:
         step = batch["trainer_state"].global_step + 1
@@ -166,23 +181,3 @@ class EpisodeScorer:
             )
             for number, (prompt, completion, environment, row_tokens) in enumerate(rows)
         ]
-
-    def _record(
-        self, episodes: Sequence[Episode], log_metric: Callable[..., None], duration: float
-    ) -> None:
-        """Pass the episodes of all processes on, check their seeds, and log their metrics."""
-        if self.distributed.is_main:
-            self.on_episodes(episodes)
-        size = self.config.group_size
-        names = [episode.environment for episode in episodes]
-        unseeded = self.check_seeds([prompt_digest(episode) for episode in episodes], names, size)
-        groups = split_into_groups([episode.reward for episode in episodes], size)
-        equal = sum(is_zero_variance(group) for group in groups) / len(groups)
-        metrics = {
-            **episode_metrics(episodes),
-            **unseeded,
-            "equal": equal,
-            "time/rollout": duration,
-        }
-        for name, value in metrics.items():
-            log_metric(name, value)
