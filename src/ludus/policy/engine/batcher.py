@@ -178,8 +178,8 @@ class RequestBatcher:
                 if len(self._pending) == num_pending:
                     break
             batch = [] if self._closed else select_similar_lengths(self._pending, self.max_batch)
-            taken = set(batch)
-            self._pending = [pending for pending in self._pending if pending not in taken]
+            in_batch = set(batch)
+            self._pending = [pending for pending in self._pending if pending not in in_batch]
             return batch
 
     def _process_batch(
