@@ -68,7 +68,21 @@ def parse_candidates(
     """
     config = config or CandidateConfig()
     parsed = [_parse_candidate(text) for text in texts]
-    _reject_unused_options(config, {provider for _, provider, _ in parsed})
+    providers = {provider for _, provider, _ in parsed}
+    for option, value, supported in (
+        ("llm_endpoint", config.llm_endpoint, ("openai",)),
+        ("temperature", config.temperature, _MODEL_PROVIDERS),
+        ("device", config.device, ("hf",)),
+        ("dtype", config.dtype, ("hf",)),
+    ):
+        if value is not None and not providers & {*supported}:
+            kinds = " or ".join(f"{provider}:MODEL" for provider in supported)
+            raise ConfigError(f"`{option}` has no effect: no candidate is {kinds}.")
+    if config.chat_template_kwargs and not any(map(config.template_kwargs_for, providers)):
+        raise ConfigError(
+            "`thinking` and `chat_template_kwargs` have no effect: no candidate is hf:MODEL, or "
+            "openai:MODEL with `llm_endpoint`."
+        )
     return [
         Candidate(
             label,
@@ -131,23 +145,6 @@ def _check_label(label: str) -> None:
         raise ConfigError(
             f"{label!r} cannot be a candidate's label, because it becomes the name of a folder. "
             "Use letters, digits, dots and dashes."
-        )
-
-
-def _reject_unused_options(config: CandidateConfig, providers: set[str]) -> None:
-    for option, value, supported in (
-        ("llm_endpoint", config.llm_endpoint, ("openai",)),
-        ("temperature", config.temperature, _MODEL_PROVIDERS),
-        ("device", config.device, ("hf",)),
-        ("dtype", config.dtype, ("hf",)),
-    ):
-        if value is not None and not providers & {*supported}:
-            kinds = " or ".join(f"{provider}:MODEL" for provider in supported)
-            raise ConfigError(f"`{option}` has no effect: no candidate is {kinds}.")
-    if config.chat_template_kwargs and not any(map(config.template_kwargs_for, providers)):
-        raise ConfigError(
-            "`thinking` and `chat_template_kwargs` have no effect: no candidate is hf:MODEL, or "
-            "openai:MODEL with `llm_endpoint`."
         )
 
 

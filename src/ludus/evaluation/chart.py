@@ -28,6 +28,15 @@ def render_chart(evaluation: Evaluation) -> str:
         for line in _panel(metric, scores, number % columns, number // columns)
     ]
     legend_top = max(1, ceil(len(metrics) / columns)) * _PANEL_HEIGHT
+    legend = []
+    for number, score in enumerate(scores):
+        y, color = legend_top + _LINE_HEIGHT * (number + 0.5), _color(number)
+        legend += [
+            f'<rect x="{_LEFT_MARGIN}" y="{y - 10}" width="12" height="12" fill="{color}"/>',
+            _text(_LEFT_MARGIN + 18, y, score.label),
+        ]
+    last_y = legend_top + _LINE_HEIGHT * (len(scores) + 0.5)
+    legend.append(_text(_LEFT_MARGIN, last_y, "Whiskers: 95% confidence intervals"))
     width = columns * panel_width + _BAR_GAP
     height = legend_top + _LINE_HEIGHT * (len(scores) + 2)
     head = (
@@ -35,7 +44,7 @@ def render_chart(evaluation: Evaluation) -> str:
         f'height="{height}" font-family="sans-serif" font-size="12" fill="#222">'
     )
     background = f'<rect width="{width}" height="{height}" fill="#fff"/>'
-    return "\n".join([head, background, *panels, *_legend(scores, legend_top), "</svg>\n"])
+    return "\n".join([head, background, *panels, *legend, "</svg>\n"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +124,6 @@ def _bar(
         yield _line(center - 6, high, center + 6, high, "#222")
         yield _line(center - 6, low, center + 6, low, "#222")
     yield _text(center, label_bottom - 5, _format_value(metric, estimate.value), anchor="middle")
-
-
-def _legend(scores: Sequence[CandidateScore], top: int) -> Iterator[str]:
-    for number, score in enumerate(scores):
-        y, color = top + _LINE_HEIGHT * (number + 0.5), _color(number)
-        yield f'<rect x="{_LEFT_MARGIN}" y="{y - 10}" width="12" height="12" fill="{color}"/>'
-        yield _text(_LEFT_MARGIN + 18, y, score.label)
-    last = top + _LINE_HEIGHT * (len(scores) + 0.5)
-    yield _text(_LEFT_MARGIN, last, "Whiskers: 95% confidence intervals")
 
 
 def _color(number: int) -> str:

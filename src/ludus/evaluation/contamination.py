@@ -7,7 +7,7 @@ compared by their exact text.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,7 +41,27 @@ class _Question(NamedTuple):
 
 def load_known_questions(source: Path) -> KnownQuestions:
     """Load the questions of a curated data set, a run, or a file of rows or episodes."""
-    questions = list(_read_questions(source))
+    files = [source / name for name in DATA_FILES] if source.is_dir() else [source]
+    file = next((file for file in files if file.is_file()), None)
+    if file is None or file.suffix == ".parquet":
+        raise ConfigError(
+            f"`exclude_tasks_in` must be a JSONL file or a folder with {' or '.join(DATA_FILES)}, "
+            f"got {source}. `ludus curate --format jsonl` writes such a folder."
+        )
+    questions = []
+    for number, line in numbered_lines(file):
+        try:
+            row = from_json(line)
+            messages = row["prompt"] if "prompt" in row else row["messages"]
+            task = row.get("group_id")
+            question = _Question(
+                environment=str(row.get("environment")),
+                task=task if isinstance(task, str) else None,
+                prompt=_prompt_text(messages),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise RunError(f"{file}:{number} has neither messages nor a prompt.") from None
+        questions.append(question)
     with_task = [question for question in questions if question.task is not None]
     common = _common_prompts(with_task, min_tasks=2)
     return KnownQuestions(
@@ -93,28 +113,6 @@ def _common_prompts(
         for (environment, prompt), with_prompt in tasks_by_prompt.items()
         if len(tasks[environment]) >= min_tasks and len(with_prompt) > len(tasks[environment]) / 2
     }
-
-
-def _read_questions(source: Path) -> Iterator[_Question]:
-    files = [source / name for name in DATA_FILES] if source.is_dir() else [source]
-    file = next((file for file in files if file.is_file()), None)
-    if file is None or file.suffix == ".parquet":
-        raise ConfigError(
-            f"`exclude_tasks_in` must be a JSONL file or a folder with {' or '.join(DATA_FILES)}, "
-            f"got {source}. `ludus curate --format jsonl` writes such a folder."
-        )
-    for number, line in numbered_lines(file):
-        try:
-            row = from_json(line)
-            messages = row["prompt"] if "prompt" in row else row["messages"]
-            task = row.get("group_id")
-            yield _Question(
-                environment=str(row.get("environment")),
-                task=task if isinstance(task, str) else None,
-                prompt=_prompt_text(messages),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise RunError(f"{file}:{number} has neither messages nor a prompt.") from None
 
 
 def _prompt_text(messages: str | Sequence[Mapping[str, Any]]) -> str:

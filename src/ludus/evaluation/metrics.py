@@ -111,7 +111,11 @@ def estimate_difference(
     means = [_mean([after - before for before, after in task]) for task in tasks]
     interval = None if _uses_score_interval(metric, tasks, means) else bootstrap_interval(means)
     if interval is None and metric.is_share:
-        interval = _paired_share_interval(tasks)
+        cells: defaultdict[tuple[float, float], float] = defaultdict(float)
+        for task in tasks:
+            for pair in task:
+                cells[pair] += 1 / len(task)
+        interval = newcombe_interval(cells[1, 1], cells[0, 1], cells[1, 0], cells[0, 0])
     return _build_estimate(means, interval, sum(map(len, tasks)))
 
 
@@ -126,15 +130,6 @@ def _uses_score_interval(
     """
     is_uniform = all(len(set(attempts)) == 1 for attempts in tasks)
     return metric.is_share and (is_uniform or len(set(means)) == 1)
-
-
-def _paired_share_interval(tasks: Sequence[Sequence[tuple[float, float]]]) -> Interval:
-    """Return Newcombe's interval of other - base from (base, other) pairs by task."""
-    cells: defaultdict[tuple[float, float], float] = defaultdict(float)
-    for pairs in tasks:
-        for pair in pairs:
-            cells[pair] += 1 / len(pairs)
-    return newcombe_interval(cells[1, 1], cells[0, 1], cells[1, 0], cells[0, 0])
 
 
 def _build_estimate(means: Sequence[float], interval: Interval | None, n: int) -> Estimate:

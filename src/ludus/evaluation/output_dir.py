@@ -50,7 +50,11 @@ def check_folder(folder: Path) -> None:
         and not name.startswith(".")
         and not (folder / name / "run.json").exists()
     ]
-    if not _is_evaluation_summary(folder / SUMMARY_FILE):
+    try:
+        summary = json.loads((folder / SUMMARY_FILE).read_bytes())
+    except (OSError, ValueError):
+        summary = None
+    if not isinstance(summary, dict) or summary.get("kind") != "eval":
         foreign += [name for name in OUTPUT_FILES if name in names]
     if foreign:
         raise RunError(
@@ -70,11 +74,3 @@ def next_free_folder(path: Path) -> Path:
 def atomic_output(folder: Path) -> AbstractContextManager[Path]:
     """Return a draft folder whose files are moved to `folder` at the end, the summary last."""
     return atomic_dir(folder, _DRAFT_PREFIX, marker=SUMMARY_FILE, owned=OUTPUT_FILES)
-
-
-def _is_evaluation_summary(file: Path) -> bool:
-    try:
-        summary = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(summary, dict) and summary.get("kind") == "eval"

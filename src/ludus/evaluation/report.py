@@ -26,6 +26,18 @@ def render_report(evaluation: Evaluation) -> str:
     settings, table = evaluation.settings, build_tables(evaluation)[0]
     labels = ", ".join(score.label for score in evaluation.scores)
     repeats = f", each task {settings['group_size']} times" if settings["group_size"] > 1 else ""
+    candidate_rows = [
+        (
+            to_single_line(score.label),
+            ", ".join(f"{key} {inline_code(value)}" for key, value in score.agent.items()),
+            f"{score.episodes:,}",
+            f"{score.broken:,}",
+            f"{score.unscored:,}",
+            f"{score.contaminated:,}",
+        )
+        for score in evaluation.scores
+    ]
+    versions = ", ".join(f"{name} {version}" for name, version in evaluation.versions.items())
     parts = (
         f"# {to_single_line(settings['environment'])}: {labels}",
         f"{settings['episodes']:,} episodes of {inline_code(settings['environment'])} with the "
@@ -38,8 +50,15 @@ def render_report(evaluation: Evaluation) -> str:
         "\n".join(f"- {to_single_line(note)}" for note in build_notes(evaluation)),
         f"![Results of every candidate]({CHART_FILE})",
         _metrics_section(evaluation),
-        _candidates_section(evaluation),
-        _reproduction_section(evaluation),
+        "## Candidates",
+        markdown_table(
+            ("candidate", "agent", "episodes", "broken", "unscored", "excluded"), candidate_rows
+        ),
+        "## Reproduce",
+        code_block(evaluation.command, "bash") if evaluation.command else None,
+        "Settings that determine the episodes:",
+        code_block(json.dumps(settings, indent=2, ensure_ascii=False), "json"),
+        f"Versions: {versions}.",
     )
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -65,31 +84,3 @@ def _metrics_section(evaluation: Evaluation) -> str:
         "too. All are 95% confidence intervals."
     )
     return "## Metrics\n\n" + markdown_table(("", ""), rows) + f"\n\n{method}"
-
-
-def _candidates_section(evaluation: Evaluation) -> str:
-    rows = [
-        (
-            to_single_line(score.label),
-            ", ".join(f"{key} {inline_code(value)}" for key, value in score.agent.items()),
-            f"{score.episodes:,}",
-            f"{score.broken:,}",
-            f"{score.unscored:,}",
-            f"{score.contaminated:,}",
-        )
-        for score in evaluation.scores
-    ]
-    header = ("candidate", "agent", "episodes", "broken", "unscored", "excluded")
-    return "## Candidates\n\n" + markdown_table(header, rows)
-
-
-def _reproduction_section(evaluation: Evaluation) -> str:
-    blocks = [code_block(evaluation.command, "bash")] if evaluation.command else []
-    settings = json.dumps(evaluation.settings, indent=2, ensure_ascii=False)
-    versions = ", ".join(f"{name} {version}" for name, version in evaluation.versions.items())
-    blocks += [
-        "Settings that determine the episodes:",
-        code_block(settings, "json"),
-        f"Versions: {versions}.",
-    ]
-    return "\n\n".join(["## Reproduce", *blocks])

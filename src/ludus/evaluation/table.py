@@ -69,7 +69,28 @@ def build_long_table(evaluation: Evaluation) -> ResultTable:
 
 def build_notes(evaluation: Evaluation) -> list[str]:
     """Return what is excluded from the results, and why."""
-    notes = [note for score in evaluation.scores for note in _candidate_notes(score, evaluation)]
+    settings = evaluation.settings
+    limits = [
+        f"`{name}` {settings[name]}"
+        for name in ("max_tokens", "max_episode_tokens")
+        if settings.get(name)
+    ]
+    notes = []
+    for score in evaluation.scores:
+        counts = {
+            "still to be played": score.remaining,
+            "broken and left out of every figure; `retry_broken` plays them again": score.broken,
+            "unscored and left out of accuracy and reward": score.unscored,
+            f"cut off at {' or '.join(limits) or 'the end of the context'}; format compliance "
+            "covers only complete replies": score.cut_off,
+            f"left out of every figure: {evaluation.not_in} has the same task or "
+            "question": score.contaminated,
+        }
+        notes += [
+            f"{score.label}: {count:,} {'episode' if count == 1 else 'episodes'} {note}."
+            for note, count in counts.items()
+            if count
+        ]
     notes += [
         f"{environment}: prompts do not identify the tasks, so only tasks are excluded that "
         f"{evaluation.not_in} has with the same seed and arguments."
@@ -117,26 +138,3 @@ def _format_estimate(
 def _count(*estimates: Estimate | None) -> str:
     n = max((each.n for each in estimates if each is not None), default=0)
     return f"{n:,}" if n else _NO_VALUE
-
-
-def _candidate_notes(score: CandidateScore, evaluation: Evaluation) -> list[str]:
-    settings = evaluation.settings
-    limits = [
-        f"`{name}` {settings[name]}"
-        for name in ("max_tokens", "max_episode_tokens")
-        if settings.get(name)
-    ]
-    notes = {
-        "still to be played": score.remaining,
-        "broken and left out of every figure; `retry_broken` plays them again": score.broken,
-        "unscored and left out of accuracy and reward": score.unscored,
-        f"cut off at {' or '.join(limits) or 'the end of the context'}; format compliance covers "
-        "only complete replies": score.cut_off,
-        f"left out of every figure: {evaluation.not_in} has the same task or "
-        "question": score.contaminated,
-    }
-    return [
-        f"{score.label}: {count:,} {'episode' if count == 1 else 'episodes'} {note}."
-        for note, count in notes.items()
-        if count
-    ]

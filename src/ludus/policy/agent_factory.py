@@ -54,8 +54,17 @@ def agent_from_config(config: AgentConfig) -> Agent:
                 else f"`{option}` is not supported by provider {provider!r}"
             )
             raise ConfigError(f"{problem}. {_suggest_provider(option, config.model or '')}.")
-    if config.chat_template_kwargs:
-        _check_renders_template(provider, config.llm_endpoint)
+    renders_template = provider == "hf" or (provider == "openai" and config.llm_endpoint)
+    if config.chat_template_kwargs and not renders_template:
+        advice = (
+            f"Set `extra` to '{_THINKING_EXTRAS[provider]}' instead, as its API does."
+            if provider in _THINKING_EXTRAS
+            else "Leave them out."
+        )
+        raise ConfigError(
+            "`thinking` and `chat_template_kwargs` are for `provider` hf and for an "
+            f"`llm_endpoint`; {provider!r} renders no chat template. {advice}"
+        )
     if provider in _EXAMPLE_MODELS and not config.model:
         example = _EXAMPLE_MODELS[provider]
         raise ConfigError(f"`provider` {provider} needs a `model`, such as {example}.")
@@ -105,34 +114,20 @@ def _expand_home(model: str) -> str:
         raise ConfigError(f"{model}: there is no such user here. Write the full path.") from None
 
 
-def _check_renders_template(provider: str, llm_endpoint: str | None) -> None:
-    """Raise for providers that do not render a chat template."""
-    if provider == "hf" or (provider == "openai" and llm_endpoint):
-        return
-    advice = (
-        f"Set `extra` to '{_THINKING_EXTRAS[provider]}' instead, as its API does."
-        if provider in _THINKING_EXTRAS
-        else "Leave them out."
-    )
-    raise ConfigError(
-        "`thinking` and `chat_template_kwargs` are for `provider` hf and for an `llm_endpoint`; "
-        f"{provider!r} renders no chat template. {advice}"
-    )
-
-
 def _suggest_provider(option: str, model: str) -> str:
     """Name the provider that was probably meant."""
-    if option in _LOCAL_OPTIONS or (option == "model" and _is_local_model(model)):
+    # The names of API models have no slash.
+    is_local_model = option == "model" and (
+        model == smollm2.NAME
+        or find_local_model(model) is not None
+        or "/" in model
+        or closest_match(model.lower(), [smollm2.NAME]) is not None
+    )
+    if option in _LOCAL_OPTIONS or is_local_model:
         return "Use `provider` hf, for a model that runs in this process"
     if option == "model" and model.startswith("claude"):
         return "Use `provider` anthropic"
     return "Use `provider` openai"
-
-
-def _is_local_model(model: str) -> bool:
-    """Whether a model of that name runs in this process: API model names have no slash."""
-    local = model == smollm2.NAME or find_local_model(model) is not None or "/" in model
-    return local or closest_match(model.lower(), [smollm2.NAME]) is not None
 
 
 def _build_agent(provider: str, config: AgentConfig) -> Agent:

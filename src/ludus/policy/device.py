@@ -52,10 +52,19 @@ def choose_device(device: str | None = None) -> str:
 
 def choose_dtype(dtype: str | None, device: str) -> str:
     """Return torch's name of the given dtype; by default the fastest one on the device."""
-    if dtype is None:
-        return default_dtype(device, has_bf16=_has_bf16(device))
-    check_dtype(dtype)
-    return DTYPES[dtype]
+    if dtype is not None:
+        check_dtype(dtype)
+        return DTYPES[dtype]
+    import torch
+
+    if device.startswith("cuda"):
+        # Emulated on GPUs before Ampere, and slower there than float16.
+        has_bf16 = bool(torch.cuda.get_device_capability(device)[0] >= 8)
+    elif device.startswith("mps"):
+        has_bf16 = bool(torch.backends.mps.is_macos_or_newer(14, 0))
+    else:
+        has_bf16 = bool(_BF16_CPU_FLAGS & _cpu_flags())
+    return default_dtype(device, has_bf16=has_bf16)
 
 
 def default_dtype(device: str, *, has_bf16: bool) -> str:
@@ -103,17 +112,6 @@ def _device_count(kind: str) -> int:
     if kind == "mps":
         return int(torch.backends.mps.is_available())
     return 1
-
-
-def _has_bf16(device: str) -> bool:
-    import torch
-
-    if device.startswith("cuda"):
-        # Emulated on GPUs before Ampere, and slower there than float16.
-        return bool(torch.cuda.get_device_capability(device)[0] >= 8)
-    if device.startswith("mps"):
-        return bool(torch.backends.mps.is_macos_or_newer(14, 0))
-    return bool(_BF16_CPU_FLAGS & _cpu_flags())
 
 
 def _cpu_flags(path: Path = Path("/proc/cpuinfo")) -> set[str]:

@@ -78,18 +78,7 @@ def read_model(file: Path, *, dtype: str) -> tuple[Any, dict[str, Any]]:
             trust_remote_code=False,
             **kwargs,
         )
-    _clear_quantization_state(model)
-    header = _read_header(file)
-    for config in (model.config, model.generation_config):
-        if header.eos_token_id is not None:
-            config.eos_token_id = header.eos_token_id
-        if header.pad_token_id is not None:
-            config.pad_token_id = header.pad_token_id
-    return model, info
-
-
-def _clear_quantization_state(model: Any) -> None:
-    """Remove what marks the model as quantized: `save_pretrained` would refuse it."""
+    # Remove what marks the model as quantized: `save_pretrained` would refuse it.
     for owner, names in (
         (model, ("hf_quantizer", "quantization_method")),
         (model.config, ("quantization_config", "_pre_quantization_dtype", "_model_name_or_path")),
@@ -98,6 +87,13 @@ def _clear_quantization_state(model: Any) -> None:
             with suppress(AttributeError):
                 delattr(owner, name)
     model.is_quantized = False
+    header = _read_header(file)
+    for config in (model.config, model.generation_config):
+        if header.eos_token_id is not None:
+            config.eos_token_id = header.eos_token_id
+        if header.pad_token_id is not None:
+            config.pad_token_id = header.pad_token_id
+    return model, info
 
 
 def _read_header(file: Path) -> GGUFHeader:

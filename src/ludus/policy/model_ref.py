@@ -137,7 +137,17 @@ def _resolve_on_hub(name: str) -> ModelRef:
     try:
         info = HfApi(library_name="ludus").model_info(name, timeout=HUB_TIMEOUT_S)
     except Exception as error:
-        _raise_if_unknown(name, error)
+        class_names = {base.__name__ for base in type(error).__mro__}
+        if "HFValidationError" in class_names:
+            raise ConfigError(
+                f"{name!r} is neither a folder nor a name on the Hub. Write a folder, or org/name."
+            ) from None
+        if "RepositoryNotFoundError" in class_names:
+            raise ConfigError(
+                f"There is no folder {name} here, and no model of that name on the Hub that may be "
+                "read. Check the name; a private one needs `hf auth login`."
+            ) from None
+        # Any other error means that the Hub could not be reached.
         cached: Any = try_to_load_from_cache(name, ADAPTER_CONFIG)
         if isinstance(cached, str):
             return ModelRef(name, ModelKind.ADAPTER, str(Path(cached).parent), cache_only=True)
@@ -149,17 +159,3 @@ def _resolve_on_hub(name: str) -> ModelRef:
     except Exception as error:
         raise ConfigError(describe_load_error(name, "adapter", error)) from None
     return ModelRef(name, ModelKind.ADAPTER, str(folder))
-
-
-def _raise_if_unknown(name: str, error: Exception) -> None:
-    """Raise if the Hub has no such model, but not if it could not be reached."""
-    class_names = {base.__name__ for base in type(error).__mro__}
-    if "HFValidationError" in class_names:
-        raise ConfigError(
-            f"{name!r} is neither a folder nor a name on the Hub. Write a folder, or org/name."
-        ) from None
-    if "RepositoryNotFoundError" in class_names:
-        raise ConfigError(
-            f"There is no folder {name} here, and no model of that name on the Hub that may be "
-            "read. Check the name; a private one needs `hf auth login`."
-        ) from None

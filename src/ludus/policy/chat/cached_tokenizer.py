@@ -40,7 +40,17 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Enc
         cached = _CACHED_TOKENIZERS[tokenizer] = _CachedTokenizer(tokenizer)
     pieces = [cached.split(text) for text in texts]
     encodings = cached.encode(dict.fromkeys(piece for each in pieces for piece in each))
-    return [_concatenate([(piece, encodings[piece]) for piece in each]) for each in pieces]
+    joined = []
+    for text_pieces in pieces:
+        whole, offset = Encoding([], [], []), 0
+        for piece in text_pieces:
+            encoding = encodings[piece]
+            whole.ids.extend(encoding.ids)
+            whole.starts.extend(offset + start for start in encoding.starts)
+            whole.ends.extend(offset + end for end in encoding.ends)
+            offset += len(piece)
+        joined.append(whole)
+    return joined
 
 
 class _CachedTokenizer:
@@ -101,16 +111,3 @@ class _CachedTokenizer:
 _CACHED_TOKENIZERS: WeakKeyDictionary[PreTrainedTokenizerBase, _CachedTokenizer] = (
     WeakKeyDictionary()
 )
-
-
-def _concatenate(pieces: Sequence[tuple[str, Encoding]]) -> Encoding:
-    ids: list[int] = []
-    starts: list[int] = []
-    ends: list[int] = []
-    offset = 0
-    for text, piece in pieces:
-        ids += piece.ids
-        starts += [offset + start for start in piece.starts]
-        ends += [offset + end for end in piece.ends]
-        offset += len(text)
-    return Encoding(ids, starts, ends)

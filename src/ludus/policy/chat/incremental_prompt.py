@@ -64,8 +64,16 @@ def continuation_ids(
 def to_template_message(message: MessageLike) -> dict[str, Any]:
     """Convert a message for templates: content as a string, call arguments as an object."""
     converted = message.model_dump() if isinstance(message, Message) else dict(message)
-    if "content" in converted:
-        converted["content"] = _content_text(converted["content"])
+    content = converted.get("content")
+    if content is not None and not isinstance(content, str):
+        if any(part["type"] != "text" for part in content):
+            # For a vision model, `VisionProcessor` has replaced images by placeholders before.
+            raise AgentError(
+                "The environment shows an image, and this model reads only text. Use a vision "
+                "model, or an environment without images."
+            )
+        # Many templates silently drop content that is not a string.
+        converted["content"] = "\n".join(part["text"] for part in content)
     if converted.get("tool_calls"):
         converted["tool_calls"] = [_parse_arguments(call) for call in converted["tool_calls"]]
     return converted
@@ -81,19 +89,6 @@ def _parse_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(arguments, dict):
         return dict(call)
     return {**call, "function": {**function, "arguments": arguments}}
-
-
-def _content_text(content: Any) -> Any:
-    """Join text parts: many templates silently drop content that is not a string."""
-    if content is None or isinstance(content, str):
-        return content
-    if any(part["type"] != "text" for part in content):
-        # For a vision model, `VisionProcessor` has replaced images by placeholders before.
-        raise AgentError(
-            "The environment shows an image, and this model reads only text. Use a vision model, "
-            "or an environment without images."
-        )
-    return "\n".join(part["text"] for part in content)
 
 
 def _matching_calls(

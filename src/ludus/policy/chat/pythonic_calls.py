@@ -21,20 +21,19 @@ def parse_calls(text: str) -> list[dict[str, Any]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Invalid escape sequences.
         tree = ast.parse(text.strip(), mode="eval").body
-    calls = tree.elts if isinstance(tree, ast.List) else [tree]
-    if not calls:
+    nodes = tree.elts if isinstance(tree, ast.List) else [tree]
+    if not nodes:
         raise ValueError("there is no call in it")
-    return [_parse_call(call) for call in calls]
-
-
-def _parse_call(node: ast.expr) -> dict[str, Any]:
-    if not isinstance(node, ast.Call) or node.args:
-        raise ValueError("a call needs a name and keyword arguments")
-    arguments = {keyword.arg: _parse_value(keyword.value) for keyword in node.keywords}
-    name = ast.unparse(node.func)
-    if None in arguments or not all(map(str.isidentifier, name.split("."))):
-        raise ValueError("a tool and its arguments need names")
-    return {"name": name, "arguments": arguments}
+    calls = []
+    for node in nodes:
+        if not isinstance(node, ast.Call) or node.args:
+            raise ValueError("a call needs a name and keyword arguments")
+        arguments = {keyword.arg: _parse_value(keyword.value) for keyword in node.keywords}
+        name = ast.unparse(node.func)
+        if None in arguments or not all(map(str.isidentifier, name.split("."))):
+            raise ValueError("a tool and its arguments need names")
+        calls.append({"name": name, "arguments": arguments})
+    return calls
 
 
 def _parse_value(node: ast.expr) -> Any:

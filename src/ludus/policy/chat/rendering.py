@@ -61,8 +61,8 @@ class RenderedConversation:
         if max_length is None or len(self.ids) <= max_length:
             return self
         text = self.text[: self.starts[max_length]]
-        kept = slice(max_length)
-        return RenderedConversation(self.ids[kept], self.mask[kept], text, self.starts[kept])
+        head = slice(max_length)
+        return RenderedConversation(self.ids[head], self.mask[head], text, self.starts[head])
 
     def text_spans(self, special: frozenset[int] = frozenset()) -> Iterator[TextSpan]:
         """Split the whole text at every change of the loss mask or of `special` tokens."""

@@ -105,33 +105,32 @@ class ReplyParser:
         """Parse one region with calls, usually a single one."""
         body = _strip_stops(region["content"], self._stop_texts)
         try:
-            yield from [_build_function(call) for call in self._parse_calls(body, region, tools)]
+            if self._is_pythonic:
+                calls: Any = pythonic_calls.parse_calls(body)
+            else:
+                # In a format with a list of calls, a single one may come without the list.
+                is_bare = self._calls_field.get("transform_each") and body.startswith("{")
+                text = f"[{body}]" if is_bare else body or " "
+                groups = tuple((name, value) for name, value in region.items() if name != "content")
+                calls = self._parse(self._call_template(groups), text, "", tools)["tool_calls"]
+            yield from [
+                _build_function(call) for call in (calls if isinstance(calls, list) else [calls])
+            ]
         except Exception:
             pattern = pythonic_calls.FIRST_CALL_NAME if self._is_pythonic else _JSON_NAME
             match = pattern.search(body)
             name = region.get("name") or (match[1] if match else "")
             yield Function(name=_replace_surrogates(name), arguments=_replace_surrogates(body))
 
-    def _parse_calls(
-        self, body: str, region: Mapping[str, str], tools: Tools
-    ) -> Sequence[Mapping[str, Any]]:
-        if self._is_pythonic:
-            return pythonic_calls.parse_calls(body)
-        if self._calls_field.get("transform_each") and body.startswith("{"):
-            body = f"[{body}]"  # A single call without the list around it.
-        groups = tuple((name, value) for name, value in region.items() if name != "content")
-        calls = self._parse(self._call_template(groups), body or " ", "", tools)["tool_calls"]
-        return calls if isinstance(calls, list) else [calls]
-
     def _build_call_template(self, groups: tuple[tuple[str, str], ...]) -> Any:
         """Build the template of a call's body, given the named groups of its opening."""
         field = self._calls_field
-        kept = {
+        parsing = {
             key: field[key] for key in ("content", "content_args", "transform_each") if key in field
         }
         values = {f"{{{name}}}": value for name, value in groups}
         transform = _fill_transform(field.get("transform", "{content}"), values)
-        fields = {"tool_calls": {**kept, "transform": transform}}
+        fields = {"tool_calls": {**parsing, "transform": transform}}
         return _compile_template({"start_anchor_pattern": r"\Z", "fields": fields})
 
 
@@ -153,9 +152,12 @@ def _with_raw_calls(response_template: ResponseTemplate) -> dict[str, Any]:
         calls = fields["tool_calls"]
         anchors = calls.get("open_pattern", "") + calls.get("close_pattern", "")
         groups = {name: f"{{{name}}}" for name in _NAMED_GROUP.findall(anchors)}
-        kept = {key: calls[key] for key in _ANCHOR_KEYS if key in calls}
-        transform = {**groups, "content": "{content}"}
-        fields["tool_calls"] = {**kept, "repeats": True, "content": "text", "transform": transform}
+        fields["tool_calls"] = {
+            **{key: calls[key] for key in _ANCHOR_KEYS if key in calls},
+            "repeats": True,
+            "content": "text",
+            "transform": {**groups, "content": "{content}"},
+        }
     return {**response_template, "fields": fields}
 
 

@@ -178,8 +178,8 @@ class RequestBatcher:
                 if len(self._pending) == num_pending:
                     break
             batch = [] if self._closed else select_similar_lengths(self._pending, self.max_batch)
-            taken = set(batch)
-            self._pending = [pending for pending in self._pending if pending not in taken]
+            in_batch = set(batch)
+            self._pending = [pending for pending in self._pending if pending not in in_batch]
             return batch
 
     def _process_batch(
@@ -196,7 +196,12 @@ class RequestBatcher:
         into memory. Any other error fails in both halves, and is then reported to all requests at
         once.
         """
-        if out_of_memory := _is_out_of_memory(error):
+        import torch
+
+        out_of_memory = isinstance(error, torch.OutOfMemoryError)
+        if out_of_memory:
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()  # So that the retry has the memory.
             self.max_batch = (min(self.max_batch, batch.peak_size) + 1) // 2
         requests = batch.unresolved
         middle = len(requests) // 2
@@ -270,17 +275,6 @@ class RequestBatcher:
         finally:
             self.stats.busy_s += time.monotonic() - counted_until
         return None
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Recognize the error, and release cached memory so that a retry has it."""
-    import torch
-
-    if not isinstance(error, torch.OutOfMemoryError):
-        return False
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    return True
 
 
 def _closed_error() -> AgentError:

@@ -42,12 +42,15 @@ def choose_engine(
     if reason is None:
         engine = _try_triton_engine(policy.model, max_batch, strict=fast is True)
         if not isinstance(engine, str):
+            description = "Triton engine, with reference ops on the CPU"
+            if policy.model.device.type == "cuda":
+                import torch
+
+                gpu = torch.cuda.get_device_name(policy.model.device)
+                description = f"Triton engine with CUDA graphs on {gpu}"
             # Late requests join a running batch, so there is no need to wait for them.
             return EngineChoice(
-                engine,
-                _describe_triton_engine(policy.model),
-                max_batch or TRITON_MAX_BATCH,
-                batch_wait_s=0.0,
+                engine, description, max_batch or TRITON_MAX_BATCH, batch_wait_s=0.0
             )
         reason = engine
     if fast:
@@ -91,11 +94,3 @@ def _try_triton_engine(model: Any, max_batch: int | None, *, strict: bool) -> An
             raise
         message = " ".join(str(error).split())[:200]
         return f"the Triton engine failed with {type(error).__name__}: {message}"
-
-
-def _describe_triton_engine(model: Any) -> str:
-    import torch
-
-    if model.device.type != "cuda":
-        return "Triton engine, with reference ops on the CPU"
-    return f"Triton engine with CUDA graphs on {torch.cuda.get_device_name(model.device)}"

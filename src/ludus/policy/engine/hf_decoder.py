@@ -102,30 +102,29 @@ class HFDecoder:
             remaining = request.max_new_tokens(self.max_context)
             row = SequenceState(index, request, remaining, random.Random(request.seed).random)
             rows.append(row) if remaining > 0 else deliver(index, row.completion)
-        if rows:
-            with torch.inference_mode():
-                self._decode(self.build_batch(rows), deliver, is_wanted)
+        if not rows:
+            return
+        with torch.inference_mode():
+            batch = self.build_batch(rows)
+            self.stats.prefilled_tokens += sum(len(row.request.ids) for row in rows)
+            logits = batch.prefill()
+            while True:
+                batch.sample_tokens(logits, deliver)
+                for row in batch.rows:
+                    row.active = row.active and is_wanted(row.index)
+                active = [index for index, row in enumerate(batch.rows) if row.active]
+                if not active:
+                    return
+                # Removing rows copies the whole cache, which pays off once half of them have ended.
+                if 2 * len(active) <= len(batch.rows):
+                    batch.keep_rows(active)
+                logits = batch.step()
 
     def refresh(self) -> None:
         """Nothing to do: the weights are the model's own, and no cache outlives a batch."""
 
     def build_batch(self, rows: list[SequenceState]) -> DecodeBatch:
         return DecodeBatch(self, rows)
-
-    def _decode(self, batch: DecodeBatch, deliver: DeliverCompletion, is_wanted: IsWanted) -> None:
-        self.stats.prefilled_tokens += sum(len(row.request.ids) for row in batch.rows)
-        logits = batch.prefill()
-        while True:
-            batch.sample_tokens(logits, deliver)
-            for row in batch.rows:
-                row.active = row.active and is_wanted(row.index)
-            active = [index for index, row in enumerate(batch.rows) if row.active]
-            if not active:
-                return
-            # Removing rows copies the whole cache, which pays off once half of them have ended.
-            if 2 * len(active) <= len(batch.rows):
-                batch.keep_rows(active)
-            logits = batch.step()
 
     def build_cache(self) -> Any:
         from transformers import DynamicCache
@@ -231,10 +230,10 @@ class DecodeBatch:
         """Remove all other rows from the batch."""
         import torch
 
-        kept = torch.tensor(indices, device=self._device)
+        index_tensor = torch.tensor(indices, device=self._device)
         # Not batch_select_indices, which the cache layers of hybrid models do not have.
-        self._cache.reorder_cache(kept)
-        self._attention_mask = self._attention_mask[kept]
+        self._cache.reorder_cache(index_tensor)
+        self._attention_mask = self._attention_mask[index_tensor]
         self._sampler = None
         self.rows = [self.rows[index] for index in indices]
 

@@ -104,5 +104,5 @@ class TokenSampler:
         ordered = ordered * (ranks < self._top_k)
         preceding = ordered.cumsum(-1) - ordered
         threshold = self._top_p * ordered.sum(-1, keepdim=True)
-        kept = ordered * ((preceding < threshold) | (self._top_p >= 1))
-        return torch.zeros_like(kept).scatter(-1, ids, kept)
+        filtered = ordered * ((preceding < threshold) | (self._top_p >= 1))
+        return torch.zeros_like(filtered).scatter(-1, ids, filtered)

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
@@ -54,18 +55,10 @@ short_switch_interval = ScopedSetting(
 )
 
 
-def _cudnn_sdp_enabled() -> bool:
-    from torch.backends.cuda import cudnn_sdp_enabled
-
-    return bool(cudnn_sdp_enabled())
-
-
-def _enable_cudnn_sdp(enabled: bool) -> None:
-    from torch.backends.cuda import enable_cudnn_sdp
-
-    enable_cudnn_sdp(enabled)
-
-
-without_cudnn_sdpa = ScopedSetting(_cudnn_sdp_enabled, _enable_cudnn_sdp, lambda original: False)
+without_cudnn_sdpa = ScopedSetting[bool](
+    lambda: import_module("torch.backends.cuda").cudnn_sdp_enabled(),
+    lambda enabled: import_module("torch.backends.cuda").enable_cudnn_sdp(enabled),
+    lambda original: False,
+)
 """Attention without cuDNN's kernels, which torch prefers on newer GPUs. They build a plan for every
 new shape; with another shape in every step, that takes longer than the step."""

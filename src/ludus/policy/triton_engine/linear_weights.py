@@ -5,7 +5,6 @@ Never changes the model. `packed_weights` copies what is read here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 
@@ -50,15 +49,12 @@ def unsupported_module(model: Any) -> str | None:
     embedding = base.model.embed_tokens
     if type(active_module(embedding)) is not torch.nn.Embedding:
         return _unsupported_type(embedding)
-    reasons = map(_unsupported_linear, _iter_linears(base))
-    return next((reason for reason in reasons if reason is not None), None)
-
-
-def _iter_linears(base: Any) -> Iterator[Any]:
-    yield base.lm_head
+    linears = [base.lm_head]
     for layer in base.model.layers:
         for block in (layer.self_attn, layer.mlp):
-            yield from (module for name, module in block.named_children() if name.endswith("_proj"))
+            linears += [child for name, child in block.named_children() if name.endswith("_proj")]
+    reasons = map(_unsupported_linear, linears)
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def _unsupported_linear(linear: Any) -> str | None:
@@ -68,21 +64,18 @@ def _unsupported_linear(linear: Any) -> str | None:
     if hasattr(module, "base_layer"):
         if not (hasattr(module, "get_delta_weight") and hasattr(module, "lora_A")):
             return f"its adapter {type(module).__name__} is not LoRA"
-        if (variant := _lora_variant(module)) is not None:
-            return f"its adapter is {variant}, which does more than add to a weight matrix"
+        variants = [
+            f"the LoRA variant {type(variant).__name__.removesuffix('LinearVariant')}"
+            for variant in getattr(module, "lora_variant", {}).values()
+        ]
+        if any(getattr(module, "lora_bias", {}).values()):
+            variants.insert(0, "LoRA with a bias")
+        if any(getattr(module, "use_dora", {}).values()):
+            variants.insert(0, "DoRA")
+        if variants:
+            return f"its adapter is {variants[0]}, which does more than add to a weight matrix"
         module = module.base_layer
     return None if type(module) is torch.nn.Linear else _unsupported_type(module)
-
-
-def _lora_variant(adapter: Any) -> str | None:
-    """The variant of LoRA, if it is not the plain one."""
-    if any(getattr(adapter, "use_dora", {}).values()):
-        return "DoRA"
-    if any(getattr(adapter, "lora_bias", {}).values()):
-        return "LoRA with a bias"
-    variants = getattr(adapter, "lora_variant", {}).values()
-    names = [type(variant).__name__.removesuffix("LinearVariant") for variant in variants]
-    return f"the LoRA variant {names[0]}" if names else None
 
 
 def _unsupported_type(module: Any) -> str:

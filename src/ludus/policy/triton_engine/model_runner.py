@@ -140,9 +140,13 @@ class ModelRunner:
         if copies:
             length = max(lease.num_cached for lease, _ in leased if lease.copy_from is not None)
             self.cache.copy_prefixes(copies, length)
-        columns = [_prompt_columns(ids, lease) for lease, ids in leased]
+        columns = []
+        for lease, ids in leased:
+            # The first decoding step computes the last token.
+            tokens = np.asarray(ids[lease.num_cached : -1], dtype=np.int64)
+            positions = np.arange(lease.num_cached, lease.num_cached + len(tokens))
+            columns.append(np.stack([tokens, np.full(len(tokens), lease.slot), positions]))
         self._prefill(np.concatenate(columns, axis=1))
-        # The first decoding step computes the last token of each.
         self.stats.prefilled_tokens += sum(column.shape[1] + 1 for column in columns)
         self.stats.reused_tokens += sum(lease.num_cached for lease, _ in leased)
 
@@ -157,11 +161,9 @@ class ModelRunner:
             padded[:, number:] = [[0], [self.cache.scratch_slot], [0]]
             padded[:, :number] = chunk
             self._prefill_buffer.upload(0, 3 * size)
-            self._graphs.run(("prefill", size), partial(self._prefill_pass, size))
-
-    def _prefill_pass(self, size: int) -> None:
-        tokens, slots, positions = self._prefill_buffer.device_tensor[: 3 * size].view(3, size)
-        self._model.prefill(tokens, slots, positions, self.cache)
+            tokens, slots, positions = self._prefill_buffer.device_tensor[: 3 * size].view(3, size)
+            work = partial(self._model.prefill, tokens, slots, positions, self.cache)
+            self._graphs.run(("prefill", size), work)
 
     def load_batch(self, rows: Sequence[RowState]) -> None:
         """Replace the rows of the batch."""
@@ -182,7 +184,11 @@ class ModelRunner:
         if not self._counts_are_zero:
             self._batch.reset_counts()
         self._counts_are_zero = False
-        splits = self._num_splits()
+        # Programs per sequence, a power of two. Depends on the slots' length, not on the
+        # sequences', so that graphs stay valid as they grow.
+        programs = self._padded_rows * self._model.shape.num_kv_heads
+        most = min(TARGET_PROGRAMS // programs, self.cache.slot_length // MIN_SPLIT_TOKENS, 32)
+        splits = 1 << max(0, most.bit_length() - 1)
         if any(row.needs_filter for row in self._rows):
             for _ in range(steps):
                 self._run_filtered_step(splits)
@@ -215,15 +221,6 @@ class ModelRunner:
             state[TOKEN], state[SLOT], state[POSITION], self.cache, splits=splits
         )
 
-    def _num_splits(self) -> int:
-        """Programs per sequence, a power of two.
-
-        Depends on the slots' length, not on the sequences', so that graphs stay valid as they grow.
-        """
-        programs = self._padded_rows * self._model.shape.num_kv_heads
-        most = min(TARGET_PROGRAMS // programs, self.cache.slot_length // MIN_SPLIT_TOKENS, 32)
-        return 1 << max(0, most.bit_length() - 1)
-
     def _build_batch(self, *, stops: int) -> BatchState:
         capacity = _padded_size(self.max_batch, BATCH_SIZES)
         return BatchState(capacity, stops=stops, device=self._device)
@@ -239,10 +236,3 @@ def _launch_sizes(steps: int) -> Iterator[int]:
         number = LONG_LAUNCH_STEPS if steps >= LONG_LAUNCH_STEPS - 1 else SHORT_LAUNCH_STEPS
         yield number
         steps -= number
-
-
-def _prompt_columns(ids: Sequence[int], lease: Lease) -> Any:
-    """Tokens, slots and positions of the part of a prompt that has to be computed."""
-    tokens = np.asarray(ids[lease.num_cached : -1], dtype=np.int64)
-    slots = np.full(len(tokens), lease.slot)
-    return np.stack([tokens, slots, np.arange(lease.num_cached, lease.num_cached + len(tokens))])

@@ -77,7 +77,13 @@ def _unsupported_feature(base: Any) -> str | None:
     rope_type = getattr(base.model.rotary_emb, "rope_type", "default")
     vocab_in = getattr(active_module(base.model.embed_tokens), "num_embeddings", None)
     vocab_out = getattr(active_module(base.lm_head), "out_features", None)
-    if _has_sliding_window(config):
+    layer_types = getattr(config, "layer_types", None)
+    if layer_types is None:
+        window = getattr(config, "sliding_window", None)
+        has_window = window is not None and window < config.max_position_embeddings
+    else:
+        has_window = any(layer_type != "full_attention" for layer_type in layer_types)
+    if has_window:
         return "has sliding-window attention"
     if config.hidden_act not in ("silu", "swish"):
         return f"has the activation {config.hidden_act}"
@@ -100,11 +106,3 @@ def _unsupported_feature(base: Any) -> str | None:
     if len({parameter.device for parameter in base.parameters()}) > 1:
         return "is spread over several devices"
     return None
-
-
-def _has_sliding_window(config: Any) -> bool:
-    layer_types = getattr(config, "layer_types", None)
-    if layer_types is not None:
-        return any(layer_type != "full_attention" for layer_type in layer_types)
-    window = getattr(config, "sliding_window", None)
-    return window is not None and window < config.max_position_embeddings

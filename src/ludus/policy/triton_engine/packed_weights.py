@@ -52,7 +52,20 @@ class PackedWeights:
         base = base_model(self._model)
         with torch.inference_mode():
             for layer, source in zip(self.layers, base.model.layers, strict=True):
-                _copy_layer(layer, source)
+                attention, mlp = source.self_attn, source.mlp
+                qkv = [attention.q_proj, attention.k_proj, attention.v_proj]
+                gate_up = [mlp.gate_proj, mlp.up_proj]
+                _pack(layer.qkv, qkv, norm=source.input_layernorm)
+                _pack(layer.o_proj, [attention.o_proj])
+                _pack(layer.gate_up, gate_up, norm=source.post_attention_layernorm)
+                _pack(layer.down_proj, [mlp.down_proj])
+                if layer.qkv_bias is not None:
+                    layer.qkv_bias.copy_(torch.cat([effective_bias(linear) for linear in qkv]))
+                if layer.o_bias is not None:
+                    layer.o_bias.copy_(effective_bias(attention.o_proj))
+                if layer.q_norm is not None:
+                    layer.q_norm.copy_(effective_weight(attention.q_norm))
+                    layer.k_norm.copy_(effective_weight(attention.k_norm))
             self.embedding.copy_(effective_weight(base.model.embed_tokens))
             _pack(self.lm_head, [base.lm_head], norm=base.model.norm)
 
@@ -81,24 +94,6 @@ class PackedWeights:
             gate_up=self._empty(2 * shape.intermediate_size, hidden),
             down_proj=self._empty(hidden, shape.intermediate_size),
         )
-
-
-def _copy_layer(layer: PackedLayer, source: Any) -> None:
-    import torch
-
-    attention, mlp = source.self_attn, source.mlp
-    qkv = [attention.q_proj, attention.k_proj, attention.v_proj]
-    _pack(layer.qkv, qkv, norm=source.input_layernorm)
-    _pack(layer.o_proj, [attention.o_proj])
-    _pack(layer.gate_up, [mlp.gate_proj, mlp.up_proj], norm=source.post_attention_layernorm)
-    _pack(layer.down_proj, [mlp.down_proj])
-    if layer.qkv_bias is not None:
-        layer.qkv_bias.copy_(torch.cat([effective_bias(linear) for linear in qkv]))
-    if layer.o_bias is not None:
-        layer.o_bias.copy_(effective_bias(attention.o_proj))
-    if layer.q_norm is not None:
-        layer.q_norm.copy_(effective_weight(attention.q_norm))
-        layer.k_norm.copy_(effective_weight(attention.k_norm))
 
 
 def _pack(target: Any, linears: Sequence[Any], *, norm: Any = None) -> None:

@@ -53,10 +53,10 @@ class PrefixCache:
     def resize(self, num_slots: int, slot_length: int) -> None:
         """Follow a resize of the cache; the content of slots is kept, as far as it fits."""
         old = self._token_table
-        kept, length = min(num_slots, len(old)), min(slot_length, old.shape[1])
-        self._ids = [ids[:length] for ids in self._ids[:kept]] + [()] * (num_slots - kept)
+        common, length = min(num_slots, len(old)), min(slot_length, old.shape[1])
+        self._ids = [ids[:length] for ids in self._ids[:common]] + [()] * (num_slots - common)
         self._token_table = np.full((num_slots, slot_length), -1, dtype=np.int32)
-        self._token_table[:kept, :length] = old[:kept, :length]
+        self._token_table[:common, :length] = old[:common, :length]
         self._lengths = np.minimum(_resize_array(self._lengths, num_slots), length)
         self._in_use = _resize_array(self._in_use, num_slots)
         self._last_used = _resize_array(self._last_used, num_slots)
@@ -83,7 +83,16 @@ class PrefixCache:
         if self._in_use.all():
             return None
         self._clock += 1
-        source, num_cached = self._find_prefix(tuple(ids[:-1]))
+        prefix = tuple(ids[:-1])
+        source = self._find_continuation(prefix)
+        if source is not None:
+            num_cached = len(self._ids[source])
+        else:
+            shared = self._shared_lengths(prefix)
+            # The longest prefix; then one that can be continued in place; then the earliest wave.
+            continuable = ~self._in_use & (shared == self._lengths)
+            source = int(np.lexsort((-self._wave, continuable, shared))[-1])
+            num_cached = int(shared[source])
         wave = int(self._wave[source]) + 1 if num_cached else 0
         if num_cached and not self._in_use[source] and num_cached == self._lengths[source]:
             return self._grant(source, None, ids, num_cached, wave)
@@ -116,17 +125,6 @@ class PrefixCache:
         self._lengths[slot] = len(ids)
         self._last_used[slot] = self._clock
 
-    def _find_prefix(self, ids: tuple[int, ...]) -> tuple[int, int]:
-        """The slot with the longest usable prefix of these ids, and the prefix's length."""
-        slot = self._find_continuation(ids)
-        if slot is not None:
-            return slot, len(self._ids[slot])
-        shared = self._shared_lengths(ids)
-        # The longest prefix; then one that can be continued in place; then the earliest wave.
-        continuable = ~self._in_use & (shared == self._lengths)
-        slot = int(np.lexsort((-self._wave, continuable, shared))[-1])
-        return slot, int(shared[slot])
-
     def _find_continuation(self, ids: tuple[int, ...]) -> int | None:
         """A free slot that holds a prefix of these ids, or any slot that holds exactly these."""
         longest = len(ids)
@@ -134,11 +132,11 @@ class PrefixCache:
         # The cheap conditions come first: there may be a thousand slots with long content.
         matches = [
             slot
-            for slot, held in enumerate(self._ids)
-            if shortest <= len(held) <= longest
-            and held[-1] == ids[len(held) - 1]
-            and (len(held) == longest or not self._in_use[slot])
-            and held == ids[: len(held)]
+            for slot, content in enumerate(self._ids)
+            if shortest <= len(content) <= longest
+            and content[-1] == ids[len(content) - 1]
+            and (len(content) == longest or not self._in_use[slot])
+            and content == ids[: len(content)]
         ]
         # The longest; among equals a free one, then the earliest wave.
         return max(
@@ -171,6 +169,6 @@ class PrefixCache:
 
 def _resize_array(old: Any, length: int) -> Any:
     new = np.zeros(length, dtype=old.dtype)
-    kept = min(length, len(old))
-    new[:kept] = old[:kept]
+    common = min(length, len(old))
+    new[:common] = old[:common]
     return new

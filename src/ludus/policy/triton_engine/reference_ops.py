@@ -117,10 +117,6 @@ def sample(logits: Any, batch: BatchState) -> None:
     scores = scores.masked_fill(logits < sampling[MIN_LOGIT].unsqueeze(1), float("-inf"))
     tokens = scores.argmax(-1)
     logprobs = torch.log_softmax(scaled, -1).gather(-1, tokens.unsqueeze(1)).squeeze(1)
-    _advance_rows(state, tokens, logprobs, batch)
-
-
-def _advance_rows(state: Any, tokens: Any, logprobs: Any, batch: BatchState) -> None:
     active = state[ACTIVE] > 0
     row = active.nonzero().squeeze(1)
     step = state[NUM_NEW, row]

@@ -18,7 +18,7 @@ from ludus.policy.engine.engine_api import (
     PollRequests,
     Request,
 )
-from ludus.policy.triton_engine.batch_state import MAX_STEPS_PER_FETCH, RowState, StepOutput
+from ludus.policy.triton_engine.batch_state import MAX_STEPS_PER_FETCH, RowState
 from ludus.policy.triton_engine.counter_rng import to_int64
 from ludus.policy.triton_engine.model_runner import ModelRunner
 
@@ -165,14 +165,7 @@ class Scheduler:
         self._runner.launch_steps(min(MAX_STEPS_PER_FETCH, most_left))
         # Delivering wakes other threads. It is done here, where the device is busy meanwhile.
         self._deliver_finished()
-        self._apply_output(self._runner.fetch_output())
-
-    def _deliver_finished(self) -> None:
-        finished, self._finished = self._finished, []
-        for row in finished:
-            self._deliver(row.index, row.completion)
-
-    def _apply_output(self, output: StepOutput) -> None:
+        output = self._runner.fetch_output()
         for row, count, ids, logprobs in zip(
             self._running, output.counts, output.ids, output.logprobs, strict=True
         ):
@@ -188,3 +181,8 @@ class Scheduler:
                 still_running.append(row)
         self._batch_changed = self._batch_changed or len(still_running) < len(self._running)
         self._running = still_running
+
+    def _deliver_finished(self) -> None:
+        finished, self._finished = self._finished, []
+        for row in finished:
+            self._deliver(row.index, row.completion)

@@ -19,7 +19,7 @@ def min_kept_logit(logits: Any, temperature: Any, top_p: Any, top_k: Any) -> Any
     weights = ((ordered - ordered[:, :1]) / divisor).exp() * (ranks < limit)
     mass_before = weights.cumsum(-1) - weights
     required_mass = top_p.unsqueeze(1) * weights.sum(-1, keepdim=True)
-    kept = (ranks < limit) & ((mass_before < required_mass) | (top_p.unsqueeze(1) >= 1))
+    is_kept = (ranks < limit) & ((mass_before < required_mass) | (top_p.unsqueeze(1) >= 1))
     # Tokens are sorted, so those kept come first, and their number is the rank after the last.
-    last = kept.sum(-1, keepdim=True).clamp(min=1) - 1
+    last = is_kept.sum(-1, keepdim=True).clamp(min=1) - 1
     return ordered.gather(-1, last).squeeze(1)

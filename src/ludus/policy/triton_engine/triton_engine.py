@@ -21,7 +21,7 @@ from ludus.policy.engine.engine_api import (
 )
 from ludus.policy.triton_engine.kv_cache import KVCache
 from ludus.policy.triton_engine.linear_weights import base_model, unsupported_module
-from ludus.policy.triton_engine.llama_forward import LlamaForward, Operations
+from ludus.policy.triton_engine.llama_forward import LlamaForward
 from ludus.policy.triton_engine.model_runner import ModelRunner
 from ludus.policy.triton_engine.model_shape import ModelShape, read_model_shape
 from ludus.policy.triton_engine.packed_weights import PackedWeights
@@ -95,9 +95,14 @@ def build_triton_engine(
     if reason is not None:
         return reason
     dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
+    operations: Any
+    if device.type == "cuda":
+        from ludus.policy.triton_engine import kernels as operations
+    else:
+        from ludus.policy.triton_engine import reference_ops as operations
     with _device_guard(device):
         weights = PackedWeights(model, shape, dtype=dtype)
-        forward = LlamaForward(shape, weights, _select_operations(device))
+        forward = LlamaForward(shape, weights, operations)
         cache = KVCache(shape, base_model(model).model.rotary_emb, dtype=dtype, device=device)
         if (reason := check_logits(model, forward, cache)) is not None:
             return reason
@@ -120,16 +125,6 @@ def _unsupported_device(device: Any) -> str | None:
     if torch.cuda.get_device_capability(device) < (8, 0):
         return "the GPU has no bfloat16"
     return None if importlib.util.find_spec("triton") else "triton is not installed"
-
-
-def _select_operations(device: Any) -> Operations:
-    operations: Any
-    if device.type == "cuda":
-        from ludus.policy.triton_engine import kernels as operations
-    else:
-        from ludus.policy.triton_engine import reference_ops as operations
-    selected: Operations = operations
-    return selected
 
 
 def _device_guard(device: Any) -> Any:

@@ -89,17 +89,17 @@ def check_placeholders(
 
 def _parse_parts(message: Mapping[str, Any]) -> Iterator[Part]:
     content = message.get("content")
-    return map(_parse_part, content if isinstance(content, list) else ())
-
-
-def _parse_part(part: Any) -> Part:
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    if kind == "text" and isinstance(part.get("text"), str):
-        return Text(text=part["text"])
-    if kind in IMAGE_PART_TYPES:
-        value = next((part[key] for key in _URL_KEYS if part.get(key)), None)
-        url = value.get("url") if isinstance(value, Mapping) else value
-        if isinstance(url, str):
-            return ImagePart(image_url=ImageUrl(url=url))
-        raise ContentPartError("has an image without a data URL")
-    raise ContentPartError(f"has content of type {kind!r}, which is neither text nor an image")
+    for part in content if isinstance(content, list) else ():
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind == "text" and isinstance(part.get("text"), str):
+            yield Text(text=part["text"])
+        elif kind in IMAGE_PART_TYPES:
+            value = next((part[key] for key in _URL_KEYS if part.get(key)), None)
+            url = value.get("url") if isinstance(value, Mapping) else value
+            if not isinstance(url, str):
+                raise ContentPartError("has an image without a data URL")
+            yield ImagePart(image_url=ImageUrl(url=url))
+        else:
+            raise ContentPartError(
+                f"has content of type {kind!r}, which is neither text nor an image"
+            )

@@ -67,14 +67,14 @@ def allow_batches_without_images(model: Any) -> None:
     A trainer splits a step's images by rows, and passes empty tensors for rows without images; the
     models would fail on them.
     """
-    model.register_forward_pre_hook(_drop_empty_image_inputs, with_kwargs=True)
 
+    def drop_empty_image_inputs(
+        model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        grids = kwargs.get("image_grid_thw")
+        if grids is None or len(grids):
+            return args, kwargs
+        image_names = {"pixel_values", "image_grid_thw", "mm_token_type_ids"}
+        return args, {name: value for name, value in kwargs.items() if name not in image_names}
 
-def _drop_empty_image_inputs(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    grids = kwargs.get("image_grid_thw")
-    if grids is None or len(grids):
-        return args, kwargs
-    dropped = {"pixel_values", "image_grid_thw", "mm_token_type_ids"}
-    return args, {name: value for name, value in kwargs.items() if name not in dropped}
+    model.register_forward_pre_hook(drop_empty_image_inputs, with_kwargs=True)
