@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, FrameType, TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 MAX_MESSAGE_CHARS = 500
@@ -42,7 +42,10 @@ def locate_exception(error: BaseException, module: str) -> str | None:
     location = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         if _is_author_frame(frame, module):
-            location = _format_frame(frame.f_code, _frame_module(frame), line)
+            function = frame.f_code.co_name
+            location = f"{_display_path(frame.f_code.co_filename, _frame_module(frame))}:{line}"
+            if function != "<module>":
+                location += f" in {function}"
     return location
 
 
@@ -64,22 +67,14 @@ def function_location(function: Callable[..., Any]) -> str:
 
 
 def _is_author_frame(frame: FrameType, module: str) -> bool:
-    return f"{_frame_module(frame)}.".startswith(f"{_author_package(module)}.")
+    """Whether a frame is in the author's package; for a part of Ludus, in its subpackage."""
+    top, _, rest = module.partition(".")
+    package = f"{top}.{rest.partition('.')[0]}" if top == "ludus" and rest else top
+    return f"{_frame_module(frame)}.".startswith(f"{package}.")
 
 
 def _frame_module(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
-
-
-def _author_package(module: str) -> str:
-    """The author's package; for an environment that ships with Ludus, its subpackage."""
-    top, _, rest = module.partition(".")
-    return f"{top}.{rest.partition('.')[0]}" if top == "ludus" and rest else top
-
-
-def _format_frame(code: CodeType, module: str, line: int) -> str:
-    location = f"{_display_path(code.co_filename, module)}:{line}"
-    return location if code.co_name == "<module>" else f"{location} in {code.co_name}"
 
 
 def _display_path(file: str, module: str) -> str:

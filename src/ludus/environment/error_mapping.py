@@ -41,7 +41,11 @@ def is_author_error(error: BaseException) -> bool:
     # Python runs signal handlers in the main thread, in the middle of any code.
     if threading.current_thread() is not threading.main_thread():
         return True
-    return not isinstance(error, KeyboardInterrupt) and not _is_from_signal_handler(error)
+    if isinstance(error, KeyboardInterrupt):
+        return False
+    *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
+    handlers = [signal.getsignal(number) for number in _HANDLED_SIGNALS]
+    return all(getattr(each, "__code__", None) is not innermost.f_code for each in handlers)
 
 
 def to_wire_error(error: BaseException, cls: type) -> WireError:
@@ -124,9 +128,3 @@ def log_faults_to_stderr() -> None:
 
 def describe_exception(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def _is_from_signal_handler(error: BaseException) -> bool:
-    *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
-    handlers = [signal.getsignal(number) for number in _HANDLED_SIGNALS]
-    return any(getattr(each, "__code__", None) is innermost.f_code for each in handlers)

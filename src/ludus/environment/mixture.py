@@ -69,23 +69,19 @@ def mix(weights: Mapping[str, float]) -> Mixture:
 def parse_mixture(text: str) -> Mixture:
     """Parse a spec or a URL, or several of them, with or without weights."""
     weights: dict[str, float] = {}
-    for part in text.split(","):
-        spec, weight = _parse_weight(part.strip())
+    for part in map(str.strip, text.split(",")):
+        spec, equals, number = part.rpartition("=")
+        if not equals or "?" in spec or ":" in number:
+            spec, number = part, "1"
+        try:
+            weight = float(number)
+        except ValueError:
+            raise ConfigError(
+                f"Invalid weight {number!r} for {spec!r}. Write it like wordle=0.7,catch=0.3."
+            ) from None
         if not spec:
             raise ConfigError(f"Invalid mixture {text!r}. Write it like wordle=0.7,catch=0.3.")
         if spec in weights:
             raise ConfigError(f"{text!r} names {spec!r} twice.")
         weights[spec] = weight
     return mix(weights)
-
-
-def _parse_weight(part: str) -> tuple[str, float]:
-    spec, equals, weight = part.rpartition("=")
-    if not equals or "?" in spec or ":" in weight:
-        return part, 1.0
-    try:
-        return spec, float(weight)
-    except ValueError:
-        raise ConfigError(
-            f"Invalid weight {weight!r} for {spec!r}. Write it like wordle=0.7,catch=0.3."
-        ) from None

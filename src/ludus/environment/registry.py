@@ -50,7 +50,7 @@ def find_environment(spec: str) -> EnvSpec:
     name, _, rest = spec.partition(":")
     registered = registered_environments()
     if name in registered:
-        return _build_variant(name, _load_entry_point(registered[name]), rest or None)
+        return _load_registered(registered[name], rest or None)
     if rest:
         return build_env_spec(_import_class(spec, name, rest))
     hint = did_you_mean(name, registered, "See `ludus envs`, or give file.py:Class or a URL.")
@@ -72,17 +72,14 @@ def _load_error(what: str, module: str, error: Exception) -> BadEnvironment:
     return BadEnvironment(f"{what} cannot be loaded: {log_fault(error, module)}")
 
 
-def _load_entry_point(point: EntryPoint) -> Any:
+def _load_registered(point: EntryPoint, variant: str | None) -> EnvSpec:
+    name = point.name
     try:
-        return point.load()
+        cls = point.load()
     except LudusError:
         raise
     except Exception as error:
-        what = f"{point.name!r} ({point.value})"
-        raise _load_error(what, point.module, error) from error
-
-
-def _build_variant(name: str, cls: Any, variant: str | None) -> EnvSpec:
+        raise _load_error(f"{name!r} ({point.value})", point.module, error) from error
     if variant is None:
         return build_env_spec(cls, name=name)
     known = list(cls.variants()) if hasattr(cls, "variants") else []

@@ -276,10 +276,7 @@ class EnvironmentRunner:
         )
 
     def _reset_arguments(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        return self.env_spec.parse_task(self._resolve_task(task))
-
-    def _resolve_task(self, task: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Replace `split` and `index` by the task that they select, unless reset takes them."""
+        """The arguments of reset. `split` and `index` select a task, unless reset takes them."""
         if {"split", "index"} <= task.keys() and "split" not in self.env_spec.task_arguments:
             rest = {key: value for key, value in task.items() if key not in ("split", "index")}
             try:
@@ -291,8 +288,8 @@ class EnvironmentRunner:
                 ) from None
             except BaseException as error:
                 raise to_wire_error(error, self.env_spec.cls) from error
-            return {**selected, **rest}
-        return task
+            task = {**selected, **rest}
+        return self.env_spec.parse_task(task)
 
     async def _run(self, call: Callable[[], Any]) -> Any:
         if self._runs_on_loop:
@@ -312,10 +309,18 @@ class EnvironmentRunner:
     async def _call_guarded(self, call: Callable[[], Any], what: str) -> Any:
         """Run a call within the step time-out, and map its exceptions to wire errors."""
         self._require_open()
+        deadline = asyncio.timeout(self.step_timeout)
         try:
-            return await self._call_with_timeout(call, what)
+            async with deadline:
+                return await self._run(call)
         except BaseException as error:
-            raise to_wire_error(error, self.env_spec.cls) from error
+            if not isinstance(error, TimeoutError) or not deadline.expired():
+                raise to_wire_error(error, self.env_spec.cls) from error
+            self._episode_active = False
+            raise StepTimeout(
+                f"The {what} took longer than {self.step_timeout:g} s; the session is closed. "
+                "Raise `step_timeout` if it needs longer."
+            ) from None
 
     def _call_sync(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """Call a method, and map its exceptions to wire errors."""
@@ -328,20 +333,6 @@ class EnvironmentRunner:
     def _require_open(self) -> None:
         if self._environment is None:
             raise WireError("The session is closed.", ErrorCode.SESSION_ERROR)
-
-    async def _call_with_timeout(self, call: Callable[[], Any], what: str) -> Any:
-        deadline = asyncio.timeout(self.step_timeout)
-        try:
-            async with deadline:
-                return await self._run(call)
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-            self._episode_active = False
-            raise StepTimeout(
-                f"The {what} took longer than {self.step_timeout:g} s; the session is closed. "
-                "Raise `step_timeout` if it needs longer."
-            ) from None
 
     def _check_reward(self, observation: Observation) -> Observation:
         reward = observation.reward

@@ -54,10 +54,17 @@ class SourceFile:
     def load(self) -> Any:
         """Load the class. Exceptions of the module itself are not wrapped."""
         if not self.path.is_file():
-            raise EnvironmentNotFound(
-                f"There is no file {self.path}. {self._similar_file_hint()}".strip()
-            )
-        module = self._import_module()
+            folder = self.path.parent
+            names = [file.name for file in folder.glob("*.py")] if folder.is_dir() else []
+            hint = did_you_mean(self.path.name, names)
+            raise EnvironmentNotFound(f"There is no file {self.path}. {hint}".strip())
+        name = self.import_name()
+        if name in sys.modules:
+            module = sys.modules[name]
+        elif "." in name:
+            module = importlib.import_module(name)
+        else:
+            module = _execute_module(name, self.path)
         if not self.attribute:
             raise EnvironmentNotFound(
                 f"{self.path} is a file: name the class in it. {self._classes_hint(module)}".strip()
@@ -80,17 +87,6 @@ class SourceFile:
         if _is_name_free(self.module, path):
             return self.module
         return f"{self.module}_{hashlib.blake2b(bytes(path), digest_size=4).hexdigest()}"
-
-    def _import_module(self) -> ModuleType:
-        name = self.import_name()
-        if name in sys.modules:
-            return sys.modules[name]
-        return importlib.import_module(name) if "." in name else _execute_module(name, self.path)
-
-    def _similar_file_hint(self) -> str:
-        folder = self.path.parent
-        names = [file.name for file in folder.glob("*.py")] if folder.is_dir() else []
-        return did_you_mean(self.path.name, names)
 
     def _classes_hint(self, module: ModuleType) -> str:
         specs = [
@@ -117,11 +113,11 @@ def _is_name_free(name: str, path: Path) -> bool:
         return origin is not None and Path(origin).resolve() == path.resolve()
     importlib.invalidate_caches()
     try:
-        found = importlib.util.find_spec(name)
+        spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
         # A parent package does not load; the import itself will raise the reason.
         return True
-    return found is None or Path(found.origin or "").resolve() == path.resolve()
+    return spec is None or Path(spec.origin or "").resolve() == path.resolve()
 
 
 def _execute_module(name: str, path: Path) -> ModuleType:

@@ -103,11 +103,8 @@ class EnvSpec:
         except ValidationError:
             # Coercion only on failure: most actions are valid, and a step should be fast.
             schema = self.action_schema if model is self.action else {}
-            return self._parse_coerced(model, coerce_arguments(data, schema))
-
-    def _parse_coerced(self, model: type[BaseModel], data: Mapping[str, Any]) -> Any:
         try:
-            return model.model_validate(data)
+            return model.model_validate(coerce_arguments(data, schema))
         except ValidationError as error:
             known = [name for name in model.model_fields if name != "metadata"]
             raise InvalidAction(

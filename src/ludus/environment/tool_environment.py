@@ -104,9 +104,16 @@ class ToolEnvironment(Environment[Action, Observation, State]):
         return self._apply_outcome(_fault_result(name, fault) if named else fault_as_text(fault))
 
     def _result_observation(self, name: str, value: Any, named: bool) -> Observation:
-        if named:
-            return self._apply_outcome(_to_tool_observation(name, value))
-        return self._apply_outcome(as_observation(value))
+        if not named:
+            return self._apply_outcome(as_observation(value))
+        if not isinstance(value, Observation):
+            observation = CallToolObservation(tool_name=name, result=_to_wire_result(value))
+            return self._apply_outcome(observation)
+        content = render_observation(value.model_dump(mode="json", exclude={"reward", "done"}))
+        observation = CallToolObservation(tool_name=name, result=_to_wire_result(content))
+        observation.reward, observation.done = value.reward, value.done
+        observation.metadata = value.metadata
+        return self._apply_outcome(observation)
 
     def _apply_outcome(self, observation: Observation) -> Observation:
         if (outcome := self._outcome) is not None:
@@ -130,16 +137,6 @@ def fault_as_text(fault: ToolFault) -> TextObservation:
     return TextObservation(
         text=f"Error: {fault.message}", metadata={"error": fault.model_dump(mode="json")}
     )
-
-
-def _to_tool_observation(name: str, value: Any) -> Observation:
-    if isinstance(value, Observation):
-        result = render_observation(value.model_dump(mode="json", exclude={"reward", "done"}))
-        observation = CallToolObservation(tool_name=name, result=_to_wire_result(result))
-        observation.reward, observation.done = value.reward, value.done
-        observation.metadata = value.metadata
-        return observation
-    return CallToolObservation(tool_name=name, result=_to_wire_result(value))
 
 
 def _to_wire_result(value: Any) -> Any:

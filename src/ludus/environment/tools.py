@@ -122,10 +122,16 @@ def _build_tool(cls: type, name: str, default: bool) -> Tool:
             "Write a docstring whose first line says what the tool does.",
         )
     descriptions = {param.arg_name: param.description or "" for param in documentation.params}
-    fields = {
-        parameter: _build_field(owner, parameter, detail, hint, descriptions)
-        for parameter, detail, hint in _parameters(method, owner)
-    }
+    fields: dict[str, Any] = {}
+    for parameter, hint in _parameters(method, owner):
+        description = descriptions.get(parameter.name)
+        if not description:
+            raise BadEnvironment(
+                f"{owner}: parameter {parameter.name!r} is not described in the docstring.",
+                f"Add a line `{parameter.name}: …` under `Args:`.",
+            )
+        default_value = ... if parameter.default is parameter.empty else parameter.default
+        fields[parameter.name] = (hint, Field(default=default_value, description=description))
     arguments = _arguments_model(name, owner, fields)
     purpose = "\n\n".join(
         part for part in (documentation.short_description, documentation.long_description) if part
@@ -147,7 +153,7 @@ def _arguments_model(name: str, owner: str, fields: dict[str, Any]) -> type[Base
         ) from None
 
 
-def _parameters(method: Any, owner: str) -> list[tuple[str, inspect.Parameter, Any]]:
+def _parameters(method: Any, owner: str) -> list[tuple[inspect.Parameter, Any]]:
     try:
         hints = get_type_hints(method, include_extras=True)
     except Exception as error:
@@ -164,17 +170,5 @@ def _parameters(method: Any, owner: str) -> list[tuple[str, inspect.Parameter, A
                 f"{owner}: parameter {name!r} has no type hint.",
                 f"Write one, such as `{name}: str`.",
             )
-        parameters.append((name, parameter, hints[name]))
+        parameters.append((parameter, hints[name]))
     return parameters
-
-
-def _build_field(
-    owner: str, name: str, parameter: inspect.Parameter, hint: Any, descriptions: Mapping[str, str]
-) -> Any:
-    if not descriptions.get(name):
-        raise BadEnvironment(
-            f"{owner}: parameter {name!r} is not described in the docstring.",
-            f"Add a line `{name}: …` under `Args:`.",
-        )
-    default = ... if parameter.default is parameter.empty else parameter.default
-    return (hint, Field(default=default, description=descriptions[name]))

@@ -86,7 +86,15 @@ def _format_message(message: Mapping[str, Any]) -> str:
 
 def _format_array(name: str, array: list[Any], sizes: tuple[int, ...]) -> str:
     """Format an array of numbers: two dimensions as rows, one as a list."""
-    if name == "info_state" and _is_catch(array):
+    is_catch = (
+        name == "info_state"
+        and sizes == (CATCH_SIZE,)
+        # One ball, and one paddle in the last row; both may be in the same cell.
+        and set(array) == {0, 1}
+        and sum(array) <= 2
+        and 1 in array[-CATCH_COLUMNS:]
+    )
+    if is_catch:
         array = [array[at : at + CATCH_COLUMNS] for at in range(0, CATCH_SIZE, CATCH_COLUMNS)]
         sizes = dimensions(array)
     if len(sizes) == 1:
@@ -103,20 +111,6 @@ def _is_regular(array: list[Any], sizes: tuple[int, ...]) -> bool:
     if len(sizes) == 1:
         return all(isinstance(item, int | float) for item in array)
     return all(isinstance(item, list) and _is_regular(item, sizes[1:]) for item in array)
-
-
-def _is_catch(values: list[Any]) -> bool:
-    """Whether a flat list is a board of catch: one ball, and one paddle in the last row.
-
-    Both may be in the same cell.
-    """
-    return (
-        len(values) == CATCH_SIZE
-        and not isinstance(values[0], list)
-        and set(values) == {0, 1}
-        and sum(values) <= 2
-        and 1 in values[-CATCH_COLUMNS:]
-    )
 
 
 def _format_number(value: Any) -> str:

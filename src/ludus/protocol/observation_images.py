@@ -67,7 +67,9 @@ def image_from_array(name: str, array: Any, shape: Any = None) -> Image | None:
     if len(sizes) != 3 or sizes[2] not in _COLOR_TYPES or min(sizes[:2]) < _MIN_SIDE:
         return None
     try:
-        pixels = bytes(_flatten(array))
+        while array and isinstance(array[0], list):
+            array = list(chain.from_iterable(array))
+        pixels = bytes(array)
     except (TypeError, ValueError):
         return None  # Not integers from 0 to 255.
     height, width, channels = sizes
@@ -86,21 +88,14 @@ def dimensions(array: Any) -> tuple[int, ...]:
     return tuple(sizes) if is_number else ()
 
 
-def _flatten(array: list[Any]) -> list[Any]:
-    """Flatten nested lists in row-major order."""
-    while array and isinstance(array[0], list):
-        array = list(chain.from_iterable(array))
-    return array
-
-
 def _encode_png(pixels: bytes, width: int, height: int, channels: int) -> bytes:
     """Encode pixels as PNG without filters, because Pillow is not a dependency."""
     stride = width * channels
     rows = b"".join(b"\0" + pixels[at : at + stride] for at in range(0, height * stride, stride))
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOR_TYPES[channels], 0, 0, 0)
     parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_png_chunk(kind, data) for kind, data in parts)
-
-
-def _png_chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    chunks = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)

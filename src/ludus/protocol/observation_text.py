@@ -9,7 +9,7 @@ infrastructure (metadata, info) and fields that may hold the answer are not show
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,7 +62,11 @@ class ObservationView:
         lines = self.lines
         if len(self.images) > 1:
             lines = [*lines, "images: " + ", ".join(name for name, _ in self.images)]
-        text = _join_lines(lines)
+        text = ""
+        for previous, line in zip(("", *lines), lines, strict=False):
+            # An empty line separates a text of several lines from its neighbours.
+            separator = "\n\n" if "\n" in previous or "\n" in line else "\n"
+            text += f"{separator}{line}" if text else line
         images = [image for _, image in self.images]
         if not self.blocks and not images:
             return text
@@ -87,7 +91,8 @@ def build_view(observation: Mapping[str, Any], *, shown_before: str = "") -> Obs
         return ObservationView(lines=[f"Error: {fault['message']}"], shown=["error"])
     if "tool_name" in observation and "result" in observation:
         result = render_tool_result(observation["result"])
-        view = ObservationView(shown=["result"], hidden=_internal_fields(observation))
+        internal = [name for name, value in observation.items() if value and _is_internal(name)]
+        view = ObservationView(shown=["result"], hidden=dict.fromkeys(internal, INTERNAL_REASON))
         if isinstance(result, str):
             view.lines.append(result)
         else:
@@ -117,9 +122,13 @@ class _ViewBuilder:
         self._texts = [shown_before, *texts, "\n".join(texts)]
 
     def build(self) -> ObservationView:
+        """Show the leading fields, then the main text, then the others."""
         if self._view.blocks:
             self._view.shown.append("content")
-        for name in self._field_order():
+        first = [name for name in LEADING_FIELDS if name in self._observation]
+        if self._main is not None:
+            first.append(self._main)
+        for name in (*first, *(name for name in self._observation if name not in first)):
             if self._observation[name] in _EMPTY or name in self._view.shown:
                 continue
             if reason := _reason_to_hide(name, self._observation, self._main):
@@ -127,13 +136,6 @@ class _ViewBuilder:
             else:
                 self._show_field(name)
         return self._view
-
-    def _field_order(self) -> list[str]:
-        """The fields in the order in which they are shown: leading fields, main text, others."""
-        first = [name for name in LEADING_FIELDS if name in self._observation]
-        if self._main is not None:
-            first.append(self._main)
-        return first + [name for name in self._observation if name not in first]
 
     def _show_field(self, name: str) -> None:
         value = self._observation[name]
@@ -179,7 +181,15 @@ def conversation_text(observation: Mapping[str, Any]) -> str:
 def render_tool_result(result: Any) -> Content:
     """Render the result of a tool: text and MCP's content blocks as they are, the rest as JSON."""
     if isinstance(result, Mapping) and isinstance(result.get("content"), list):
-        blocks = [block for item in result["content"] for block in _mcp_block(item)]
+        blocks: list[Text | Image] = []
+        for item in result["content"]:
+            if not isinstance(item, Mapping):
+                continue
+            block = item
+            if item.get("type") == "resource" and isinstance(item.get("resource"), Mapping):
+                block = {"type": "text", "text": item["resource"].get("text")}
+            # Blocks of other types, such as audio, are left out.
+            blocks += _valid_blocks([{key: block[key] for key in _BLOCK_KEYS if key in block}])
         if all(isinstance(block, Text) for block in blocks):
             return "\n".join(block.text for block in blocks if isinstance(block, Text))
         return blocks
@@ -188,15 +198,6 @@ def render_tool_result(result: Any) -> Content:
     if not images:
         return text
     return [*([Text(text=text)] if text else []), *(image for _, image in images)]
-
-
-def _mcp_block(item: Any) -> list[Text | Image]:
-    """The text or image of an MCP content block; empty for other types, such as audio."""
-    if not isinstance(item, Mapping):
-        return []
-    if item.get("type") == "resource" and isinstance(item.get("resource"), Mapping):
-        item = {"type": "text", "text": item["resource"].get("text")}
-    return _valid_blocks([{key: item[key] for key in _BLOCK_KEYS if key in item}])
 
 
 def _valid_blocks(content: Any) -> list[Text | Image]:
@@ -219,10 +220,9 @@ def _reason_to_hide(name: str, observation: Mapping[str, Any], main: str | None)
         return REPEATED_REASON
     if name.endswith("_shape") and name.removesuffix("_shape") in observation:
         return "describes an array"
-    return _reason_in_textarena(name, observation) if observation.get("messages") else ""
-
-
-def _reason_in_textarena(name: str, observation: Mapping[str, Any]) -> str:
+    if not observation.get("messages"):
+        return ""
+    # TextArena.
     value = observation[name]
     if name == "prompt" and isinstance(value, str) and _GAME_ID.fullmatch(value.strip()):
         return "only names the game"
@@ -232,20 +232,5 @@ def _reason_in_textarena(name: str, observation: Mapping[str, Any]) -> str:
     return ""
 
 
-def _internal_fields(observation: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        name: INTERNAL_REASON for name, value in observation.items() if value and _is_internal(name)
-    }
-
-
 def _is_internal(name: str) -> bool:
     return name.endswith("metadata") or name in INTERNAL_FIELDS
-
-
-def _join_lines(lines: Sequence[str]) -> str:
-    """Join texts by newlines, with an empty line around texts of several lines."""
-    text = ""
-    for previous, line in zip(("", *lines), lines, strict=False):
-        separator = "\n\n" if "\n" in previous or "\n" in line else "\n"
-        text += f"{separator}{line}" if text else line
-    return text

@@ -63,16 +63,14 @@ class AccessPolicy:
         refusal = None if _is_from_worker(scope) else self._check_host_and_origin(scope, headers)
         if refusal is not None:
             return refusal
-        if scope["path"] != "/health" and not self._has_token(headers):
+        authorization = headers.get(b"authorization", b"")
+        has_token = self._token is None or secrets.compare_digest(authorization, self._token)
+        if scope["path"] != "/health" and not has_token:
             return Refusal(
                 HTTPStatus.UNAUTHORIZED,
                 "This server requires a token: send 'Authorization: Bearer TOKEN'.",
             )
         return None if scope["type"] == "websocket" else _check_content_type(scope, headers)
-
-    def _has_token(self, headers: Mapping[bytes, bytes]) -> bool:
-        authorization = headers.get(b"authorization", b"")
-        return self._token is None or secrets.compare_digest(authorization, self._token)
 
     def _check_host_and_origin(
         self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]
@@ -94,7 +92,10 @@ class AccessPolicy:
                 f"This server does not accept the origin {origin[:100]!r}. "
                 "To accept it, start the server with `allow_origins`.",
             )
-        if not origin and _is_cross_site(headers):
+        # A page of another site sends no Origin with the GET of an image or a script. Links to this
+        # server are allowed.
+        cross_site = headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site")
+        if not origin and cross_site and headers.get(b"sec-fetch-dest") != b"document":
             return Refusal(HTTPStatus.FORBIDDEN, "This server accepts no cross-site requests.")
         return None
 
@@ -136,16 +137,6 @@ def client_address(scope: Mapping[str, Any]) -> str:
     return scope["client"][0] if scope.get("client") else ""
 
 
-def _is_cross_site(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a browser sends the request for a page of another site.
-
-    Such a GET (of an image or a script) has no Origin. Links to this server are allowed.
-    """
-    if headers.get(b"sec-fetch-site") not in (b"cross-site", b"same-site"):
-        return False
-    return headers.get(b"sec-fetch-dest") != b"document"
-
-
 def _check_content_type(scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Refusal | None:
     """Refuse bodies that are not JSON: a page may post forms and plain text without a preflight."""
     kind = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
@@ -168,12 +159,15 @@ class AccessMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
-        elif (refusal := self._access.check(scope)) is not None:
-            await _refuse(refusal, scope, receive, send)
-        elif scope["type"] == "websocket":
-            await self._app(scope, receive, send)
+        elif (refusal := self._access.check(scope)) is None:
+            is_http = scope["type"] == "http"
+            await self._app(scope, self._limit_body(receive) if is_http else receive, send)
+        elif scope["type"] == "http":
+            await refusal.to_response()(scope, receive, send)
         else:
-            await self._app(scope, self._limit_body(receive), send)
+            # Upgrades get here only on other ASGI servers; see `ws_fast_path`.
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
 
     def _limit_body(self, receive: Receive) -> Receive:
         received = 0
@@ -187,12 +181,3 @@ class AccessMiddleware:
             return message
 
         return receive_limited
-
-
-async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send a refusal. Upgrades get here only on other ASGI servers; see `ws_fast_path`."""
-    if scope["type"] == "websocket":
-        await receive()
-        await send({"type": "websocket.close", "code": 1008})
-    else:
-        await refusal.to_response()(scope, receive, send)

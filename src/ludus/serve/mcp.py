@@ -49,7 +49,6 @@ class McpEndpoint:
         self._sessions = sessions
         self._methods: dict[str, Method] = {
             "initialize": self._initialize,
-            "ping": self._ping,
             "tools/list": self._list_tools,
             "tools/call": self._call_tool,
             "openenv/session/create": self._create,
@@ -66,13 +65,20 @@ class McpEndpoint:
             id = request.id
             if request.method.startswith("notifications/"):
                 return None
+            if request.method == "ping":
+                return success_response({}, id)
             if request.method not in self._methods:
                 raise RpcError(RpcCode.METHOD_NOT_FOUND, f"Method not found: {request.method[:80]}")
             return success_response(await self._methods[request.method](request, caller), id)
         except RpcError as error:
             return error_response(error, id)
+        except (CapacityReached, FactoryFailed) as error:
+            rpc_error = RpcError(RpcCode.SERVER_ERROR, str(error), data=error.details)
+            return error_response(rpc_error, id)
+        except SessionLost as error:
+            return error_response(RpcError(RpcCode.INVALID_PARAMS, str(error)), id)
         except SessionError as error:
-            return error_response(_to_rpc_error(error), id)
+            return error_response(RpcError(RpcCode.INTERNAL_ERROR, str(error)), id)
 
     async def handle_in_session(
         self, session: ServedSession, body: Mapping[str, Any]
@@ -81,11 +87,14 @@ class McpEndpoint:
         return await self.handle(body, RpcCaller(session.client, session))
 
     async def _initialize(self, request: RpcRequest, caller: RpcCaller) -> Any:
+        """Start an episode, with the task arguments under `_meta.task`."""
         version, session = request.params.get("protocolVersion"), caller.session
         if session is None:
             raise RpcError(RpcCode.INVALID_REQUEST, "initialize needs a connection of its own.")
         session.speaks_mcp = True
-        observation = await session.reset(_task_from_meta(request.params))
+        meta = request.params.get("_meta")
+        task = meta.get("task") if isinstance(meta, Mapping) else None
+        observation = await session.reset(dict(task) if isinstance(task, Mapping) else {})
         text = content_text(render_observation(result_payload(observation)["observation"]))
         env_spec = self._sessions.env_spec
         return {
@@ -94,9 +103,6 @@ class McpEndpoint:
             "serverInfo": {"name": env_spec.id, "version": __version__},
             "instructions": f"{env_spec.description}\n\n{text}",
         }
-
-    async def _ping(self, request: RpcRequest, caller: RpcCaller) -> Any:
-        return {}
 
     async def _list_tools(self, request: RpcRequest, caller: RpcCaller) -> Any:
         requested = self._requested_session(request, caller)
@@ -188,21 +194,6 @@ def _tool_result(payload: Mapping[str, Any], *, errors_as_results: bool) -> dict
     }
 
 
-def _task_from_meta(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The task arguments under `_meta.task` in the parameters of `initialize`."""
-    meta = params.get("_meta")
-    task = meta.get("task") if isinstance(meta, Mapping) else None
-    return dict(task) if isinstance(task, Mapping) else {}
-
-
 def _session_id(request: RpcRequest) -> str:
     id = request.params.get("session_id")
     return id if isinstance(id, str) else ""
-
-
-def _to_rpc_error(error: SessionError) -> RpcError:
-    if isinstance(error, CapacityReached | FactoryFailed):
-        return RpcError(RpcCode.SERVER_ERROR, str(error), data=error.details)
-    if isinstance(error, SessionLost):
-        return RpcError(RpcCode.INVALID_PARAMS, str(error))
-    return RpcError(RpcCode.INTERNAL_ERROR, str(error))

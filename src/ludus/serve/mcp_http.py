@@ -14,7 +14,7 @@ from ludus.protocol.jsonrpc import RpcCode, RpcError, error_response
 from ludus.serve.access import client_address
 from ludus.serve.connection import AsgiConnection, Disconnected, Message, Receive, Send
 from ludus.serve.mcp import McpEndpoint, RpcCaller
-from ludus.serve.sessions import ServedSession, SessionRegistry
+from ludus.serve.sessions import SessionRegistry
 from ludus.serve.worker_proxy import WorkerProxy
 
 SESSION_HEADER = "mcp-session-id"
@@ -34,16 +34,23 @@ class McpHttp:
         """JSON-RPC 2.0: MCP, and OpenEnv's session methods."""
         body = await request.body()
         message = _parse_object(body)
-        session_id = request.headers.get(SESSION_HEADER) or _session_param(message)
-        if (owner := self._proxy.find_owner(session_id)) is not None:
+        params = message.get("params")
+        session_param = params.get("session_id") if isinstance(params, dict) else None
+        session_id = request.headers.get(SESSION_HEADER)
+        owner_id = session_id or (session_param if isinstance(session_param, str) else None)
+        if (owner := self._proxy.find_owner(owner_id)) is not None:
             return await self._proxy.forward_http(owner, request, body)
+        client = client_address(request.scope)
         try:
-            session = await self._find_session(request, message)
+            if message.get("method") != "initialize":
+                session = self._sessions.get(session_id) if session_id else None
+            else:
+                session = await self._sessions.create(persistent=True, client=client)
         except SessionError as error:
             lost = isinstance(error, SessionLost)
             rpc_error = RpcError(RpcCode.SERVER_ERROR, str(error))
             return JSONResponse(error_response(rpc_error, message.get("id")), 404 if lost else 200)
-        answer = await self._rpc.handle(body, RpcCaller(client_address(request.scope), session))
+        answer = await self._rpc.handle(body, RpcCaller(client, session))
         if answer is None:
             return Response(status_code=202)
         headers = {SESSION_HEADER: session.id} if session is not None else None
@@ -64,16 +71,6 @@ class McpHttp:
         except SessionLost as error:
             return JSONResponse({"detail": str(error)}, 404)
         return Response(status_code=204)
-
-    async def _find_session(
-        self, request: Request, message: dict[str, Any]
-    ) -> ServedSession | None:
-        if message.get("method") == "initialize":
-            return await self._sessions.create(
-                persistent=True, client=client_address(request.scope)
-            )
-        id = request.headers.get(SESSION_HEADER)
-        return self._sessions.get(id) if id else None
 
 
 class McpWebSocket:
@@ -115,9 +112,3 @@ def _parse_object(body: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return message if isinstance(message, dict) else {}
-
-
-def _session_param(message: dict[str, Any]) -> str | None:
-    params = message.get("params")
-    id = params.get("session_id") if isinstance(params, dict) else None
-    return id if isinstance(id, str) else None

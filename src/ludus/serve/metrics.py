@@ -95,14 +95,11 @@ class Metrics(Collector):
         for code, number in _ERRORS.items():
             errors.add_metric([code], self.total(number))
         yield errors
-        yield self._histogram()
-
-    def _histogram(self) -> Metric:
         so_far, buckets = 0.0, []
         for index, edge in enumerate((*_STEP_BUCKETS_S, float("inf"))):
             so_far += self.total(_BUCKETS + index)
             buckets.append(("+Inf" if edge == float("inf") else str(edge), so_far))
-        return HistogramMetricFamily(
+        yield HistogramMetricFamily(
             "ludus_step_seconds", "Time of a step.", buckets, self.total(_SUM)
         )
 

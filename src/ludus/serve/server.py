@@ -221,11 +221,19 @@ class _Supervisor:
         self._stopping = False
 
     def run(self, on_ready: Callable[[], None]) -> None:
+        def request_stop(number: int, frame: FrameType | None) -> None:
+            self._stopping = True
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._request_stop)
+            signal.signal(number, request_stop)
         workers = [self._start(index) for index in range(self._workers)]
         try:
-            self._wait_until_ready(workers)
+            starting = len(workers)
+            while starting and not self._stopping:
+                if self._ready.acquire(timeout=0.1):
+                    starting -= 1
+                elif any(not process.is_alive() for process in workers):
+                    raise ServeError("A worker could not be started; see above.")
             on_ready()
             while not self._stopping:
                 time.sleep(0.2)
@@ -239,23 +247,12 @@ class _Supervisor:
             self._stop_workers(workers)
             self._folder.cleanup()
 
-    def _wait_until_ready(self, workers: list[SpawnProcess]) -> None:
-        waiting = len(workers)
-        while waiting and not self._stopping:
-            if self._ready.acquire(timeout=0.1):
-                waiting -= 1
-            elif any(not process.is_alive() for process in workers):
-                raise ServeError("A worker could not be started; see above.")
-
     def _start(self, index: int) -> SpawnProcess:
         process = self._context.Process(
             target=_run_worker, args=(index, *self._arguments), daemon=True
         )
         process.start()
         return process
-
-    def _request_stop(self, number: int, frame: FrameType | None) -> None:
-        self._stopping = True
 
     def _stop_workers(self, workers: list[SpawnProcess]) -> None:
         for process in workers:

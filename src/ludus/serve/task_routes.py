@@ -42,8 +42,16 @@ def add_task_routes(app: FastAPI, sessions: SessionRegistry) -> None:
 
     @app.get("/{environment}/splits")
     async def splits(environment: str) -> list[dict[str, Any]]:
-        names = await _call_environment(env_spec, environment, "list_splits")
-        return [_split_info(split) for split in names]
+        infos: list[dict[str, Any]] = []
+        for split in await _call_environment(env_spec, environment, "list_splits"):
+            if hasattr(split, "model_dump"):
+                infos.append(dict(split.model_dump(mode="json")))
+            elif isinstance(split, dict):
+                infos.append(split)
+            else:
+                kind = split if split in _SPLIT_TYPES else "validation"
+                infos.append({"name": str(split), "type": kind})
+        return infos
 
     @app.post("/{environment}/tasks")
     async def tasks(environment: str, body: SplitRequest) -> dict[str, Any]:
@@ -58,8 +66,8 @@ def add_task_routes(app: FastAPI, sessions: SessionRegistry) -> None:
 
     @app.post("/{environment}/task")
     async def task(environment: str, body: TaskRequest) -> dict[str, Any]:
-        found = await _call_environment(env_spec, environment, "get_task", body.split, body.index)
-        return {"task": to_jsonable_python(found)}
+        record = await _call_environment(env_spec, environment, "get_task", body.split, body.index)
+        return {"task": to_jsonable_python(record)}
 
     @app.post("/{environment}/task_range")
     async def task_range(environment: str, body: TaskRangeRequest) -> dict[str, Any]:
@@ -72,8 +80,8 @@ async def _task_range(
     env_spec: EnvSpec, environment: str, split: str, start: int | None, stop: int | None
 ) -> list[Any]:
     if hasattr(env_spec.cls, "get_task_range"):
-        found = await _call_environment(env_spec, environment, "get_task_range", split, start, stop)
-        return list(to_jsonable_python(found))
+        tasks = await _call_environment(env_spec, environment, "get_task_range", split, start, stop)
+        return list(to_jsonable_python(tasks))
     count = await _call_environment(env_spec, environment, "num_tasks", split)
     host = await _start_runner(env_spec, environment)
     try:
@@ -88,8 +96,8 @@ async def _call_environment(
 ) -> Any:
     host = await _start_runner(env_spec, environment)
     try:
-        found = await host.call_method(method, *arguments)
-        return await found if inspect.isawaitable(found) else found
+        value = await host.call_method(method, *arguments)
+        return await value if inspect.isawaitable(value) else value
     except NotImplementedError as error:
         raise HTTPException(501, str(error)) from None
     except (IndexError, KeyError) as error:
@@ -104,12 +112,3 @@ async def _start_runner(env_spec: EnvSpec, environment: str) -> EnvironmentRunne
     host = EnvironmentRunner(env_spec)
     await host.start()
     return host
-
-
-def _split_info(split: Any) -> dict[str, Any]:
-    if hasattr(split, "model_dump"):
-        return dict(split.model_dump(mode="json"))
-    if isinstance(split, dict):
-        return split
-    kind = split if split in _SPLIT_TYPES else "validation"
-    return {"name": str(split), "type": kind}

@@ -49,7 +49,14 @@ class WorkerProxy:
     async def forward_http(self, socket_path: Path, request: Request, body: bytes) -> Response:
         client = self._clients.get(socket_path)
         if client is None:
-            client = self._clients[socket_path] = _build_client(socket_path)
+            client = self._clients[socket_path] = ClientSession(
+                # Shorter than the other worker's keep-alive: a POST on a connection that it has
+                # just closed could not be sent again.
+                connector=UnixConnector(path=str(socket_path), limit=0, keepalive_timeout=2.0),
+                timeout=ClientTimeout(total=None, sock_connect=None),
+                cookie_jar=DummyCookieJar(),
+                auto_decompress=False,
+            )
         headers = {k: v for k, v in request.headers.items() if k not in _HOP_BY_HOP}
         headers[CLIENT_HEADER] = client_address(request.scope)
         url = f"http://worker{request.url.path}"
@@ -57,8 +64,8 @@ class WorkerProxy:
         async with client.request(
             request.method, url, data=io.BytesIO(body), headers=headers, allow_redirects=False
         ) as reply:
-            kept = {k: v for k, v in reply.headers.items() if k.lower() not in _HOP_BY_HOP}
-            return Response(await reply.read(), reply.status, headers=kept)
+            headers = {k: v for k, v in reply.headers.items() if k.lower() not in _HOP_BY_HOP}
+            return Response(await reply.read(), reply.status, headers=headers)
 
     def websocket_app(self, local: WsEndpoint) -> _WebSocketProxy:
         return _WebSocketProxy(self, local)
@@ -66,17 +73,6 @@ class WorkerProxy:
     async def close(self) -> None:
         for client in self._clients.values():
             await client.close()
-
-
-def _build_client(socket_path: Path) -> ClientSession:
-    return ClientSession(
-        # Shorter than the other worker's keep-alive: a POST on a connection that it has just
-        # closed could not be sent again.
-        connector=UnixConnector(path=str(socket_path), limit=0, keepalive_timeout=2.0),
-        timeout=ClientTimeout(total=None, sock_connect=None),
-        cookie_jar=DummyCookieJar(),
-        auto_decompress=False,
-    )
 
 
 class _WebSocketProxy:

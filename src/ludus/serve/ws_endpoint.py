@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 
 from ludus.errors import SessionError, SessionLost, WireError
 from ludus.protocol.frames import REQUESTS_HEADER, SESSION_HEADER, encode_error
@@ -48,7 +49,12 @@ class WsEndpoint:
         except Disconnected:
             return
         except SessionError as error:
-            await self._reject(connection, error)
+            if not isinstance(error, WireError):
+                error = WireError(str(error), ErrorCode.SESSION_ERROR)
+            self._sessions.metrics.count_error(error.code)
+            with suppress(Disconnected):
+                await connection.send(encode_error(error))
+                await connection.close()
             return
         try:
             await self._serve_messages(connection, session)
@@ -96,7 +102,11 @@ class WsEndpoint:
     async def _serve_messages(self, connection: Connection, session: ServedSession) -> None:
         """Reply to messages until the client closes the session; raises `Disconnected`."""
         if connection.replies_received is not None:
-            await self._send_missed_reply(connection, session)
+            # The reply may have been lost with the client's previous connection.
+            if session.running is not None and not session.running.done():
+                await asyncio.wait([session.running])
+            if session.replies > connection.replies_received:
+                await connection.send(session.last_reply)
         instant = session.runner.instant
         if instant:
             connection.direct_handler = session.handle_sync
@@ -111,14 +121,6 @@ class WsEndpoint:
                 await connection.send(reply)
             connection.mark_answered()
 
-    async def _send_missed_reply(self, connection: Connection, session: ServedSession) -> None:
-        """Send a reply that was lost with the client's previous connection, if there is one."""
-        assert connection.replies_received is not None
-        if session.running is not None and not session.running.done():
-            await asyncio.wait([session.running])
-        if session.replies > connection.replies_received:
-            await connection.send(session.last_reply)
-
     async def _handle_disconnect(
         self, connection: Connection, session: ServedSession, *, clean: bool
     ) -> None:
@@ -132,13 +134,3 @@ class WsEndpoint:
             await self._sessions.destroy(session)
         else:
             session.disconnected_at = session.last_used_at = time.monotonic()
-
-    async def _reject(self, connection: Connection, error: SessionError) -> None:
-        if not isinstance(error, WireError):
-            error = WireError(str(error), ErrorCode.SESSION_ERROR)
-        self._sessions.metrics.count_error(error.code)
-        try:
-            await connection.send(encode_error(error))
-        except Disconnected:
-            return
-        await connection.close()

@@ -109,7 +109,7 @@ class UpgradingProtocol(WriteTimeoutMixin, HttpToolsProtocol):
         connection = FastConnection(scope, upgrade_config.endpoint, self.connections)
         protocol = _build_protocol(connection, upgrade_config.config)
         protocol.connection_made(self.transport)
-        _feed(protocol, _request_bytes(self.url, headers))
+        _feed_request(protocol, self.url, headers)
         self.transport.set_protocol(protocol)
 
 
@@ -158,7 +158,16 @@ class FastConnection(WSListener, Connection):
         if kind == _TEXT and frame.fin:
             self._on_message(frame.get_payload_as_bytes())
         elif kind in (WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.CONTINUATION):
-            self._on_fragment(frame)
+            # A part of a fragmented message, or binary data.
+            part = frame.get_payload_as_bytes()
+            self._parts.append(part)
+            self._parts_size += len(part)
+            if self._parts_size > self._max_size:
+                transport.send_close(WSCloseCode.MESSAGE_TOO_BIG)
+                transport.disconnect()
+            elif frame.fin:
+                parts, self._parts, self._parts_size = self._parts, [], 0
+                self._on_message(b"".join(parts))
         elif kind == WSMsgType.CLOSE:
             code = frame.get_close_code()
             self._clean = code in (WSCloseCode.OK, WSCloseCode.GOING_AWAY)
@@ -254,18 +263,6 @@ class FastConnection(WSListener, Connection):
             self._queue_full = True
             self._pause_or_resume_reading()
 
-    def _on_fragment(self, frame: WSFrame) -> None:
-        """Collect the frames of a fragmented message."""
-        part = frame.get_payload_as_bytes()
-        self._parts.append(part)
-        self._parts_size += len(part)
-        if self._parts_size > self._max_size:
-            self._transport.send_close(WSCloseCode.MESSAGE_TOO_BIG)
-            self._transport.disconnect()
-        elif frame.fin:
-            parts, self._parts, self._parts_size = self._parts, [], 0
-            self._on_message(b"".join(parts))
-
 
 def _build_protocol(connection: FastConnection, config: ServeConfig) -> Any:
     return WSProtocol(
@@ -287,14 +284,11 @@ def _build_protocol(connection: FastConnection, config: ServeConfig) -> Any:
     )
 
 
-def _request_bytes(url: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
-    """The HTTP request as bytes, which picows parses again."""
+def _feed_request(protocol: Any, url: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    """Feed the HTTP request to picows, which parses it again."""
     lines = [b"GET " + url + b" HTTP/1.1"]
     lines += [name + b": " + value for name, value in headers]
-    return b"\r\n".join(lines) + b"\r\n\r\n"
-
-
-def _feed(protocol: Any, data: bytes) -> None:
+    data = b"\r\n".join(lines) + b"\r\n\r\n"
     while data:
         buffer = protocol.get_buffer(len(data))
         count = min(len(buffer), len(data))

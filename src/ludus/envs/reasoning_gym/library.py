@@ -97,7 +97,14 @@ class Dataset:
 
     def _parse_question(self, reply: Reply) -> Question:
         if "refused" in reply:
-            raise ValueError(self._config_error(reply["refused"], reply["fields"]))
+            fields: list[str] = reply["fields"]
+            known = f"Its fields: {', '.join(fields) or 'none'}."
+            for field in self.config:
+                if field not in fields:
+                    hint = did_you_mean(field, fields, known)
+                    raise ValueError(f"The config of {self.name} has no field {field!r}. {hint}")
+            reason = reply["refused"].rstrip(".")
+            raise ValueError(f"{self.name} does not take this dataset_config: {reason}. {known}")
         value = reply["value"]
         return Question(value["question"], value["answer"], value["metadata"], value["entry"])
 
@@ -113,14 +120,6 @@ class Dataset:
 
     def _identity(self) -> dict[str, Any]:
         return {"name": self.name, "config": self.config, "seed": self.seed, "size": self.size}
-
-    def _config_error(self, why: str, fields: list[str]) -> str:
-        known = f"Its fields: {', '.join(fields) or 'none'}."
-        for field in self.config:
-            if field not in fields:
-                hint = did_you_mean(field, fields, known)
-                return f"The config of {self.name} has no field {field!r}. {hint}"
-        return f"{self.name} does not take this dataset_config: {why.rstrip('.')}. {known}"
 
 
 def _parse_score(reply: Reply) -> AnswerScore:

@@ -38,20 +38,16 @@ def limit_time(seconds: float) -> None:
 
 def limit_memory(extra: int) -> None:
     """Let allocations beyond `extra` bytes raise MemoryError. Linux only."""
-    used = _memory_in_use()
-    if used is None:
+    usage_file = _usage_file()
+    if usage_file is None:
         return
+    # The sixth number is the pages of data memory, as RLIMIT_DATA counts them.
+    used = int(os.pread(usage_file, 256, 0).split()[5]) * _PAGE_BYTES
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     soft = used + extra
     if hard != resource.RLIM_INFINITY:
         soft = min(soft, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-def _memory_in_use() -> int | None:
-    """Bytes of data memory, as RLIMIT_DATA counts them; None on other systems."""
-    file = _usage_file()
-    return None if file is None else int(os.pread(file, 256, 0).split()[5]) * _PAGE_BYTES
 
 
 @cache

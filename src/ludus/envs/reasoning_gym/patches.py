@@ -72,7 +72,10 @@ def fix_entry(entry: dict[str, Any]) -> None:
         entry["answer"] = f"{_integrate(metadata['integrand'], metadata['variable'])} + C"
     if source == "propositional_logic" and len(metadata["example_answer"]) == 1:
         # It found no conclusion and answers with a variable, which never scores 1.0.
-        metadata["example_answer"] = _join_premises(metadata["premises"])
+        conjunction, *others = metadata["premises"]
+        for premise in others or [conjunction]:
+            conjunction = f"({conjunction} ∧ {premise})"
+        metadata["example_answer"] = conjunction
 
 
 def is_unscorable(entry: dict[str, Any], dataset: Any) -> bool:
@@ -96,10 +99,3 @@ def _integrate(integrand: str, variable: str) -> Any:
 
     x = sympy.Symbol(variable)
     return sympy.integrate(sympy.parse_expr(integrand, local_dict={variable: x}), x)
-
-
-def _join_premises(premises: list[str]) -> str:
-    together = premises[0]
-    for premise in premises[1:] or premises:
-        together = f"({together} ∧ {premise})"
-    return together

@@ -19,7 +19,6 @@ from ludus.envs.reasoning_gym.workers import (
     MAX_WORKERS,
     SPAWN_DELAY_S,
     Reply,
-    WorkerLost,
     WorkerPool,
     WorkerProcess,
     WorkerTimeout,
@@ -159,21 +158,16 @@ class AsyncWorkerPool:
         self._pipes.remove(pipe)
         error = pipe.process.exit_error()
         self.processes.drop(pipe.process)
-        if pipe.in_flight:
-            self._retry_or_fail(pipe.in_flight.popleft(), error)
+        if pipe.in_flight and not (request := pipe.in_flight.popleft()).reply.done():
+            if request.retried or isinstance(error, WorkerTimeout):
+                request.reply.set_exception(error)
+            else:
+                # Something else ended the worker, and may have ended the idle ones too.
+                request.retried = True
+                self._send(self._add_worker(new_worker=True), request)
         self._waiting.extendleft(reversed(pipe.in_flight))
         if self._waiting:
             self._dispatch()
-
-    def _retry_or_fail(self, request: QueuedRequest, error: WorkerLost) -> None:
-        if request.reply.done():
-            return
-        if request.retried or isinstance(error, WorkerTimeout):
-            request.reply.set_exception(error)
-        else:
-            # Something else ended the worker, and may have ended the idle ones too.
-            request.retried = True
-            self._send(self._add_worker(new_worker=True), request)
 
     def _schedule_check(self) -> None:
         if not self._check_scheduled:

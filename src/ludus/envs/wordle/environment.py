@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
 
 from ludus.data.tool_schema import ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
@@ -56,7 +55,15 @@ class Wordle(ToolEnvironment):
     ) -> str:
         if max_turns < 1:
             raise ValueError(f"max_turns must be positive, got {max_turns}.")
-        self.candidates = _common_words(length) if words is None else _check_words(words)
+        if words is not None:
+            self.candidates = _check_words(words)
+        elif length in LENGTHS:
+            self.candidates = answers(length)
+        else:
+            raise ValueError(
+                f"length must be between {LENGTHS[0]} and {LENGTHS[-1]}, got {length}; "
+                "give `words` for other lengths."
+            )
         self.secret = random.Random(seed).choice(self.candidates)
         self.length = len(self.secret)
         self.turns_left = max_turns
@@ -105,25 +112,15 @@ class Wordle(ToolEnvironment):
     def _reply(self, text: str) -> str:
         if self.turns_left > 0:
             return f"{text}\nGuesses left: {self.turns_left}"
-        reward, greens, yellows = _best_credit(self.marked.values(), self.length)
+        # The partial credit of the best guess, and its fractions of green and yellow letters.
+        fractions = [
+            (marks.count(GREEN) / self.length, marks.count(YELLOW) / self.length)
+            for marks in self.marked.values()
+        ]
+        credits = [(0.4 * greens + 0.1 * yellows, greens, yellows) for greens, yellows in fractions]
+        reward, greens, yellows = max(credits, default=(0.0, 0.0, 0.0))
         over = f"{text}\nNo guesses are left. The word was {self.secret.upper()}."
         return self.finish(reward, over, solved=0.0, greens=greens, yellows=yellows)
-
-
-def _best_credit(marks: Iterable[str], length: int) -> tuple[float, float, float]:
-    """The partial credit of the best guess, and its fractions of green and yellow letters."""
-    fractions = ((each.count(GREEN) / length, each.count(YELLOW) / length) for each in marks)
-    credits = ((0.4 * greens + 0.1 * yellows, greens, yellows) for greens, yellows in fractions)
-    return max(credits, default=(0.0, 0.0, 0.0))
-
-
-def _common_words(length: int) -> tuple[str, ...]:
-    if length not in LENGTHS:
-        raise ValueError(
-            f"length must be between {LENGTHS[0]} and {LENGTHS[-1]}, got {length}; "
-            "give `words` for other lengths."
-        )
-    return answers(length)
 
 
 def _check_words(words: list[str]) -> tuple[str, ...]:

@@ -32,7 +32,10 @@ def next_guess(
     possible = consistent_candidates(candidates, marked)
     if len(possible) <= 2:
         return possible[0]
-    letter_scores = _letter_scores(_subsample(possible, _MAX_SCANNED))
+    scanned = _subsample(possible, _MAX_SCANNED)
+    having = Counter(letter for word in scanned for letter in set(word))
+    # How well each letter splits the words: best if half have it, zero if all or none have it.
+    letter_scores = Counter({letter: n * (len(scanned) - n) for letter, n in having.items()})
     # Candidates come first: `min` then prefers a guess that may win among equally good ones.
     guesses = _shortlist(possible, letter_scores)
     if len(possible) <= _MAX_CANDIDATES_FOR_PROBES:
@@ -58,12 +61,6 @@ def _pattern(guess: str, marks: str) -> re.Pattern[str]:
     return re.compile(
         "".join(letter if each == GREEN else f"[^{letter}{absent}]" for letter, each in pairs)
     )
-
-
-def _letter_scores(possible: Sequence[str]) -> Counter[str]:
-    """How well each letter splits the words: best if half have it, zero if all or none have it."""
-    having = Counter(letter for word in possible for letter in set(word))
-    return Counter({letter: n * (len(possible) - n) for letter, n in having.items()})
 
 
 def _shortlist(words: Sequence[str], letter_scores: Counter[str]) -> list[str]:
