@@ -102,19 +102,17 @@ def _content_blocks(content: str | tuple[Part, ...]) -> Blocks:
         return [{"type": "text", "text": content}] if content.strip() else []
     blocks: Blocks = []
     for part in content:
-        if not isinstance(part, Text):
-            blocks.append({"type": "image", "source": _image_source(part.image_url.url)})
-        elif part.text.strip():
-            blocks.append({"type": "text", "text": part.text})
+        if isinstance(part, Text):
+            if part.text.strip():
+                blocks.append({"type": "text", "text": part.text})
+            continue
+        head, comma, data = part.image_url.url.partition(",")
+        source = {"type": "url", "url": part.image_url.url}
+        if comma and head.startswith("data:") and head.endswith(";base64"):
+            media_type = head.removeprefix("data:").partition(";")[0]
+            source = {"type": "base64", "media_type": media_type, "data": data}
+        blocks.append({"type": "image", "source": source})
     return blocks
-
-
-def _image_source(url: str) -> JsonObject:
-    head, comma, data = url.partition(",")
-    if not (comma and head.startswith("data:") and head.endswith(";base64")):
-        return {"type": "url", "url": url}
-    media_type = head.removeprefix("data:").partition(";")[0]
-    return {"type": "base64", "media_type": media_type, "data": data}
 
 
 def parse_reply(body: JsonObject, messages: Sequence[Message]) -> tuple[Reply, Blocks]:

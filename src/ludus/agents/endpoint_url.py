@@ -18,18 +18,6 @@ def base_url(endpoint: str) -> str:
     query or a fragment is refused, and not shown in the error: it may hold a secret.
     """
     endpoint = endpoint.strip()
-    parts = _split_url(endpoint)
-    if parts.username is not None or parts.password is not None or "@" in parts.netloc:
-        raise ConfigError(
-            f"An endpoint must not hold credentials; set the API key instead. {_EXAMPLE}"
-        )
-    if parts.query or parts.fragment or endpoint[-1] in "?#":
-        raise ConfigError(f"An endpoint must not have a query (?) or a fragment (#). {_EXAMPLE}")
-    path = parts.path.rstrip("/") or "/v1"
-    return f"{parts.scheme}://{parts.netloc}{path}"
-
-
-def _split_url(endpoint: str) -> SplitResult:
     try:
         parts = urlsplit(endpoint)
         host, _ = parts.hostname, parts.port
@@ -39,7 +27,14 @@ def _split_url(endpoint: str) -> SplitResult:
     if parts.scheme not in ("http", "https") or not host or unprintable:
         shown = "" if any(mark in endpoint for mark in "@?#") else f" {endpoint!r}"
         raise ConfigError(f"The endpoint{shown} is not a URL like http(s)://HOST. {_EXAMPLE}")
-    return parts
+    if parts.username is not None or parts.password is not None or "@" in parts.netloc:
+        raise ConfigError(
+            f"An endpoint must not hold credentials; set the API key instead. {_EXAMPLE}"
+        )
+    if parts.query or parts.fragment or endpoint[-1] in "?#":
+        raise ConfigError(f"An endpoint must not have a query (?) or a fragment (#). {_EXAMPLE}")
+    path = parts.path.rstrip("/") or "/v1"
+    return f"{parts.scheme}://{parts.netloc}{path}"
 
 
 def proxy_for(url: str) -> str | None:

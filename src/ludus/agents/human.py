@@ -27,6 +27,10 @@ ShowMessage = Callable[[Message], None]
 PrintText = Callable[[str], None]
 
 HELP_COMMAND, QUIT_COMMAND = "help", "quit"
+_QUOTED_WORDS = (f'"{HELP_COMMAND}"', f'"{QUIT_COMMAND}"', '""')
+"""How a command, or an empty text, is typed as a value."""
+_TYPED_CONSTANTS = {"True": "yes", "False": "no", "None": "nothing"}
+"""How default values are shown that are not typed as in Python."""
 
 
 class HumanAgent(Agent):
@@ -124,7 +128,9 @@ class _HumanPlayer(Player):
                 if not line.strip():
                     empty = ' (or "" for an empty one)' if describe_type(schema) == "text" else ""
                     raise InvalidCall(f"Type {name}{empty}; quit leaves.")
-                return {name: parse_value(tool, name, _unquote_command(line))}
+                if line.strip() in _QUOTED_WORDS:
+                    line = line[1:-1]
+                return {name: parse_value(tool, name, line)}
             except InvalidCall as reason:
                 self._say(str(reason))
 
@@ -168,7 +174,8 @@ def help_text(tools: Sequence[ToolSpec]) -> str:
         for name, schema in parameters(tool).items():
             default = ""
             if "default" in schema:
-                default = f", default {_format_default(schema['default'])}"
+                value = repr(schema["default"])
+                default = f", default {_TYPED_CONSTANTS.get(value, value)}"
             about = " ".join(str(schema.get("description", "")).split())
             lines.append(f"  {name.upper()}: {describe_type(schema)}{default}. {about}".rstrip())
     syntax = (
@@ -182,18 +189,6 @@ def help_text(tools: Sequence[ToolSpec]) -> str:
 
 def _summary_line(tool: ToolSpec) -> str:
     return next(iter(tool.description.splitlines()), "")
-
-
-def _format_default(default: object) -> str:
-    """A default value as it would be typed."""
-    if isinstance(default, bool):
-        return "yes" if default else "no"
-    return "nothing" if default is None else repr(default)
-
-
-def _unquote_command(line: str) -> str:
-    """Remove the quotes with which a command, or an empty text, is typed as a value."""
-    return line[1:-1] if line.strip() in (f'"{HELP_COMMAND}"', f'"{QUIT_COMMAND}"', '""') else line
 
 
 class TerminalInput:

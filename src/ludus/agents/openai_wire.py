@@ -34,7 +34,10 @@ def build_messages(messages: Sequence[Message]) -> list[JsonObject]:
     for message in messages:
         if message.role == "tool":
             built.append(_build_message(message, message.text))
-            images += _image_parts(message)
+            parts = [_build_part(part) for part in message.content if isinstance(part, ImagePart)]
+            if parts:
+                label = f"What {message.tool_call_id} shows:"
+                images += [{"type": "text", "text": label}, *parts]
             continue
         if images:
             built.append({"role": "user", "content": images})
@@ -71,16 +74,6 @@ def _build_message(message: Message, content: str | list[JsonObject]) -> JsonObj
             for call in message.tool_calls
         ]
     return built
-
-
-def _image_parts(message: Message) -> list[JsonObject]:
-    """The images of a tool message, after a text that says which call they belong to."""
-    if isinstance(message.content, str):
-        return []
-    images = [_build_part(part) for part in message.content if isinstance(part, ImagePart)]
-    if not images:
-        return []
-    return [{"type": "text", "text": f"What {message.tool_call_id} shows:"}, *images]
 
 
 def _build_part(part: Part) -> JsonObject:

@@ -54,9 +54,9 @@ class PriceTable:
 
         A file that is given, or named by the variable, must exist.
         """
-        given = path or os.environ.get("LUDUS_PRICES")
-        if given:
-            return cls(_load_rates(Path(given).expanduser()))
+        file = path or os.environ.get("LUDUS_PRICES")
+        if file:
+            return cls(_load_rates(Path(file).expanduser()))
         try:
             default = Path.home() / ".config" / "ludus" / "prices.json"
         except RuntimeError:  # No home directory, as in some containers.

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ludus.data.tool_schema import JsonObject, ToolSpec, coerce_arguments
+from ludus.data.tool_schema import JsonObject, ToolSpec, coerce_arguments, json_types
 from ludus.errors import did_you_mean
 
 _TYPE_NAMES = {
@@ -30,8 +30,14 @@ class InvalidCall(Exception):
 
 def parameters(tool: ToolSpec) -> dict[str, JsonObject]:
     """The schema of each parameter, with references resolved."""
-    schema = tool.input_schema
-    return {name: _resolve_ref(part, schema) for name, part in schema.get("properties", {}).items()}
+    definitions = tool.input_schema.get("$defs", {})
+    schemas: dict[str, JsonObject] = {}
+    for name, schema in tool.input_schema.get("properties", {}).items():
+        schemas[name] = dict(schema) if isinstance(schema, dict) else {}
+        if "$ref" in schemas[name]:
+            reference = str(schemas[name].pop("$ref")).rpartition("/")[2]
+            schemas[name] = {**definitions.get(reference, {}), **schemas[name]}
+    return schemas
 
 
 def required_parameters(tool: ToolSpec) -> Sequence[str]:
@@ -59,8 +65,12 @@ def parse_typed_arguments(tool: ToolSpec, line: str) -> JsonObject:
     if len(names) == 1 and not line.startswith(f"{names[0]}="):
         is_quoted = len(line) > 1 and line[0] == line[-1] and line[0] in "\"'"
         return {names[0]: parse_value(tool, names[0], line[1:-1] if is_quoted else line)}
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        words = line.split()  # An apostrophe, not a quote.
     typed: dict[str, str] = {}
-    for word in _split_words(line):
+    for word in words:
         name, equals, value = word.partition("=")
         if equals and name in names:
             typed[name] = value
@@ -80,7 +90,7 @@ def parse_value(tool: ToolSpec, name: str, text: str) -> Any:
 
     schema = parameters(tool)[name]
     value: Any = coerce_arguments({name: text}, {"properties": {name: schema}})[name]
-    if "boolean" in _json_types(schema) and isinstance(value, str):
+    if "boolean" in json_types(schema) and isinstance(value, str):
         value = _BOOLEAN_WORDS.get(value.lower(), value)
     whole = {**schema, "$defs": tool.input_schema.get("$defs", {})}
     for error in Draft202012Validator(whole).iter_errors(value):
@@ -96,7 +106,7 @@ def describe_type(schema: Mapping[str, Any]) -> str:
     if "enum" in schema:
         *others, last = [str(choice) for choice in schema["enum"]]
         return f"{', '.join(others)} or {last}" if others else last
-    kinds = [_TYPE_NAMES.get(kind, kind) for kind in _json_types(schema) if kind != "null"]
+    kinds = [_TYPE_NAMES.get(kind, kind) for kind in json_types(schema) if kind != "null"]
     return " or ".join(dict.fromkeys(kinds)) or "a value"
 
 
@@ -121,25 +131,3 @@ def _parse_json_arguments(tool: ToolSpec, line: str) -> JsonObject:
         name: parse_value(tool, name, value if isinstance(value, str) else json.dumps(value))
         for name, value in arguments.items()
     }
-
-
-def _split_words(line: str) -> list[str]:
-    try:
-        return shlex.split(line)
-    except ValueError:
-        return line.split()  # An apostrophe, not a quote.
-
-
-def _resolve_ref(schema: JsonObject, root: Mapping[str, Any]) -> JsonObject:
-    if not isinstance(schema, dict) or "$ref" not in schema:
-        return schema if isinstance(schema, dict) else {}
-    name = str(schema["$ref"]).rpartition("/")[2]
-    rest = {key: value for key, value in schema.items() if key != "$ref"}
-    return {**root.get("$defs", {}).get(name, {}), **rest}
-
-
-def _json_types(schema: Mapping[str, Any]) -> list[str]:
-    kind = schema.get("type")
-    if kind is not None:
-        return list(kind) if isinstance(kind, list) else [kind]
-    return [kind for option in schema.get("anyOf", ()) for kind in _json_types(option)]

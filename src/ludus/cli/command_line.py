@@ -8,11 +8,11 @@ import sys
 
 def typed_command() -> str:
     """The command line without --token, which is a secret."""
-    words = iter(sys.argv[1:])
-    kept = ["ludus"]
-    for word in words:
-        if word == "--token":
-            next(words, None)
-        elif not word.startswith("--token="):
-            kept.append(word)
-    return shlex.join(kept)
+    arguments = iter(sys.argv[1:])
+    words = ["ludus"]
+    for argument in arguments:
+        if argument == "--token":
+            next(arguments, None)
+        elif not argument.startswith("--token="):
+            words.append(argument)
+    return shlex.join(words)

@@ -11,12 +11,14 @@ _RUNS_DIR = Path("runs")
 def resolve_run_path(text: str) -> Path:
     """The path of a run, given a path, or the name of a folder in runs/ or in this folder."""
     from ludus.cli.common_options import expand_user_path
+    from ludus.data.run_folder import walk_folders
     from ludus.errors import RunError, did_you_mean
 
     path = expand_user_path(text)
     if path.exists() or len(path.parts) > 1:
         return path
-    runs = _list_runs()
+    folders = {*walk_folders(_RUNS_DIR), *(child for child in Path().iterdir() if child.is_dir())}
+    runs = sorted(folder for folder in folders if (folder / "run.json").is_file())
     if text == LAST and runs:
         return newest_run(runs)
     if text == LAST:
@@ -42,11 +44,3 @@ def newest_run(runs: list[Path]) -> Path:
         return next((file.stat().st_mtime for file in files if file.exists()), 0.0)
 
     return max(runs, key=lambda run: (last_write_time(run), run))
-
-
-def _list_runs() -> list[Path]:
-    from ludus.data.run_folder import walk_folders
-
-    here = (path for path in Path().iterdir() if path.is_dir())
-    runs = {path for path in (*walk_folders(_RUNS_DIR), *here) if (path / "run.json").is_file()}
-    return sorted(runs)

@@ -57,10 +57,18 @@ class HubPush:
         open_repo(self.repo_id, MODEL, private=self.private)
 
     def upload(self, folder: Path, retry_command: str) -> str:
-        """Upload the model in this folder and return its URL."""
-        from ludus.publish.model_upload import push_model
+        """Upload the model in this folder and return its URL.
 
-        card = _model_card(folder, self.repo_id)
+        The model card gets the repository as its title; a README.md that the user wrote is kept.
+        """
+        from ludus.publish.model_upload import push_model
+        from ludus.train.output.model_card import CARD_FILE, build_model_card
+        from ludus.train.output.record import read_record
+
+        file, record = folder / CARD_FILE, read_record(folder)
+        card = file.read_text(encoding="utf-8-sig") if file.is_file() else ""
+        if record is not None and card in ("", build_model_card(record, name=str(folder))):
+            card = build_model_card(record, name=self.repo_id)
         return push_model(
             folder, self.repo_id, card=card, private=self.private, retry_command=retry_command
         )
@@ -137,15 +145,3 @@ def _print_result(result: TrainResult, summary: TrainSummary, again: str, *, as_
             typer.echo(escape_control_chars(f"{name:<{width}}{value}"))
         for line in summary.next_steps(result):
             typer.echo(escape_control_chars(line))
-
-
-def _model_card(folder: Path, repo_id: str) -> str:
-    """The model card with the repository as its title; a README.md that the user wrote is kept."""
-    from ludus.train.output.model_card import CARD_FILE, build_model_card
-    from ludus.train.output.record import read_record
-
-    file, record = folder / CARD_FILE, read_record(folder)
-    card = file.read_text(encoding="utf-8-sig") if file.is_file() else ""
-    if record is None or (card and card != build_model_card(record, name=str(folder))):
-        return card
-    return build_model_card(record, name=repo_id)

@@ -192,10 +192,10 @@ def build_lora_config(
         "target_modules": ("--lora-target-modules", names),
         "merge_adapter": (merge_flag, merge_adapter),
     }
-    given = {field: option for field, option in options.items() if option[1] is not None}
+    set_options = {field: option for field, option in options.items() if option[1] is not None}
     if enabled:
-        return Lora(**{field: value for field, (_, value) in given.items()})
-    for flag, _ in given.values():
+        return Lora(**{field: value for field, (_, value) in set_options.items()})
+    for flag, _ in set_options.values():
         raise ConfigError(f"{flag} needs --lora. Add it, or remove {flag}.")
     return None
 

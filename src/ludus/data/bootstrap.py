@@ -39,13 +39,10 @@ def expanded_percentile_interval(
     """
     rng = Random(seed)
     statistics = sorted(resample(rng) for _ in range(rounds))
-    tail = round(_tail_fraction(n) * rounds)
+    # The share of the bootstrap samples to cut off on either side.
+    tail_fraction = NormalDist().cdf(-sqrt(n / (n - 1)) * t_quantile(n - 1))
+    tail = round(tail_fraction * rounds)
     return Interval(min(observed, statistics[tail]), max(observed, statistics[rounds - 1 - tail]))
-
-
-def _tail_fraction(n: int) -> float:
-    """The share of the bootstrap samples to cut off on either side."""
-    return NormalDist().cdf(-sqrt(n / (n - 1)) * t_quantile(n - 1))
 
 
 def t_quantile(degrees_of_freedom: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
+from itertools import takewhile
 from typing import Any
 
 from ludus.data.tool_schema import JsonObject
@@ -39,13 +40,10 @@ def describe_differences(there: JsonObject, here: JsonObject) -> Iterator[str]:
     for key in sorted(old | new):
         before, after = old.get(key, _NOT_SET), new.get(key, _NOT_SET)
         if before != after and not any(other.startswith(f"{key}.") for other in old | new):
-            start = max(0, _first_difference(before, after) - _EXCERPT_LEAD)
+            pairs = zip(before, after, strict=False)
+            num_equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            start = max(0, num_equal - _EXCERPT_LEAD)
             yield f"{key}: {_excerpt(before, start)} there, {_excerpt(after, start)} here"
-
-
-def _first_difference(one: str, other: str) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _flatten(value: Any, key: str = "") -> Iterator[tuple[str, str]]:

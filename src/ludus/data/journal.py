@@ -82,8 +82,10 @@ class Journal:
             raise RunError(self._failure)
         if line.find(b"\n") != len(line) - 1 or not line:
             raise ValueError("A line must end with a newline and contain no other one.")
+        rest = memoryview(line)
         try:
-            self._write(line)
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
         except BaseException as error:
             self._truncate(self._end)
             if isinstance(error, OSError):
@@ -122,11 +124,6 @@ class Journal:
             if error is None:
                 raise
             error.add_note(str(unclosed))
-
-    def _write(self, line: bytes) -> None:
-        rest = memoryview(line)
-        while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
 
     def _truncate(self, end: int) -> None:
         """Remove what a failed write has left. Where that fails too, refuse all further lines."""

@@ -30,10 +30,6 @@ def to_jsonable(value: Any) -> Any:
         return to_jsonable(value.model_dump())
     if is_dataclass(value) and not isinstance(value, type):
         return to_jsonable(asdict(value))
-    return _container_to_jsonable(value)
-
-
-def _container_to_jsonable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): to_jsonable(item) for key, item in value.items()}
     if isinstance(value, set | frozenset):

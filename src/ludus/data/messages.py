@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
-from ludus.data.content import Content, Image, Text
+from ludus.data.content import Content, Text
 from ludus.data.tool_schema import ToolCall
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -106,11 +106,12 @@ def build_tool_call_message(*calls: ToolCall | None, position: int) -> Message:
 
 def message_from_content(role: Role, content: Content, **fields: Any) -> Message:
     """A message with the content of an observation; `fields` are further fields of the message."""
-    parts = content if isinstance(content, str) else tuple(_to_part(block) for block in content)
+    if isinstance(content, str):
+        return Message(role=role, content=content, **fields)
+    parts = tuple(
+        block
+        if isinstance(block, Text)
+        else ImagePart(image_url=ImageUrl(url=f"data:{block.mime_type};base64,{block.data}"))
+        for block in content
+    )
     return Message(role=role, content=parts, **fields)
-
-
-def _to_part(block: Text | Image) -> Text | ImagePart:
-    if isinstance(block, Text):
-        return block
-    return ImagePart(image_url=ImageUrl(url=f"data:{block.mime_type};base64,{block.data}"))

@@ -61,10 +61,6 @@ def parse_arguments(text: str) -> JsonObject | None:
     return arguments if isinstance(arguments, dict) else None
 
 
-def _to_string(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, int | float) else value
-
-
 def _to_number(value: Any) -> Any:
     if not isinstance(value, str):
         return value
@@ -89,7 +85,7 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "null": (type(None),),
 }
 _COERCIONS: dict[str, Callable[[Any], Any]] = {
-    "string": _to_string,
+    "string": lambda value: json.dumps(value) if isinstance(value, int | float) else value,
     "integer": _to_number,
     "number": _to_number,
     "boolean": lambda value: (
@@ -100,13 +96,14 @@ _COERCIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _json_types(schema: Any) -> list[str]:
+def json_types(schema: Any) -> list[str]:
+    """The types that a JSON schema names, itself or in the options of its `anyOf`."""
     if not isinstance(schema, Mapping):  # The schema `true`, which allows anything.
         return []
-    if "type" in schema:
-        kind = schema["type"]
+    kind = schema.get("type")
+    if kind is not None:
         return list(kind) if isinstance(kind, list) else [kind]
-    return [kind for option in schema.get("anyOf", ()) for kind in _json_types(option)]
+    return [kind for option in schema.get("anyOf", ()) for kind in json_types(option)]
 
 
 def _fits(value: Any, kind: str) -> bool:
@@ -124,7 +121,7 @@ def coerce_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) ->
     properties: Mapping[str, Any] = schema.get("properties", {})
     coerced = dict(arguments)
     for name, value in arguments.items():
-        kinds = _json_types(properties.get(name, {}))
+        kinds = json_types(properties.get(name, {}))
         if any(_fits(value, kind) for kind in kinds):
             continue
         for kind in kinds:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from pydantic_core import from_json
 
@@ -29,7 +29,10 @@ def append_log(out: Path, line: Mapping[str, Any]) -> None:
     try:
         path = out / LOG_FILE
         with path.open("r+b" if path.exists() else "w+b") as file:
-            file.seek(_end_of_last_line(file))
+            # The last complete line ends in the last block, because lines are short.
+            start = max(0, file.seek(0, os.SEEK_END) - _TAIL_BLOCK_BYTES)
+            file.seek(start)
+            file.seek(start + file.read().rfind(b"\n") + 1)
             file.truncate()
             file.write(text.encode())
     except OSError as error:
@@ -38,8 +41,8 @@ def append_log(out: Path, line: Mapping[str, Any]) -> None:
 
 def truncate_log(out: Path, step: int) -> None:
     """Remove the lines after `step`, where the run resumes from a checkpoint of that step."""
-    kept = [line for line in read_log(out) if line.get("step", 0) <= step]
-    write_atomically(out / LOG_FILE, "".join(dump_json(line) + "\n" for line in kept))
+    lines = [line for line in read_log(out) if line.get("step", 0) <= step]
+    write_atomically(out / LOG_FILE, "".join(dump_json(line) + "\n" for line in lines))
 
 
 def read_log(out: Path) -> Iterator[JsonObject]:
@@ -61,11 +64,3 @@ def logged_values(
     """The steps at which a metric was logged, with its values."""
     points = ((line.get("step"), line.get(key)) for line in logged)
     return [(step, value) for step, value in points if step is not None and value is not None]
-
-
-def _end_of_last_line(file: IO[bytes]) -> int:
-    """The offset after the last complete line; it is in the last block, because lines are short."""
-    size = file.seek(0, os.SEEK_END)
-    start = max(0, size - _TAIL_BLOCK_BYTES)
-    file.seek(start)
-    return start + file.read().rfind(b"\n") + 1

@@ -49,16 +49,30 @@ def render_card(
     reproduces the data set. `records`: whether there is a `results.jsonl` besides the episodes,
     which is then what `load_dataset` loads by default.
     """
-    parts = (
+    subject, count = "Episodes", summary.get("episodes")
+    if count is not None:
+        subject = "One episode" if count == 1 else f"{count:,} episodes"
+    parts = [
         f"# {_title(settings)}",
-        _introduction(summary),
+        f"{subject} collected with Ludus: an agent that calls tools, and an environment that "
+        "scores it. Each row is one attempt at one task, with its messages and its reward.",
         _facts_table(settings, summary),
-        _stop_reasons_section(summary),
-        _usage_section(repo_id, records=records),
-        _columns_section(OPENENV_COLUMNS if records else COLUMNS, "Columns"),
-        _columns_section(COLUMNS, f"Columns of `{EPISODES_FILE}`") if records else "",
-        _reproduction_section(settings, command),
-    )
+    ]
+    if reasons := summary.get("stop_reasons"):
+        ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+        rows = [(inline_code(reason), f"{number:,}") for reason, number in ordered]
+        parts += ["## Stop reasons", markdown_table(("stop_reason", "episodes"), rows)]
+    parts.append(_usage_section(repo_id, records=records))
+    parts.append(_columns_section(OPENENV_COLUMNS if records else COLUMNS, "Columns"))
+    if records:
+        parts.append(_columns_section(COLUMNS, f"Columns of `{EPISODES_FILE}`"))
+    if command or settings:
+        parts.append("## Reproduce")
+    if command:
+        parts.append(code_block(command, "bash"))
+    if settings:
+        text = json.dumps(settings, indent=2, ensure_ascii=False, default=str)
+        parts += ["Settings that determine the episodes:", code_block(text, "json")]
     head = front_matter(settings, summary, records=records)
     return head + "\n" + "\n\n".join(filter(None, parts)) + "\n"
 
@@ -121,17 +135,6 @@ def _title(settings: Mapping[str, Any]) -> str:
     return f"{title} by {to_single_line(name)}" if name else title
 
 
-def _introduction(summary: Mapping[str, Any]) -> str:
-    count = summary.get("episodes")
-    subject = "Episodes"
-    if count is not None:
-        subject = "One episode" if count == 1 else f"{count:,} episodes"
-    return (
-        f"{subject} collected with Ludus: an agent that calls tools, and an environment that "
-        "scores it. Each row is one attempt at one task, with its messages and its reward."
-    )
-
-
 def _facts_table(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     usage = summary.get("usage") or {}
     tokens = [
@@ -169,15 +172,6 @@ def _facts_table(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> str
     )
 
 
-def _stop_reasons_section(summary: Mapping[str, Any]) -> str:
-    reasons: Mapping[str, int] = summary.get("stop_reasons") or {}
-    if not reasons:
-        return ""
-    ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
-    rows = [(inline_code(reason), f"{count:,}") for reason, count in ordered]
-    return "## Stop reasons\n\n" + markdown_table(("stop_reason", "episodes"), rows)
-
-
 def _usage_section(repo_id: str, *, records: bool) -> str:
     name = json.dumps(repo_id)
     code = f"""\
@@ -203,14 +197,6 @@ print(f"{{len(solved)}} of {{len(episodes)}} are solved")"""
 def _columns_section(columns: Sequence[Column], title: str) -> str:
     rows = [(inline_code(column.name), column.description) for column in columns]
     return f"## {title}\n\n" + markdown_table(("column", "content"), rows)
-
-
-def _reproduction_section(settings: Mapping[str, Any], command: str | None) -> str:
-    blocks = [code_block(command, "bash")] if command else []
-    if settings:
-        text = json.dumps(settings, indent=2, ensure_ascii=False, default=str)
-        blocks += ["Settings that determine the episodes:", code_block(text, "json")]
-    return "\n\n".join(["## Reproduce", *blocks]) if blocks else ""
 
 
 def _agent_info(settings: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -47,24 +47,21 @@ class EpisodeRunner:
 
         Returns None where `stopping` was set before the next attempt.
         """
+        usage = Usage()
         try:
-            return await self._run_with_retries(assignment, pool)
+            for attempt in range(1, self.max_attempts + 1):
+                episode = await self._run_attempt(assignment, pool, attempt)
+                self.on_attempt(episode)
+                usage += episode.usage
+                if episode.error is None or episode.error.kind in PERMANENT_FAULTS:
+                    break
+                if attempt < self.max_attempts:
+                    delay = self.retry_delay * 2 ** (attempt - 1)
+                    await wait_for_event(self.stopping, delay * random.uniform(0.5, 1.5))
+                    if self.stopping.is_set():
+                        return None
         finally:
             self.statuses.pop(assignment.episode_id, None)
-
-    async def _run_with_retries(self, assignment: Assignment, pool: SessionPool) -> Episode | None:
-        usage = Usage()
-        for attempt in range(1, self.max_attempts + 1):
-            episode = await self._run_attempt(assignment, pool, attempt)
-            self.on_attempt(episode)
-            usage += episode.usage
-            if episode.error is None or episode.error.kind in PERMANENT_FAULTS:
-                break
-            if attempt < self.max_attempts:
-                delay = self.retry_delay * 2 ** (attempt - 1)
-                await wait_for_event(self.stopping, delay * random.uniform(0.5, 1.5))
-                if self.stopping.is_set():
-                    return None
         # The usage of the broken attempts was paid for this episode too.
         return episode if attempt == 1 else episode.model_copy(update={"usage": usage})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -106,9 +106,7 @@ async def collect(
     with Journal.open(folder.episodes_path) as journal:
         if journal.repair_note:
             progress.warn(journal.repair_note)
-        index = _read_index(folder)
-        for warning in _journal_warnings(folder.episodes_path, index):
-            progress.warn(warning)
+        index = _read_index(folder, progress.warn)
         collector = Collector(config, agent, folder, plan, endpoints, index, progress)
         await collector.run(journal)
     return CollectResult(
@@ -136,23 +134,22 @@ def _completed_result(
     return CollectResult(folder=path, summary=summary, new_episodes=0, stop_reason=None)
 
 
-def _read_index(folder: RunFolder) -> ResumeIndex:
+def _read_index(folder: RunFolder, warn: Callable[[str], None]) -> ResumeIndex:
+    """Read which episodes the run has, and warn about lines that this run has not written."""
     try:
         checksum = parse_checksum(folder.read_summary() or {})
     except RunError:
         checksum = None  # Without a readable summary every line is parsed.
-    return read_resume_index(folder.episodes_path, run=folder.metadata.digest, checksum=checksum)
-
-
-def _journal_warnings(journal: Path, index: ResumeIndex) -> Iterator[str]:
-    """Describe lines of a journal that this run has not written."""
+    journal = folder.episodes_path
+    index = read_resume_index(journal, run=folder.metadata.digest, checksum=checksum)
     if index.unreadable:
         damaged = format_damaged_lines(index.unreadable, index.unreadable_lines)
-        yield f"{journal} has {damaged}. They stay there; their episodes are played again."
+        warn(f"{journal} has {damaged}. They stay there; their episodes are played again.")
     if index.foreign:
-        yield f"{journal} has {index.foreign} episodes of other runs; they are ignored."
+        warn(f"{journal} has {index.foreign} episodes of other runs; they are ignored.")
     if index.duplicates:
-        yield f"{journal} has {index.duplicates} episodes twice; the first of each counts."
+        warn(f"{journal} has {index.duplicates} episodes twice; the first of each counts.")
+    return index
 
 
 def default_output_dir(mixture: Mixture, settings: JsonObject) -> Path:

@@ -176,7 +176,11 @@ class Collector:
     async def _wait_for_slot(self) -> bool:
         """Wait until another episode may start; False when none should."""
         while self.stop_reason is None:
-            exhausted = self._budget.exhausted_reason(self.stats, self._active_usage())
+            active_usage: list[Usage] = []
+            if self._budget.limits_spending:
+                active_usage += (status.usage for status in self.statuses.values())
+                active_usage += [Usage()] * self._not_started
+            exhausted = self._budget.exhausted_reason(self.stats, active_usage)
             if exhausted is not None:
                 self.drain(exhausted)
                 break
@@ -186,13 +190,6 @@ class Collector:
             self._slot_freed.clear()
             await wait_for_event(self._slot_freed, TICK_INTERVAL_S)
         return False
-
-    def _active_usage(self) -> list[Usage]:
-        """The usage so far of each active episode; empty where the budget does not need it."""
-        if not self._budget.limits_spending:
-            return []
-        started = [status.usage for status in self.statuses.values()]
-        return started + [Usage()] * self._not_started
 
     async def _run_episode(self, index: int) -> None:
         self._not_started -= 1

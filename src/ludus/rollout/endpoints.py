@@ -28,16 +28,12 @@ class EnvironmentEndpoint:
     """Arguments of `reset` that select the variant."""
 
 
-def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=2)
-
-
 async def resolve_endpoints(
     mixture: Mixture,
     *,
     base_url: str | None = None,
     token: str | None = None,
-    warn: Callable[[str], None] = _warn,
+    warn: Callable[[str], None] = warnings.warn,
 ) -> dict[str, EnvironmentEndpoint]:
     """Resolve every environment of a mixture, by spec.
 

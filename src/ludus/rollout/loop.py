@@ -16,7 +16,7 @@ from typing import Any
 from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Player, Reply
 from ludus.client.session import Session, StepResult
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Tokens, Usage
-from ludus.data.messages import Call, Message, message_from_content
+from ludus.data.messages import Call, Function, Message, message_from_content
 from ludus.data.tool_schema import JsonObject, ToolSpec
 from ludus.rollout.monitoring import EpisodeStatus
 from ludus.rollout.plan import Assignment
@@ -27,6 +27,12 @@ SYSTEM_PROMPT = (
     "words alone do nothing here."
 )
 NOT_RUN_MESSAGE = "Error: This call was not run, because the episode had ended before it."
+_STOP_REASONS_WITHOUT_CALL = {
+    FinishReason.LENGTH: StopReason.MAX_TOKENS,
+    FinishReason.REFUSED: StopReason.REFUSED,
+    FinishReason.STOP: StopReason.NO_TOOL_CALL,
+}
+"""The stop reason of an episode whose last reply calls no tool, by how that reply ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +193,7 @@ class _EpisodeInProgress:
                 reply = await player.act(self.messages, max_tokens=max_tokens)
             calls = self.add_reply(reply)
             if not calls:
-                return _stop_reason_without_call(reply.finish_reason)
+                return _STOP_REASONS_WITHOUT_CALL[reply.finish_reason]
             for call in calls:
                 malformed = await self.run_tool_call(call)
             if self.reward_sum.done:
@@ -229,12 +235,10 @@ class _EpisodeInProgress:
             return False
         name = call.function.name
         try:
-            arguments = _parse_arguments(call.function.arguments)
+            arguments = _parse_arguments(call.function, self.session.tools)
         except ValueError as problem:
-            error = f"{problem} {_arguments_hint(self.session.tools, name)}".strip()
-            self.add_result(
-                StepResult({}, error=error, malformed=True), "tool", tool_call_id=call.id
-            )
+            result: StepResult[dict[str, Any]] = StepResult({}, error=str(problem), malformed=True)
+            self.add_result(result, "tool", tool_call_id=call.id)
             return True
         with self.status.track("environment", f"the tool {name}"):
             result = await self.session.call(name, arguments)
@@ -247,33 +251,23 @@ class _EpisodeInProgress:
         self.reward_sum.add(result)
 
 
-def _stop_reason_without_call(finish_reason: FinishReason) -> StopReason:
-    """The stop reason of an episode whose last reply calls no tool."""
-    match finish_reason:
-        case FinishReason.LENGTH:
-            return StopReason.MAX_TOKENS
-        case FinishReason.REFUSED:
-            return StopReason.REFUSED
-        case FinishReason.STOP:
-            return StopReason.NO_TOOL_CALL
+def _parse_arguments(function: Function, tools: Sequence[ToolSpec]) -> dict[str, Any]:
+    """Parse the arguments of a call.
 
-
-def _parse_arguments(text: str) -> dict[str, Any]:
-    """Parse the arguments of a call; raises ValueError with a message for the model."""
+    Raises ValueError with a message for the model, which shows the arguments of the tool if it is
+    one of `tools`.
+    """
     try:
-        arguments = json.loads(text) if text.strip() else {}
+        arguments = json.loads(function.arguments) if function.arguments.strip() else {}
+        problem = "not a JSON object."
     except ValueError as error:
-        raise ValueError(f"The arguments of this call are not JSON ({error}).") from None
-    if not isinstance(arguments, dict):
-        raise ValueError("The arguments of this call are not a JSON object.")
-    return arguments
-
-
-def _arguments_hint(tools: Sequence[ToolSpec], name: str) -> str:
-    """An example of the arguments of a tool, for the model; empty where the tool is unknown."""
+        arguments, problem = None, f"not JSON ({error})."
+    if isinstance(arguments, dict):
+        return arguments
     for tool in tools:
-        if tool.name == name:
+        if tool.name == function.name:
             names = tool.input_schema.get("properties", {})
             form = ", ".join(f'"{argument}": …' for argument in names)
-            return f"Write them like {{{form}}}."
-    return ""
+            problem += f" Write them like {{{form}}}."
+            break
+    raise ValueError(f"The arguments of this call are {problem}")

@@ -110,9 +110,16 @@ class Watchdog:
             self._warn_slow_episodes()
         elif stalled > 2 * self._warned_stall:
             self._warned_stall = stalled
-            self._warn(
-                f"The event loop has not run for {stalled:.0f} s: {self._describe_blocker()}."
-            )
+            blocker = "something blocks it"
+            calls = [each for each in list(self._statuses.values()) if each.side == "environment"]
+            if calls:
+                # The call that started last blocks the loop: none could start after it.
+                last = max(calls, key=lambda status: status.since)
+                blocker = (
+                    f"{last.environment} blocks it in {last.activity} ({last.episode_id}); "
+                    "set blocking = True in its class"
+                )
+            self._warn(f"The event loop has not run for {stalled:.0f} s: {blocker}.")
 
     def _warn_slow_episodes(self) -> None:
         # A copy in one step: the event loop adds and removes episodes meanwhile.
@@ -133,17 +140,6 @@ class Watchdog:
         if len(due) > MAX_NAMED:
             self._warn(f"{len(due) - MAX_NAMED} more episodes have waited for as long.")
         self._warned.update((key, slow[key].elapsed()) for key in due)
-
-    def _describe_blocker(self) -> str:
-        """The call that blocks the loop is the one that started last: none could start after it."""
-        calls = [each for each in list(self._statuses.values()) if each.side == "environment"]
-        if not calls:
-            return "something blocks it"
-        last = max(calls, key=lambda status: status.since)
-        return (
-            f"{last.environment} blocks it in {last.activity} ({last.episode_id}); "
-            "set blocking = True in its class"
-        )
 
 
 def instant_environments(endpoints: Iterable[EnvironmentEndpoint]) -> list[str]:

@@ -175,6 +175,8 @@ def estimate_tokens_left(
     The mean length of an episode is estimated as all sampled tokens over the finished episodes:
     short episodes finish first, so the mean of the finished ones alone is too low at first. It is
     bounded by the token budget of an episode, which is the only estimate before one has finished.
+    Where only the reply is limited, that budget is one reply; once active episodes have more than
+    that, it is half a reply more than they have.
 
     Args:
         sampled: tokens of all episodes, unfinished ones included.
@@ -183,18 +185,11 @@ def estimate_tokens_left(
         finished: number of finished episodes, with `finished_tokens` tokens.
     """
     so_far = max(0, sampled - finished_tokens) / active if active else 0.0
-    budget = _episode_budget(limits, so_far, finished_tokens / finished if finished else 0.0)
+    if limits.max_episode_tokens is not None:
+        budget = float(limits.max_episode_tokens)
+    else:
+        reply = limits.max_tokens or 0
+        mean_finished = finished_tokens / finished if finished else 0.0
+        budget = max(mean_finished, reply if so_far <= reply else so_far + reply / 2)
     mean = min(sampled / finished, budget) if finished else budget
     return waiting * mean + active * min(mean, max(0.0, budget - so_far))
-
-
-def _episode_budget(limits: EpisodeLimits, so_far: float, finished: float) -> float:
-    """The expected maximum of an episode's tokens, given the means of active and finished ones.
-
-    Where only the reply is limited, an episode is assumed to have one reply; once active episodes
-    have more than that, half a reply more than they have.
-    """
-    if limits.max_episode_tokens is not None:
-        return float(limits.max_episode_tokens)
-    reply = limits.max_tokens or 0
-    return max(finished, reply if so_far <= reply else so_far + reply / 2)

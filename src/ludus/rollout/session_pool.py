@@ -44,11 +44,13 @@ class SessionPool:
         while True:
             if self._idle:
                 return self._idle.pop()
-            if self._is_full():
+            requested_at = time.monotonic()
+            if requested_at - self._refused_at > CAPACITY_RETRY_S:
+                self._capacity = None
+            if self._capacity is not None and self._num_open >= self._capacity:
                 self._released.clear()
                 await self._released.wait()
                 continue
-            requested_at = time.monotonic()
             try:
                 return await self._open_session()
             except (CapacityReached, ConnectFailed) as error:
@@ -107,14 +109,6 @@ class SessionPool:
             return False
         await asyncio.sleep(delay)
         return True
-
-    def _is_full(self) -> bool:
-        if self._capacity is None:
-            return False
-        if time.monotonic() - self._refused_at > CAPACITY_RETRY_S:
-            self._capacity = None
-            return False
-        return self._num_open >= self._capacity
 
 
 async def _close_quietly(session: Session) -> None:

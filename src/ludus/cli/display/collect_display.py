@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from ludus.cli.display.formatting import (
 from ludus.cli.display.signals import INTERRUPTED, TERMINATED
 from ludus.cli.display.status import (
     NoticesOnlyStatus,
+    PeriodicCall,
     PhaseView,
     Status,
     bar_line,
@@ -89,17 +89,18 @@ class CollectDisplay(CollectProgress):
         collector = self._collector
         if collector is None or count > 2:
             return False
+
+        def drain() -> None:
+            collector.drain(INTERRUPTED)
+            if active := collector.stats.active:
+                self.warn(f"Finishing {plural(active, 'episode')}; Ctrl-C again stops at once.")
+
         # In a signal handler: the event loop may be in the middle of anything.
         if reason == TERMINATED or count > 1:
             self._loop.call_soon_threadsafe(collector.abort, reason)
         else:
-            self._loop.call_soon_threadsafe(self._drain, collector)
+            self._loop.call_soon_threadsafe(drain)
         return True
-
-    def _drain(self, collector: Collector) -> None:
-        collector.drain(INTERRUPTED)
-        if active := collector.stats.active:
-            self.warn(f"Finishing {plural(active, 'episode')}; Ctrl-C again stops at once.")
 
     def __enter__(self) -> Self:
         self._status.__enter__()
@@ -114,9 +115,7 @@ class JsonCollectDisplay(CollectDisplay):
 
     def __init__(self, interval_s: float = JSON_INTERVAL_S) -> None:
         super().__init__(Status())
-        self._interval_s = interval_s
-        self._stop_event = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._reporter = PeriodicCall(self.report, interval_s)
 
     def phase(self, progress: PhaseProgress) -> None:
         self._collector = None
@@ -128,17 +127,13 @@ class JsonCollectDisplay(CollectDisplay):
 
     def begin(self, collector: Collector) -> None:
         super().begin(collector)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._report_periodically, daemon=True)
-            self._thread.start()
+        self._reporter.start_once()
 
-    def _report_periodically(self) -> None:
-        while not self._stop_event.wait(self._interval_s):
-            if (collector := self._collector) is not None:
-                self.report(collector)
-
-    def report(self, collector: Collector) -> None:
-        """Emit a progress event."""
+    def report(self) -> None:
+        """Emit a progress event, if episodes are being played."""
+        collector = self._collector
+        if collector is None:
+            return
         stats, meter = collector.stats, collector.meter
         decoding: dict[str, float | None] = {}
         if meter.tokens is not None:
@@ -167,9 +162,7 @@ class JsonCollectDisplay(CollectDisplay):
         print(line, flush=True)
 
     def __exit__(self, *error: object) -> None:
-        self._stop_event.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._reporter.stop()
 
 
 class CollectorView:

@@ -47,6 +47,9 @@ def read_row(file: Path, key: str) -> JsonObject:
 def print_row(out: Console, file: Path, key: str, row: JsonObject) -> None:
     """Print a training row: a conversation, or a prompt with its completions."""
     from ludus.cli.display.console import escape_control_chars
+    from ludus.cli.display.transcript import print_message
+    from ludus.curation.importers.base import FormatError
+    from ludus.curation.importers.chat_messages import parse_messages
 
     facts = [str(row[name]) for name in ("environment", "episode_id") if row.get(name)]
     if isinstance(row.get("reward"), int | float):
@@ -59,7 +62,11 @@ def print_row(out: Console, file: Path, key: str, row: JsonObject) -> None:
     for title, messages in conversations.items():
         if title:
             out.print(title, style="bold yellow")
-        _print_messages(out, messages)
+        try:
+            for message in parse_messages(messages):
+                print_message(out, message)
+        except (FormatError, ValueError):
+            out.print_json(json.dumps(messages))
 
 
 def print_evaluation(out: Console, folder: Path, summary: JsonObject) -> None:
@@ -147,18 +154,6 @@ def _conversations(row: JsonObject) -> Iterator[tuple[str, Any]]:
             label = side if reward is None else f"{side} (reward {reward:g})"
             if isinstance(row.get(side), list):
                 yield label, row[side]
-
-
-def _print_messages(out: Console, messages: Any) -> None:
-    from ludus.cli.display.transcript import print_message
-    from ludus.curation.importers.base import FormatError
-    from ludus.curation.importers.chat_messages import parse_messages
-
-    try:
-        for message in parse_messages(messages):
-            print_message(out, message)
-    except (FormatError, ValueError):
-        out.print_json(json.dumps(messages))
 
 
 def _format_change(first: float | None, last: float | None) -> str | None:

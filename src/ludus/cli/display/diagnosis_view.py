@@ -10,9 +10,7 @@ from ludus.cli.display.console import console, escape_control_chars
 from ludus.cli.display.formatting import sparkline
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from ludus.diagnose import Diagnosis, RewardChange, RunData, Verdict
+    from ludus.diagnose import Diagnosis, RewardChange, RunData
 
 _SPARKLINE_WIDTH = 60
 _VERDICT_STYLES = {"problem": "yellow", "note": "cyan", "good": "green"}
@@ -55,8 +53,12 @@ def diagnosis_as_json(diagnosis: Diagnosis, translate: Callable[[str], str]) -> 
 
 def print_diagnosis(run: RunData, diagnosis: Diagnosis, translate: Callable[[str], str]) -> None:
     """Print the table, the verdicts, and notes on unreadable files."""
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
+
+    def as_sentence(text: str) -> str:
+        return escape_control_chars(translate(f"{text[:1].upper()}{text[1:]}."))
 
     out = console()
     out.print(Text(escape_control_chars(run.title), style="bold"), soft_wrap=True)
@@ -66,26 +68,18 @@ def print_diagnosis(run: RunData, diagnosis: Diagnosis, translate: Callable[[str
     out.print(table)
     for verdict in diagnosis.verdicts:
         out.print()
-        out.print(_render_verdict(verdict, translate))
+        style = f"bold {_VERDICT_STYLES[verdict.kind]}"
+        out.print(Text(escape_control_chars(verdict.name), style=style))
+        out.print(Padding(Text(as_sentence(verdict.finding)), (0, 0, 0, 2)))
+        advice = Text.assemble(("-> ", "bold"), as_sentence(verdict.advice))
+        out.print(Padding(advice, (0, 0, 0, 2)))
     for note in run.notes:
         out.print(Text(translate(note), style="dim"), soft_wrap=True)
 
 
-def _render_verdict(verdict: Verdict, translate: Callable[[str], str]) -> RenderableType:
-    from rich.console import Group
-    from rich.padding import Padding
-    from rich.text import Text
-
-    def as_sentence(text: str) -> str:
-        return escape_control_chars(translate(f"{text[:1].upper()}{text[1:]}."))
-
-    name = Text(escape_control_chars(verdict.name), style=f"bold {_VERDICT_STYLES[verdict.kind]}")
-    finding = Text(as_sentence(verdict.finding))
-    advice = Text.assemble(("-> ", "bold"), as_sentence(verdict.advice))
-    return Group(name, Padding(finding, (0, 0, 0, 2)), Padding(advice, (0, 0, 0, 2)))
-
-
 def _table_rows(run: RunData, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    from ludus.diagnose.number_format import format_number, format_share
+
     steps = f"{diagnosis.steps:,}"
     if run.planned_steps and run.planned_steps > diagnosis.steps:
         steps += f" of {run.planned_steps:,}"
@@ -93,7 +87,13 @@ def _table_rows(run: RunData, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]
     window = diagnosis.window
     yield "steps", f"{steps}{state}; the first {window} logged steps are compared with the last"
     yield from _reward_rows(diagnosis)
-    yield from _metric_rows(diagnosis)
+    for key, (first, last) in diagnosis.figures.items():
+        if key in _SHARE_LABELS or (key in _NONZERO_LABELS and max(first, last) > 0):
+            label = _SHARE_LABELS.get(key) or _NONZERO_LABELS[key]
+            yield label, f"{format_share(first)} -> {format_share(last)}"
+        elif key in _NUMBER_LABELS:
+            change = f"{format_number(first)} -> {format_number(last)}"
+            yield _NUMBER_LABELS[key], f"{change}{_UNITS.get(key, '')}"
     if diagnosis.seconds:
         yield "step time", _format_times(diagnosis)
 
@@ -116,18 +116,6 @@ def _reward_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         if last > first:
             text += f" -> {format_reward(after, scale)} (step {last:,})"
         yield "held out", text
-
-
-def _metric_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    from ludus.diagnose.number_format import format_number, format_share
-
-    for key, (first, last) in diagnosis.figures.items():
-        if key in _SHARE_LABELS or (key in _NONZERO_LABELS and max(first, last) > 0):
-            label = _SHARE_LABELS.get(key) or _NONZERO_LABELS[key]
-            yield label, f"{format_share(first)} -> {format_share(last)}"
-        elif key in _NUMBER_LABELS:
-            change = f"{format_number(first)} -> {format_number(last)}"
-            yield _NUMBER_LABELS[key], f"{change}{_UNITS.get(key, '')}"
 
 
 def _format_times(diagnosis: Diagnosis) -> str:

@@ -60,8 +60,8 @@ class GRPOMetrics(TrainMetrics):
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
         super().begin(total_steps, resumed_from)
         if resumed_from is not None:
-            kept = (line for line in self._past_log() if line.get("step", 0) <= resumed_from)
-            self._rewards = logged_rewards(kept)
+            lines = (line for line in self._past_log() if line.get("step", 0) <= resumed_from)
+            self._rewards = logged_rewards(lines)
 
     def add(self, line: Mapping[str, Any]) -> None:
         super().add(line)

@@ -20,6 +20,8 @@ _LOSS_OPEN, _LOSS_CLOSE = "⟦", "⟧"
 
 def print_lint_report(report: LintReport, *, strict: bool) -> None:
     """Print the whole report; `strict` counts warnings as errors."""
+    from rich.text import Text
+
     out = console()
     _print_findings(out, report)
     for example in report.shown:
@@ -29,7 +31,14 @@ def print_lint_report(report: LintReport, *, strict: bool) -> None:
         lines.insert(0, str(report.lengths))
     for line in lines:
         out.print(escape_control_chars(line), markup=False, soft_wrap=True)
-    _print_verdict(out, report, strict=strict)
+    errors, warnings = report.count_checks("error"), report.count_checks("warning")
+    counts = f"{plural(errors, 'error')}, {plural(warnings, 'warning')}"
+    if report.passed(strict=strict):
+        verdict = Text(f"Fit to train on: {counts} (exit code 0).", "bold green")
+    else:
+        reason = "" if errors else ", which --strict counts as errors"
+        verdict = Text(f"Not fit to train on: {counts}{reason} (exit code 1).", "bold red")
+    out.print(verdict, soft_wrap=True)
 
 
 def _print_findings(out: Console, report: LintReport) -> None:
@@ -98,16 +107,3 @@ def _coverage_text(report: LintReport) -> str:
     if report.rendered < report.rows:
         return f"{rows}, {report.rendered:,} of them rendered; --all renders every row."
     return f"{rows}, all rendered with the chat template of {report.student}."
-
-
-def _print_verdict(out: Console, report: LintReport, *, strict: bool) -> None:
-    from rich.text import Text
-
-    errors, warnings = report.count_checks("error"), report.count_checks("warning")
-    counts = f"{plural(errors, 'error')}, {plural(warnings, 'warning')}"
-    if report.passed(strict=strict):
-        line = Text(f"Fit to train on: {counts} (exit code 0).", "bold green")
-    else:
-        reason = "" if errors else ", which --strict counts as errors"
-        line = Text(f"Not fit to train on: {counts}{reason} (exit code 1).", "bold red")
-    out.print(line, soft_wrap=True)

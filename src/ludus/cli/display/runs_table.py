@@ -13,13 +13,24 @@ _MIN_TEXT_WIDTH = 11
 
 
 def print_runs(summaries: list[dict[str, Any]]) -> None:
-    """Print a table of runs, without rich's Table, which would cut paths short."""
+    """Print a table of runs, without rich's Table, which would cut paths short.
+
+    Empty columns are dropped; text columns are truncated to the width that the others leave.
+    """
     from rich.text import Text
 
     out = console()
-    rows = _fit_columns([_table_row(summary) for summary in summaries], out.width)
-    header = dict(zip(rows[0], rows[0], strict=True))
+    rows = [_table_row(summary) for summary in summaries]
+    header = {name: name for name in rows[0] if any(row[name] for row in rows)}
+    rows = [{name: row[name] for name in header} for row in rows]
     widths = {name: max(len(row[name]) for row in [header, *rows]) for name in header}
+    fixed = sum(width + 2 for name, width in widths.items() if name not in _TEXT_COLUMNS)
+    limit = max(_MIN_TEXT_WIDTH, (out.width - fixed) // len(_TEXT_COLUMNS) - 2)
+    for name in header.keys() & _TEXT_COLUMNS:
+        for row in rows:
+            if len(row[name]) > limit:
+                row[name] = f"{row[name][: limit - 1]}…"
+        widths[name] = min(widths[name], limit)
     for row in [header, *rows]:
         cells = [
             cell.ljust(widths[name])
@@ -29,20 +40,6 @@ def print_runs(summaries: list[dict[str, Any]]) -> None:
         ]
         line = Text("  ".join(cells).rstrip(), style="bold" if row is header else "")
         out.print(line, soft_wrap=True)
-
-
-def _fit_columns(rows: list[dict[str, str]], width: int) -> list[dict[str, str]]:
-    """Drop empty columns, and truncate text columns to the width that the others leave."""
-    names = [name for name in rows[0] if any(row[name] for row in rows)]
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in names}
-    fixed = sum(widths[name] + 2 for name in names if name not in _TEXT_COLUMNS)
-    limit = max(_MIN_TEXT_WIDTH, (width - fixed) // len(_TEXT_COLUMNS) - 2)
-
-    def fit(name: str, text: str) -> str:
-        is_cut = name in _TEXT_COLUMNS and len(text) > limit
-        return f"{text[: limit - 1]}…" if is_cut else text
-
-    return [{name: fit(name, row[name]) for name in names} for row in rows]
 
 
 def _table_row(summary: dict[str, Any]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -106,7 +106,9 @@ class LiveStatus(Status):
 
         self._live = Live(
             console=console(stderr=True),
-            get_renderable=self._render,
+            get_renderable=lambda: (
+                spinner_line("Starting") if self._view is None else self._view.render()
+            ),
             refresh_per_second=REFRESHES_PER_SECOND,
             transient=True,
             # Where stdout is a file, results go there and not to the terminal.
@@ -120,8 +122,30 @@ class LiveStatus(Status):
             self._live.stop()
             self._live = None
 
-    def _render(self) -> RenderableType:
-        return spinner_line("Starting") if self._view is None else self._view.render()
+
+class PeriodicCall(threading.Thread):
+    """A thread that calls a function every `interval_s` seconds, from `start_once` to `stop`."""
+
+    def __init__(self, function: Callable[[], None], interval_s: float) -> None:
+        super().__init__(daemon=True)
+        self._function = function
+        self._interval_s = interval_s
+        self._stop_event = threading.Event()
+
+    def run(self) -> None:
+        while not self._stop_event.wait(self._interval_s):
+            self._function()
+
+    def start_once(self) -> None:
+        """Start the thread, unless it was started before."""
+        if self.ident is None:
+            self.start()
+
+    def stop(self) -> None:
+        """Wait until the thread has ended, if it was started."""
+        self._stop_event.set()
+        if self.ident is not None:
+            self.join()
 
 
 class LogStatus(Status):
@@ -133,16 +157,14 @@ class LogStatus(Status):
         self._last_line = ""
         self._reported_at = float("-inf")
         self._lock = threading.Lock()
-        self._stop_event = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._reporter = PeriodicCall(self.refresh, self._interval_s)
 
     def show(self, view: View) -> None:
         self._view = view
         if view.headline:
             self.print_line(view.headline)
-        if self._thread is None and self._interval_s > 0:
-            self._thread = threading.Thread(target=self._report_periodically, daemon=True)
-            self._thread.start()
+        if self._interval_s > 0:
+            self._reporter.start_once()
 
     def refresh(self) -> None:
         """Print the progress, at most once per interval."""
@@ -157,13 +179,7 @@ class LogStatus(Status):
             self._write(text)
 
     def __exit__(self, *error: object) -> None:
-        self._stop_event.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _report_periodically(self) -> None:
-        while not self._stop_event.wait(self._interval_s):
-            self.refresh()
+        self._reporter.stop()
 
     def _write(self, line: str) -> None:
         if line and line != self._last_line:

@@ -27,7 +27,21 @@ def print_transcript(out: Console, episode: Episode) -> None:
     out.print(escape_control_chars(header), markup=False, soft_wrap=True, style="bold")
     for message in episode.messages:
         print_message(out, message)
-    _print_result(out, episode)
+    reward = "unscored" if episode.reward is None else f"reward {episode.reward:g}"
+    parts = ", ".join(f"{name} {value:g}" for name, value in episode.rewards.items())
+    usage = episode.usage
+    results = [
+        f"{reward} ({parts})" if parts else reward,
+        episode.stop_reason.value,
+        plural(episode.turns, "turn"),
+        plural(episode.malformed_calls, "malformed call") if episode.malformed_calls else "",
+        f"{format_count(usage.total_tokens)} tokens" if usage.total_tokens else "",
+        format_dollars(usage.cost),
+    ]
+    style = "bold" if episode.reward is not None and episode.reward > 0 else "bold yellow"
+    out.print(" · ".join(result for result in results if result), style=style)
+    if (error := episode.error) is not None:
+        _print_indented(out, f"{error.kind} ({error.where}): {error.message}", "red")
 
 
 def print_message(out: Console, message: Message) -> None:
@@ -40,25 +54,6 @@ def print_message(out: Console, message: Message) -> None:
         _print_indented(out, message.text, "dim" if message.role == "system" else "")
     for call in message.tool_calls or ():
         _print_indented(out, f"{call.function.name}({call.function.arguments})", style)
-
-
-def _print_result(out: Console, episode: Episode) -> None:
-    reward = "unscored" if episode.reward is None else f"reward {episode.reward:g}"
-    parts = ", ".join(f"{name} {value:g}" for name, value in episode.rewards.items())
-    usage = episode.usage
-    facts = [
-        f"{reward} ({parts})" if parts else reward,
-        episode.stop_reason.value,
-        plural(episode.turns, "turn"),
-        plural(episode.malformed_calls, "malformed call") if episode.malformed_calls else "",
-        f"{format_count(usage.total_tokens)} tokens" if usage.total_tokens else "",
-        format_dollars(usage.cost),
-    ]
-    good = episode.reward is not None and episode.reward > 0
-    out.print(" · ".join(fact for fact in facts if fact), style="bold" if good else "bold yellow")
-    if episode.error is not None:
-        error = episode.error
-        _print_indented(out, f"{error.kind} ({error.where}): {error.message}", "red")
 
 
 def _print_indented(out: Console, text: str, style: str) -> None:
