@@ -78,11 +78,11 @@ def test_loading_arguments_are_not_saved(tmp_path: Path) -> None:
 
 def test_an_unreachable_hub_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ConfigError, match="the Hub cannot be reached"):
+    with pytest.raises(ConfigError, match="nobody/nothing here, the Hub"):
         load_tokenizer("nobody/nothing")
 
 
 def test_the_error_names_the_train_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'ludus-rl\[train\]'"):
+    with pytest.raises(MissingExtra, match=r"'ludus-rl\[train\]'"):
         load_tokenizer("anything")

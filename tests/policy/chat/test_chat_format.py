@@ -240,7 +240,7 @@ def test_a_template_that_fails_raises_one_line_with_the_reason(
     with pytest.raises(TemplateUnmarked, match=reason) as caught:
         find_chat_format(tokenizer)
     assert isinstance(caught.value, LudusError) and "\n" not in str(caught.value)
-    assert "no family that Ludus knows" in str(caught.value) and "hermes" in str(caught.value)
+    assert "hermes" in str(caught.value)
 
 
 def test_a_lowercasing_tokenizer_has_no_chat_format() -> None:

@@ -148,7 +148,7 @@ def test_mixture_has_a_reward_per_environment(tmp_path: Path, policy: Policy) ->
 
 
 def test_group_with_different_prompts_is_an_error(tmp_path: Path, policy: Policy) -> None:
-    with pytest.raises(RunError, match="different tasks for the same seed"):
+    with pytest.raises(RunError, match=r"IgnoresSeed .*same seed"):
         run_step(
             tmp_path,
             policy,
