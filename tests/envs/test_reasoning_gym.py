@@ -145,11 +145,11 @@ def test_an_unknown_data_set_is_an_error_with_a_suggestion() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"max_trems": 3}, r"has no field 'max_trems'\. Did you mean 'max_terms'\?"),
-        ({"colour": 3}, r"has no field 'colour'\. Its fields: .*max_terms.*min_digits"),
-        ({"min_terms": 5, "max_terms": 2}, r"max_terms must be >= min_terms\. Its fields: "),
-        ({"min_terms": "many"}, r"chain_sum does not take this dataset_config: .*'str' and 'int'"),
-        ({"seed": 3}, "seed and size are arguments of reset"),
+        ({"max_trems": 3}, r"'max_trems'.*'max_terms'"),
+        ({"colour": 3}, r"'colour'.*max_terms.*min_digits"),
+        ({"min_terms": 5, "max_terms": 2}, r"max_terms .*min_terms.*min_digits"),
+        ({"min_terms": "many"}, r"dataset_config.*'str' and 'int'"),
+        ({"seed": 3}, "seed and size"),
     ],
 )
 def test_a_config_that_the_library_refuses_is_an_error_that_says_why(

@@ -77,7 +77,7 @@ def remove_chat_template(model: Path) -> None:
         (remove_config, CandidateConfig(), "holds no config.json"),
         (remove_weights, CandidateConfig(), "holds no weights"),
         (remove_tokenizer, CandidateConfig(), "holds no tokenizer"),
-        (remove_chat_template, CandidateConfig(), "There is no chat template"),
+        (remove_chat_template, CandidateConfig(), "no chat template"),
         (None, CandidateConfig(device="gpu"), "Unknown device 'gpu'"),
         (None, CandidateConfig(dtype="float3"), "Unknown dtype 'float3'"),
     ],

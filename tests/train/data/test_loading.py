@@ -72,12 +72,12 @@ def test_a_measured_length_counts_only_for_its_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("./nowhere", "There is no data set"),
-        ("nowhere.jsonl", "There is no data set"),
+        ("./nowhere", "no data set"),
+        ("nowhere.jsonl", "no data set"),
         ("notes.txt", "neither .jsonl nor .parquet"),
         ("empty", "no train.jsonl"),
         ("collected", "ludus curate"),
-        ("torn.parquet", "cannot be read as Parquet"),
+        ("torn.parquet", "as Parquet"),
         ("broken", "cannot be loaded"),
     ],
 )
