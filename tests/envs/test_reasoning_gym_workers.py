@@ -69,7 +69,7 @@ async def test_nobody_waits_for_a_newborn_child_to_load_the_library() -> None:
     newborn = crew._add_worker(new_worker=True)
     os.kill(newborn.process._process.pid, signal.SIGSTOP)
     asking = asyncio.gather(*(sums(seed).question_async(0) for seed in range(100)))
-    assert len(await asyncio.wait_for(asking, 30)) == 100
+    assert len(await asyncio.wait_for(asking, 120)) == 100
     assert not newborn.ready
 
     os.kill(newborn.process._process.pid, signal.SIGCONT)

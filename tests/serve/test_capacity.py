@@ -18,7 +18,7 @@ from ludus.serve.server import ServeError, check_config
 
 
 async def test_a_newcomer_waits_for_a_slot_and_gets_it() -> None:
-    with serving(Counter, max_sessions=1, queue_timeout=5.0) as served:
+    with serving(Counter, max_sessions=1, queue_timeout=60.0) as served:
         endpoint = connect(served.url)
         first = endpoint.session()
         await first.open()
@@ -30,7 +30,7 @@ async def test_a_newcomer_waits_for_a_slot_and_gets_it() -> None:
         waiting = asyncio.ensure_future(second())
         await until(lambda: served.sessions.capacity.waiting == 1)
         await first.close()
-        assert await asyncio.wait_for(waiting, 5) == "Reach 3."
+        assert await asyncio.wait_for(waiting, 60) == "Reach 3."
 
 
 async def test_a_full_server_says_so_after_a_bounded_wait() -> None:
