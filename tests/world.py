@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ludus import (
@@ -125,6 +128,9 @@ class Slow(ToolEnvironment):
 
     blocking = True
     closed: list[str] = []  # noqa: RUF012 - shared on purpose: tests look at who was closed
+    begun: list[str] = []  # noqa: RUF012 - and at whose steps have begun
+    wake = threading.Event()
+    """Ends all sleeps of the class."""
 
     def reset(self, *, seed: int | None = None, name: str = "?") -> str:
         self.name = name
@@ -138,7 +144,8 @@ class Slow(ToolEnvironment):
         Args:
             seconds: How long.
         """
-        time.sleep(seconds)
+        self.begun.append(self.name)
+        self.wake.wait(seconds)
         self.calls += 1
         self.award(1.0)
         return f"Slept, {self.calls} calls."
@@ -194,6 +201,20 @@ def wait_until(fact: Any, *, seconds: float = 30.0) -> None:
     while not fact():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.005)
+
+
+def wait_for_work(process: subprocess.Popen[str], *, seconds: float = 0.3) -> None:
+    """Wait until another process has computed for so long from now on."""
+    if not Path("/proc").exists():
+        time.sleep(seconds)  # Only Linux tells.
+        return
+
+    def computed() -> float:
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    begun = computed()
+    wait_until(lambda: computed() - begun >= seconds, seconds=60)
 
 
 async def until(fact: Any, *, seconds: float = 30.0) -> None:

@@ -166,7 +166,7 @@ async def test_a_limit_refused_under_both_names_is_an_error() -> None:
     large = error_response(400, "max_tokens is too large")
     with chat_stub(script=[large, large]) as stub:
         async with openai_agent(stub) as agent:
-            with pytest.raises(RequestRefused, match="max_tokens is too large"):
+            with pytest.raises(RequestRefused, match="too large"):
                 await ask(agent, max_tokens=10**9)
             await ask(agent, max_tokens=100)
         assert stub.bodies[-1]["max_tokens"] == 100

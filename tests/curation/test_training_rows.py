@@ -161,7 +161,7 @@ def test_pairs_with_calls_as_text() -> None:
 
 
 def test_an_unknown_tool_call_format_raises() -> None:
-    with pytest.raises(ConfigError, match=r"qwen33.*Did you mean 'qwen3'"):
+    with pytest.raises(ConfigError, match=r"qwen33.*'qwen3'"):
         RowConfig(tool_call_format="qwen33")
 
 

@@ -49,7 +49,7 @@ def diagnose_run(sample: Sample, every: int) -> Diagnosis:
 def test_unscored_verdict_blames_the_model_for_prompts_beyond_its_context() -> None:
     first = diagnose_run(Sample(), every=2).verdicts[0]
     assert first.name == "unscored episodes" and first.finding.startswith("50 % of episodes")
-    assert first.finding.endswith("The prompt has 20,268 tokens, and the model reads 8,192 at most")
+    assert "20,268 tokens" in first.finding and "8,192" in first.finding
     assert "`ludus show RUN " in first.advice and "server" not in first.advice
 
 

@@ -55,7 +55,7 @@ def test_continues_while_a_criterion_is_not_met(change: dict[str, float]) -> Non
 def test_rising_entropy_is_a_symptom() -> None:
     calm, risen = DONE | {"grad_norm": 0.4}, DONE | {"grad_norm": 0.4, "entropy": 0.3}
     stop = first_stop(log((30, BUSY), (20, calm), (20, risen)))
-    assert stop is not None and "entropy has risen from 0.2 to 0.24" in stop[1]
+    assert stop is not None and "entropy" in stop[1] and "0.2 to 0.24" in stop[1]
 
 
 def test_surprise_is_preferred_to_entropy() -> None:
@@ -64,7 +64,7 @@ def test_surprise_is_preferred_to_entropy() -> None:
     chosen = log((30, busy), (20, calm), (40, calm | {"entropy": 0.9}))
     assert first_stop(chosen) is None
     risen = first_stop(log((30, busy), (20, calm), (20, calm | {"surprise": 0.3})))
-    assert risen is not None and "entropy has risen from 0.2 to 0.24" in risen[1]
+    assert risen is not None and "entropy" in risen[1] and "0.2 to 0.24" in risen[1]
 
 
 def test_surprise_and_entropy_are_not_compared() -> None:

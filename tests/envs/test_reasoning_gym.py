@@ -69,7 +69,7 @@ def test_every_data_set_of_the_library_is_a_variant() -> None:
     variants = ReasoningGym.variants()
     assert len(variants) >= 106
     assert list(variants) == sorted(variants)
-    with pytest.raises(EnvironmentNotFound, match="Did you mean 'chain_sum'"):
+    with pytest.raises(EnvironmentNotFound, match="'chain_sum'"):
         find_environment("reasoning_gym:chainsum")
 
 
@@ -126,7 +126,7 @@ def test_the_tool_is_called_answer() -> None:
     contract = find_environment("reasoning_gym")
     assert contract.tools is not None
     (tool,) = contract.tools
-    assert (tool.name, tool.description) == ("answer", "Submit the final answer to the question.")
+    assert tool.name == "answer" and "final answer" in tool.description
     assert tool.input_schema["properties"]["answer"]["description"].startswith("The final answer")
 
 
@@ -138,18 +138,18 @@ def test_the_client_is_typed() -> None:
 
 
 def test_an_unknown_data_set_is_an_error_with_a_suggestion() -> None:
-    with pytest.raises(ValueError, match=r"no data set 'chainsum'\. Did you mean 'chain_sum'\?"):
+    with pytest.raises(ValueError, match=r"'chainsum'.*'chain_sum'"):
         question(dataset_name="chainsum")
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"max_trems": 3}, r"has no field 'max_trems'\. Did you mean 'max_terms'\?"),
-        ({"colour": 3}, r"has no field 'colour'\. Its fields: .*max_terms.*min_digits"),
-        ({"min_terms": 5, "max_terms": 2}, r"max_terms must be >= min_terms\. Its fields: "),
-        ({"min_terms": "many"}, r"chain_sum does not take this dataset_config: .*'str' and 'int'"),
-        ({"seed": 3}, "seed and size are arguments of reset"),
+        ({"max_trems": 3}, r"'max_trems'.*'max_terms'"),
+        ({"colour": 3}, r"'colour'.*max_terms.*min_digits"),
+        ({"min_terms": 5, "max_terms": 2}, r"max_terms .*min_terms.*min_digits"),
+        ({"min_terms": "many"}, r"dataset_config.*'str' and 'int'"),
+        ({"seed": 3}, "seed and size"),
     ],
 )
 def test_a_config_that_the_library_refuses_is_an_error_that_says_why(
@@ -165,7 +165,7 @@ def test_a_size_below_one_is_an_error() -> None:
 
 
 def test_over_a_host_the_same_mistakes_are_errors_of_the_wire() -> None:
-    with pytest.raises(ExecutionFailed, match="Did you mean 'max_terms'"):
+    with pytest.raises(ExecutionFailed, match="'max_terms'"):
         hosted("reasoning_gym", ("reset", {"dataset_config": {"max_trems": 3}}))
     with pytest.raises(InvalidAction, match="seed"):
         hosted("reasoning_gym", ("reset", {"seed": "seven"}))

@@ -64,11 +64,11 @@ def test_chat_template_kwargs_apply_to_models_with_a_template(
     [
         ("opnai:gpt-5-mini", "Did you mean 'openai'?"),
         ("oracel", "Did you mean 'oracle'?"),
-        ("nobody", "Write oracle, random, openai:MODEL"),
-        ("", "Write oracle, random, openai:MODEL"),
-        ("sft=", "Write oracle, random, openai:MODEL"),
-        ("openai", "names no model. Write openai:MODEL."),
-        ("hf:", "names no model. Write hf:MODEL."),
+        ("nobody", "oracle, random, openai:MODEL"),
+        ("", "oracle, random, openai:MODEL"),
+        ("sft=", "oracle, random, openai:MODEL"),
+        ("openai", " openai:MODEL."),
+        ("hf:", " hf:MODEL."),
         ("oracle:gpt-5", "plays without a model"),
     ],
 )
@@ -101,7 +101,7 @@ def test_tilde_is_expanded(text: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_tilde_of_an_unknown_user_is_rejected() -> None:
-    with pytest.raises(ConfigError, match="there is no such user here"):
+    with pytest.raises(ConfigError, match=r"^~nobody-is-called-this/"):
         parse_candidates(["sft=~nobody-is-called-this/model"])
 
 

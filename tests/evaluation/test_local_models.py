@@ -48,7 +48,7 @@ async def test_changed_weights_are_another_run(
     await evaluate_against_random(model, tmp_path / "eval")
     saved(model, of_family("qwen3"), seed=1)
     shutil.rmtree(tmp_path / "eval" / "random")
-    with pytest.raises(RunError, match=r"base holds a run with other settings:\n  agent\.weights"):
+    with pytest.raises(RunError, match=r"base .*\n  agent\.weights"):
         await evaluate_against_random(model, tmp_path / "eval")
     assert not (tmp_path / "eval" / "random").exists(), "nobody plays before that is said"
 
@@ -77,7 +77,7 @@ def remove_chat_template(model: Path) -> None:
         (remove_config, CandidateConfig(), "holds no config.json"),
         (remove_weights, CandidateConfig(), "holds no weights"),
         (remove_tokenizer, CandidateConfig(), "holds no tokenizer"),
-        (remove_chat_template, CandidateConfig(), "There is no chat template"),
+        (remove_chat_template, CandidateConfig(), "no chat template"),
         (None, CandidateConfig(device="gpu"), "Unknown device 'gpu'"),
         (None, CandidateConfig(dtype="float3"), "Unknown dtype 'float3'"),
     ],

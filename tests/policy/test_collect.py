@@ -91,7 +91,7 @@ async def test_a_retrained_model_does_not_resume_an_old_run(
 
     await collect_one(seed=0)
     await collect_one(seed=0)
-    with pytest.raises(RunError, match=r'settings:\n  agent\.weights: "\w+" there, "\w+" here'):
+    with pytest.raises(RunError, match=r'\n  agent\.weights: "\w+" there, "\w+" here'):
         await collect_one(seed=1)
 
 

@@ -147,7 +147,8 @@ def test_a_damaged_config_is_rejected(tmp_path: Path) -> None:
 
 def test_incomplete_weights_are_rejected(tmp_path: Path) -> None:
     with_config(saved(tmp_path), num_hidden_layers=3)
-    assert "9 tensors are missing, model.layers.2." in load_error(tmp_path)
+    message = load_error(tmp_path)
+    assert "9 tensors" in message and "model.layers.2." in message
 
 
 @pytest.mark.parametrize("architecture", ["BertForMaskedLM", "Qwen2VLForConditionalGeneration"])
@@ -164,7 +165,7 @@ def test_an_unknown_architecture_is_rejected(tmp_path: Path) -> None:
 def test_custom_code_of_a_model_is_not_run(tmp_path: Path) -> None:
     with_config(saved(tmp_path), model_type="theirs", auto_map={"AutoConfig": "theirs.Theirs"})
     (tmp_path / "theirs.py").write_text("raise SystemExit('run')")
-    assert "which Ludus does not run" in load_error(tmp_path)
+    assert "custom code" in load_error(tmp_path)
 
 
 def test_an_unknown_device_is_rejected_before_anything_is_read(tmp_path: Path) -> None:

@@ -201,14 +201,14 @@ def test_an_unreachable_index_is_reported(cache: Path, monkeypatch: pytest.Monke
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{free.getsockname()[1]}/simple")
-        with pytest.raises(ConfigError, match=r"ludus-nothing==0\.1\.2.*cannot be reached"):
+        with pytest.raises(ConfigError, match=r"ludus-nothing==0\.1\.2.* reached"):
             smollm2.model_folder(notify=lambda line: None, release=MISSING_RELEASE)
     assert files_in(cache) == []
 
 
 def test_a_missing_package_is_reported(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(ConfigError, match=r"No matching distribution found for ludus") as caught:
+    with pytest.raises(ConfigError, match="No matching distribution") as caught:
         smollm2.model_folder(notify=lambda line: None, release=MISSING_RELEASE)
     assert "\n" not in str(caught.value) and files_in(cache) == []
 

@@ -100,15 +100,15 @@ def test_public_repo_is_rejected_if_private(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "how", "words"),
     [
-        ("create", 401, r"does not accept the token \(HTTP 401\)"),
-        ("create", 403, r"may not write there \(HTTP 403\)"),
-        ("create", 500, r"answered HTTP 500"),
-        ("create", "drop", r"cannot be reached"),
-        ("create", "hang", r"did not answer in time"),
-        ("validate", 500, r"answered HTTP 500"),
-        ("preupload", 403, r"may not write there"),
-        ("commit", 503, r"answered HTTP 503"),
-        ("commit", "hang", r"did not answer in time"),
+        ("create", 401, r"token \(HTTP 401\)"),
+        ("create", 403, r"\(HTTP 403\)"),
+        ("create", 500, "HTTP 500"),
+        ("create", "drop", "reached"),
+        ("create", "hang", "in time"),
+        ("validate", 500, "HTTP 500"),
+        ("preupload", 403, r"\(HTTP 403\)"),
+        ("commit", 503, "HTTP 503"),
+        ("commit", "hang", "in time"),
     ],
 )
 def test_failed_upload_names_the_retry_command(
@@ -116,9 +116,9 @@ def test_failed_upload_names_the_retry_command(
 ) -> None:
     folder = run_folder(tmp_path, episode(1))
     with fake_hub(fail={where: how}) as hub, pytest.raises(PublishFailed, match=words) as caught:
-        push(folder, hub.url, timeout=0.5)
+        push(folder, hub.url, timeout=0.5 if how == "hang" else 60.0)
     said = str(caught.value)
-    assert f"Everything is in {folder}. Go on with: ludus push ada/sums" in said
+    assert str(folder) in said and "ludus push ada/sums" in said
     assert "\n" not in said and TOKEN not in said
     assert capfd.readouterr() == ("", "")
 
@@ -127,7 +127,7 @@ def test_storage_error_names_the_file(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, long_episode(1))
     with (
         fake_hub(large=100_000, fail={"/storage/": 403}) as hub,
-        pytest.raises(PublishFailed, match=r"'episodes\.jsonl' to the Hub \(.*HTTP 403"),
+        pytest.raises(PublishFailed, match=r"'episodes\.jsonl'.*HTTP 403"),
     ):
         push(folder, hub.url)
 
@@ -135,7 +135,7 @@ def test_storage_error_names_the_file(tmp_path: Path) -> None:
 def test_unreachable_hub_and_empty_folder_are_errors(tmp_path: Path) -> None:
     with pytest.raises(PublishFailed, match="cannot be reached"):
         push(tmp_path, "http://127.0.0.1:1")
-    with fake_hub() as hub, pytest.raises(PublishFailed, match=r"there is no episodes\.jsonl"):
+    with fake_hub() as hub, pytest.raises(PublishFailed, match=r"episodes\.jsonl"):
         push(tmp_path, hub.url)
 
 
@@ -217,5 +217,5 @@ def test_hf_endpoint_is_respected(tmp_path: Path) -> None:
 def test_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     for ask in (check_login, lambda: open_repo("a/b"), lambda: push_folder(Path(), "a/b")):
-        with pytest.raises(MissingExtra, match=r"pip install 'ludus-rl\[hub\]'"):
+        with pytest.raises(MissingExtra, match=r"'ludus-rl\[hub\]'"):
             ask()

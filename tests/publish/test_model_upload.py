@@ -99,7 +99,7 @@ def test_open_repo_creates_a_private_model_repo() -> None:
 
 
 def test_invalid_model_name_is_rejected() -> None:
-    with pytest.raises(ConfigError, match=r"name of a model on the Hub.*'ada/wordle-player'"):
+    with pytest.raises(ConfigError, match=r"'player'.*'ada/wordle-player'"):
         check_repo_id("player", MODEL)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from world import Counter, serving
+from world import Counter, serving, until
 
 from ludus import State, ToolCall
 from ludus.agents.agent import EpisodeContext, Player
@@ -150,12 +150,12 @@ async def test_a_damaged_line_of_a_finished_run_is_found_by_the_checksum(tmp_pat
 async def test_the_watchdog_is_heard(tmp_path: Path) -> None:
     class Stuck(OracleAgent):
         async def begin(self, context: EpisodeContext) -> Player:
-            await asyncio.sleep(0.5)
+            await until(lambda: any("has waited" in words for words in progress.warnings))
             return await super().begin(context)
 
     progress = Warnings()
-    await run(tmp_path / "run", Stuck(), n=1, progress=progress, stall_warning=0.1)
-    assert any("has waited" in words for words in progress.warnings)
+    result = await run(tmp_path / "run", Stuck(), n=1, progress=progress, stall_warning=0.1)
+    assert result.summary["scored"] == 1
 
 
 async def test_an_environment_that_never_opens_meets_the_deadline(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ async def test_a_fault_that_stays_is_recorded_without_a_score(tmp_path: Path) ->
 
 async def test_when_nothing_works_the_run_ends_and_nothing_is_recorded(tmp_path: Path) -> None:
     dead = Flaky(lambda key, attempt: ModelBusy("HTTP 503 nine times."))
-    with pytest.raises(StoppedEarly, match=r"in a row broke.*HTTP 503.*0 of 500"):
+    with pytest.raises(StoppedEarly, match=r"HTTP 503.* 0 of 500"):
         await run(tmp_path / "run", dead, n=500)
     assert read(tmp_path / "run") == []
     result = await run(tmp_path / "run", n=500)
@@ -134,15 +134,15 @@ async def test_a_wrong_key_ends_the_run_at_once(tmp_path: Path) -> None:
         calls += 1
         return ProviderRefuses("The key in OPENAI_API_KEY is not accepted.")
 
-    with pytest.raises(StoppedEarly, match="OPENAI_API_KEY is not accepted"):
+    with pytest.raises(StoppedEarly, match="OPENAI_API_KEY"):
         await run(tmp_path / "run", Flaky(breaks), n=500, concurrency=8)
     assert calls <= 8
 
 
 async def test_a_task_that_cannot_be_is_said_before_there_is_a_run(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"Cannot reset .* Did you mean 'goal'"):
+    with pytest.raises(ConfigError, match=r"'gaol'.*'goal'"):
         await run(tmp_path / "run", ScriptedAgent(), n=50, task={"gaol": 3})
-    with pytest.raises(ConfigError, match="max_terms must be >= min_terms"):
+    with pytest.raises(ConfigError, match=r"max_terms .*min_terms"):
         await run(
             tmp_path / "run",
             spec="reasoning_gym:chain_sum",

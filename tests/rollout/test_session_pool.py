@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
-from world import Counter, serving
+from world import Counter, serving, until
 
 from ludus import connect
 from ludus.client.endpoint import Endpoint
@@ -27,6 +26,7 @@ class FakeEndpoint(Endpoint):
         self.open = 0
         self.most = 0
         self.away = False
+        self.refused = 0
 
     def session(self) -> Session:
         return FakeSession(self)
@@ -42,6 +42,7 @@ class FakeSession(Session):
         if self._endpoint.away:
             raise ConnectFailed("Nobody answers.")
         if self._endpoint.open >= self._endpoint.capacity:
+            self._endpoint.refused += 1
             raise CapacityReached("Full.")
         self._taken = True
         self._endpoint.open += 1
@@ -87,9 +88,9 @@ async def test_who_was_refused_beside_others_gets_a_session_when_there_is_one() 
     endpoint = FakeEndpoint(capacity=0)
     pool = SessionPool(endpoint, reconnect_timeout=5)
     waiting = [asyncio.create_task(pool.acquire()) for _ in range(3)]
-    await asyncio.sleep(0.05)
+    await until(lambda: endpoint.refused >= 3)
     endpoint.capacity = 3
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         await asyncio.gather(*waiting)
 
 
@@ -99,8 +100,7 @@ async def test_a_server_that_is_gone_is_waited_for() -> None:
     await pool.discard(await pool.acquire())
     endpoint.away = True
     waiting = asyncio.create_task(pool.acquire())
-    await asyncio.sleep(0.15)
-    assert pool.unreachable_since is not None
+    await until(lambda: pool.unreachable_since is not None)
     endpoint.away = False
     await waiting
     assert pool.unreachable_since is None
@@ -115,37 +115,57 @@ async def test_patience_has_an_end() -> None:
         await pool.acquire()
 
 
-async def gone(pool: SessionPool) -> float:
+class Clock:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock, pause = Clock(), asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        clock.now += seconds
+        await pause(0)
+
+    monkeypatch.setattr(session_pool, "time", clock)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    return clock
+
+
+async def gone(pool: SessionPool, clock: Clock) -> float:
     """Seconds after which nobody waits any longer."""
-    began = time.monotonic()
+    began = clock.now
     with pytest.raises(ConnectFailed):
         await pool.acquire()
-    return time.monotonic() - began
+    return clock.now - began
 
 
-async def test_those_who_try_again_have_one_patience_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_those_who_try_again_have_one_patience_together(clock: Clock) -> None:
     endpoint = FakeEndpoint()
     endpoint.away = True
-    pool = SessionPool(endpoint, reconnect_timeout=0.2)
-    assert await gone(pool) > 0.2
-    assert await gone(pool) < 0.05, "the same wait has gone on"
-    monkeypatch.setattr(session_pool, "OUTAGE_RESET_S", 0.4)
-    await asyncio.sleep(0.5)
-    assert await gone(pool) > 0.2, "another wait, after a break"
+    pool = SessionPool(endpoint, reconnect_timeout=10)
+    assert await gone(pool, clock) > 10
+    assert await gone(pool, clock) == 0, "the same wait has gone on"
+    clock.now += session_pool.OUTAGE_RESET_S + 1
+    assert await gone(pool, clock) > 10, "another wait, after a break"
 
 
-async def test_a_server_that_was_back_has_all_of_ones_patience_again() -> None:
+async def test_a_server_that_was_back_has_all_of_ones_patience_again(clock: Clock) -> None:
     endpoint = FakeEndpoint()
-    pool = SessionPool(endpoint, reconnect_timeout=0.2)
+    pool = SessionPool(endpoint, reconnect_timeout=10)
     kept = await pool.acquire()
     endpoint.away = True
-    assert await gone(pool) > 0.2 and pool.unreachable_since is not None
+    assert await gone(pool, clock) > 10 and pool.unreachable_since is not None
     pool.release(kept)
     assert pool.unreachable_since is None
     await pool.discard(await pool.acquire())
-    assert await gone(pool) > 0.2
+    assert await gone(pool, clock) > 10
 
 
 async def test_a_real_server_with_one_place_serves_everybody_in_turn() -> None:

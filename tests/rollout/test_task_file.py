@@ -67,7 +67,7 @@ async def test_what_is_written_for_nemo_gym_is_played_again(tmp_path: Path) -> N
         ("{", "t:2 is not JSON"),
         ("[1]", "t:2 is not a JSON object"),
         ('{"seed": "7"}', "t:2: .*'7'"),
-        ('{"responses_create_params": {"input": []}}', "t:2 has a prompt and no reset arguments"),
+        ('{"responses_create_params": {"input": []}}', "t:2 has a prompt"),
     ],
 )
 def test_a_line_that_is_no_task_is_named(line: str, words: str, tmp_path: Path) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 
 import httpx
 import pytest
 from websockets.asyncio.client import connect as websocket
 from world import Counter, Slow, Two, serving, until
 
-from ludus import connect
+from ludus import ToolEnvironment, connect, tool
 from ludus.environment.introspection import build_env_spec
 from ludus.errors import CapacityReached, FactoryFailed, SessionError
 from ludus.serve.config import ServeConfig
@@ -18,7 +18,7 @@ from ludus.serve.server import ServeError, check_config
 
 
 async def test_a_newcomer_waits_for_a_slot_and_gets_it() -> None:
-    with serving(Counter, max_sessions=1, queue_timeout=5.0) as served:
+    with serving(Counter, max_sessions=1, queue_timeout=60.0) as served:
         endpoint = connect(served.url)
         first = endpoint.session()
         await first.open()
@@ -30,7 +30,7 @@ async def test_a_newcomer_waits_for_a_slot_and_gets_it() -> None:
         waiting = asyncio.ensure_future(second())
         await until(lambda: served.sessions.capacity.waiting == 1)
         await first.close()
-        assert await asyncio.wait_for(waiting, 5) == "Reach 3."
+        assert await asyncio.wait_for(waiting, 60) == "Reach 3."
 
 
 async def test_a_full_server_says_so_after_a_bounded_wait() -> None:
@@ -87,25 +87,39 @@ async def test_an_environment_that_cannot_be_built_says_why_and_takes_no_slot() 
         assert served.sessions.capacity.in_use == 0
 
 
-async def test_blocking_steps_run_beside_each_other_and_beside_the_loop() -> None:
-    with serving(Slow) as served:
+class Meeting(ToolEnvironment):
+    """A step ends when sixteen are being taken."""
 
-        async def one() -> None:
+    blocking = True
+    everybody = threading.Barrier(16)
+
+    def reset(self, *, seed: int | None = None) -> str:
+        return "Ready."
+
+    @tool
+    def meet(self) -> str:
+        """Wait for the others."""
+        self.everybody.wait(60)
+        return "All are here."
+
+
+async def test_blocking_steps_run_beside_each_other_and_beside_the_loop() -> None:
+    with serving(Meeting) as served:
+
+        async def one() -> object:
             async with connect(served.url).session() as session:
                 await session.reset()
-                await session.call("sleep", {"seconds": 0.5})
+                return (await session.call("meet", {})).content
 
-        began = time.monotonic()
-        await asyncio.gather(*(one() for _ in range(16)))
-        assert time.monotonic() - began < 4.0, "sixteen sleeps of 0.5 s ran one after the other"
+        assert await asyncio.gather(*(one() for _ in range(16))) == ["All are here."] * 16
 
 
 async def test_stopping_lets_the_running_step_finish() -> None:
     with serving(Slow) as served:
         async with connect(served.url).session() as session:
-            await session.reset()
+            await session.reset(name="finishing")
             running = asyncio.ensure_future(session.call("sleep", {"seconds": 0.6}))
-            await asyncio.sleep(0.1)
+            await until(lambda: "finishing" in Slow.begun)
             served.server.should_exit = True
             assert (await running).content == "Slept, 1 calls."
             with pytest.raises(SessionError):

@@ -31,7 +31,7 @@ async def test_a_server_describes_itself() -> None:
         async with client(served.url) as http:
             assert (await http.get("/health")).json() == {"status": "healthy"}
             told = (await http.get("/metadata")).json()
-            assert told["description"] == "Add numbers up to a goal that the seed picks."
+            assert told["description"] == Counter.__doc__
             assert told["author"] is None
             schema = (await http.get("/schema")).json()
             assert set(schema) == {"action", "observation", "state", "reset_observation"}

@@ -198,7 +198,7 @@ def test_packing_raises_for_a_vision_model(tmp_path: Path, rows: Path, base: str
 @pytest.mark.parametrize(
     ("part", "reason"),
     [
-        ({"type": "image"}, "an image without a data URL"),
+        ({"type": "image"}, "data URL"),
         ({"type": "audio"}, "neither text nor an image"),
         (
             {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from policy.models import saved
 from policy.trained_policies import GOAL, player
 from students import of_family
 from typer.testing import CliRunner, Result
-from world import wait_until
+from world import wait_for_work, wait_until
 
 from cli.collect_cli import (
     CLEAN_ENV,
@@ -102,7 +101,7 @@ def test_ctrl_c_twice_stops_decoding_within_a_reply(tmp_path: Path) -> None:
         *hf_args(babbler, "-n", "4000", "--concurrency", "4", *slow, "-o", run)
     ) as process:
         wait_until(lambda: (run / "summary.json").exists(), seconds=100)
-        time.sleep(0.5)
+        wait_for_work(process)
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         assert any("Ctrl-C" in line for line in process.stderr)

@@ -82,7 +82,7 @@ def test_the_tutorial_command_creates_the_data_set_that_its_code_reads(
             env={**logged_in(hub, tmp_path), "OPENAI_API_KEY": KEY},
         )
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"Data set: {hub.url}/datasets/ada/chain-sum-rollouts" in done.stdout
+    assert f"{hub.url}/datasets/ada/chain-sum-rollouts" in done.stdout.split()
     assert {body["max_tokens"] for body in stub.bodies} == {1024}
     assert {body["model"] for body in stub.bodies} == {"gpt-5-mini"}
     assert {"README.md", "episodes.jsonl", "results.jsonl"} <= hub.files.keys()

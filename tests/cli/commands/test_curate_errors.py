@@ -66,8 +66,8 @@ def test_invalid_options_print_one_line_and_write_nothing(
     ("options", "words"),
     [
         (("--solve-rate", "0.5"), "0.1..0.9"),
-        (("--to", "grpo"), "'grpo' is not one of 'sft', 'dpo'"),
-        (("--format", "csv"), "'csv' is not one of 'jsonl', 'parquet'"),
+        (("--to", "grpo"), "'sft', 'dpo'"),
+        (("--format", "csv"), "'jsonl', 'parquet'"),
         (("--min-turns", "-1"), "--min-turns"),
         (("--min-rewrad", "1"), "--min-rewrad"),
     ],

@@ -11,12 +11,11 @@ import signal
 import struct
 import subprocess
 import termios
-import time
 from pathlib import Path
 
 import pytest
 from program import LUDUS
-from world import wait_until
+from world import wait_for_work, wait_until
 
 from cli.collect_cli import CLEAN_ENV, error_line
 from cli.curate_cli import (
@@ -48,7 +47,8 @@ def test_a_signal_stops_curate_and_writes_nothing(
         "curate", run, *(SLOW_FILTER if step == "reading" else ()), "-o", data
     ) as process:
         wait_until(lambda: any(data.glob(begun)), seconds=60)
-        time.sleep(0.5 if step == "reading" else 0.0)
+        if step == "reading":
+            wait_for_work(process)
         process.send_signal(number)
         stdout, stderr = process.communicate(timeout=60)
     assert (process.returncode, stdout, stderr) == (code, "", words)

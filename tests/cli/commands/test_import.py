@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,8 @@ def test_unreadable_lines_are_listed_and_the_rest_is_imported(tmp_path: Path) ->
     with path.open("a") as file:
         file.write('{"a": 1}\nnonsense\n' + "[]\n" * 12)
     done = run_import("messages", path, "-o", tmp_path / "run")
-    assert done.returncode == 0 and "1 episode, 1 scored, 14 could not be read" in done.stdout
+    assert done.returncode == 0
+    assert re.findall(r"\d+", done.stdout.splitlines()[0]) == ["1", "1", "14"]
     output = done.stderr.splitlines()
     assert output[0].startswith(f"not read: {path}:2: ")
     assert output[1].startswith(f"not read: {path}:3: ")

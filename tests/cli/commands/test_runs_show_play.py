@@ -50,9 +50,8 @@ def test_runs_are_listed_with_counts_rewards_and_cost(root: Path) -> None:
     done = run_ludus("runs", ".", cwd=root)
     assert (done.returncode, done.stderr) == (0, "")
     header, *rows = (line.split() for line in done.stdout.splitlines())
-    assert (
-        " ".join(header) == "run environment agent episodes reward ± std. error broken tokens cost"
-    )
+    assert header[:5] == ["run", "environment", "agent", "episodes", "reward"]
+    assert header[-3:] == ["broken", "tokens", "cost"]
     found = read_episodes(root / "paid")
     tokens = sum(episode.usage.total_tokens for episode in found)
     mean = sum(episode.reward or 0.0 for episode in found) / 4
@@ -134,7 +133,7 @@ def test_a_broken_episode_shows_what_broke_it(root: Path) -> None:
     (broken,) = (episode for episode in read_episodes(root / "some/broken") if episode.broken)
     shown = run_ludus("show", str(root / "some/broken"), broken.episode_id).stdout
     assert "unscored · broken" in shown
-    assert "ModelBusy (model): stub at http://127.0.0.1" in shown and "500" in shown
+    assert all(part in shown for part in ("ModelBusy (model)", "http://127.0.0.1", "500"))
 
 
 def test_square_brackets_are_not_taken_for_markup(root: Path) -> None:

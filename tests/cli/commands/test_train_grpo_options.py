@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +88,10 @@ def test_the_next_command_has_the_options_of_the_training(calls: list[Any]) -> N
     done = invoke_train(
         *COMMAND, "--task", '{"length": 6}', "--system-prompt", "", "--token", "secret"
     )
-    assert done.stdout.splitlines()[-1] == (
-        """Next: ludus eval wordle --task '{"length": 6}' --system-prompt '' """
-        "-c hf:model -c hf:out -n 100"
-    )
+    command = shlex.split(done.stdout.splitlines()[-1].removeprefix("Next: "))
+    assert command[:3] == ["ludus", "eval", "wordle"]
+    assert command[3:7] == ["--task", '{"length": 6}', "--system-prompt", ""]
+    assert command[7:] == ["-c", "hf:model", "-c", "hf:out", "-n", "100"]
 
 
 @pytest.mark.parametrize(
@@ -101,9 +102,9 @@ def test_the_next_command_has_the_options_of_the_training(calls: list[Any]) -> N
         (("--beta", "-1"), "--beta"),
         (("--temperature", "0"), "--temperature"),
         (("--top-p", "1.5"), "1.5"),
-        (("--max-resamples", "3"), "--max-resamples needs --zero-variance-groups resample"),
+        (("--max-resamples", "3"), "--zero-variance-groups"),
         (("--zero-variance-groups", "resample", "--rollouts", "trl"), "--rollouts"),
-        (("--eval-episodes", "3"), "--eval-episodes needs --eval-every"),
+        (("--eval-episodes", "3"), "--eval-every"),
         (("--task", '{"seed": 1}'), "--seed"),
         (("--lora-rank", "4"), "--lora-rank needs --lora"),
         (("--set", "hub_token=x"), "HF_TOKEN"),
@@ -124,10 +125,10 @@ def test_invalid_options_print_one_line_and_write_nothing(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--zero-variance-groups", "drop"), "'drop' is not one of 'skip', 'resample', 'keep'"),
-        (("--rollouts", "slow"), "'slow' is not one of 'fast', 'trl'"),
-        (("--vllm-mode", "remote"), "'remote' is not one of 'colocate', 'server'"),
-        (("--task", "[1]"), "--task must be a JSON object"),
+        (("--zero-variance-groups", "drop"), "'skip', 'resample', 'keep'"),
+        (("--rollouts", "slow"), "'fast', 'trl'"),
+        (("--vllm-mode", "remote"), "'colocate', 'server'"),
+        (("--task", "[1]"), "--task must"),
         (("--checkpoint-every", "soon"), "'soon'"),
         (("--epochs", "3"), "No such option: --epochs"),
         (("--steps", "many"), "valid integer"),
@@ -142,7 +143,7 @@ def test_help_names_the_methods_and_imports_nothing_heavy() -> None:
     assert "SFT, DPO or GRPO" in " ".join(invoke_train("--help").stdout.split())
     done = train("grpo", "--help", env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert done.returncode == 0
-    assert "ludus train grpo wordle=0.7,catch=0.3 -m Qwen/Qwen3-0.6B" in done.stdout
+    assert "wordle=0.7,catch=0.3 -m " in done.stdout
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     heavy = {"torch", "transformers", "trl", "datasets", "peft", "matplotlib", "numpy", "rich"}
     assert "typer" in loaded and not loaded & heavy

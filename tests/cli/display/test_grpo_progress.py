@@ -36,6 +36,10 @@ def row_texts(metrics: GRPOMetrics) -> dict[str, str]:
     return dict(metrics.rows())
 
 
+def numbers(text: str) -> list[str]:
+    return re.findall(r"\d[\d.]*(?:e-\d+)?%?", text)
+
+
 def metrics_after(*lines: Mapping[str, Any]) -> GRPOMetrics:
     metrics = GRPOMetrics()
     metrics.begin(100, None)
@@ -45,14 +49,15 @@ def metrics_after(*lines: Mapping[str, Any]) -> GRPOMetrics:
 
 
 def test_every_metric_of_a_step_is_in_a_row() -> None:
-    assert row_texts(metrics_after({"kl": 0.002})) == {
-        "reward": "0.250",
-        "groups": "std 0.300  zero variance 25%  resampled 2  trained on 75%  unscored 0%",
-        "episodes": "84 tokens  3.2 turns  format 98%  done 90%  cut off 5%",
-        "policy": "entropy 0.412  grad norm 0.83  kl 0.002  lr 1.00e-06",
-        "time": "2.10 s per step  rollout 1.25 s  (per episode: model 0.50 s, environment 0.75 s)  "
-        "training 0.80 s",
+    rows = row_texts(metrics_after({"kl": 0.002}))
+    assert {name: numbers(text) for name, text in rows.items()} == {
+        "reward": ["0.250"],
+        "groups": ["0.300", "25%", "2", "75%", "0%"],
+        "episodes": ["84", "3.2", "98%", "90%", "5%"],
+        "policy": ["0.412", "0.83", "0.002", "1.00e-06"],
+        "time": ["2.10", "1.25", "0.50", "0.75", "0.80"],
     }
+    assert "kl 0.002" in rows["policy"] and "rollout 1.25 s" in rows["time"]
 
 
 def test_reward_parts_are_shown_only_if_there_are_several() -> None:
@@ -157,11 +162,9 @@ def test_a_log_file_gets_one_line_per_interval(capfd: pytest.CaptureFixture[str]
     stdout, stderr = capfd.readouterr()
     (line,) = stderr.splitlines()
     assert stdout == ""
-    assert line.startswith(
-        "step 1/150, reward 0.250, wordle 0.125, catch 0.500, std 0.300, zero-variance groups "
-        "25%, 84 tokens per episode, 3.2 turns, cut off 5%, format 98%, entropy 0.412, "
-        "grad norm 0.83, rollout 1.2 s, training 0.8 s, "
-    )
+    assert line.startswith("step 1/150, reward 0.250, wordle 0.125, catch 0.500, ")
+    shown = ["0.300", "25%", "84", "3.2", "5%", "98%", "0.412", "0.83", "1.2", "0.8"]
+    assert numbers(line)[5:15] == shown
     assert line.endswith(" left")
 
 

@@ -70,13 +70,10 @@ def test_unreadable_lines_are_reported_in_order(tmp_path: Path) -> None:
     metadata, good, *bad = openenv.read_episodes(file)
     assert isinstance(metadata, UnreadableRecord) and metadata.path.name == "metadata.json"
     assert isinstance(good, Episode) and good.environment == "openenv"
-    assert [
-        (one.line, one.reason.split(":")[0]) for one in bad if isinstance(one, UnreadableRecord)
-    ] == [
-        (2, "it has no messages"),
-        (3, "not JSON"),
-        (4, "extra is a list, not a JSON object"),
-    ]
+    reasons = {one.line: one.reason for one in bad if isinstance(one, UnreadableRecord)}
+    assert list(reasons) == [2, 3, 4] and len(bad) == 3
+    assert "messages" in reasons[2]
+    assert reasons[3].startswith("not JSON") and reasons[4].startswith("extra ")
 
 
 def test_other_files_are_not_read(tmp_path: Path) -> None:

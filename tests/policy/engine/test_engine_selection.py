@@ -35,16 +35,15 @@ async def sample(model: RequestBatcher, seed: int, **kwargs: Any) -> Completion:
     return await model.sample(prompt(9), seed=seed, **(defaults | kwargs))
 
 
-@pytest.mark.parametrize(
-    ("fast", "reason"), [(None, "no GPU"), (False, "the Triton engine is switched off")]
-)
+@pytest.mark.parametrize(("fast", "reason"), [(None, "no GPU"), (False, "switched off")])
 async def test_an_agent_describes_its_engine(
     policy: Policy, fast: bool | None, reason: str
 ) -> None:
     async with PolicyAgent(policy, fast=fast) as agent:
         assert agent.engine_description == "not loaded yet"
         await agent.ensure_loaded()
-        assert agent.engine_description == f"HF decoder: {reason}"
+        assert agent.engine_description.startswith("HF decoder: ")
+        assert reason in agent.engine_description
         assert agent.concurrency_limit == 64
 
 

@@ -72,12 +72,12 @@ def test_a_measured_length_counts_only_for_its_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("./nowhere", "There is no data set"),
-        ("nowhere.jsonl", "There is no data set"),
+        ("./nowhere", "no data set"),
+        ("nowhere.jsonl", "no data set"),
         ("notes.txt", "neither .jsonl nor .parquet"),
         ("empty", "no train.jsonl"),
         ("collected", "ludus curate"),
-        ("torn.parquet", "cannot be read as Parquet"),
+        ("torn.parquet", "as Parquet"),
         ("broken", "cannot be loaded"),
     ],
 )
@@ -97,5 +97,5 @@ def test_what_is_no_data_set_raises_one_line(
 
 def test_a_hub_name_may_contain_a_dot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    with pytest.raises(ConfigError, match=r"org/rows\.v1 on the Hub"):
+    with pytest.raises(ConfigError, match=r"org/rows\.v1 .*Hub"):
         open_data("org/rows.v1")

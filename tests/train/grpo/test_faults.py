@@ -72,7 +72,7 @@ def test_a_checkpoint_is_saved_when_the_environment_fails(model: Path, tmp_path:
     Failing.left = 17
     config = small_config(steps=5)
     spec, out = "train.grpo.test_faults:Failing", tmp_path / "out"
-    with pytest.raises(RunError, match=r"8 episodes .*the server is down"):
+    with pytest.raises(RunError, match=r"8 episodes .*server is down"):
         grpo(spec, str(model), out, config)
     assert [line["step"] for line in read_curve(out)] == [1, 2]
     Failing.left = 1000

@@ -66,5 +66,5 @@ def test_without_matplotlib_the_error_has_the_install_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'ludus-rl\[train\]'"):
+    with pytest.raises(MissingExtra, match=r"'ludus-rl\[train\]'"):
         plot_loss(RUN, tmp_path / "loss.png", title="")

@@ -114,7 +114,7 @@ def test_async_reward_functions_run_concurrently(tmp_path: Path, policy: Policy)
         asked += 1
         if asked == len(REPLIES):
             everybody.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await everybody.wait()
         return float(episode.turns)
 
@@ -148,7 +148,7 @@ def test_mixture_has_a_reward_per_environment(tmp_path: Path, policy: Policy) ->
 
 
 def test_group_with_different_prompts_is_an_error(tmp_path: Path, policy: Policy) -> None:
-    with pytest.raises(RunError, match="different tasks for the same seed"):
+    with pytest.raises(RunError, match=r"IgnoresSeed .*same seed"):
         run_step(
             tmp_path,
             policy,

@@ -15,6 +15,7 @@ from curation.importers.inspect_logs import (
     episodes,
     write_log,
 )
+from ludus.curation.importers.base import UnreadableRecord
 from ludus.curation.importers.inspect.inspect_samples import read_episodes
 from ludus.data.episode import Episode
 from ludus.errors import MissingExtra, RunError
@@ -32,10 +33,11 @@ def test_an_unfinished_log_yields_its_samples(tmp_path: Path) -> None:
 
 
 def test_a_log_without_samples_is_unreadable(tmp_path: Path) -> None:
-    assert unreadable_reasons(write_log(tmp_path)) == ["this log has no samples"]
+    (reason,) = unreadable_reasons(write_log(tmp_path))
+    assert "samples" in reason
     path = tmp_path / "log.json"
     path.write_text('{"version": 2, "status": "started", "eval": {"task": "colours"}}')
-    assert unreadable_reasons(path) == ["this log has no samples"]
+    assert unreadable_reasons(path) == [reason]
 
 
 def test_a_log_without_a_header_is_unreadable(tmp_path: Path) -> None:
@@ -51,7 +53,7 @@ def test_a_truncated_log_is_unreadable(tmp_path: Path, log: Path) -> None:
     path = tmp_path / log.name
     path.write_bytes(log.read_bytes()[:-200])
     (reason,) = unreadable_reasons(path)
-    assert reason.startswith(("the log is damaged or was never closed: ", "not JSON: "))
+    assert "damaged" in reason or reason.startswith("not JSON: ")
 
 
 def test_a_damaged_sample_does_not_affect_others(tmp_path: Path) -> None:
@@ -64,9 +66,10 @@ def test_a_damaged_sample_does_not_affect_others(tmp_path: Path) -> None:
     path.write_bytes(content)
     first, *rest = read_episodes(path)
     assert isinstance(first, Episode)
-    assert [str(item).removeprefix(f"{path}: ")[:31] for item in rest] == [
-        "samples/2_epoch_1.json: damaged",
-        "samples/3_epoch_1.json: the sam",
+    assert all(isinstance(item, UnreadableRecord) for item in rest)
+    assert [str(item).removeprefix(f"{path}: ").split(": ")[0] for item in rest] == [
+        "samples/2_epoch_1.json",
+        "samples/3_epoch_1.json",
     ]
 
 
@@ -75,9 +78,8 @@ def test_a_split_sample_is_unreadable(tmp_path: Path) -> None:
     with ZipFile(path, "a") as archive:
         archive.writestr("samples/2_epoch_1/sample.json", "{}")
         archive.writestr("samples/2_epoch_1/messages/0.json", "[]")
-    assert unreadable_reasons(path)[1:] == [
-        "samples/2_epoch_1/sample.json: split samples are not supported"
-    ]
+    _, reason = unreadable_reasons(path)
+    assert reason.startswith("samples/2_epoch_1/sample.json: ")
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")

@@ -113,10 +113,8 @@ def test_a_huge_reward_and_invalid_calls_are_unreadable(tmp_path: Path) -> None:
     huge = {"prompt": "?", "completion": "!", "reward": 10**400}
     odd = {"prompt": [], "completion": [call], "reward": 0}
     path = write_lines(tmp_path, huge, odd, name="results.jsonl")
-    assert [str(item) for item in read_episodes(path)] == [
-        f"{path}:1: reward is too large a number",
-        f"{path}:2: tool_calls is not a list",
-    ]
+    first, second = (str(item) for item in read_episodes(path))
+    assert first.startswith(f"{path}:1: reward ") and second.startswith(f"{path}:2: tool_calls ")
 
 
 def test_a_truncated_result_ran_out_of_tokens() -> None:
