@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from policy.models import saved
-from students import of_family
+from tiny_tokenizers import of_family
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)

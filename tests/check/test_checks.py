@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from program import run_ludus
+from ludus_process import run_ludus
 from world import Counter, serving
 
 from ludus import Observation, ToolCall, tool

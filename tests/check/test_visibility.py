@@ -8,7 +8,7 @@ from conformance.observation_environments import (
     BrowserGymObservation,
 )
 from conformance.test_ludus_client_on_openenv_server import their_server
-from program import run_ludus
+from ludus_process import run_ludus
 
 from ludus.check import run_checks
 

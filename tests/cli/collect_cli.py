@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from chat_stub import Stub
-from program import LUDUS, run_ludus
+from ludus_process import LUDUS, run_ludus
 
 from ludus.data.episode import Episode
 from ludus.data.episode_reader import episodes

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from program import LUDUS, run_ludus
+from ludus_process import LUDUS, run_ludus
 
 from cli.collect_cli import CLEAN_ENV
 from ludus.data.episode import Episode

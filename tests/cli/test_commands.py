@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from program import run_ludus, served_by_program
+from ludus_process import run_ludus, served_by_program
 from world import serving, wait_until
 
 import ludus

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from program import run_ludus, served_by_program
+from ludus_process import run_ludus, served_by_program
 
 from ludus.check import CheckReport
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from program import run_ludus
+from ludus_process import run_ludus
 
 HEAVY_PACKAGES = ("torch", "transformers", "trl", "datasets", "huggingface_hub")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from program import run_ludus
+from ludus_process import run_ludus
 
 from ludus.cli.flags import command_flags, name_flags
 

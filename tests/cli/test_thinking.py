@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from policy.models import saved
-from students import of_family
+from tiny_tokenizers import of_family
 from typer.testing import CliRunner, Result
 
 from cli.collect_cli import CLEAN_ENV, COUNTER, read_episodes

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ludus_process import LUDUS, run_ludus
 from policy.conversations import ENDED, PLAYED
 from policy.models import saved
-from program import LUDUS, run_ludus
-from students import student, template_of
+from tiny_tokenizers import student, template_of
 from typer.testing import CliRunner, Result
 
 from cli.collect_cli import CLEAN_ENV

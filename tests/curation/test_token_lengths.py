@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK
-from students import of_family, student
+from tiny_tokenizers import of_family, student
 
 from ludus.curation.lint.lint_rows import SourceLocation, TrainingRow, parse_row
 from ludus.curation.token_lengths import TokenLengths, measure_rows

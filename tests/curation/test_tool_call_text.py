@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from students import of_family
+from tiny_tokenizers import of_family
 
 from curation.attempts import GUESS, attempt, call, model, system, tool_result, user
 from ludus.curation.tool_call_text import CALL_FORMATS

@@ -7,7 +7,7 @@ from typing import Any
 
 import datasets
 import pytest
-from students import of_family
+from tiny_tokenizers import of_family
 from transformers import LlamaConfig, LlamaForCausalLM
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer

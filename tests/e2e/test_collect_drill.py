@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from chat_stub import chat_stub
-from program import LUDUS, run_ludus, served_by_program
+from ludus_process import LUDUS, run_ludus, served_by_program
 from world import facts, until
 
 from ludus.agents.agent import EpisodeContext, Player

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from cli.curate_cli import card_steps, curate, kept_ids, ludus, printed_steps, read_rows, stdout_of
-from students import WORDS, of_family, student
+from tiny_tokenizers import WORDS, of_family, student
 
 from ludus.data.episode_reader import episodes
 

@@ -8,7 +8,7 @@ import resource
 import httpx
 import picows
 import pytest
-from program import Program, served_by_program
+from ludus_process import Program, served_by_program
 
 SESSIONS = 5_000
 STEPS = 3

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from students import of_family
+from tiny_tokenizers import of_family
 
 import ludus
 from ludus.agents.random_agent import RandomAgent

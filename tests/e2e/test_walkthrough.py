@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 from chat_stub import chat_stub
+from ludus_process import run_ludus, served_by_program
 from policy.models import saved
 from policy.vision.tiny_vlms import saved as saved_seeing
-from program import run_ludus, served_by_program
 from publish.fake_hub import TOKEN, fake_hub
-from students import of_family
+from tiny_tokenizers import of_family
 from world import serving
 
 from ludus.policy import smollm2

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cli.collect_cli import read_episodes
-from program import run_ludus, served_by_program
+from ludus_process import run_ludus, served_by_program
 
 from ludus.environment.mixture import parse_mixture
 from ludus.environment.registry import find_environment

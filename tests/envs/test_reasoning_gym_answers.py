@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from envs.questions import ENDLESS, oracle_score, question, score
-from ludus.envs.reasoning_gym import ReasoningGym, ReasoningGymAction, library
+from ludus.envs.reasoning_gym import ReasoningGym, ReasoningGymAction
+from ludus.envs.reasoning_gym import dataset as library
 from ludus.envs.reasoning_gym.answers import UNPARSABLE_FORMULA, AnswerRefused, check_answer
 from ludus.envs.reasoning_gym.programs import select_deterministic
 

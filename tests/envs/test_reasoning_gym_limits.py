@@ -14,7 +14,7 @@ import pytest
 from envs.hostile_answers import EVALUATED, every, odd_texts, size_bombs
 from envs.questions import ENDLESS, hosted
 from ludus.client.endpoint import connect
-from ludus.envs.reasoning_gym.library import AnswerScore, Dataset, Question, dataset_names
+from ludus.envs.reasoning_gym.dataset import AnswerScore, Dataset, Question, dataset_names
 from ludus.envs.reasoning_gym.limits import ANSWER_MEMORY_BYTES, MIB
 from ludus.envs.reasoning_gym.workers import WorkerLost, process_pool
 from ludus.protocol.observation_text import render_observation

@@ -13,7 +13,7 @@ import pytest
 from world import until
 
 from ludus.envs.reasoning_gym import worker_pool as crews
-from ludus.envs.reasoning_gym.library import Dataset, Question
+from ludus.envs.reasoning_gym.dataset import Dataset, Question
 from ludus.envs.reasoning_gym.workers import MAX_WORKERS, WorkerProcess, WorkerTimeout, process_pool
 
 SLOW = Dataset.create("futoshiki", {"min_board_size": 9, "max_board_size": 9}, seed=1, size=1)

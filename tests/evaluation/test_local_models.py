@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from policy.models import adapted, saved
-from students import of_family, student
+from tiny_tokenizers import of_family, student
 
 from evaluation.small_evaluations import COUNTER, quick_config
 from ludus.errors import ConfigError, LudusError, RunError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from students import student
+from tiny_tokenizers import student
 
 
 def tiny(tokenizer: Any, *, seed: int = 0) -> Any:

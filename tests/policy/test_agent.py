@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from students import of_family
+from tiny_tokenizers import of_family
 
 from ludus import connect
 from ludus.agents.agent import EpisodeContext, FinishReason, Reply

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from rollout.small_runs import read, run
-from students import of_family
+from tiny_tokenizers import of_family
 from world import Counter
 
 from ludus.data.episode import StopReason

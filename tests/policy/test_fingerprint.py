@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from students import of_family
+from tiny_tokenizers import of_family
 
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.fingerprint import _sample_chunks, fingerprint

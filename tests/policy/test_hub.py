@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from students import CHATML
+from tiny_tokenizers import CHATML
 
 from ludus.errors import ConfigError
 from ludus.policy.load import load_model

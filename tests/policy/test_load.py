@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from students import CHATML, of_family, student
+from tiny_tokenizers import CHATML, of_family, student
 
 from ludus.errors import ConfigError, LudusError
 from ludus.policy.chat.chat_format import find_chat_format

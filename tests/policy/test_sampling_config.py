@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from students import of_family
+from tiny_tokenizers import of_family
 
 from ludus.data.tool_schema import JsonObject
 from ludus.policy.agent import PolicyAgent

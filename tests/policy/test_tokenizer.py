@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from students import CHATML, student
+from tiny_tokenizers import CHATML, student
 
 from ludus.errors import ConfigError, MissingExtra
 from ludus.policy.tokenizer import load_tokenizer

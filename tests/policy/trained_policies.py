@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from students import of_family, student
+from tiny_tokenizers import of_family, student
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from ludus import connect

@@ -13,7 +13,7 @@ from conformance.observation_environments import (
 )
 from conformance.openenv_environments import GuessAction, GuessEnvironment, GuessObservation
 from conformance.test_ludus_client_on_openenv_server import their_server
-from program import run_ludus
+from ludus_process import run_ludus
 from world import Counter, serving
 
 from ludus import ToolCall

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from program import served_by_program
+from ludus_process import served_by_program
 from websockets.asyncio.client import connect as websocket
 from websockets.exceptions import InvalidStatus
 from world import Counter, Served, serving

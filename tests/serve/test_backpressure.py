@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from program import served_by_program
+from ludus_process import served_by_program
 from pydantic_core import from_json
 from websockets.asyncio.client import connect as websocket
 from websockets.sync.client import connect as blocking_websocket

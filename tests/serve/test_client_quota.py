@@ -8,7 +8,7 @@ from threading import Lock
 
 import httpx
 import pytest
-from program import served_by_program
+from ludus_process import served_by_program
 from pydantic_core import from_json
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as websocket

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from program import Program, served_by_program
+from ludus_process import Program, served_by_program
 from pydantic_core import from_json
 from websockets.asyncio.client import connect as websocket
 from world import until

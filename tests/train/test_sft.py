@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from policy.models import saved
-from students import student
+from tiny_tokenizers import student
 
 from ludus import sft
 from ludus.errors import ConfigError, RunError

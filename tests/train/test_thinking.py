@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from policy.conversations import ENDED, PLAYED
 from policy.models import saved
-from students import of_family
+from tiny_tokenizers import of_family
 
 from ludus import episodes, grpo, sft
 from ludus.errors import ConfigError, RunError

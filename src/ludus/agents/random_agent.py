@@ -61,10 +61,10 @@ def _random_value(schema: Mapping[str, Any], root: Mapping[str, Any], rng: rando
                 if name in required or rng.random() < 0.5
             }
         case "integer":
-            low, high = _bounds(schema, step=1.0, span=9.0)
+            low, high = _schema_bounds(schema, step=1.0, span=9.0)
             return rng.randint(math.ceil(low), max(math.ceil(low), math.floor(high)))
         case "number":
-            return rng.uniform(*_bounds(schema, step=1e-6, span=1.0))
+            return rng.uniform(*_schema_bounds(schema, step=1e-6, span=1.0))
         case "boolean":
             return rng.random() < 0.5
         case "array":
@@ -81,7 +81,7 @@ def _random_value(schema: Mapping[str, Any], root: Mapping[str, Any], rng: rando
             return text[: schema.get("maxLength")]
 
 
-def _bounds(schema: Mapping[str, Any], *, step: float, span: float) -> tuple[float, float]:
+def _schema_bounds(schema: Mapping[str, Any], *, step: float, span: float) -> tuple[float, float]:
     """The smallest and the largest allowed number, `span` apart if one of them is open."""
     low, high = schema.get("minimum"), schema.get("maximum")
     if "exclusiveMinimum" in schema:

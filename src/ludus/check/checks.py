@@ -110,11 +110,11 @@ class EnvironmentChecks:
     async def check_schema(self) -> str:
         episode = await self._play_once(self._seeds[0])
         first = self._schemas.get("reset_observation") or self._schemas.get("observation", {})
-        _validate(episode.results[0].observation, first)
+        _validate_schema(episode.results[0].observation, first)
         checked = 1
         for result in episode.results[1:]:
             if result.observation and "tool_name" not in result.observation:
-                _validate(result.observation, self._schemas.get("observation", {}))
+                _validate_schema(result.observation, self._schemas.get("observation", {}))
                 checked += 1
         return f"{checked} observations"
 
@@ -232,7 +232,7 @@ async def _expect_error(session: Session, message: str) -> str:
     raise CheckFailed(message)
 
 
-def _validate(observation: dict[str, Any], schema: dict[str, Any]) -> None:
+def _validate_schema(observation: dict[str, Any], schema: dict[str, Any]) -> None:
     for error in Draft202012Validator(schema).iter_errors(observation):
         where = ".".join(str(part) for part in error.absolute_path) or "observation"
         raise CheckFailed(f"{where}: {error.message[:200]}")

@@ -33,7 +33,7 @@ async def run_checks(
     try:
         checks = await EnvironmentChecks.connect(spec, seeds=seeds, sessions=sessions, token=token)
     except BadEnvironment as error:
-        findings.append(_failure("starts", error.problem, error.advice or FIX_LINE))
+        findings.append(_failed_finding("starts", error.problem, error.advice or FIX_LINE))
     else:
         for name, check in checks.named_checks():
             on_check(name)
@@ -53,19 +53,19 @@ async def _run_check(
     except CheckSkipped as reason:
         return CheckFinding(check=name, verdict="skip", detail=str(reason))
     except CheckFailed as reason:
-        return _failure(name, str(reason))
+        return _failed_finding(name, str(reason))
     except TimeoutError:
-        return _failure(name, f"not finished after {CHECK_TIMEOUT_S:g} s", TOO_SLOW)
+        return _failed_finding(name, f"not finished after {CHECK_TIMEOUT_S:g} s", TOO_SLOW)
     except (EpisodeFailed, ExecutionFailed, FactoryFailed) as error:
         advice = getattr(error, "advice", "")
         if remote and not advice and not _ERROR_LOCATION.match(str(error)):
             advice = SERVER_LOG
-        return _failure(name, str(error), advice)
+        return _failed_finding(name, str(error), advice)
     except LudusError as error:
-        return _failure(name, f"{type(error).__name__}: {error}")
+        return _failed_finding(name, f"{type(error).__name__}: {error}")
 
 
-def _failure(name: str, detail: str, advice: str = "") -> CheckFinding:
+def _failed_finding(name: str, detail: str, advice: str = "") -> CheckFinding:
     default = FIX_LINE if _ERROR_LOCATION.match(detail) else ADVICE_BY_CHECK[name]
     return CheckFinding(check=name, verdict="fail", detail=detail, advice=advice or default)
 

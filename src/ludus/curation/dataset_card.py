@@ -125,7 +125,7 @@ def render_card(report: CurateReport, config: CurateConfig, origin: DatasetOrigi
         detail = to_single_line(step.detail)
         filters.append([inline_code(step.reason), detail, f"{step.left:,}", f"{step.removed:,}"])
     filters_table = markdown_table(("step", "", "left", "left out"), filters)
-    sections = [f"# {title}", _summary(report), f"## Filters\n\n{filters_table}"]
+    sections = [f"# {title}", _summary_section(report), f"## Filters\n\n{filters_table}"]
     if report.unreadable:
         locations = "\n".join(f"- {inline_code(location)}" for location in report.unreadable)
         sections.append(f"Unreadable lines (the first {len(report.unreadable)}):\n\n{locations}")
@@ -155,7 +155,7 @@ def render_card(report: CurateReport, config: CurateConfig, origin: DatasetOrigi
     return front_matter + "\n" + "\n\n".join(sections) + "\n"
 
 
-def _summary(report: CurateReport) -> str:
+def _summary_section(report: CurateReport) -> str:
     splits = ", ".join(f"{rows:,} {split}" for split, rows in report.rows.items())
     text = f"{sum(report.rows.values()):,} rows ({splits}), from {report.kept:,} of "
     text += f"{report.episodes:,} episodes, curated with Ludus."

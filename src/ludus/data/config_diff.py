@@ -36,26 +36,27 @@ def dump_json(value: JsonObject, *, indent: int | None = None, sort_keys: bool =
 
 def describe_differences(there: JsonObject, here: JsonObject) -> Iterator[str]:
     """Yield `temperature: 0.2 there, 0.7 here` for every setting that differs."""
-    old, new = dict(_flatten(there)), dict(_flatten(here))
+    old, new = dict(_flatten_config(there)), dict(_flatten_config(here))
     for key in sorted(old | new):
         before, after = old.get(key, _NOT_SET), new.get(key, _NOT_SET)
         if before != after and not any(other.startswith(f"{key}.") for other in old | new):
             pairs = zip(before, after, strict=False)
             num_equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
             start = max(0, num_equal - _EXCERPT_LEAD)
-            yield f"{key}: {_excerpt(before, start)} there, {_excerpt(after, start)} here"
+            old_text, new_text = _value_excerpt(before, start), _value_excerpt(after, start)
+            yield f"{key}: {old_text} there, {new_text} here"
 
 
-def _flatten(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+def _flatten_config(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """Yield every leaf of nested settings under its dotted name, as JSON."""
     if isinstance(value, Mapping) and (value or not key):
         for name, item in value.items():
-            yield from _flatten(item, f"{key}.{name}" if key else str(name))
+            yield from _flatten_config(item, f"{key}.{name}" if key else str(name))
     else:
         yield key, json.dumps(_normalize_numbers(value), ensure_ascii=False)
 
 
-def _excerpt(text: str, start: int) -> str:
+def _value_excerpt(text: str, start: int) -> str:
     """At most `_EXCERPT_CHARS` characters of a text, from `start` on."""
     if len(text) <= _EXCERPT_CHARS:
         return text

@@ -62,10 +62,10 @@ class Journal:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
-                _lock(path, descriptor)
+                _lock_journal(path, descriptor)
                 if os.fstat(descriptor).st_size == 0:
                     fsync_path(path.parent)
-                note = _repair(path, descriptor)
+                note = _repair_torn_line(path, descriptor)
             except BaseException:
                 os.close(descriptor)
                 raise
@@ -163,7 +163,7 @@ def _write_error(path: Path, error: OSError) -> RunError:
     )
 
 
-def _lock(path: Path, descriptor: int) -> None:
+def _lock_journal(path: Path, descriptor: int) -> None:
     # Imported here, so that the module can be imported on Windows, which has no fcntl.
     import fcntl
 
@@ -175,7 +175,7 @@ def _lock(path: Path, descriptor: int) -> None:
         ) from error
 
 
-def _repair(path: Path, descriptor: int) -> str | None:
+def _repair_torn_line(path: Path, descriptor: int) -> str | None:
     """Repair a last line without a newline; returns a note for the user."""
     size = os.fstat(descriptor).st_size
     start = _last_line_start(descriptor, size)

@@ -20,12 +20,12 @@ def build_front_matter(
     `datasets` caches a folder by its name and this block: a `description` that differs makes it
     read changed files again.
     """
-    lines = [f"{key}: {_yaml(value)}" for key, value in values.items() if value]
+    lines = [f"{key}: {_yaml_value(value)}" for key, value in values.items() if value]
     if features:
         lines.append("dataset_info:")
         if description:
-            lines.append(f"  description: {_yaml(description)}")
-        lines += ["  features:", *(f"  - {_yaml(feature)}" for feature in features)]
+            lines.append(f"  description: {_yaml_value(description)}")
+        lines += ["  features:", *(f"  - {_yaml_value(feature)}" for feature in features)]
     return "\n".join(["---", *lines, "---", ""])
 
 
@@ -35,7 +35,7 @@ def size_category(rows: Any) -> list[str]:
     return [next((name for limit, name in _SIZES if rows < limit), "n>1M")]
 
 
-def _yaml(value: Any) -> str:
+def _yaml_value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 

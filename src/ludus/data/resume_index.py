@@ -149,14 +149,14 @@ def read_resume_index(
     where it still matches, only the heads of the lines that it covers are read. All other lines
     are validated as JSON, because damage within a line may leave its head intact.
     """
-    if checksum is not None and (index := _read(path, run, checksum)) is not None:
+    if checksum is not None and (index := _read_lines(path, run, checksum)) is not None:
         return index
-    index = _read(path, run, Checksum())
+    index = _read_lines(path, run, Checksum())
     assert index is not None
     return index
 
 
-def _read(path: Path, run: str | None, checksum: Checksum) -> ResumeIndex | None:
+def _read_lines(path: Path, run: str | None, checksum: Checksum) -> ResumeIndex | None:
     """Build the index; None where the beginning of the file does not match the checksum."""
     index, reader = ResumeIndex(run=run), _HeadReader(path, checksum)
     index.add(reader.heads(index.add_unreadable))

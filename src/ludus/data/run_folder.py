@@ -173,10 +173,10 @@ def walk_folders(root: Path, max_depth: int = _MAX_DEPTH) -> Iterator[Path]:
 
     A folder that is reached by several links is yielded once.
     """
-    return _walk(root, max_depth, set())
+    return _walk_run_folders(root, max_depth, set())
 
 
-def _walk(root: Path, depth: int, seen: set[tuple[int, int]]) -> Iterator[Path]:
+def _walk_run_folders(root: Path, depth: int, seen: set[tuple[int, int]]) -> Iterator[Path]:
     try:
         status = root.stat()
         identity = status.st_dev, status.st_ino
@@ -190,7 +190,7 @@ def _walk(root: Path, depth: int, seen: set[tuple[int, int]]) -> Iterator[Path]:
     if depth:
         for child in children:
             if not child.name.startswith("."):
-                yield from _walk(child, depth - 1, seen)
+                yield from _walk_run_folders(child, depth - 1, seen)
 
 
 def _require_empty(path: Path) -> None:

@@ -39,7 +39,7 @@ JSON: JsonObject = {"dtype": "json"}
 JSON_LIST: JsonObject = {"list": "json"}
 
 
-def _struct(**forms: JsonObject) -> JsonObject:
+def _struct_column(**forms: JsonObject) -> JsonObject:
     return {"struct": [{"name": name, **form} for name, form in forms.items()]}
 
 
@@ -51,7 +51,7 @@ COLUMNS = (
     Column("reward", FLOAT, "The sum of the rewards; null: unscored."),
     Column(
         "usage",
-        _struct(
+        _struct_column(
             prompt_tokens=INT,
             completion_tokens=INT,
             cached_tokens=INT,
@@ -72,12 +72,14 @@ COLUMNS = (
     Column("turns", INT, "How often the model spoke."),
     Column("tool_calls", INT, "How often it called a tool."),
     Column("malformed_calls", INT, "Calls that no tool could take."),
-    Column("error", _struct(kind=TEXT, where=TEXT, message=TEXT), "What broke it, if anything."),
+    Column(
+        "error", _struct_column(kind=TEXT, where=TEXT, message=TEXT), "What broke it, if anything."
+    ),
     # Not a struct: where all times are whole seconds, `datasets` would write them another way.
     Column("timing", JSON, "When it was played, and the seconds in model and environment."),
     Column(
         "tokens",
-        _struct(ids={"list": "int64"}, logprobs={"list": "float64"}, mask={"list": "int8"}),
+        _struct_column(ids={"list": "int64"}, logprobs={"list": "float64"}, mask={"list": "int8"}),
         "What a local policy sampled, token by token.",
     ),
 )

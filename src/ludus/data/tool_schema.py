@@ -106,7 +106,7 @@ def json_types(schema: Any) -> list[str]:
     return [kind for option in schema.get("anyOf", ()) for kind in json_types(option)]
 
 
-def _fits(value: Any, kind: str) -> bool:
+def _fits_json_type(value: Any, kind: str) -> bool:
     if isinstance(value, bool):
         return kind == "boolean"
     return isinstance(value, _JSON_TYPES.get(kind, (object,)))
@@ -122,11 +122,11 @@ def coerce_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) ->
     coerced = dict(arguments)
     for name, value in arguments.items():
         kinds = json_types(properties.get(name, {}))
-        if any(_fits(value, kind) for kind in kinds):
+        if any(_fits_json_type(value, kind) for kind in kinds):
             continue
         for kind in kinds:
             candidate = _COERCIONS.get(kind, lambda same: same)(value)
-            if _fits(candidate, kind):
+            if _fits_json_type(candidate, kind):
                 coerced[name] = candidate
                 break
     return coerced

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from ludus.diagnose import failure_rules, limit_rules, progress_rules
+from ludus.diagnose import failure_rules, limit_rules, progress_rules, signal_rules
 from ludus.diagnose.episode_stats import RunEpisodes
 from ludus.diagnose.log_stats import BestWindow, LogEntry, StepLog, metric_mean, metric_values
 from ludus.diagnose.reward_delta import RewardChange, component_changes, reward_change
@@ -124,12 +124,12 @@ def _apply_learning_rules(evidence: RunEvidence) -> list[Verdict]:
         causes += progress_rules.check_too_easy(evidence)
     effects = apply(
         progress_rules.check_reward_fell,
-        failure_rules.check_entropy_collapse,
-        failure_rules.check_low_entropy,
+        signal_rules.check_entropy_collapse,
+        signal_rules.check_low_entropy,
     )
     # Tasks that are too easy or too hard have zero-variance groups for that very reason.
     if not causes:
-        effects += apply(failure_rules.check_dead_groups)
+        effects += apply(signal_rules.check_dead_groups)
     if not causes or evidence.environment_changes:
         effects += apply(progress_rules.check_saturated)
     if not (causes or effects or outcome):

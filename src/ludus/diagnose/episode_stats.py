@@ -208,8 +208,8 @@ def parse_episode(line: bytes, *, has_reward_functions: bool = False) -> Episode
         environment,
         task,
         stop_reason,
-        _as_float(reward),
-        _as_float(environment_reward),
+        _parse_reward(reward),
+        _parse_reward(environment_reward),
         sampled_tokens if isinstance(sampled_tokens, int) else 0,
         fault,
     )
@@ -243,5 +243,5 @@ def _get_dict(fields: dict[str, Any], key: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _as_float(value: Any) -> float | None:
+def _parse_reward(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and isfinite(value) else None

@@ -104,7 +104,9 @@ def reward_change(
         reward for group in episodes.groups for reward in group.rewards_from(environment)
     )
     interval = bootstrap_difference(before, after)
-    return RewardChange(environment or "reward", _mean(before), _mean(after), scale, interval)
+    return RewardChange(
+        environment or "reward", _mean_reward(before), _mean_reward(after), scale, interval
+    )
 
 
 def first_and_last_groups(
@@ -173,10 +175,12 @@ def bootstrap_difference(
         return None
 
     def resample(rng: random.Random) -> float:
-        return _mean(rng.choices(after, k=len(after))) - _mean(rng.choices(before, k=len(before)))
+        return _mean_reward(rng.choices(after, k=len(after))) - _mean_reward(
+            rng.choices(before, k=len(before))
+        )
 
     rounds = max(_MIN_ROUNDS, min(_MAX_ROUNDS, _MAX_BOOTSTRAP_DRAWS // (len(before) + len(after))))
-    observed = _mean(after) - _mean(before)
+    observed = _mean_reward(after) - _mean_reward(before)
     return expanded_percentile_interval(resample, observed, n=fewest, rounds=rounds, seed=seed)
 
 
@@ -184,7 +188,7 @@ def _means_differ(sums: Sequence[_TaskSum]) -> bool:
     return len({task.total / task.n for task in sums}) > 1
 
 
-def _mean(sums: Sequence[_TaskSum]) -> float:
+def _mean_reward(sums: Sequence[_TaskSum]) -> float:
     return sum(task.total for task in sums) / sum(task.n for task in sums)
 
 

@@ -123,7 +123,7 @@ def _build_tool(cls: type, name: str, default: bool) -> Tool:
         )
     descriptions = {param.arg_name: param.description or "" for param in documentation.params}
     fields: dict[str, Any] = {}
-    for parameter, hint in _parameters(method, owner):
+    for parameter, hint in _tool_parameters(method, owner):
         description = descriptions.get(parameter.name)
         if not description:
             raise BadEnvironment(
@@ -153,7 +153,7 @@ def _arguments_model(name: str, owner: str, fields: dict[str, Any]) -> type[Base
         ) from None
 
 
-def _parameters(method: Any, owner: str) -> list[tuple[inspect.Parameter, Any]]:
+def _tool_parameters(method: Any, owner: str) -> list[tuple[inspect.Parameter, Any]]:
     try:
         hints = get_type_hints(method, include_extras=True)
     except Exception as error:

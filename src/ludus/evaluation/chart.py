@@ -25,18 +25,18 @@ def render_chart(evaluation: Evaluation) -> str:
     panels = [
         line
         for number, metric in enumerate(metrics)
-        for line in _panel(metric, scores, number % columns, number // columns)
+        for line in _svg_panel(metric, scores, number % columns, number // columns)
     ]
     legend_top = max(1, ceil(len(metrics) / columns)) * _PANEL_HEIGHT
     legend = []
     for number, score in enumerate(scores):
-        y, color = legend_top + _LINE_HEIGHT * (number + 0.5), _color(number)
+        y, color = legend_top + _LINE_HEIGHT * (number + 0.5), _bar_color(number)
         legend += [
             f'<rect x="{_LEFT_MARGIN}" y="{y - 10}" width="12" height="12" fill="{color}"/>',
-            _text(_LEFT_MARGIN + 18, y, score.label),
+            _svg_text(_LEFT_MARGIN + 18, y, score.label),
         ]
     last_y = legend_top + _LINE_HEIGHT * (len(scores) + 0.5)
-    legend.append(_text(_LEFT_MARGIN, last_y, "Whiskers: 95% confidence intervals"))
+    legend.append(_svg_text(_LEFT_MARGIN, last_y, "Whiskers: 95% confidence intervals"))
     width = columns * panel_width + _BAR_GAP
     height = legend_top + _LINE_HEIGHT * (len(scores) + 2)
     head = (
@@ -80,21 +80,21 @@ def _panel_width(scores: Sequence[CandidateScore]) -> int:
     return _LEFT_MARGIN + max(_MIN_PANEL_WIDTH, len(scores) * (_BAR_WIDTH + _BAR_GAP))
 
 
-def _panel(
+def _svg_panel(
     metric: Metric, scores: Sequence[CandidateScore], column: int, row: int
 ) -> Iterator[str]:
     estimates = [score.estimates.get(metric.name) for score in scores]
     axis = _YAxis.for_metric(metric, estimates, _PLOT_TOP + row * _PANEL_HEIGHT)
     left, right = column * _panel_width(scores) + _LEFT_MARGIN, (column + 1) * _panel_width(scores)
-    yield _text(left, axis.top - 26, metric.title, weight="bold")
+    yield _svg_text(left, axis.top - 26, metric.title, weight="bold")
     for value in (axis.low, (axis.low + axis.high) / 2, axis.high):
         y = axis.y(value)
-        yield _line(left, y, right, y, "#ddd")
-        yield _text(left - 6, y + 4, _format_value(metric, value), anchor="end")
+        yield _svg_line(left, y, right, y, "#ddd")
+        yield _svg_text(left - 6, y + 4, _format_value(metric, value), anchor="end")
     for number, estimate in enumerate(estimates):
         if estimate is not None:
             x = left + _BAR_GAP / 2 + number * (_BAR_WIDTH + _BAR_GAP)
-            yield from _bar(metric, estimate, axis, x, _color(number))
+            yield from _svg_bar(metric, estimate, axis, x, _bar_color(number))
 
 
 def _round_up(value: float) -> float:
@@ -107,7 +107,7 @@ def _round_up(value: float) -> float:
     return rounded if value > 0 else -rounded
 
 
-def _bar(
+def _svg_bar(
     metric: Metric, estimate: Estimate, axis: _YAxis, left: float, color: str
 ) -> Iterator[str]:
     zero, end, center = axis.y(0), axis.y(estimate.value), left + _BAR_WIDTH / 2
@@ -120,13 +120,15 @@ def _bar(
     if estimate.low is not None and estimate.high is not None:
         low, high = axis.y(estimate.low), axis.y(estimate.high)
         label_bottom = min(top, high)
-        yield _line(center, high, center, low, "#222")
-        yield _line(center - 6, high, center + 6, high, "#222")
-        yield _line(center - 6, low, center + 6, low, "#222")
-    yield _text(center, label_bottom - 5, _format_value(metric, estimate.value), anchor="middle")
+        yield _svg_line(center, high, center, low, "#222")
+        yield _svg_line(center - 6, high, center + 6, high, "#222")
+        yield _svg_line(center - 6, low, center + 6, low, "#222")
+    yield _svg_text(
+        center, label_bottom - 5, _format_value(metric, estimate.value), anchor="middle"
+    )
 
 
-def _color(number: int) -> str:
+def _bar_color(number: int) -> str:
     return _COLORS[number % len(_COLORS)]
 
 
@@ -136,10 +138,12 @@ def _format_value(metric: Metric, value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, color: str) -> str:
+def _svg_line(x1: float, y1: float, x2: float, y2: float, color: str) -> str:
     return f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{color}"/>'
 
 
-def _text(x: float, y: float, text: str, *, anchor: str = "start", weight: str = "normal") -> str:
+def _svg_text(
+    x: float, y: float, text: str, *, anchor: str = "start", weight: str = "normal"
+) -> str:
     attributes = f'x="{x}" y="{y}" text-anchor="{anchor}" font-weight="{weight}"'
     return f"<text {attributes}>{escape(text)}</text>"

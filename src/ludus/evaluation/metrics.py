@@ -88,7 +88,7 @@ def estimate(metric: Metric, attempts: Iterable[Attempt]) -> Estimate | None:
     if not values:
         return None
     tasks = list(values.values())
-    means = [_mean(task) for task in tasks]
+    means = [_mean_over_tasks(task) for task in tasks]
     interval = None if _uses_score_interval(metric, tasks, means) else bootstrap_interval(means)
     if interval is None and metric.is_share:
         interval = wilson_interval(fsum(means), len(means))
@@ -108,7 +108,7 @@ def estimate_difference(
     if not pairs:
         return None
     tasks = list(pairs.values())
-    means = [_mean([after - before for before, after in task]) for task in tasks]
+    means = [_mean_over_tasks([after - before for before, after in task]) for task in tasks]
     interval = None if _uses_score_interval(metric, tasks, means) else bootstrap_interval(means)
     if interval is None and metric.is_share:
         cells: defaultdict[tuple[float, float], float] = defaultdict(float)
@@ -134,8 +134,8 @@ def _uses_score_interval(
 
 def _build_estimate(means: Sequence[float], interval: Interval | None, n: int) -> Estimate:
     low, high = interval or (None, None)
-    return Estimate(_mean(means), low, high, n)
+    return Estimate(_mean_over_tasks(means), low, high, n)
 
 
-def _mean(values: Sequence[float]) -> float:
+def _mean_over_tasks(values: Sequence[float]) -> float:
     return fsum(values) / len(values)

@@ -39,15 +39,15 @@ def build_wide_table(evaluation: Evaluation) -> ResultTable:
     rows = [
         [
             metric.title,
-            *(_value(score, metric) for score in scores),
-            *(_delta(score, metric) for score in others),
+            *(_value_cell(score, metric) for score in scores),
+            *(_delta_cell(score, metric) for score in others),
         ]
         for metric in evaluation.shown_metrics
     ]
     if evaluation.shown_metrics:
         # The largest n of all metrics: some apply to fewer episodes.
-        counts = [_count(*score.estimates.values()) for score in scores]
-        rows.append(["n", *counts, *(_count(*score.deltas.values()) for score in others)])
+        counts = [_count_cell(*score.estimates.values()) for score in scores]
+        rows.append(["n", *counts, *(_count_cell(*score.deltas.values()) for score in others)])
     return ResultTable(["Metric", *(score.label for score in scores), *deltas], rows)
 
 
@@ -57,9 +57,9 @@ def build_long_table(evaluation: Evaluation) -> ResultTable:
         [
             "" if number else metric.title,
             score.label,
-            _value(score, metric),
-            _delta(score, metric) if number else "",
-            _count(score.estimates.get(metric.name)),
+            _value_cell(score, metric),
+            _delta_cell(score, metric) if number else "",
+            _count_cell(score.estimates.get(metric.name)),
         ]
         for metric in evaluation.shown_metrics
         for number, score in enumerate(evaluation.scores)
@@ -111,12 +111,12 @@ def describe_method(evaluation: Evaluation) -> str:
     return text
 
 
-def _value(score: CandidateScore, metric: Metric) -> str:
+def _value_cell(score: CandidateScore, metric: Metric) -> str:
     unit = "%" if metric.is_share else ""
     return _format_estimate(score.estimates.get(metric.name), metric, unit)
 
 
-def _delta(score: CandidateScore, metric: Metric) -> str:
+def _delta_cell(score: CandidateScore, metric: Metric) -> str:
     unit = " pp" if metric.is_share else ""
     return _format_estimate(score.deltas.get(metric.name), metric, unit, sign="+")
 
@@ -135,6 +135,6 @@ def _format_estimate(
     return f"{value} ({scale * estimate.low:{spec}} to {scale * estimate.high:{spec}})"
 
 
-def _count(*estimates: Estimate | None) -> str:
+def _count_cell(*estimates: Estimate | None) -> str:
     n = max((each.n for each in estimates if each is not None), default=0)
     return f"{n:,}" if n else _NO_VALUE

@@ -30,12 +30,12 @@ def fingerprint(name: str) -> str | None:
     would differ from its first start.
     """
     try:
-        return _compute(name, frozenset())
+        return _compute_fingerprint(name, frozenset())
     except OSError:
         return None  # Loading the model reports what is wrong with it.
 
 
-def _compute(name: str, visited: frozenset[str]) -> str | None:
+def _compute_fingerprint(name: str, visited: frozenset[str]) -> str | None:
     """Hash a model and, for an adapter, its base model; `visited` are the adapters on the way."""
     if name == smollm2.NAME:
         return smollm2.release_id()
@@ -56,7 +56,7 @@ def _compute(name: str, visited: frozenset[str]) -> str | None:
         for chunk in _sample_chunks(file):
             digest.update(chunk)
     if ref.kind is ModelKind.ADAPTER:
-        base = _compute(base_model_name(ref), visited | {ref.path})
+        base = _compute_fingerprint(base_model_name(ref), visited | {ref.path})
         digest.update((base or "").encode())
     return digest.hexdigest()
 

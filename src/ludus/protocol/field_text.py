@@ -39,11 +39,11 @@ def render_field(name: str, value: Any, observation: Mapping[str, Any], images: 
     if prod(sizes) > MAX_ARRAY_NUMBERS:
         return _elided_array(sizes)
     if sizes and _is_regular(value, sizes):
-        return _format_array(name, value, sizes)
+        return _format_array_field(name, value, sizes)
     json_value = _to_json_value(name, value, images)
     if isinstance(value, list) and all(isinstance(item, Mapping) for item in value):
-        return "\n".join(_json(item) for item in json_value)
-    return _json(json_value)
+        return "\n".join(_field_json(item) for item in json_value)
+    return _field_json(json_value)
 
 
 def render_json_field(name: str, value: Any, images: NamedImages) -> str:
@@ -51,7 +51,7 @@ def render_json_field(name: str, value: Any, images: NamedImages) -> str:
     if (image := _find_image(name, value)) is not None:
         images.append((name, image))
         return ""
-    return value if isinstance(value, str) else _json(_to_json_value(name, value, images))
+    return value if isinstance(value, str) else _field_json(_to_json_value(name, value, images))
 
 
 def label_field(name: str, text: str) -> str:
@@ -84,7 +84,7 @@ def _format_message(message: Mapping[str, Any]) -> str:
     return f"[{speaker}] {content}" if speaker else content
 
 
-def _format_array(name: str, array: list[Any], sizes: tuple[int, ...]) -> str:
+def _format_array_field(name: str, array: list[Any], sizes: tuple[int, ...]) -> str:
     """Format an array of numbers: two dimensions as rows, one as a list."""
     is_catch = (
         name == "info_state"
@@ -98,10 +98,10 @@ def _format_array(name: str, array: list[Any], sizes: tuple[int, ...]) -> str:
         array = [array[at : at + CATCH_COLUMNS] for at in range(0, CATCH_SIZE, CATCH_COLUMNS)]
         sizes = dimensions(array)
     if len(sizes) == 1:
-        return "[" + ", ".join(map(_format_number, array)) + "]"
+        return "[" + ", ".join(map(_format_array_number, array)) + "]"
     if len(sizes) == 2:
-        return "\n".join(" ".join(map(_format_number, row)) for row in array)
-    return _json(array)
+        return "\n".join(" ".join(map(_format_array_number, row)) for row in array)
+    return _field_json(array)
 
 
 def _is_regular(array: list[Any], sizes: tuple[int, ...]) -> bool:
@@ -113,8 +113,8 @@ def _is_regular(array: list[Any], sizes: tuple[int, ...]) -> bool:
     return all(isinstance(item, list) and _is_regular(item, sizes[1:]) for item in array)
 
 
-def _format_number(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else _json(value)
+def _format_array_number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else _field_json(value)
 
 
 def _to_json_value(name: str, value: Any, images: NamedImages) -> Any:
@@ -150,5 +150,5 @@ def _elided_array(sizes: tuple[int, ...]) -> str:
     return f"[{' x '.join(map(str, sizes))} numbers, not shown]"
 
 
-def _json(value: Any) -> str:
+def _field_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)

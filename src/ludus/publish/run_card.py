@@ -53,7 +53,7 @@ def render_card(
     if count is not None:
         subject = "One episode" if count == 1 else f"{count:,} episodes"
     parts = [
-        f"# {_title(settings)}",
+        f"# {_card_title(settings)}",
         f"{subject} collected with Ludus: an agent that calls tools, and an environment that "
         "scores it. Each row is one attempt at one task, with its messages and its reward.",
         _facts_table(settings, summary),
@@ -88,7 +88,7 @@ def front_matter(
             "episodes": (EPISODES_FILE, COLUMNS),
         }
     values: JsonObject = {
-        "pretty_name": _title(settings),
+        "pretty_name": _card_title(settings),
         "tags": _TAGS,
         "task_categories": ["text-generation"],
         "size_categories": size_category(summary.get("episodes")),
@@ -128,7 +128,7 @@ def _read_json(path: Path) -> JsonObject:
     return content if isinstance(content, dict) else {}
 
 
-def _title(settings: Mapping[str, Any]) -> str:
+def _card_title(settings: Mapping[str, Any]) -> str:
     title = f"Rollouts of {to_single_line(settings.get('environment') or 'an environment')}"
     agent = _agent_info(settings)
     name = agent.get("model") or agent.get("provider")

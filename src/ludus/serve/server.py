@@ -146,8 +146,8 @@ def serve(spec: str, config: ServeConfig, *, on_ready: Callable[[str], None]) ->
     multiple = config.workers > 1
     if multiple:
         # With SO_REUSEPORT the bind below would also succeed on the port of another server.
-        _bind(config.host, config.port, reuse_port=False).close()
-    listener = _bind(config.host, config.port, reuse_port=multiple)
+        _bind_socket(config.host, config.port, reuse_port=False).close()
+    listener = _bind_socket(config.host, config.port, reuse_port=multiple)
     port = listener.getsockname()[1]
     host = f"[{config.host}]" if ":" in config.host else config.host
     url = f"http://{host}:{port}"
@@ -161,7 +161,7 @@ def serve(spec: str, config: ServeConfig, *, on_ready: Callable[[str], None]) ->
         listener.close()
 
 
-def _bind(host: str, port: int, *, reuse_port: bool) -> socket.socket:
+def _bind_socket(host: str, port: int, *, reuse_port: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -291,7 +291,7 @@ def _run_worker(
         worker=index,
         proxy=WorkerProxy(index, socket_paths),
     )
-    listener = _bind(config.host, port, reuse_port=True)
+    listener = _bind_socket(config.host, port, reuse_port=True)
     socket_paths[index].unlink(missing_ok=True)
     unix_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     unix_socket.bind(str(socket_paths[index]))

@@ -148,9 +148,9 @@ class ImageCollator:
         ids = [row["input_ids"] for row in rows]
         width = max(map(len, ids))
         batch = {
-            "input_ids": _pad(ids, self.pad_token_id, width),
-            "attention_mask": _pad([[1] * len(each) for each in ids], 0, width),
-            "labels": _pad([row["labels"] for row in rows], IGNORE_INDEX, width),
+            "input_ids": _pad_rows(ids, self.pad_token_id, width),
+            "attention_mask": _pad_rows([[1] * len(each) for each in ids], 0, width),
+            "labels": _pad_rows([row["labels"] for row in rows], IGNORE_INDEX, width),
         }
         (column,) = IMAGE_COLUMNS["sft"]
         urls = [url for row in rows for url in row[column]]
@@ -170,9 +170,9 @@ class PairCollator:
         labels = [row[column] for _, column in TOKEN_COLUMNS["dpo"] for row in rows]
         width = max(map(len, ids))
         batch = {
-            "input_ids": _pad(ids, self.pad_token_id, width),
-            "attention_mask": _pad([[1] * len(each) for each in ids], 0, width),
-            "completion_mask": to_completion_mask(_pad(labels, IGNORE_INDEX, width)),
+            "input_ids": _pad_rows(ids, self.pad_token_id, width),
+            "attention_mask": _pad_rows([[1] * len(each) for each in ids], 0, width),
+            "completion_mask": to_completion_mask(_pad_rows(labels, IGNORE_INDEX, width)),
         }
         if self.vision is not None:
             urls = [url for column in IMAGE_COLUMNS["dpo"] for row in rows for url in row[column]]
@@ -181,7 +181,7 @@ class PairCollator:
         return batch | {name: torch.tensor([row[name] for row in rows]) for name in columns}
 
 
-def _pad(rows: Sequence[Sequence[int]], filler: int, width: int) -> Any:
+def _pad_rows(rows: Sequence[Sequence[int]], filler: int, width: int) -> Any:
     import torch
 
     return torch.tensor([[*row, *[filler] * (width - len(row))] for row in rows])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from policy.models import saved
 from policy.trained_policies import GOAL, player
-from students import of_family
+from tiny_tokenizers import of_family
 from typer.testing import CliRunner, Result
 from world import wait_for_work, wait_until
 

@@ -13,7 +13,7 @@ import termios
 from pathlib import Path
 
 from chat_stub import chat_stub
-from program import LUDUS
+from ludus_process import LUDUS
 from world import wait_until
 
 from cli.collect_cli import (

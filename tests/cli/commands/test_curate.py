@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from datasets import load_dataset, load_from_disk
-from students import of_family
+from tiny_tokenizers import of_family
 
 from cli.curate_cli import (
     card_steps,

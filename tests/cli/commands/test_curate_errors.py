@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from students import student
+from tiny_tokenizers import student
 
 from cli.collect_cli import error_line
 from cli.curate_cli import curate, kept_ids, make_episode, run_without_module, stdout_of, write_run

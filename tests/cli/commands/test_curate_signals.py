@@ -14,7 +14,7 @@ import termios
 from pathlib import Path
 
 import pytest
-from program import LUDUS
+from ludus_process import LUDUS
 from world import wait_for_work, wait_until
 
 from cli.collect_cli import CLEAN_ENV, error_line

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from diagnose.runs import Sample, episode, level, ramp, write
-from program import run_ludus
+from ludus_process import run_ludus
 from typer.testing import CliRunner, Result
 
 from cli.collect_cli import error_line

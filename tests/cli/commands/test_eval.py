@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer
 from chat_stub import Stub, chat_stub
-from program import LUDUS, run_ludus
+from ludus_process import LUDUS, run_ludus
 from typer.testing import CliRunner, Result
 from world import wait_until
 

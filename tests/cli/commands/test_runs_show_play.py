@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from chat_stub import chat_stub
-from program import LUDUS, run_ludus
+from ludus_process import LUDUS, run_ludus
 from world import wait_until
 
 from cli.collect_cli import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from program import LUDUS, run_ludus, served_by_program
+from ludus_process import LUDUS, run_ludus, served_by_program
 
 SECRET = "s3cret-token"
 

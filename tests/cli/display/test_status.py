@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from ludus_process import LUDUS
 from policy.models import saved
-from program import LUDUS
-from students import of_family
-from terminal import open_terminal, screens, stderr_on_a_terminal
+from pseudo_terminal import open_terminal, screens, stderr_on_a_terminal
+from tiny_tokenizers import of_family
 
 from cli.collect_cli import COUNTER, PYTHONPATH, TESTS
 from cli.train_cli import FAST_OPTIONS, OFFLINE_ENV, save_model, write_rows

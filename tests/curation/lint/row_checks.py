@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from students import of_family
+from tiny_tokenizers import of_family
 
 from ludus.curation.lint.lint_rows import SourceLocation, parse_row
 from ludus.curation.lint.runner import check_row

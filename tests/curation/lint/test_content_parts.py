@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from policy.conversations import said
-from students import WORDS, student
+from tiny_tokenizers import WORDS, student
 
 from curation.lint.row_checks import check_under
 from ludus.curation.lint.template_checks import Student

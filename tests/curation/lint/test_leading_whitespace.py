@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from policy.conversations import said
-from students import with_tokens_of
+from tiny_tokenizers import with_tokens_of
 
 from curation.lint.row_checks import LOCATION, check_under
 from ludus.curation.lint.lint_rows import parse_row

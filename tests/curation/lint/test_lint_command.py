@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ludus_process import run_ludus
 from policy.conversations import INSTRUCTED, PLAYED, TALK, said
-from program import run_ludus
-from students import WORDS, of_family, student
+from tiny_tokenizers import WORDS, of_family, student
 
 from curation.lint.row_checks import write_rows
 from ludus.curation.lint.report import ADVICE

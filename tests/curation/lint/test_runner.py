@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from policy.conversations import TALK, said
-from students import of_family
+from tiny_tokenizers import of_family
 
 from curation.lint.row_checks import write_rows
 from ludus.curation.lint.lint_rows import find_data_files

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK, TOOLS, answer, call, calling, said
-from students import WORDS, student, template_of
+from tiny_tokenizers import WORDS, student, template_of
 
 from curation.lint.row_checks import check_under
 from ludus.curation.lint.report import ADVICE

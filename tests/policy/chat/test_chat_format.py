@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from students import WORDS, of_family, student, template_of, with_tokens_of
+from tiny_tokenizers import WORDS, of_family, student, template_of, with_tokens_of
 from tokenizers import normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from students import of_family
+from tiny_tokenizers import of_family
 from tokenizers import AddedToken
 
 from ludus.policy.chat.chat_format import find_chat_format

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from students import of_family, student, template_of, with_tokens_of
+from tiny_tokenizers import of_family, student, template_of, with_tokens_of
 from transformers import PreTrainedTokenizerFast
 
 from ludus.data.content import Image, Text

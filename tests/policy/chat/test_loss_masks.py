@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from students import of_family, student
+from tiny_tokenizers import of_family, student
 from transformers import PreTrainedTokenizerFast
 
 from ludus.policy.chat.chat_format import find_chat_format

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from students import CHATML, of_family, student, with_tokens_of
+from tiny_tokenizers import CHATML, of_family, student, with_tokens_of
 from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers
 
 from ludus.errors import TemplateRefused

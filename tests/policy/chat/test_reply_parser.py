@@ -6,7 +6,7 @@ import json
 import random
 
 import pytest
-from students import of_family, with_tokens_of
+from tiny_tokenizers import of_family, with_tokens_of
 
 from ludus.data.messages import Message
 from ludus.policy.chat.chat_format import FAMILIES, find_chat_format

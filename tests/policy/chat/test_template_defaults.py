@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from students import of_family, template_of
+from tiny_tokenizers import of_family, template_of
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from ludus.errors import ConfigError

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from students import of_family, template_of
+from tiny_tokenizers import of_family, template_of
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ludus.errors import ConfigError

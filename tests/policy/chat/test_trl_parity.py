@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from students import of_family, with_tokens_of
+from tiny_tokenizers import of_family, with_tokens_of
 from transformers import PreTrainedTokenizerFast
 
 from ludus.errors import TemplateRefused

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from students import of_family
+from tiny_tokenizers import of_family
 from world import until
 
 from ludus.errors import ConfigError

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from students import student, template_of
+from tiny_tokenizers import student, template_of
 
 from ludus.errors import ConfigError
 from ludus.policy.load import Policy, load, load_model

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from rollout.small_runs import read, run
-from students import of_family
+from tiny_tokenizers import of_family
 
 from ludus import connect
 from ludus.agents.agent import EpisodeContext

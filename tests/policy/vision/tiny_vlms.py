@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import transformers
-from students import student, template_of
+from tiny_tokenizers import student, template_of
 from transformers import Qwen2VLImageProcessorPil
 
 SIGHT = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from policy.models import tiny
-from students import of_family, student
+from tiny_tokenizers import of_family, student
 
 from ludus.errors import RunError
 from ludus.policy.chat.chat_format import find_chat_format

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from students import CHATML, student
+from tiny_tokenizers import CHATML, student
 
 from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import find_chat_format

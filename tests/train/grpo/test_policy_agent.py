@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from policy.models import tiny
-from students import of_family
+from tiny_tokenizers import of_family
 
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.engine.hf_decoder import HFDecoder

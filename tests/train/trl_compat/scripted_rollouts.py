@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from policy.models import tiny
-from students import student
+from tiny_tokenizers import student
 
 from ludus import connect
 from ludus.data.episode import Episode

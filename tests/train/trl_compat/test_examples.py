@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from policy.models import saved
-from students import of_family
+from tiny_tokenizers import of_family
 from world import serving
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

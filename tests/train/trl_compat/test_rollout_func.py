@@ -13,7 +13,7 @@ import trl
 from datasets import Dataset
 from policy.models import tiny
 from policy.trained_policies import player
-from students import of_family
+from tiny_tokenizers import of_family
 from world import serving, wait_until
 
 from ludus.data.episode import Episode

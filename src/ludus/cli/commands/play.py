@@ -31,10 +31,10 @@ def play(
     if seed is not None:
         arguments["seed"] = seed
     with record_environment_errors(debug=debug):
-        asyncio.run(_play(spec, arguments, token))
+        asyncio.run(_play_episode(spec, arguments, token))
 
 
-async def _play(spec: str, task: dict[str, Any], token: str | None) -> None:
+async def _play_episode(spec: str, task: dict[str, Any], token: str | None) -> None:
     from ludus.agents.human import HumanAgent
     from ludus.cli.display.console import console, escape_control_chars
     from ludus.client.endpoint import connect

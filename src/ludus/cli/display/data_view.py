@@ -56,7 +56,7 @@ def print_row(out: Console, file: Path, key: str, row: JsonObject) -> None:
         facts.append(f"reward {row['reward']:g}")
     head = f"{file} row {key}  {' · '.join(facts)}".rstrip()
     out.print(escape_control_chars(head), markup=False, soft_wrap=True, style="bold")
-    conversations = dict(_conversations(row))
+    conversations = dict(_row_conversations(row))
     if not conversations:
         out.print_json(json.dumps(row))
     for title, messages in conversations.items():
@@ -139,7 +139,7 @@ def print_training(out: Console, folder: Path) -> bool:
     return True
 
 
-def _conversations(row: JsonObject) -> Iterator[tuple[str, Any]]:
+def _row_conversations(row: JsonObject) -> Iterator[tuple[str, Any]]:
     """Yield the conversations of a row with their titles."""
     if isinstance(row.get("messages"), list):
         yield "", row["messages"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ludus.environment.base import Environment
-from ludus.envs.reasoning_gym.library import AnswerScore, Dataset, Question, dataset_names
+from ludus.envs.reasoning_gym.dataset import AnswerScore, Dataset, Question, dataset_names
 from ludus.envs.reasoning_gym.models import ReasoningGymAction, ReasoningGymObservation
 from ludus.envs.reasoning_gym.solutions import perfect_answer
 from ludus.protocol.types import State

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from ludus.envs.reasoning_gym.answers import AnswerRefused, check_answer
-from ludus.envs.reasoning_gym.datasets import ConfigRefused, build_dataset, build_entry
+from ludus.envs.reasoning_gym.dataset_builder import ConfigRefused, build_dataset, build_entry
 from ludus.envs.reasoning_gym.limits import (
     ANSWER_MEMORY_BYTES,
     MIB,

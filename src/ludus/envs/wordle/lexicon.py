@@ -16,16 +16,16 @@ LENGTHS = range(4, 9)
 @cache
 def answers(length: int) -> tuple[str, ...]:
     """The common words of a length, sorted, from which secrets are drawn."""
-    return _read("answers", length)
+    return _read_word_list("answers", length)
 
 
 @cache
 def guesses(length: int) -> frozenset[str]:
     """The words of a length that are accepted as a guess, including all answers."""
-    return frozenset(_read("guesses", length))
+    return frozenset(_read_word_list("guesses", length))
 
 
-def _read(name: str, length: int) -> tuple[str, ...]:
+def _read_word_list(name: str, length: int) -> tuple[str, ...]:
     if length not in LENGTHS:
         return ()
     file = files(__package__).joinpath("words", f"{name}-{length}.txt")

@@ -32,15 +32,15 @@ def next_guess(
     possible = consistent_candidates(candidates, marked)
     if len(possible) <= 2:
         return possible[0]
-    scanned = _subsample(possible, _MAX_SCANNED)
+    scanned = _subsample_words(possible, _MAX_SCANNED)
     having = Counter(letter for word in scanned for letter in set(word))
     # How well each letter splits the words: best if half have it, zero if all or none have it.
     letter_scores = Counter({letter: n * (len(scanned) - n) for letter, n in having.items()})
     # Candidates come first: `min` then prefers a guess that may win among equally good ones.
-    guesses = _shortlist(possible, letter_scores)
+    guesses = _shortlist_guesses(possible, letter_scores)
     if len(possible) <= _MAX_CANDIDATES_FOR_PROBES:
-        guesses += _shortlist(probes, letter_scores)
-    sample = _subsample(possible, _SAMPLE_SIZE)
+        guesses += _shortlist_guesses(probes, letter_scores)
+    sample = _subsample_words(possible, _SAMPLE_SIZE)
     return min(guesses, key=lambda guess: _expected_remaining(guess, sample))
 
 
@@ -48,12 +48,12 @@ def consistent_candidates(candidates: Iterable[str], marked: Mapping[str, str]) 
     """The candidates that would have given exactly these marks."""
     possible = list(candidates)
     for guess, marks in marked.items():
-        fits = _pattern(guess, marks).fullmatch
+        fits = _feedback_pattern(guess, marks).fullmatch
         possible = [word for word in possible if fits(word) and mark_guess(guess, word) == marks]
     return possible
 
 
-def _pattern(guess: str, marks: str) -> re.Pattern[str]:
+def _feedback_pattern(guess: str, marks: str) -> re.Pattern[str]:
     """A regular expression of what the marks say per position: a cheap test for most words."""
     pairs = list(zip(guess, marks, strict=True))
     present = {letter for letter, each in pairs if each != MISS}
@@ -63,14 +63,14 @@ def _pattern(guess: str, marks: str) -> re.Pattern[str]:
     )
 
 
-def _shortlist(words: Sequence[str], letter_scores: Counter[str]) -> list[str]:
+def _shortlist_guesses(words: Sequence[str], letter_scores: Counter[str]) -> list[str]:
     def score(word: str) -> int:
         return sum([letter_scores[letter] for letter in set(word)])
 
-    return sorted(_subsample(words, _MAX_SCANNED), key=score, reverse=True)[:_SHORTLIST_SIZE]
+    return sorted(_subsample_words(words, _MAX_SCANNED), key=score, reverse=True)[:_SHORTLIST_SIZE]
 
 
-def _subsample(words: Sequence[str], limit: int) -> Sequence[str]:
+def _subsample_words(words: Sequence[str], limit: int) -> Sequence[str]:
     """At most `limit` of the words, evenly spaced."""
     return words[:: -(-len(words) // limit) or 1]
 

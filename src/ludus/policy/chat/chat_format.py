@@ -95,7 +95,7 @@ def find_chat_format(
     kwargs = {**saved, **(chat_template_kwargs or {})}
     probes = [TOOL_PROBE] if tools else [TOOL_PROBE, CHAT_PROBE]
     problems: dict[Origin, str] = {}
-    for candidate in _candidates(tokenizer, tools=tools):
+    for candidate in _template_candidates(tokenizer, tools=tools):
         result = _try_candidate(tokenizer, candidate, kwargs, probes)
         if isinstance(result, ChatFormat):
             check_template_variables(kwargs, candidate.template, template_name=candidate.name)
@@ -130,7 +130,9 @@ def trl_families() -> list[str]:
     return sorted(path.stem.removesuffix(_TRAINING_SUFFIX) for path in _trl_training_templates())
 
 
-def _candidates(tokenizer: PreTrainedTokenizerBase, *, tools: bool) -> Iterator[_Candidate]:
+def _template_candidates(
+    tokenizer: PreTrainedTokenizerBase, *, tools: bool
+) -> Iterator[_Candidate]:
     """Yield the templates to try, in order of preference."""
     saved, own = split_defaults(_own_template(tokenizer, tools=tools))
     ludus_names = {template: name for name, template in _ludus_templates().items()}

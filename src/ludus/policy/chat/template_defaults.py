@@ -32,7 +32,7 @@ def with_defaults(template: str, kwargs: Mapping[str, Any]) -> str:
     _, plain = split_defaults(template)
     # Without line breaks: not every renderer trims the one behind a block as transformers does.
     lines = [
-        f"{{%- set {name} = {name} | default({_json(kwargs[name])}{_DEFAULT_TAIL}"
+        f"{{%- set {name} = {name} | default({_template_literal(kwargs[name])}{_DEFAULT_TAIL}"
         for name in kwargs
     ]
     return "".join(lines) + plain
@@ -81,7 +81,7 @@ def check_template_kwargs(kwargs: Mapping[str, Any]) -> None:
                 f"The template argument {name!r} contains null. Leave it out, or set a value."
             )
         try:
-            _json(value)
+            _template_literal(value)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"The template argument {name!r} is not JSON: {error}.") from None
 
@@ -144,7 +144,7 @@ _TEMPLATE_FUNCTIONS = frozenset(
 """Functions that transformers provides to templates."""
 
 
-def _json(value: Any) -> str:
+def _template_literal(value: Any) -> str:
     """Encode as JSON, which is valid Jinja too, except for null."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 

@@ -38,7 +38,7 @@ def plot_rewards(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
     figure = Figure(figsize=(8, 6), dpi=120, layout="constrained")
     above, below = figure.subplots(2, sharex=True, height_ratios=(2.4, 1))
     _plot_rewards(above, lines)
-    above.set_title(_shorten(title, 90), loc="left", fontsize=11, parse_math=False)
+    above.set_title(_shorten_label(title, 90), loc="left", fontsize=11, parse_math=False)
     _style_axes(below, "zero-variance groups")
     below.yaxis.label.set_color(_ZERO_VARIANCE_COLOR)
     below.set_ylim(-0.05, 1.05)
@@ -102,7 +102,7 @@ def _plot_reward_parts(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
     for key, color in zip(keys, _PART_COLORS, strict=False):
         name = key.removeprefix("rewards/").removesuffix("/mean")
         # Matplotlib leaves labels with a leading underscore out of the legend.
-        label = _shorten(name, _MAX_LABEL_CHARS).replace("$", r"\$").lstrip("_")
+        label = _shorten_label(name, _MAX_LABEL_CHARS).replace("$", r"\$").lstrip("_")
         points = _to_columns(smooth(logged_values(lines, key)))
         axes.plot(*points, color=color, linewidth=1.3, label=label)
 
@@ -118,6 +118,6 @@ def _to_columns(points: Points) -> tuple[list[int], list[float]]:
     return [step for step, _ in points], [value for _, value in points]
 
 
-def _shorten(text: str, width: int) -> str:
+def _shorten_label(text: str, width: int) -> str:
     line = " ".join(text.split())
     return line if len(line) <= width else f"{line[: width - 1]}…"

@@ -47,7 +47,7 @@ class VllmEngine:
             vllm.max_completion_length = trl_limit
         _, replies, logprobs, *_ = output
         for at, ids, top_logprobs in zip(wanted, replies, logprobs, strict=True):
-            completion = _truncate(requests[at], ids, [top[0] for top in top_logprobs])
+            completion = _truncate_completion(requests[at], ids, [top[0] for top in top_logprobs])
             self.stats.sampled_tokens += len(completion.ids)
             deliver(at, completion)
 
@@ -62,7 +62,9 @@ class VllmEngine:
             trainer._last_loaded_step = trainer.state.global_step
 
 
-def _truncate(request: Request, ids: Sequence[int], logprobs: Sequence[float | None]) -> Completion:
+def _truncate_completion(
+    request: Request, ids: Sequence[int], logprobs: Sequence[float | None]
+) -> Completion:
     """Cut a reply after its first stop token and at the request's `max_tokens`."""
     ends = [at + 1 for at, token in enumerate(ids) if token in request.stop_token_ids]
     size = min([request.max_tokens, len(ids), *ends[:1]])

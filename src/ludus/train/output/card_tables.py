@@ -40,7 +40,7 @@ def metrics_table(metrics: FinalMetrics | None) -> str:
         "Tokens per second": _format_number(speed and round(speed)),
         "Peak memory": f"{memory / 2**30:.1f} GiB" if memory else "",
     }
-    return f"## Metrics\n\n{_table(rows)}"
+    return f"## Metrics\n\n{_markdown_table(rows)}"
 
 
 def provenance_table(record: TrainingRecord) -> str:
@@ -73,7 +73,7 @@ def provenance_table(record: TrainingRecord) -> str:
     }
     command = f"{code_block(record.command, 'bash')}\n\n" if record.command else ""
     return (
-        f"## How it was trained\n\n{command}{_table(rows)}\n\n"
+        f"## How it was trained\n\n{command}{_markdown_table(rows)}\n\n"
         "The whole configuration is in `training.json`, every logged step in `log.jsonl`."
     )
 
@@ -108,7 +108,7 @@ def _environment_rows(record: TrainingRecord) -> dict[str, str]:
     }
 
 
-def _table(rows: dict[str, str]) -> str:
+def _markdown_table(rows: dict[str, str]) -> str:
     return markdown_table(("", ""), [(name, value) for name, value in rows.items() if value])
 
 

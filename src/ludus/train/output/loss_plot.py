@@ -71,13 +71,18 @@ def _plot_curves(axes: Any, train: Points, test: Points) -> None:
     if train:
         marker = {"marker": "o", "markersize": 3} if not many else {}
         color = _RAW_COLOR if many else _SMOOTH_COLOR
-        axes.plot(*_unzip(train), color=color, linewidth=1.0, label="train", **marker)
+        axes.plot(*_unzip_points(train), color=color, linewidth=1.0, label="train", **marker)
     if many:
         axes.plot(
-            *_unzip(smooth(train)), color=_SMOOTH_COLOR, linewidth=2.0, label="train, smoothed"
+            *_unzip_points(smooth(train)),
+            color=_SMOOTH_COLOR,
+            linewidth=2.0,
+            label="train, smoothed",
         )
     if test:
-        axes.plot(*_unzip(test), "o", color=_TEST_COLOR, markersize=6, label="test", zorder=5)
+        axes.plot(
+            *_unzip_points(test), "o", color=_TEST_COLOR, markersize=6, label="test", zorder=5
+        )
     # Fit the axes to all values except a few outliers, which would flatten the rest.
     ordered = sorted(value for _, value in (*train, *test))
     low, high = ordered[0], ordered[-1]
@@ -90,5 +95,5 @@ def _plot_curves(axes: Any, train: Points, test: Points) -> None:
     axes.legend(frameon=False, loc="upper right")
 
 
-def _unzip(points: Points) -> tuple[list[int], list[float]]:
+def _unzip_points(points: Points) -> tuple[list[int], list[float]]:
     return [step for step, _ in points], [value for _, value in points]

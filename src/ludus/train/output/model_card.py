@@ -45,10 +45,10 @@ def build_model_card(record: TrainingRecord, *, name: str, plot: bool = True) ->
     versions = ", ".join(f"{package} {version}" for package, version in record.versions.items())
     parts = (
         f"# {to_single_line(name.rstrip('/').rpartition('/')[2] or name)}",
-        _introduction(record),
+        _introduction_section(record),
         card_tables.metrics_table(record.figures),
         f"![{plot_title} over steps]({plot_file(record.kind)})" if plot else "",
-        _usage(record, name),
+        _usage_section(record, name),
         card_tables.provenance_table(record),
         f"## Versions\n\n{versions}",
     )
@@ -67,7 +67,7 @@ def is_adapter_only(record: TrainingRecord) -> bool:
     return lora is not None and not lora.get("merge_adapter", True)
 
 
-def _introduction(record: TrainingRecord) -> str:
+def _introduction_section(record: TrainingRecord) -> str:
     chat_format = record.dialect
     what = "An adapter for" if is_adapter_only(record) else "Trained from"
     template = _TEMPLATE_ORIGINS.get(chat_format.origin, "Ludus's, and saved with the model")
@@ -87,7 +87,7 @@ def _introduction(record: TrainingRecord) -> str:
     )
 
 
-def _usage(record: TrainingRecord, name: str) -> str:
+def _usage_section(record: TrainingRecord, name: str) -> str:
     code = "\n".join((*_loading_code(record, json.dumps(name)), *_example_code(record.example)))
     environment = environment_arguments(record)
     collect = ("collect", *environment, "--provider", "hf", "--model", name, "-n", "100")

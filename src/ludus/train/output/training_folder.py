@@ -114,19 +114,19 @@ def remove_run(out: Path) -> None:
     for path in sorted(paths, key=lambda path: path.name == RECORD_FILE):
         owned = any(fnmatch(path.name, pattern) for pattern in _OWNED_PATTERNS)
         if owned and path.name != TOKENS_DIR:
-            _remove(path)
+            _remove_path(path)
 
 
 def remove_temporary_files(out: Path, *, keep_last_checkpoint: bool = False) -> None:
     """Remove what a finished run does not need; its last checkpoint is needed to extend it."""
-    _remove(out / TOKENS_DIR)
+    _remove_path(out / TOKENS_DIR)
     last = latest_checkpoint(out) if keep_last_checkpoint else None
     if last is None:
-        _remove(out / CHECKPOINTS_DIR)
+        _remove_path(out / CHECKPOINTS_DIR)
         return
     for path in last.parent.iterdir():
         if path != last:
-            _remove(path)
+            _remove_path(path)
 
 
 @contextmanager
@@ -136,16 +136,16 @@ def discard_if_unstarted(out: Path, distributed: Distributed) -> Iterator[None]:
         yield
     except LudusError:
         if distributed.is_main:
-            _remove(out / TOKENS_DIR)
+            _remove_path(out / TOKENS_DIR)
             if latest_checkpoint(out) is None:
-                _remove(out / CHECKPOINTS_DIR)
+                _remove_path(out / CHECKPOINTS_DIR)
             if not has_progress(out):
                 for name in (TENSORBOARD_DIR, EPISODES_FILE, LOG_FILE, RECORD_FILE):
-                    _remove(out / name)
+                    _remove_path(out / name)
         raise
 
 
-def _remove(path: Path) -> None:
+def _remove_path(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:

@@ -48,7 +48,7 @@ def build_method(tool: ToolSpec, call: ToolMethod) -> ToolMethod:
             inspect.Parameter.KEYWORD_ONLY,
             default=inspect.Parameter.empty
             if name in tool.input_schema.get("required", ())
-            else _keyword(schema, "default"),
+            else _schema_keyword(schema, "default"),
             annotation=type_hint(schema, tool.input_schema.get("$defs")),
         )
         for name, schema in properties.items()
@@ -56,7 +56,7 @@ def build_method(tool: ToolSpec, call: ToolMethod) -> ToolMethod:
     # TRL's docstring parser takes the next line for a missing description, and stops at a line
     # break: every argument has a description, on one line.
     lines = [
-        f"    {name}: {' '.join(str(_keyword(schema, 'description') or '').split()) or name}"
+        f"    {name}: {' '.join(str(_schema_keyword(schema, 'description') or '').split()) or name}"
         for name, schema in properties.items()
     ]
     purpose = _DOCSTRING_SECTIONS.sub("", tool.description).strip() or f"Call {tool.name}."
@@ -107,7 +107,7 @@ def _union_hint(hints: list[Any]) -> Any:
     return functools.reduce(operator.or_, hints)
 
 
-def _keyword(schema: Any, name: str) -> Any:
+def _schema_keyword(schema: Any, name: str) -> Any:
     """Return a keyword of a schema, which may be `true` instead of an object."""
     return schema.get(name) if isinstance(schema, Mapping) else None
 

@@ -49,7 +49,7 @@ def parse_rollout(line: JsonObject, environment: str | None) -> Iterator[Episode
             episode_id=str(line.get("id") or ""),
             environment=_environment_name(name, task),
             task=as_object(task.get("data")),
-            group=_group_key(task, "agent"),
+            group=_trace_group_key(task, "agent"),
             messages=(),
             reward=None,
             done=False,
@@ -91,7 +91,7 @@ def parse_trace(
             episode_id=f"{trace_id}-{at}" if trace_id and len(branches) > 1 else trace_id,
             environment=_environment_name(environment, task),
             task=as_object(task.get("data")),
-            group=_group_key(task, role),
+            group=_trace_group_key(task, role),
             agent=agent_fields(config.get("model"), config.get("sampling"), role=role),
             messages=parse_messages([nodes[index].get("message") for index in path]),
             tools=parse_tools(offered or record.get("tools")),
@@ -185,7 +185,7 @@ def _environment_name(name: str | None, task: JsonObject) -> str:
     return str(name or task.get("type") or "verifiers")
 
 
-def _group_key(task: JsonObject, role: str) -> Any:
+def _trace_group_key(task: JsonObject, role: str) -> Any:
     """Return the key of the task, and the role: different roles do not form a group."""
     return [task.get("key") or task.get("hash") or task.get("data"), role]
 

@@ -70,7 +70,7 @@ def _line(load: str) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     forking = subprocess.Popen(
-        [sys.executable, Path(__file__).with_name("warm.py"), load, str(theirs.fileno())],
+        [sys.executable, Path(__file__).with_name("fork_server.py"), load, str(theirs.fileno())],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=[theirs.fileno()],

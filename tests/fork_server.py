@@ -4,7 +4,7 @@ What others made is loaded before the fork, and once; Ludus itself is loaded ane
 so that what a command forgets to import is still missed. Nothing is loaded that reads the
 environment or starts a thread when it is imported: a command may have another environment, and
 only the thread that forks goes on in a fork. What a process shows that is killed, interrupted or
-has a terminal is for `program.LUDUS` to start.
+has a terminal is for `ludus_process.LUDUS` to start.
 """
 
 from __future__ import annotations
