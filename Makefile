@@ -24,7 +24,7 @@ demo: $(VENV)/.ludus
 test: lint
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# The minutes-long sweeps: every reasoning_gym variant, hundreds of seeds.
+# Minutes-long tests: every reasoning_gym variant, hundreds of seeds, further processes and models.
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow --timeout 3600
 

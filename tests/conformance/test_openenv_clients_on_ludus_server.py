@@ -117,7 +117,7 @@ async def test_an_mcp_class_of_theirs_is_served_unchanged() -> None:
             assert await client.call_tool("shout", word="oi") == "OI"
 
 
-@pytest.mark.parametrize("environment", ["echo", "catch"])
+@pytest.mark.parametrize("environment", ["echo", pytest.param("catch", marks=pytest.mark.slow)])
 def test_openenv_validate_finds_nothing_wrong(environment: str) -> None:
     with serving(environment) as served:
         done = subprocess.run(

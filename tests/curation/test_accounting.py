@@ -198,7 +198,7 @@ def _check_error(files_on_disk: RunFiles, out: Path, error: LudusError) -> None:
         assert isinstance(error, ConfigError) and "`test_size`" in str(error)
 
 
-@settings(deadline=None, max_examples=100, derandomize=True)
+@settings(deadline=None, max_examples=40, derandomize=True)
 @given(files(), configs())
 def test_every_line_is_in_the_rows_or_excluded_for_one_reason(
     contents: list[bytes], config: CurateConfig

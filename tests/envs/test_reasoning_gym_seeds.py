@@ -32,6 +32,7 @@ SENSITIVE = (
 random numbers or on the date."""
 
 
+@pytest.mark.slow
 def test_the_same_seed_asks_the_same_question_whatever_was_asked_before() -> None:
     seeds = range(4)
     forwards = {name: [question(name, seed=seed) for seed in seeds] for name in SENSITIVE}

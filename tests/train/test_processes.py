@@ -56,6 +56,7 @@ def test_two_processes_train_as_one_with_twice_the_batch(tmp_path: Path) -> None
     assert len(record["devices"]) == 2 and record["figures"]["steps"] == 4
 
 
+@pytest.mark.slow
 def test_two_processes_train_an_adapter_with_dpo(tmp_path: Path) -> None:
     base = str(saved(tmp_path / "base"))
     data = write_jsonl(tmp_path / "d" / "train.jsonl", map(dpo_row, range(8)))

@@ -29,7 +29,9 @@ TEMPERATURE = 0.5
 Inputs = dict[str, Any]
 
 
-@pytest.fixture(scope="module", params=["qwen2_vl", "qwen3_vl"])
+@pytest.fixture(
+    scope="module", params=[pytest.param("qwen2_vl", marks=pytest.mark.slow), "qwen3_vl"]
+)
 def policy(request: pytest.FixtureRequest) -> Policy:
     return taught(request.param)
 

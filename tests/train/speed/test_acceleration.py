@@ -155,7 +155,7 @@ def test_concatenated_rows_attend_only_to_themselves(tmp_path: Path) -> None:
 
     options = {"dtype": torch.bfloat16, "device_map": "cuda"}
     plain = AutoModelForCausalLM.from_pretrained(saved(tmp_path), **options)
-    model = AutoModelForCausalLM.from_pretrain(tmp_path, **options)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, **options)
     assert supports_varlen(model)
     use_varlen_attention(model)
     rows = [torch.arange(5, 15), torch.arange(30, 37)]
