@@ -40,6 +40,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 
@@ -214,3 +215,14 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
 def closest_match(name: str, known: Iterable[str]) -> str | None:
     """The known name that is most similar, if one is similar enough."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
+
+
+def similar_path_hint(name: str) -> str:
+    """A hint for the error about a missing path: a similar name in the same folder, or ''."""
+    path = Path(name).expanduser()
+    try:
+        siblings = [each.name for each in path.parent.iterdir()]
+    except OSError:
+        return ""
+    match = closest_match(path.name, siblings)
+    return f"Did you mean {str(path.parent / match)!r}?" if match else ""

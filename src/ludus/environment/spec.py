@@ -14,7 +14,8 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from ludus.data.tool_schema import JsonObject, ToolSpec, coerce_arguments
+from ludus.data.tool_arguments import coerce_arguments
+from ludus.data.tool_schema import JsonObject, ToolSpec
 from ludus.environment.error_location import format_exception_line, function_location
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import collect_tools, explain_validation_error

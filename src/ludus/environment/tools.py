@@ -19,7 +19,8 @@ from pydantic import (
     create_model,
 )
 
-from ludus.data.tool_schema import ToolSpec, coerce_arguments
+from ludus.data.tool_arguments import coerce_arguments
+from ludus.data.tool_schema import ToolSpec
 from ludus.environment.error_location import format_exception_line, function_location
 from ludus.errors import BadEnvironment, did_you_mean
 from ludus.protocol.action_tools import strip_titles
