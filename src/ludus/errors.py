@@ -1,4 +1,4 @@
-"""All errors that Ludus raises, as one tree.
+"""All errors that Ludus raises, as one tree; hints and descriptions for their messages.
 
     LudusError
     ├── EnvironmentNotFound      no environment has this spec
@@ -42,6 +42,9 @@ import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
+
+MAX_MESSAGE_CHARS = 500
+"""Maximum length of an exception's message; the rest is cut off."""
 
 
 class LudusError(Exception):
@@ -226,3 +229,17 @@ def similar_path_hint(name: str) -> str:
         return ""
     match = closest_match(path.name, siblings)
     return f"Did you mean {str(path.parent / match)!r}?" if match else ""
+
+
+def describe_exception(error: BaseException) -> str:
+    """Class and message of any exception: `ValueError: no such word`."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def describe_in_one_line(error: BaseException) -> str:
+    """Class and message of any exception, in one line that is not too long."""
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = " ".join(message.split())
+    if len(text) > MAX_MESSAGE_CHARS:
+        text = f"{text[:MAX_MESSAGE_CHARS]} …"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -126,7 +126,7 @@ def _remove_interrupted_writes(out: Path, prefix: str) -> None:
 
 
 def _is_writer_running(pid: int) -> bool:
-    """Whether another process, which writes a draft atomically, is running."""
+    """Whether the process of an atomic write is running, and is not this one."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -46,7 +46,7 @@ def _flatten_config(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _config_value_excerpt(text: str, start: int) -> str:
-    """At most `_EXCERPT_CHARS` characters of a setting, around where it differs, from `start`."""
+    """At most `_EXCERPT_CHARS` characters of a setting's value, from `start` on."""
     if len(text) <= _EXCERPT_CHARS:
         return text
     start = min(start, len(text) - _EXCERPT_CHARS)

@@ -56,7 +56,7 @@ class Fault(BaseModel):
 
     @property
     def text(self) -> str:
-        """The fault of an episode in words: kind and message, or the message if it has a kind."""
+        """The episode's fault as text: kind and message; the message alone if it has a kind."""
         has_name = self.kind in ("ExecutionFailed", "FactoryFailed")
         return self.message if has_name else f"{self.kind}: {self.message}"
 

@@ -97,8 +97,8 @@ def estimate(metric: Metric, attempts: Iterable[Attempt]) -> MetricEstimate | No
         return None
     tasks = list(values.values())
     means = [_mean_over_tasks(task) for task in tasks]
-    has_score = metric.is_share and score_interval_applies(tasks, means)
-    interval = None if has_score else bootstrap_interval(means)
+    has_score_interval = metric.is_share and score_interval_applies(tasks, means)
+    interval = None if has_score_interval else bootstrap_interval(means)
     if interval is None and metric.is_share:
         interval = wilson_interval(fsum(means), len(means))
     return MetricEstimate.from_means(means, interval, sum(map(len, tasks)))
@@ -118,8 +118,8 @@ def estimate_difference(
         return None
     tasks = list(pairs.values())
     means = [_mean_over_tasks([after - before for before, after in task]) for task in tasks]
-    has_score = metric.is_share and score_interval_applies(tasks, means)
-    interval = None if has_score else bootstrap_interval(means)
+    has_score_interval = metric.is_share and score_interval_applies(tasks, means)
+    interval = None if has_score_interval else bootstrap_interval(means)
     if interval is None and metric.is_share:
         cells: defaultdict[tuple[float, float], float] = defaultdict(float)
         for task in tasks:
