@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ludus.data.bootstrap import bootstrap_interval, student_t_quantile
@@ -15,6 +15,7 @@ def differ(values: list[float]) -> bool:
     return min(values) < max(values)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-10, 10), min_size=5, max_size=20).filter(differ), st.integers(0, 3))
 def test_bootstrap_interval_contains_the_mean_and_is_deterministic(
     values: list[float], seed: int
