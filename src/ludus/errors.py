@@ -1,4 +1,4 @@
-"""All errors that Ludus raises, as one tree.
+"""All errors that Ludus raises, as one tree; hints and descriptions for their messages.
 
     LudusError
     ├── EnvironmentNotFound      no environment has this spec
@@ -40,7 +40,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
+
+MAX_MESSAGE_CHARS = 500
+"""Maximum length of an exception's message; the rest is cut off."""
 
 
 class LudusError(Exception):
@@ -214,3 +218,28 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
 def closest_match(name: str, known: Iterable[str]) -> str | None:
     """The known name that is most similar, if one is similar enough."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
+
+
+def similar_path_hint(name: str) -> str:
+    """A hint for the error about a missing path: a similar name in the same folder, or ''."""
+    path = Path(name).expanduser()
+    try:
+        siblings = [each.name for each in path.parent.iterdir()]
+    except OSError:
+        return ""
+    match = closest_match(path.name, siblings)
+    return f"Did you mean {str(path.parent / match)!r}?" if match else ""
+
+
+def describe_exception(error: BaseException) -> str:
+    """Class and message of any exception: `ValueError: no such word`."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def describe_in_one_line(error: BaseException) -> str:
+    """Class and message of any exception, in one line that is not too long."""
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = " ".join(message.split())
+    if len(text) > MAX_MESSAGE_CHARS:
+        text = f"{text[:MAX_MESSAGE_CHARS]} …"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

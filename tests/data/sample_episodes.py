@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ludus.data.episode import Episode, StopReason
-from ludus.data.episode_reader import format_episode_id
+from ludus.data.episode import Episode, StopReason, format_episode_id
 
 RUN = "c0ffee00"
 

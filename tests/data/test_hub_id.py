@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ludus.data.hub_id import is_hub_id, similar_path_hint
+from ludus.data.hub_id import is_hub_id
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-0.6B", "gpt2", "my-org/data.set", "org/runs"])
@@ -27,10 +27,3 @@ def test_a_first_part_that_is_a_folder_here_makes_it_a_path(
     assert is_hub_id("trained/wordle")
     (tmp_path / "trained").mkdir()
     assert not is_hub_id("trained/wordle")
-
-
-def test_a_neighbour_with_a_similar_name_is_named(tmp_path: Path) -> None:
-    (tmp_path / "wordle").mkdir()
-    assert str(tmp_path / "wordle") in similar_path_hint(str(tmp_path / "wordel"))
-    assert similar_path_hint(str(tmp_path / "sums")) == ""
-    assert similar_path_hint(str(tmp_path / "absent" / "sums")) == ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ludus.data.training_log import append_log, logged_values, read_log, truncate_log
+from ludus.data.training_log import append_log, log_points, read_log, truncate_log
 
 
 def log_steps(out: Path, *steps: int) -> list[dict[str, Any]]:
@@ -52,4 +52,4 @@ def test_logged_values_are_those_of_one_metric() -> None:
         {"step": 1, "eval_loss": 3.0},
         {"step": 2, "loss": None},
     ]
-    assert logged_values(log) == [(1, 2.0)] and logged_values(log, "eval_loss") == [(1, 3.0)]
+    assert log_points(log) == [(1, 2.0)] and log_points(log, "eval_loss") == [(1, 3.0)]

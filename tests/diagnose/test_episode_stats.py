@@ -11,7 +11,7 @@ from diagnose.runs import Sample, episode
 from ludus.data.episode import Fault
 from ludus.data.messages import Message
 from ludus.data.reward_variance import REWARD_TOLERANCE
-from ludus.diagnose import read_episodes
+from ludus.diagnose import read_episode_stats
 from ludus.diagnose.episode_stats import (
     EpisodeStats,
     TokenLimits,
@@ -76,7 +76,7 @@ def test_tool_schema_with_rewards_does_not_confuse_the_parser() -> None:
 def test_last_broken_episode_has_its_fault(tmp_path: Path) -> None:
     fault = Fault(kind="RequestRefused", where="model", message='No "rewards":{} are left.')
     broken = ONE._replace(stop_reason="broken", reward=None, environment_reward=None, fault=fault)
-    assert read_episodes(write_episodes(tmp_path, ONE, broken)).last_broken == broken
+    assert read_episode_stats(write_episodes(tmp_path, ONE, broken)).last_broken == broken
 
 
 @pytest.mark.parametrize(("budget", "full"), [(8, 1), (7, 0), (None, 0)])
@@ -84,7 +84,7 @@ def test_cut_off_below_the_token_limit_means_a_full_context(
     budget: int | None, full: int, tmp_path: Path
 ) -> None:
     cut = ONE._replace(episode_id="1a2b3c4d-000001", stop_reason="max_tokens")
-    episodes = read_episodes(write_episodes(tmp_path, ONE, cut), limits=TokenLimits(budget))
+    episodes = read_episode_stats(write_episodes(tmp_path, ONE, cut), limits=TokenLimits(budget))
     assert (episodes.context_full, episodes.reply_cuts) == (full, 0)
     assert episodes.complete_lengths == (ONE.sampled_tokens,), (
         "how long a cut-off episode would be is not known"
@@ -93,7 +93,7 @@ def test_cut_off_below_the_token_limit_means_a_full_context(
 
 def test_reply_limit_is_told_from_the_episode_limit(tmp_path: Path) -> None:
     cut = ONE._replace(episode_id="1a2b3c4d-000001", stop_reason="max_tokens")
-    episodes = read_episodes(
+    episodes = read_episode_stats(
         write_episodes(tmp_path, ONE, cut), limits=TokenLimits(100, cut.sampled_tokens)
     )
     assert (episodes.context_full, episodes.reply_cuts) == (0, 1)
@@ -123,14 +123,14 @@ def test_invalid_line_is_none(line: bytes) -> None:
 
 def test_truncated_last_line_is_counted_and_skipped(tmp_path: Path) -> None:
     torn = episode(ONE).to_line()[:-10]
-    episodes = read_episodes(
+    episodes = read_episode_stats(
         write_episodes(tmp_path, ONE._replace(episode_id="1a2b3c4d-000001"), rest=torn)
     )
     assert (len(episodes.groups), episodes.unreadable_lines) == (1, 1)
 
 
 def test_missing_file_has_no_episodes(tmp_path: Path) -> None:
-    assert read_episodes(tmp_path / "episodes.jsonl").groups == ()
+    assert read_episode_stats(tmp_path / "episodes.jsonl").groups == ()
 
 
 def test_episodes_are_grouped_without_faults(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_episodes_are_grouped_without_faults(tmp_path: Path) -> None:
     broken = ONE._replace(
         episode_id=names[3], stop_reason="broken", reward=None, environment_reward=None
     )
-    episodes = read_episodes(
+    episodes = read_episode_stats(
         write_episodes(tmp_path, one, two, three._replace(task="other"), broken)
     )
     assert [group.rewards for group in episodes.groups] == [(0.5, 0.5), (0.5,)]
@@ -147,7 +147,7 @@ def test_episodes_are_grouped_without_faults(tmp_path: Path) -> None:
 
 
 def test_replayed_episode_counts_once(tmp_path: Path) -> None:
-    episodes = read_episodes(write_episodes(tmp_path, ONE, ONE._replace(reward=1.0)))
+    episodes = read_episode_stats(write_episodes(tmp_path, ONE, ONE._replace(reward=1.0)))
     assert [group.rewards for group in episodes.groups] == [(1.0,)]
 
 
@@ -158,7 +158,7 @@ def test_zero_variance_tolerates_rounding_errors(tmp_path: Path) -> None:
         for task, group in enumerate(rewards)
         for place, reward in enumerate(group)
     ]
-    episodes = read_episodes(write_episodes(tmp_path, *members))
+    episodes = read_episode_stats(write_episodes(tmp_path, *members))
     assert [group.has_zero_variance for group in episodes.groups] == [True, False]
     assert zero_variance_share(episodes.groups) == 0.5 and zero_variance_share([]) is None
 
@@ -176,4 +176,4 @@ def test_messages_and_tokens_are_not_parsed() -> None:
 def test_run_round_trip(tmp_path: Path) -> None:
     _, attempts = Sample(steps=3, faults=0.1).draw()
     _, expected = Sample(steps=3, faults=0.1).read()
-    assert read_episodes(write_episodes(tmp_path, *attempts)) == expected
+    assert read_episode_stats(write_episodes(tmp_path, *attempts)) == expected

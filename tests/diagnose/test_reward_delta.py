@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from diagnose.runs import Sample, level, ramp
-from ludus.diagnose import Interval, RewardChange, RewardScale, diagnose
+from ludus.data.bootstrap import Interval
+from ludus.diagnose import RewardChange, RewardScale, diagnose
 from ludus.diagnose.episode_stats import EpisodeStats, RunEpisodes, group_episodes
-from ludus.diagnose.number_format import (
+from ludus.diagnose.number_format import format_number, format_share
+from ludus.diagnose.reward_delta import (
     format_change_with_interval,
-    format_delta,
-    format_number,
     format_reward,
-    format_share,
+    format_reward_delta,
 )
 
 
@@ -210,7 +210,8 @@ def test_unit_rewards_are_formatted_as_percent() -> None:
 def test_other_rewards_are_formatted_as_numbers() -> None:
     result = RewardChange("reward", -1.0, 2.5, RewardScale.from_rewards([-1.0, 3.0]))
     assert (
-        format_change_with_interval(result) == "-1 -> 2.5, +3.5" and format_delta(result) == "+3.5"
+        format_change_with_interval(result) == "-1 -> 2.5, +3.5"
+        and format_reward_delta(result) == "+3.5"
     )
     assert (result.normalized_initial, result.normalized_delta) == (0.0, 0.875)
     assert format_reward(12.345, result.scale) == "12.3"

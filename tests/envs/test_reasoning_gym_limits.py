@@ -16,7 +16,7 @@ from envs.questions import ENDLESS, hosted
 from ludus.client.endpoint import connect
 from ludus.envs.reasoning_gym.dataset import AnswerScore, Dataset, Question, dataset_names
 from ludus.envs.reasoning_gym.limits import ANSWER_MEMORY_BYTES, MIB
-from ludus.envs.reasoning_gym.workers import WorkerLost, process_pool
+from ludus.envs.reasoning_gym.worker_pool import WorkerLost, process_pool
 from ludus.protocol.observation_text import render_observation
 
 

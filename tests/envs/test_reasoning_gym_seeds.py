@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from envs.questions import oracle_score, question
-from ludus.envs.reasoning_gym import ReasoningGym, workers
+from ludus.envs.reasoning_gym import ReasoningGym
+from ludus.envs.reasoning_gym.worker_pool import MAX_WORKERS
 
 SENSITIVE = (
     "codeio",
@@ -111,7 +112,7 @@ def losses(seeds: range) -> dict[str, list[int]]:
     def lost(name: str) -> list[int]:
         return [seed for seed in seeds if oracle_score(name, seed=seed) != 1.0]
 
-    with ThreadPoolExecutor(workers.MAX_WORKERS) as pool:
+    with ThreadPoolExecutor(MAX_WORKERS) as pool:
         variants = ReasoningGym.variants()
         found = dict(zip(variants, pool.map(lost, variants), strict=True))
     return {name: lost for name, lost in found.items() if lost}

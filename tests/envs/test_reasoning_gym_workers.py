@@ -12,9 +12,14 @@ import threading
 import pytest
 from world import until
 
-from ludus.envs.reasoning_gym import worker_pool as crews
+from ludus.envs.reasoning_gym import async_worker_pool as crews
 from ludus.envs.reasoning_gym.dataset import Dataset, Question
-from ludus.envs.reasoning_gym.workers import MAX_WORKERS, WorkerProcess, WorkerTimeout, process_pool
+from ludus.envs.reasoning_gym.worker_pool import (
+    MAX_WORKERS,
+    WorkerProcess,
+    WorkerTimeout,
+    process_pool,
+)
 
 SLOW = Dataset.create("futoshiki", {"min_board_size": 9, "max_board_size": 9}, seed=1, size=1)
 
@@ -73,7 +78,7 @@ async def test_nobody_waits_for_a_newborn_child_to_load_the_library() -> None:
     assert not newborn.ready
 
     os.kill(newborn.process._process.pid, signal.SIGCONT)
-    late = crews.QueuedRequest(
+    late = crews.WorkerRequest(
         sums(7)._question_request(0), asyncio.get_running_loop().create_future()
     )
     crew._send(newborn, late)

@@ -8,7 +8,8 @@ import pytest
 
 from ludus.agents.oracle import OracleAgent
 from ludus.errors import ConfigError
-from ludus.evaluation.candidates import Candidate, CandidateConfig, parse_candidates
+from ludus.evaluation.candidates import Candidate, parse_candidates
+from ludus.evaluation.config import CandidateConfig
 
 
 def test_label_is_given_or_derived_from_the_model() -> None:

@@ -15,8 +15,8 @@ from tiny_tokenizers import of_family, student
 from evaluation.small_evaluations import COUNTER, quick_config
 from ludus.errors import ConfigError, LudusError, RunError
 from ludus.evaluation import Evaluation, evaluate, parse_candidates
-from ludus.evaluation.candidates import CandidateConfig
-from ludus.evaluation.preflight import check_local_model
+from ludus.evaluation.config import CandidateConfig
+from ludus.evaluation.preflight import check_candidate_model
 
 CONFIG = quick_config(num_episodes=3, max_turns=2, max_tokens=8)
 
@@ -109,10 +109,10 @@ async def test_incomplete_candidate_is_checked_again(tmp_path: Path) -> None:
 async def test_adapter_is_checked_with_its_base(tmp_path: Path) -> None:
     base = saved(tmp_path / "model", of_family("qwen3"))
     adapter = adapted(tmp_path / "adapter", base)
-    check_local_model(str(adapter))
+    check_candidate_model(str(adapter))
     remove_weights(base)
     with pytest.raises(ConfigError, match="model holds no weights"):
-        check_local_model(str(adapter))
+        check_candidate_model(str(adapter))
 
 
 async def test_unknown_template_argument_is_rejected_before_anyone_plays(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from tiny_tokenizers import of_family
 
 from ludus import connect
 from ludus.agents.agent import EpisodeContext, FinishReason, Reply
+from ludus.agents.tool_calls import build_tool_call_message
 from ludus.data.episode import Episode, StopReason, Tokens
-from ludus.data.messages import Message, build_tool_call_message
+from ludus.data.messages import Message
 from ludus.data.tool_schema import ToolCall, ToolSpec
 from ludus.errors import ConfigError, RequestRefused
 from ludus.policy.agent import PolicyAgent

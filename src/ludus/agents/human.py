@@ -8,6 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 
 from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
+from ludus.agents.tool_calls import build_tool_call_message
 from ludus.agents.typed_call import (
     InvalidCall,
     describe_type,
@@ -18,7 +19,7 @@ from ludus.agents.typed_call import (
     required_parameters,
     usage_line,
 )
-from ludus.data.messages import Message, build_tool_call_message
+from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject, ToolCall, ToolSpec
 from ludus.errors import ProviderRefuses
 

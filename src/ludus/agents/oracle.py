@@ -11,7 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
-from ludus.data.messages import Message, build_tool_call_message
+from ludus.agents.tool_calls import build_tool_call_message
+from ludus.data.messages import Message
 from ludus.data.tool_schema import ToolCall
 from ludus.environment.error_mapping import raise_with_location, to_wire_error
 from ludus.environment.registry import find_environment, is_url

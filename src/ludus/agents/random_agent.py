@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
-from ludus.data.messages import Message, build_tool_call_message
+from ludus.agents.tool_calls import build_tool_call_message
+from ludus.data.messages import Message
 from ludus.data.tool_schema import ToolCall, ToolSpec
 
 _WORDS = ("apple", "river", "seven", "stone", "crane", "light", "north", "table")

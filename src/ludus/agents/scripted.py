@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
-from ludus.data.messages import Message, build_tool_call_message
+from ludus.agents.tool_calls import build_tool_call_message
+from ludus.data.messages import Message
 from ludus.data.tool_schema import ToolCall
 
 ScriptedReply = Reply | ToolCall | Sequence[ToolCall] | str | Exception

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json
 
 from ludus.data.messages import Call, Function, Message
-from ludus.data.tool_schema import JsonObject
+from ludus.data.tool_schema import JsonObject, ToolCall
 
 _INVALID_NAME_CHARS = re.compile(r"[^a-zA-Z0-9_-]")
 
@@ -61,3 +61,20 @@ def parse_arguments(arguments: str) -> JsonObject | None:
     except ValueError:
         return None
     return parsed if isinstance(parsed, dict) else None
+
+
+def build_tool_call_message(*calls: ToolCall | None, position: int) -> Message:
+    """An assistant's message that only calls tools, without the calls that are None.
+
+    `position` is its index in the conversation, from which the ids of the calls are made.
+    """
+    tool_calls = tuple(
+        Call(
+            id=f"call_{position}_{number}",
+            function=Function(
+                name=call.name, arguments=json.dumps(call.arguments, ensure_ascii=False)
+            ),
+        )
+        for number, call in enumerate(call for call in calls if call is not None)
+    )
+    return Message(role="assistant", tool_calls=tool_calls or None)

@@ -28,6 +28,7 @@ class CheckReport(BaseModel):
     findings: tuple[CheckFinding, ...]
     seconds: float
 
+    # mypy does not support decorators on top of @property.
     @computed_field  # type: ignore[prop-decorator]
     @property
     def passed(self) -> bool:

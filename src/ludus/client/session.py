@@ -11,7 +11,8 @@ from typing import Any, Generic, Self, TypeVar
 from pydantic import BaseModel
 
 from ludus.data.content import Content
-from ludus.data.tool_schema import ToolSpec, coerce_arguments
+from ludus.data.tool_arguments import coerce_arguments
+from ludus.data.tool_schema import ToolSpec
 from ludus.errors import InvalidAction, did_you_mean
 from ludus.protocol.observation_text import conversation_text, render_observation
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from ludus.curation.config import CurateConfig, CurateReport
 from ludus.curation.file_formats import COLUMNS_BY_KIND
 from ludus.curation.output_dir import CARD_FILE, METADATA_FILE
+from ludus.data.dataset_schema import DATASETS_VERSION
 from ludus.data.markdown import (
     build_front_matter,
     code_block,
+    front_matter_size_category,
     inline_code,
     markdown_table,
-    size_category,
     to_single_line,
 )
-from ludus.data.schema import DATASETS_VERSION
 from ludus.data.tool_schema import JsonObject
 from ludus.data.versions import versions
 
@@ -107,7 +107,7 @@ def render_card(report: CurateReport, config: CurateConfig, origin: DatasetOrigi
             "pretty_name": title,
             "tags": [*_TAGS, config.to],
             "task_categories": ["text-generation"],
-            "size_categories": size_category(sum(report.rows.values())),
+            "size_categories": front_matter_size_category(sum(report.rows.values())),
             "configs": [
                 {
                     "config_name": "default",

@@ -15,8 +15,8 @@ from pydantic_core import from_json
 from ludus.curation.catalog import Catalog
 from ludus.curation.filters import count_duplicate_tasks
 from ludus.curation.task_prompts import SimilarTasks, TaskPrompt, TaskPrompts, prompt_text
-from ludus.data.episode import digest_64
-from ludus.data.episode_reader import numbered_lines
+from ludus.data.jsonl import numbered_lines
+from ludus.data.stable_hash import stable_hash
 from ludus.errors import ConfigError, RunError
 
 TRAIN, TEST = "train", "test"
@@ -109,7 +109,7 @@ def _draw_test_families(
     """
     draws: dict[int, float] = {}
     for name, family in zip(names, families, strict=True):
-        draws[family] = min(digest_64(f"{seed}/{name}") / 2**64, draws.get(family, 1.0))
+        draws[family] = min(stable_hash(f"{seed}/{name}") / 2**64, draws.get(family, 1.0))
     ordered = sorted(draws, key=lambda family: draws[family])
     drawn = {family for family in ordered if draws[family] < test_size} or {ordered[0]}
     return drawn if len(drawn) < len(ordered) else set(ordered[:-1])

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 
 from ludus.curation.catalog import Catalog
 from ludus.curation.minhash import MinHashIndex, ShingleCounts, shingles
-from ludus.data.episode import digest_64
+from ludus.data.stable_hash import stable_hash
 
 _SAMPLE_SIZE = 2_000
 """Prompts per environment from which common shingles are found."""
@@ -64,7 +64,7 @@ class TaskPrompts:
             is_constant = any(c.is_constant(text) for c in self._shingle_counts.values())
             specific = shingles(text).difference(*self._common_shingles.values())
         prompt_hash = (
-            None if is_constant or not text.strip() else digest_64(text.casefold().strip())
+            None if is_constant or not text.strip() else stable_hash(text.casefold().strip())
         )
         return TaskPrompt(name or "", environment or "", prompt_hash, specific)
 

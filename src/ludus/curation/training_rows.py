@@ -13,7 +13,8 @@ from ludus.curation.tool_call_text import get_call_format, render_messages
 from ludus.data.content import Text
 from ludus.data.episode import Episode
 from ludus.data.messages import Message, messages_before_reply
-from ludus.data.tool_schema import JsonObject, parse_arguments
+from ludus.data.tool_arguments import parse_arguments
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 
 

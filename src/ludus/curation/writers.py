@@ -25,8 +25,9 @@ from ludus.curation.training_rows import (
     sft_row,
     without_call_ids,
 )
-from ludus.data.episode import Episode, digest_64
-from ludus.data.episode_reader import has_canonical_prefix
+from ludus.data.episode import Episode
+from ludus.data.episode_head import has_canonical_head
+from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
 
 OutputKind = Literal["sft", "dpo", "episodes", "openenv", "nemo-gym", "nemo-gym-input"]
@@ -123,7 +124,7 @@ def _iter_rows(
         "WHERE reason IS NULL"
     ):
         split = TEST if mark == 2 else TRAIN
-        if build_row is None and line.endswith(b"}\n") and has_canonical_prefix(line):
+        if build_row is None and line.endswith(b"}\n") and has_canonical_head(line):
             yield split, line
             continue
         episode = _parse_episode(line, row, to, rejected)
@@ -137,7 +138,7 @@ def _iter_rows(
             # Episodes can differ in what is not part of the rows.
             messages = built.get("messages") or [*built["prompt"], *built["completion"]]
             contents = to_json([without_call_ids(messages), built["tools"]], inf_nan_mode="null")
-            digest = digest_64(contents.decode())
+            digest = stable_hash(contents.decode())
             if digest in seen:
                 rejected.rows[row] = DUPLICATE
                 continue

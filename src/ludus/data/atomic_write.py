@@ -90,7 +90,7 @@ def atomic_dir(out: Path, prefix: str, *, marker: str, owned: Collection[str]) -
     draft = None
     try:
         out.mkdir(parents=True, exist_ok=True)
-        _remove_stale_drafts(out, prefix)
+        _remove_interrupted_writes(out, prefix)
         draft = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=out))
         yield draft
         for name in sorted(owned, key=lambda name: name != marker):
@@ -117,16 +117,16 @@ def existing_files(out: Path, prefix: str) -> list[str]:
     return sorted(file.name for file in out.iterdir() if not file.name.startswith(prefix))
 
 
-def _remove_stale_drafts(out: Path, prefix: str) -> None:
-    """Remove drafts of processes that were killed; those of running processes are kept."""
+def _remove_interrupted_writes(out: Path, prefix: str) -> None:
+    """Remove drafts of atomic writes whose process was killed; those of running ones are kept."""
     for draft in out.glob(f"{prefix}*"):
         pid = draft.name.removeprefix(prefix).partition("-")[0]
-        if not (pid.isdecimal() and _is_running(int(pid))):
+        if not (pid.isdecimal() and _is_writer_running(int(pid))):
             shutil.rmtree(draft, ignore_errors=True)
 
 
-def _is_running(pid: int) -> bool:
-    """Whether another process with this id is running."""
+def _is_writer_running(pid: int) -> bool:
+    """Whether the process of an atomic write is running, and is not this one."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

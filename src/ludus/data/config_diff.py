@@ -8,8 +8,8 @@ from hashlib import blake2b
 from itertools import takewhile
 from typing import Any
 
+from ludus.data.jsonable import dump_json
 from ludus.data.tool_schema import JsonObject
-from ludus.errors import RunError
 
 _EXCERPT_CHARS = 60
 _EXCERPT_LEAD = 20
@@ -22,18 +22,6 @@ def config_digest(settings: JsonObject) -> str:
     return blake2b(text.encode(), digest_size=4).hexdigest()
 
 
-def dump_json(value: JsonObject, *, indent: int | None = None, sort_keys: bool = False) -> str:
-    """Strict JSON: raises `RunError` for NaN and for lone surrogates."""
-    try:
-        text = json.dumps(
-            value, indent=indent, sort_keys=sort_keys, ensure_ascii=False, allow_nan=False
-        )
-        text.encode()
-    except (TypeError, ValueError) as error:
-        raise RunError(f"The value cannot be written as JSON: {error}.") from error
-    return text
-
-
 def describe_differences(there: JsonObject, here: JsonObject) -> Iterator[str]:
     """Yield `temperature: 0.2 there, 0.7 here` for every setting that differs."""
     old, new = dict(_flatten_config(there)), dict(_flatten_config(here))
@@ -43,7 +31,8 @@ def describe_differences(there: JsonObject, here: JsonObject) -> Iterator[str]:
             pairs = zip(before, after, strict=False)
             num_equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
             start = max(0, num_equal - _EXCERPT_LEAD)
-            old_text, new_text = _value_excerpt(before, start), _value_excerpt(after, start)
+            old_text = _config_value_excerpt(before, start)
+            new_text = _config_value_excerpt(after, start)
             yield f"{key}: {old_text} there, {new_text} here"
 
 
@@ -56,8 +45,8 @@ def _flatten_config(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
         yield key, json.dumps(_normalize_numbers(value), ensure_ascii=False)
 
 
-def _value_excerpt(text: str, start: int) -> str:
-    """At most `_EXCERPT_CHARS` characters of a text, from `start` on."""
+def _config_value_excerpt(text: str, start: int) -> str:
+    """At most `_EXCERPT_CHARS` characters of a setting's value, from `start` on."""
     if len(text) <= _EXCERPT_CHARS:
         return text
     start = min(start, len(text) - _EXCERPT_CHARS)

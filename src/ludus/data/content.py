@@ -9,7 +9,7 @@ import base64
 import mimetypes
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
@@ -57,4 +57,14 @@ def content_text(content: Content) -> str:
         return content
     return "\n".join(
         block.text if isinstance(block, Text) else f"[{block.mime_type}]" for block in content
+    )
+
+
+def is_content_blocks(value: Any) -> bool:
+    """Whether a value is a list of text and image blocks, with at least one."""
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, str)
+        and bool(value)
+        and all(isinstance(block, Text | Image) for block in value)
     )

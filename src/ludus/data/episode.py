@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from datetime import datetime
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
 from ludus.data.messages import Message
+from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
 
 
@@ -56,7 +56,7 @@ class Fault(BaseModel):
 
     @property
     def text(self) -> str:
-        """Kind and message; the message alone where it already names an exception."""
+        """The episode's fault as text: kind and message; the message alone if it has a kind."""
         has_name = self.kind in ("ExecutionFailed", "FactoryFailed")
         return self.message if has_name else f"{self.kind}: {self.message}"
 
@@ -193,16 +193,11 @@ class Episode(BaseModel):
 def task_group_id(environment: str, task: Mapping[str, Any]) -> str:
     """The id of a task, which is the same in every run."""
     text = json.dumps([environment, task], sort_keys=True, ensure_ascii=False, default=str)
-    return f"{digest_64(text):016x}"
-
-
-def digest_64(text: str) -> int:
-    """A 64-bit hash that is the same in every process, unlike Python's own."""
-    data = text.encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
+    return f"{stable_hash(text):016x}"
 
 
 def _replace_surrogates(value: Any) -> Any:
+    """Replace lone surrogates in the fields of an episode, so that its line can be encoded."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
@@ -210,3 +205,8 @@ def _replace_surrogates(value: Any) -> Any:
     if isinstance(value, list):
         return [_replace_surrogates(item) for item in value]
     return value
+
+
+def format_episode_id(run: str, index: int) -> str:
+    """The id of an episode: eight hex digits of its run, and its index in the plan."""
+    return f"{run}-{index:06d}"

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ludus.errors import closest_match
-
 LOCAL_FOLDERS = frozenset(
     ("checkpoints", "data", "evals", "models", "out", "output", "outputs", "runs")
 )
@@ -33,14 +31,3 @@ def is_hub_id(name: str, *, file_suffixes: tuple[str, ...] = ()) -> bool:
     if not rest:
         return True
     return "/" not in rest and folder not in LOCAL_FOLDERS and not Path(folder).is_dir()
-
-
-def similar_path_hint(name: str) -> str:
-    """A hint for the error about a missing path: a similar name in the same folder, or ''."""
-    path = Path(name).expanduser()
-    try:
-        siblings = [each.name for each in path.parent.iterdir()]
-    except OSError:
-        return ""
-    match = closest_match(path.name, siblings)
-    return f"Did you mean {str(path.parent / match)!r}?" if match else ""

@@ -70,7 +70,7 @@ class Journal:
                 os.close(descriptor)
                 raise
         except OSError as error:
-            raise _write_error(path, error) from error
+            raise _journal_write_error(path, error) from error
         return cls(path, descriptor, repair_note=note, sync_interval=sync_interval, fsync=fsync)
 
     def append(self, line: bytes) -> None:
@@ -89,7 +89,7 @@ class Journal:
         except BaseException as error:
             self._truncate(self._end)
             if isinstance(error, OSError):
-                raise _write_error(self.path, error) from error
+                raise _journal_write_error(self.path, error) from error
             raise
         self._end += len(line)
         self._appended += 1
@@ -130,7 +130,7 @@ class Journal:
         try:
             os.ftruncate(self._descriptor, end)
         except OSError as error:
-            self._failure = str(_write_error(self.path, error))
+            self._failure = str(_journal_write_error(self.path, error))
 
     def _sync_loop(self) -> None:
         while not self._closing.is_set():
@@ -153,10 +153,10 @@ class Journal:
                 self._fsync(self._descriptor)
                 self._synced = appended
             except OSError as error:
-                self._failure = str(_write_error(self.path, error))
+                self._failure = str(_journal_write_error(self.path, error))
 
 
-def _write_error(path: Path, error: OSError) -> RunError:
+def _journal_write_error(path: Path, error: OSError) -> RunError:
     return RunError(
         f"{path} cannot be written: {error.strerror or error}. What was recorded is kept; once the "
         "problem is solved, the same command continues from there."

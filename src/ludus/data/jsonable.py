@@ -1,7 +1,8 @@
-"""Convert Python values to JSON: dataclasses, models, enums, paths, arrays."""
+"""Convert Python values to JSON, and read fields of JSON whose content is not certain."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from enum import Enum
@@ -10,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
+
+from ludus.data.tool_schema import JsonObject
+from ludus.errors import RunError
 
 
 def to_jsonable(value: Any) -> Any:
@@ -39,3 +43,27 @@ def to_jsonable(value: Any) -> Any:
     if hasattr(value, "item") and not getattr(value, "shape", True):
         return to_jsonable(value.item())
     return type(value).__name__
+
+
+def dump_json(value: JsonObject, *, indent: int | None = None, sort_keys: bool = False) -> str:
+    """Strict JSON: raises `RunError` for NaN and for lone surrogates."""
+    try:
+        text = json.dumps(
+            value, indent=indent, sort_keys=sort_keys, ensure_ascii=False, allow_nan=False
+        )
+        text.encode()
+    except (TypeError, ValueError) as error:
+        raise RunError(f"The value cannot be written as JSON: {error}.") from error
+    return text
+
+
+def object_field(fields: JsonObject, key: str) -> JsonObject:
+    """The JSON object under a key; empty where there is none."""
+    value = fields.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def int_field(fields: JsonObject, key: str) -> int | None:
+    """The integer under a key; None where there is none."""
+    value = fields.get(key)
+    return value if isinstance(value, int) else None

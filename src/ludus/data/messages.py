@@ -6,7 +6,6 @@ other providers.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import Annotated, Any, Literal
@@ -14,7 +13,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from ludus.data.content import Content, Text
-from ludus.data.tool_schema import ToolCall
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -85,23 +83,6 @@ class Message(BaseModel):
 def messages_before_reply(messages: Sequence[Message]) -> tuple[Message, ...]:
     """The messages before the first one of the assistant."""
     return tuple(takewhile(lambda message: message.role != "assistant", messages))
-
-
-def build_tool_call_message(*calls: ToolCall | None, position: int) -> Message:
-    """An assistant's message that only calls tools, without the calls that are None.
-
-    `position` is its index in the conversation, from which the ids of the calls are made.
-    """
-    tool_calls = tuple(
-        Call(
-            id=f"call_{position}_{number}",
-            function=Function(
-                name=call.name, arguments=json.dumps(call.arguments, ensure_ascii=False)
-            ),
-        )
-        for number, call in enumerate(call for call in calls if call is not None)
-    )
-    return Message(role="assistant", tool_calls=tool_calls or None)
 
 
 def message_from_content(role: Role, content: Content, **fields: Any) -> Message:

@@ -14,7 +14,8 @@ from zlib import crc32
 
 from ludus.data.checksum import Checksum
 from ludus.data.episode import StopReason
-from ludus.data.episode_reader import EpisodeHead, is_json_object, parse_head, read_lines
+from ludus.data.episode_head import EpisodeHead, parse_head
+from ludus.data.jsonl import is_json_object, read_lines
 
 _MAX_REMEMBERED = 10
 _GROWTH_BYTES = 64 << 10
@@ -26,8 +27,8 @@ _MARKS = {reason.value: _PLAYED for reason in StopReason} | {name: m for m, name
 
 
 @dataclass(slots=True)
-class JournalTotals:
-    """Sums over the lines of a journal. Tokens and cost include broken attempts."""
+class ResumeTotals:
+    """Sums over the indexed lines of a journal. Tokens and cost include broken attempts."""
 
     scored: int = 0
     reward_sum: float = 0.0
@@ -42,6 +43,7 @@ class JournalTotals:
 
     @property
     def episodes(self) -> int:
+        """Number of recorded episodes, however many attempts each had."""
         return self.stop_reasons.total()
 
     @property
@@ -71,7 +73,7 @@ class ResumeIndex:
 
     run: str | None = None
     """The eight hex digits that the plan's ids begin with; by default those of the first id."""
-    totals: JournalTotals = field(default_factory=JournalTotals)
+    totals: ResumeTotals = field(default_factory=ResumeTotals)
     foreign: int = 0
     """Lines with the id of another run, or with an id of another format."""
     retries: int = 0

@@ -19,7 +19,8 @@ from typing import Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
 from ludus.data.atomic_write import DRAFT_SUFFIX, create_atomically, fsync_path, write_atomically
-from ludus.data.config_diff import config_digest, describe_differences, dump_json
+from ludus.data.config_diff import config_digest, describe_differences
+from ludus.data.jsonable import dump_json
 from ludus.data.tool_schema import JsonObject
 from ludus.data.versions import versions
 from ludus.errors import RunError
@@ -72,7 +73,7 @@ class RunFolder:
             raise RunError(f"{path} is a file, not a folder. Use another `out`.")
         try:
             path.mkdir(parents=True, exist_ok=True)
-            _require_empty(path)
+            _require_empty_run_folder(path)
             if not create_atomically(path / "run.json", text):
                 raise RunError(f"Another process has just started a run in {path}.")
             fsync_path(path)
@@ -121,7 +122,7 @@ class RunFolder:
                 "Use another `out`."
             )
         if run.metadata.digest != config_digest(settings):
-            raise RunError(_describe_mismatch(run, settings))
+            raise RunError(run._describe_mismatch(settings))
         return run
 
     @property
@@ -135,6 +136,19 @@ class RunFolder:
     def read_summary(self) -> JsonObject | None:
         """The content of `summary.json`; None where it does not exist."""
         return _read_json_object(self.path / "summary.json")
+
+    def _describe_mismatch(self, settings: JsonObject) -> str:
+        """The settings that differ from those of this run, for an error message."""
+        lines = list(describe_differences(self.metadata.settings, settings))
+        if not lines:
+            lines = [f"its run.json was edited: its digest is not {self.metadata.digest}"]
+        if len(lines) > _MAX_SHOWN:
+            lines[_MAX_SHOWN:] = [f"and {len(lines) - _MAX_SHOWN} more"]
+        listed = "\n".join(f"  {line}" for line in lines)
+        return (
+            f"{self.path} holds a run with other settings:\n{listed}\n"
+            "Turn off `resume` to start a new run beside it, or use another `out`."
+        )
 
 
 def create_unused_dir(path: Path) -> Path:
@@ -155,28 +169,37 @@ def create_unused_dir(path: Path) -> Path:
         raise RunError(f"{candidate} cannot be created: {error.strerror or error}.") from error
 
 
+def find_unused_dir(path: Path) -> Path:
+    """The first folder of `path`, `path-2`, `path-3` and so on that does not exist yet."""
+    folder, number = path, 1
+    while folder.exists():
+        number += 1
+        folder = path.with_name(f"{path.name}-{number}")
+    return folder
+
+
 def find_runs(root: Path) -> list[RunFolder]:
     """The runs in a folder and up to three levels below it, the oldest first.
 
     A `run.json` of another tool is ignored.
     """
     runs = []
-    for folder in walk_folders(root):
+    for folder in walk_run_folders(root):
         if (folder / "run.json").is_file():
             with suppress(RunError):
                 runs.append(RunFolder.open(folder))
     return sorted(runs, key=lambda run: (run.metadata.created_at, run.path))
 
 
-def walk_folders(root: Path, max_depth: int = _MAX_DEPTH) -> Iterator[Path]:
-    """`root` and the folders up to `max_depth` levels below it, without hidden ones.
+def walk_run_folders(root: Path, max_depth: int = _MAX_DEPTH) -> Iterator[Path]:
+    """`root` and the folders up to `max_depth` levels below it, which may be run folders.
 
-    A folder that is reached by several links is yielded once.
+    Hidden ones are left out. A folder that is reached by several links is yielded once.
     """
-    return _walk_run_folders(root, max_depth, set())
+    return _walk_unseen_run_folders(root, max_depth, set())
 
 
-def _walk_run_folders(root: Path, depth: int, seen: set[tuple[int, int]]) -> Iterator[Path]:
+def _walk_unseen_run_folders(root: Path, depth: int, seen: set[tuple[int, int]]) -> Iterator[Path]:
     try:
         status = root.stat()
         identity = status.st_dev, status.st_ino
@@ -190,10 +213,11 @@ def _walk_run_folders(root: Path, depth: int, seen: set[tuple[int, int]]) -> Ite
     if depth:
         for child in children:
             if not child.name.startswith("."):
-                yield from _walk_run_folders(child, depth - 1, seen)
+                yield from _walk_unseen_run_folders(child, depth - 1, seen)
 
 
-def _require_empty(path: Path) -> None:
+def _require_empty_run_folder(path: Path) -> None:
+    """Raise `RunError` where a run cannot be started, because its folder has files."""
     names = sorted(file.name for file in path.iterdir() if file.suffix != DRAFT_SUFFIX)
     if "run.json" in names:
         raise RunError(f"{path} holds a run already. Use another `out`.")
@@ -217,16 +241,3 @@ def _read_json_object(file: Path) -> JsonObject | None:
     if not isinstance(value, dict):
         raise RunError(f"{file} is not a JSON object.")
     return value
-
-
-def _describe_mismatch(run: RunFolder, settings: JsonObject) -> str:
-    lines = list(describe_differences(run.metadata.settings, settings))
-    if not lines:
-        lines = [f"its run.json was edited: its digest is not {run.metadata.digest}"]
-    if len(lines) > _MAX_SHOWN:
-        lines[_MAX_SHOWN:] = [f"and {len(lines) - _MAX_SHOWN} more"]
-    listed = "\n".join(f"  {line}" for line in lines)
-    return (
-        f"{run.path} holds a run with other settings:\n{listed}\n"
-        "Turn off `resume` to start a new run beside it, or use another `out`."
-    )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import from_json
 
 from ludus.data.atomic_write import write_atomically
-from ludus.data.config_diff import dump_json
-from ludus.data.jsonable import to_jsonable
+from ludus.data.jsonable import dump_json, to_jsonable
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
@@ -22,8 +22,11 @@ EPISODES_FILE = "episodes.jsonl"
 """The episodes that a GRPO run was trained on."""
 _TAIL_BLOCK_BYTES = 1 << 20
 
+LogEntry = Mapping[str, Any]
+"""A line of the log: the step, and the metrics of it."""
 
-def append_log(out: Path, line: Mapping[str, Any]) -> None:
+
+def append_log(out: Path, line: LogEntry) -> None:
     """Append a line to the log. An incomplete last line of a killed writer is removed first."""
     text = dump_json(to_jsonable(line)) + "\n"
     try:
@@ -58,9 +61,35 @@ def read_log(out: Path) -> Iterator[JsonObject]:
         return
 
 
-def logged_values(
-    logged: Sequence[Mapping[str, Any]], key: str = "loss"
-) -> list[tuple[int, float]]:
-    """The steps at which a metric was logged, with its values."""
-    points = ((line.get("step"), line.get(key)) for line in logged)
+def log_points(log: Sequence[LogEntry], key: str = "loss") -> list[tuple[int, float]]:
+    """The steps of a training log at which a metric was logged, with its values."""
+    points = ((entry.get("step"), entry.get(key)) for entry in log)
     return [(step, value) for step, value in points if step is not None and value is not None]
+
+
+def metric(entry: LogEntry, key: str) -> float | None:
+    """The finite number that an entry of the log has under a key, or None."""
+    value = entry.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if isfinite(value) else None
+
+
+def metric_values(entries: Iterable[LogEntry], key: str) -> list[float]:
+    """The finite values under a key; entries of the log without one are skipped."""
+    values = (metric(entry, key) for entry in entries)
+    return [value for value in values if value is not None]
+
+
+def entropy_key(entries: Iterable[LogEntry]) -> str:
+    """The key under which a training log has the policy's entropy.
+
+    `surprise` covers every episode. The trainer's own `entropy` covers only the episodes that were
+    trained on, which are the uncertain ones.
+    """
+    return "surprise" if metric_values(entries, "surprise") else "entropy"
+
+
+def step_number(entry: LogEntry) -> int:
+    """The training step of an entry of the log; 0 where it has none."""
+    return int(metric(entry, "step") or 0)

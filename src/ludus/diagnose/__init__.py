@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ludus.data.bootstrap import Interval
 from ludus.diagnose.diagnosis import Diagnosis, diagnose
-from ludus.diagnose.episode_stats import RunEpisodes, read_episodes
+from ludus.diagnose.episode_stats import RunEpisodes, read_episode_stats
 from ludus.diagnose.reward_delta import RewardChange, RewardScale
 from ludus.diagnose.run_reader import RunData, read_run
 from ludus.diagnose.saturation import SaturationDetector
@@ -13,7 +12,6 @@ from ludus.diagnose.verdict import Verdict
 
 __all__ = [
     "Diagnosis",
-    "Interval",
     "RewardChange",
     "RewardScale",
     "RunData",
@@ -22,6 +20,6 @@ __all__ = [
     "Verdict",
     "diagnose",
     "format_diagnosis",
-    "read_episodes",
+    "read_episode_stats",
     "read_run",
 ]

@@ -8,11 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from ludus.diagnose import failure_rules, limit_rules, progress_rules, signal_rules
+from ludus.data.training_log import LogEntry, metric_values
+from ludus.diagnose import (
+    difficulty_rules,
+    entropy_rules,
+    failure_rules,
+    group_rules,
+    limit_rules,
+    progress_rules,
+)
 from ludus.diagnose.episode_stats import RunEpisodes
-from ludus.diagnose.log_stats import BestWindow, LogEntry, StepLog, metric_mean, metric_values
+from ludus.diagnose.evidence import RunEvidence
+from ludus.diagnose.log_stats import BestWindow, StepLog, metric_mean
 from ludus.diagnose.reward_delta import RewardChange, component_changes, reward_change
-from ludus.diagnose.verdict import RunEvidence, Verdict, find_early_stop
+from ludus.diagnose.saturation import find_early_stop
+from ludus.diagnose.verdict import Verdict
 
 WINDOW_METRICS = (
     *("reward_std", "equal", "trained", "format", "done"),
@@ -93,7 +103,7 @@ def _build_verdicts(
         limit_rules.check_cut_off(log, episodes),
         failure_rules.check_unstable(log),
         failure_rules.check_unscored(log, episodes),
-        failure_rules.check_unseeded(log),
+        group_rules.check_unseeded(log),
     )
     verdicts = [verdict for verdict in candidates if verdict is not None]
     if change is None:
@@ -115,21 +125,21 @@ def _apply_learning_rules(evidence: RunEvidence) -> list[Verdict]:
         return [verdict for rule in rules if (verdict := rule(evidence)) is not None]
 
     outcome = apply(progress_rules.check_learned)
-    causes = apply(progress_rules.check_format)
+    causes = apply(failure_rules.check_format)
     if limit_rules.is_mostly_cut_off(evidence.log):
         # Low rewards and zero-variance groups follow from the limit, not from tasks or model.
         return [*causes, *apply(progress_rules.check_reward_fell), *outcome]
     if not causes:
-        causes += progress_rules.check_too_hard(evidence)
-        causes += progress_rules.check_too_easy(evidence)
+        causes += difficulty_rules.check_too_hard(evidence)
+        causes += difficulty_rules.check_too_easy(evidence)
     effects = apply(
         progress_rules.check_reward_fell,
-        signal_rules.check_entropy_collapse,
-        signal_rules.check_low_entropy,
+        entropy_rules.check_entropy_collapse,
+        entropy_rules.check_low_entropy,
     )
     # Tasks that are too easy or too hard have zero-variance groups for that very reason.
     if not causes:
-        effects += apply(signal_rules.check_dead_groups)
+        effects += apply(group_rules.check_dead_groups)
     if not causes or evidence.environment_changes:
         effects += apply(progress_rules.check_saturated)
     if not (causes or effects or outcome):

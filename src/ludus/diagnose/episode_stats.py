@@ -17,7 +17,8 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from ludus.data.episode import Fault, StopReason
-from ludus.data.episode_reader import numbered_lines
+from ludus.data.jsonable import int_field, object_field
+from ludus.data.jsonl import numbered_lines
 from ludus.data.reward_variance import is_zero_variance
 
 _MESSAGES_KEY, _REWARDS_KEY, _TOKENS_KEY = b',"messages":[', b',"rewards":{', b',"tokens":'
@@ -56,7 +57,7 @@ _NO_LIMITS = TokenLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class ScoredGroup:
+class EpisodeGroupStats:
     """The scored attempts at one task in one step."""
 
     step: int
@@ -80,7 +81,7 @@ class ScoredGroup:
 class RunEpisodes:
     """All episodes of a run."""
 
-    groups: tuple[ScoredGroup, ...] = ()
+    groups: tuple[EpisodeGroupStats, ...] = ()
     stop_counts: Mapping[str, int] = field(default_factory=dict)
     """Number of episodes by stop reason."""
     limits: TokenLimits = _NO_LIMITS
@@ -100,7 +101,7 @@ class RunEpisodes:
 
     def groups_between(
         self, first: int, last: int, environment: str | None = None
-    ) -> list[ScoredGroup]:
+    ) -> list[EpisodeGroupStats]:
         """Return the groups of steps `first` to `last`, of all environments or of one."""
         return [
             group
@@ -109,7 +110,7 @@ class RunEpisodes:
         ]
 
 
-def zero_variance_share(groups: Collection[ScoredGroup]) -> float | None:
+def zero_variance_share(groups: Collection[EpisodeGroupStats]) -> float | None:
     """Return the share of groups without a learning signal."""
     return sum(group.has_zero_variance for group in groups) / len(groups) if groups else None
 
@@ -142,7 +143,7 @@ def group_episodes(
             members[episode.step, episode.environment, episode.task].append(episode)
     return RunEpisodes(
         groups=tuple(
-            ScoredGroup(
+            EpisodeGroupStats(
                 *key,
                 tuple(each.reward for each in group if each.reward is not None),
                 tuple(
@@ -163,10 +164,10 @@ def group_episodes(
     )
 
 
-def read_episodes(
+def read_episode_stats(
     file: Path, *, has_reward_functions: bool = False, limits: TokenLimits = _NO_LIMITS
 ) -> RunEpisodes:
-    """Read an `episodes.jsonl`; a missing file is an empty one.
+    """Read the stats of an `episodes.jsonl`; a missing file is an empty one.
 
     `has_reward_functions`: whether the rewards include those of the user's own functions.
     """
@@ -184,7 +185,7 @@ def read_episodes(
 
 def parse_episode(line: bytes, *, has_reward_functions: bool = False) -> EpisodeStats | None:
     """Parse a line; None where it is truncated or not an episode of a training step."""
-    fields = _parse_fields(line)
+    fields = _parse_episode_fields(line)
     try:
         step, reward = fields["agent"]["step"], fields["reward"]
         names = [fields[key] for key in ("episode_id", "environment", "group_id", "stop_reason")]
@@ -196,8 +197,8 @@ def parse_episode(line: bytes, *, has_reward_functions: bool = False) -> Episode
     environment_reward = reward
     if has_reward_functions:
         # Only then is `rewards` keyed by environment; otherwise its keys are the environment's own.
-        environment_reward = _get_dict(fields, "rewards").get(environment)
-    sampled_tokens = _get_dict(fields, "usage").get("completion_tokens")
+        environment_reward = object_field(fields, "rewards").get(environment)
+    sampled_tokens = int_field(object_field(fields, "usage"), "completion_tokens")
     try:
         fault = Fault.model_validate(fields["error"]) if fields.get("error") is not None else None
     except ValidationError:
@@ -208,15 +209,15 @@ def parse_episode(line: bytes, *, has_reward_functions: bool = False) -> Episode
         environment,
         task,
         stop_reason,
-        _parse_reward(reward),
-        _parse_reward(environment_reward),
-        sampled_tokens if isinstance(sampled_tokens, int) else 0,
+        _parse_episode_reward(reward),
+        _parse_episode_reward(environment_reward),
+        sampled_tokens or 0,
         fault,
     )
 
 
-def _parse_fields(line: bytes) -> dict[str, Any]:
-    """Parse a line without its messages and tokens, or all of it where cutting them out fails.
+def _parse_episode_fields(line: bytes) -> dict[str, Any]:
+    """Parse an episode without its messages and tokens, or all of it where cutting them out fails.
 
     An episode is written as head, messages, tools, rewards and so on, tokens. Free-form keys occur
     up to the tools, so the last `rewards` and `tokens` of a line are the episode's own.
@@ -238,10 +239,6 @@ def _parse_fields(line: bytes) -> dict[str, Any]:
     return {}
 
 
-def _get_dict(fields: dict[str, Any], key: str) -> dict[str, Any]:
-    value = fields.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def _parse_reward(value: Any) -> float | None:
+def _parse_episode_reward(value: Any) -> float | None:
+    """The reward of an episode, or a part of it; None where it is no finite number."""
     return float(value) if isinstance(value, int | float) and isfinite(value) else None

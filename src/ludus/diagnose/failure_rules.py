@@ -1,4 +1,4 @@
-"""Rules about what goes wrong in a run: unstable training, faults, unseeded groups.
+"""Rules about what fails in a run: unstable training, faults, calls in the wrong format.
 
 Pure functions. Each returns a verdict, or None where it does not apply.
 """
@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from statistics import median
 
+from ludus.data.training_log import LogEntry, metric, metric_values, step_number
+from ludus.diagnose.difficulty_rules import HARD_REWARD
 from ludus.diagnose.episode_stats import RunEpisodes
-from ludus.diagnose.log_stats import (
-    LogEntry,
-    StepLog,
-    metric,
-    metric_mean,
-    metric_values,
-    step_number,
-)
+from ludus.diagnose.evidence import RunEvidence
+from ludus.diagnose.log_stats import StepLog, metric_mean
 from ludus.diagnose.number_format import format_share
-from ludus.diagnose.verdict import Verdict, note, problem
+from ludus.diagnose.reward_delta import format_reward_change
+from ludus.diagnose.verdict import Verdict, problem
 
 MAX_UNSCORED_SHARE = 0.02
 """Share of episodes that faults may end: each one makes its group smaller and costs time."""
@@ -27,6 +24,8 @@ CLIP_NORM = 1.0
 """Gradients are clipped to this norm, so a spike below it does no harm."""
 MIN_SPIKES = 3
 """Fewer spikes may be accidents."""
+MIN_FORMAT_SHARE = 0.5
+"""Share of episodes with valid calls below which the format, and not the task, is what fails."""
 _MAX_FAULT_CHARS = 300
 _MAX_BASELINE_STEPS, _MIN_BASELINE_STEPS = 20, 5
 """Steps before a spike that it is compared with."""
@@ -95,14 +94,19 @@ def check_unscored(log: StepLog, episodes: RunEpisodes) -> Verdict | None:
     return problem("unscored episodes", finding=finding, advice=advice)
 
 
-def check_unseeded(log: StepLog) -> Verdict | None:
-    share = metric_mean(log.entries, "unseeded")
-    if not share:
+def check_format(evidence: RunEvidence) -> Verdict | None:
+    """Few calls were valid and the reward stayed low, to the end."""
+    start, end = evidence.mean_at_start("format"), evidence.mean_at_end("format")
+    change = evidence.reward_change
+    if start is None or end is None or max(start, end) > MIN_FORMAT_SHARE:
         return None
-    return note(
-        "unseeded groups",
-        finding=f"in {format_share(share)} of groups the attempts were at different tasks, because "
-        "the environment ignores its seed: their rewards differ partly by the luck of the task",
-        advice="draw everything in the environment's reset() from the seed, or use a larger "
-        "`group_size`",
+    if max(change.normalized_initial, change.scale.normalize(change.final)) > HARD_REWARD:
+        return None
+    return problem(
+        "format is the bottleneck",
+        finding=f"only {format_share(start)} of episodes with complete replies made valid calls at "
+        f"the start and {format_share(end)} at the end, and reward stayed low "
+        f"({format_reward_change(change)})",
+        advice="warm-start the model: `ludus collect` with a teacher or the oracle, `ludus "
+        "curate`, `ludus train sft`, then GRPO on the resulting model",
     )

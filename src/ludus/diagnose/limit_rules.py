@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from ludus.data.episode import StopReason
 from ludus.diagnose.episode_stats import RunEpisodes
+from ludus.diagnose.evidence import RunEvidence
 from ludus.diagnose.log_stats import StepLog, metric_mean
 from ludus.diagnose.number_format import format_share
-from ludus.diagnose.verdict import RunEvidence, Verdict, problem
+from ludus.diagnose.verdict import Verdict, problem
 
 MAX_LIMITED_SHARE = 0.2
 """Share of episodes ended by a limit from which on the limit, and not the task, is scored."""

@@ -6,14 +6,13 @@ run are what a diagnosis compares.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isfinite, pi, sqrt
+from math import pi, sqrt
 from statistics import fmean
-from typing import Any
 
-LogEntry = Mapping[str, Any]
+from ludus.data.training_log import LogEntry, metric, metric_values, step_number
 
 _WINDOW_FRACTION = 0.1
 """Size of the first and of the last window, as a fraction of the run."""
@@ -21,20 +20,6 @@ _MIN_WINDOW_SIZE = 5
 """Entries that a window has at least: the reward of a single step is mostly noise."""
 _TRAINING_KEYS = ("reward", "equal", "unscored")
 """Keys that only the entry of a training step has."""
-
-
-def metric(entry: LogEntry, key: str) -> float | None:
-    """Return the finite number under this key, or None."""
-    value = entry.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if isfinite(value) else None
-
-
-def metric_values(entries: Iterable[LogEntry], key: str) -> list[float]:
-    """Return the finite values under this key; entries without one are skipped."""
-    values = (metric(entry, key) for entry in entries)
-    return [value for value in values if value is not None]
 
 
 def metric_mean(entries: Iterable[LogEntry], key: str) -> float | None:
@@ -53,19 +38,6 @@ def logged_zero_variance_share(entries: Sequence[LogEntry]) -> float | None:
     if equal is None or unscored >= 1:
         return None
     return max(0.0, (equal - unscored) / (1 - unscored))
-
-
-def entropy_key(entries: Iterable[LogEntry]) -> str:
-    """Return the key under which the entries hold the policy's entropy.
-
-    `surprise` covers every episode. The trainer's own `entropy` covers only the episodes that were
-    trained on, which are the uncertain ones.
-    """
-    return "surprise" if metric_values(entries, "surprise") else "entropy"
-
-
-def step_number(entry: LogEntry) -> int:
-    return int(metric(entry, "step") or 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,36 +1,24 @@
-"""Rules about learning: too easy, too hard, format, saturation, no progress, learned.
+"""Rules about progress: too short, worse, past saturation, saturated, no progress, learned.
 
 Pure functions of the evidence. Each returns a verdict, or None where it does not apply.
 """
 
 from __future__ import annotations
 
-from ludus.diagnose.log_stats import logged_zero_variance_share, metric_mean
-from ludus.diagnose.number_format import (
-    format_change,
-    format_delta,
-    format_interval,
+from ludus.diagnose.evidence import RunEvidence
+from ludus.diagnose.log_stats import metric_mean
+from ludus.diagnose.number_format import format_share
+from ludus.diagnose.reward_delta import (
+    MIN_DELTA,
+    format_delta_interval,
     format_reward,
-    format_share,
+    format_reward_change,
+    format_reward_delta,
 )
-from ludus.diagnose.reward_delta import RewardChange
-from ludus.diagnose.verdict import RunEvidence, Verdict, good, note, problem
+from ludus.diagnose.verdict import Verdict, good, note, problem
 
 MIN_LOGGED_STEPS = 10
 """Logged steps needed to judge learning: the first five are compared with the last five."""
-EASY_REWARD = 0.9
-"""Initial reward, as a fraction of the best: what is left to gain is hardly more than noise."""
-HARD_REWARD = 0.2
-"""Initial reward, as a fraction of the best: below it few groups contain a success."""
-HARD_ZERO_VARIANCE_SHARE = 0.5
-"""Share of zero-variance groups from which on a task counts as out of reach. With groups of eight
-it is reached where one attempt in twelve succeeds."""
-MIN_DELTA = 0.03
-"""Fraction of the scale. A smaller delta is not progress, however certain it is."""
-MIN_UNCERTAIN_DELTA = 0.1
-"""Fraction of the scale. A smaller delta does not count while its interval contains 0."""
-MIN_FORMAT_SHARE = 0.5
-"""Share of episodes with valid calls below which the format, and not the task, is what fails."""
 MIN_FALL = 0.05
 """Fraction of the scale by which a reward must fall from its best window, or rise to it."""
 MIN_FALL_STANDARD_ERRORS = 5.0
@@ -51,76 +39,6 @@ def check_too_short(evidence: RunEvidence) -> Verdict | None:
     )
 
 
-def check_format(evidence: RunEvidence) -> Verdict | None:
-    """Few calls were valid and the reward stayed low, to the end."""
-    start, end = evidence.mean_at_start("format"), evidence.mean_at_end("format")
-    change = evidence.reward_change
-    if start is None or end is None or max(start, end) > MIN_FORMAT_SHARE:
-        return None
-    if max(change.normalized_initial, change.scale.normalize(change.final)) > HARD_REWARD:
-        return None
-    return problem(
-        "format is the bottleneck",
-        finding=f"only {format_share(start)} of episodes with complete replies made valid calls at "
-        f"the start and {format_share(end)} at the end, and reward stayed low "
-        f"({format_change(change)})",
-        advice="warm-start the model: `ludus collect` with a teacher or the oracle, `ludus "
-        "curate`, `ludus train sft`, then GRPO on the resulting model",
-    )
-
-
-def check_too_easy(evidence: RunEvidence) -> list[Verdict]:
-    """Applies only where the best possible reward is known: the best seen may be far below it."""
-    return [
-        problem(
-            _verdict_name("too easy", change),
-            finding=f"reward started at {format_reward(change.initial, change.scale)}, which "
-            f"leaves little to gain ({format_change(change)})",
-            advice="make the tasks harder (`task`), or choose another environment",
-        )
-        for change in _changes_to_check(evidence)
-        if change.normalized_initial >= EASY_REWARD and change.scale.is_unit
-    ]
-
-
-def check_too_hard(evidence: RunEvidence) -> list[Verdict]:
-    verdicts = []
-    for change in _changes_to_check(evidence):
-        if change.normalized_initial > HARD_REWARD or change.scale.is_constant:
-            continue
-        if change is evidence.reward_change:
-            share = logged_zero_variance_share(evidence.log.entries)
-        else:
-            share = evidence.zero_variance_share(change.name)
-        if share is None or share < HARD_ZERO_VARIANCE_SHARE or not is_unchanged(change):
-            continue
-        verdict = problem(
-            _verdict_name("too hard", change),
-            finding=f"reward started at {format_reward(change.initial, change.scale)} and did not "
-            f"change ({format_change(change)}); {format_share(share)} of groups had zero reward "
-            "variance and no learning signal",
-            advice="make the tasks easier (`task`), give each more attempts (`group_size`), or "
-            "warm-start the model with `ludus train sft`",
-        )
-        verdicts.append(verdict)
-    return verdicts
-
-
-def _changes_to_check(evidence: RunEvidence) -> tuple[RewardChange, ...]:
-    """Return each environment's change in a mixture: an easy one would hide a hard one."""
-    return evidence.environment_changes or (evidence.reward_change,)
-
-
-def _verdict_name(name: str, change: RewardChange) -> str:
-    return name if change.name == "reward" else f"{name}: {change.name}"
-
-
-def is_unchanged(change: RewardChange) -> bool:
-    """Whether the delta is too small, or too small for how uncertain it is."""
-    certain = change.interval is not None and not change.interval.low <= 0 <= change.interval.high
-    return abs(change.normalized_delta) < (MIN_DELTA if certain else MIN_UNCERTAIN_DELTA)
-
-
 def check_reward_fell(evidence: RunEvidence) -> Verdict | None:
     """Past saturation where the reward rose before it fell, else getting worse."""
     log, change = evidence.log, evidence.reward_change
@@ -137,7 +55,7 @@ def check_reward_fell(evidence: RunEvidence) -> Verdict | None:
     if not _exceeds_noise(evidence, best.reward - (evidence.mean_at_start("reward") or 0.0)):
         return problem(
             "getting worse",
-            finding=f"reward fell without a certain rise before: {format_change(change)}",
+            finding=f"reward fell without a certain rise before: {format_reward_change(change)}",
             advice="use a lower `learning_rate`, or more `groups`, which make steps less noisy",
         )
     return problem(
@@ -185,13 +103,13 @@ def check_saturated(evidence: RunEvidence) -> Verdict | None:
 
 def check_no_progress(evidence: RunEvidence) -> Verdict | None:
     change = evidence.reward_change
-    if change.delta > 0 and not is_unchanged(change):
+    if change.delta > 0 and not change.is_unchanged:
         return None
     share = evidence.overall_mean("equal")
     return problem(
         "no progress",
         finding=f"reward did not change with certainty over {evidence.log.steps:,} steps "
-        f"({format_change(change)})"
+        f"({format_reward_change(change)})"
         + (f"; {format_share(share)} of groups had zero variance" if share is not None else ""),
         advice="use four times as many `groups` or more: with few tasks a step mostly learns "
         "noise, and a higher `learning_rate` alone makes that worse",
@@ -200,11 +118,11 @@ def check_no_progress(evidence: RunEvidence) -> Verdict | None:
 
 def check_learned(evidence: RunEvidence) -> Verdict | None:
     change = evidence.reward_change
-    if change.delta <= 0 or is_unchanged(change):
+    if change.delta <= 0 or change.is_unchanged:
         return None
-    finding = f"reward rose by {format_delta(change)}"
+    finding = f"reward rose by {format_reward_delta(change)}"
     if change.interval is not None:
-        finding += f" (95 % interval {format_interval(change)})"
+        finding += f" (95 % interval {format_delta_interval(change)})"
     if _is_rising(evidence):
         finding += ", and was still rising at the end"
         return good("learned", finding=finding, advice="more `steps` may bring more")

@@ -13,9 +13,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ludus.data.bootstrap import MIN_SAMPLES, Interval, expanded_percentile_interval
-from ludus.diagnose.episode_stats import RunEpisodes, ScoredGroup
-from ludus.diagnose.log_stats import StepLog, metric, metric_mean, metric_values, step_number
+from ludus.data.training_log import metric, metric_values, step_number
+from ludus.diagnose.episode_stats import EpisodeGroupStats, RunEpisodes
+from ludus.diagnose.log_stats import StepLog, metric_mean
+from ludus.diagnose.number_format import format_number
 
+MIN_DELTA = 0.03
+"""Fraction of the scale. A smaller delta is not progress, however certain it is."""
+MIN_UNCERTAIN_DELTA = 0.1
+"""Fraction of the scale. A smaller delta does not count while its interval contains 0."""
 _MAX_BOOTSTRAP_DRAWS = 1_000_000
 """Tasks drawn over all bootstrap rounds: about one second of work."""
 _MAX_ROUNDS, _MIN_ROUNDS = 1_000, 200
@@ -49,7 +55,7 @@ class RewardScale:
 
     @property
     def is_constant(self) -> bool:
-        """Whether all rewards were equal, so that they may be the best or the worst possible."""
+        """Whether the scale has no width: the rewards may be the best or the worst possible."""
         return self.low == self.high
 
     def normalize(self, reward: float) -> float:
@@ -86,6 +92,12 @@ class RewardChange:
     def normalized_delta(self) -> float:
         return self.scale.normalize_delta(self.delta)
 
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the delta is too small, or too small for how uncertain it is."""
+        certain = self.interval is not None and not self.interval.low <= 0 <= self.interval.high
+        return abs(self.normalized_delta) < (MIN_DELTA if certain else MIN_UNCERTAIN_DELTA)
+
 
 def reward_change(
     log: StepLog, episodes: RunEpisodes, environment: str | None = None
@@ -111,7 +123,7 @@ def reward_change(
 
 def first_and_last_groups(
     log: StepLog, episodes: RunEpisodes, environment: str | None = None
-) -> tuple[list[ScoredGroup], list[ScoredGroup]]:
+) -> tuple[list[EpisodeGroupStats], list[EpisodeGroupStats]]:
     """Return the groups of the first and of the last window."""
     first_window_end = step_number(log.first_window[-1])
     last_window_start = (
@@ -171,7 +183,8 @@ def bootstrap_difference(
     every resample would give the same difference, which is not certainty.
     """
     fewest = min(len(before), len(after))
-    if fewest < MIN_SAMPLES or not (_means_differ(before) or _means_differ(after)):
+    means_differ = any(len({task.total / task.n for task in sums}) > 1 for sums in (before, after))
+    if fewest < MIN_SAMPLES or not means_differ:
         return None
 
     def resample(rng: random.Random) -> float:
@@ -184,17 +197,49 @@ def bootstrap_difference(
     return expanded_percentile_interval(resample, observed, n=fewest, rounds=rounds, seed=seed)
 
 
-def _means_differ(sums: Sequence[_TaskSum]) -> bool:
-    return len({task.total / task.n for task in sums}) > 1
-
-
 def _mean_reward(sums: Sequence[_TaskSum]) -> float:
     return sum(task.total for task in sums) / sum(task.n for task in sums)
 
 
-def _sum_by_task(groups: Iterable[ScoredGroup], environment: str | None) -> list[_TaskSum]:
+def _sum_by_task(groups: Iterable[EpisodeGroupStats], environment: str | None) -> list[_TaskSum]:
     """Sum the rewards of each task, over all groups that played it."""
     by_task: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for group in groups:
         by_task[group.environment, group.task].extend(group.rewards_from(environment))
     return [_TaskSum(sum(rewards), len(rewards)) for rewards in by_task.values() if rewards]
+
+
+def format_reward(value: float, scale: RewardScale) -> str:
+    """Format a reward: as percent where rewards lie between 0 and 1, else as a number."""
+    return f"{100 * value:.1f} %" if scale.is_unit else format_number(value)
+
+
+def format_reward_delta(change: RewardChange) -> str:
+    """Format the delta of a reward: +12.3 pp."""
+    return _format_delta(change.delta, change.scale)
+
+
+def format_delta_interval(change: RewardChange) -> str:
+    """Format the interval of a delta: +8.1 to +16.5 pp; empty without an interval."""
+    if change.interval is None:
+        return ""
+    low, high = (_format_delta(value, change.scale) for value in change.interval)
+    return f"{low.removesuffix(' pp')} to {high}"
+
+
+def format_reward_change(change: RewardChange) -> str:
+    """Format a reward change: 23.4 % -> 56.7 %, +33.3 pp."""
+    initial = format_reward(change.initial, change.scale)
+    final = format_reward(change.final, change.scale)
+    return f"{initial} -> {final}, {format_reward_delta(change)}"
+
+
+def format_change_with_interval(change: RewardChange) -> str:
+    """Format a reward change: 23.4 % -> 56.7 %, +33.3 pp (95 % interval +28.1 to +38.0 pp)."""
+    interval = format_delta_interval(change)
+    return format_reward_change(change) + (f" (95 % interval {interval})" if interval else "")
+
+
+def _format_delta(delta: float, scale: RewardScale) -> str:
+    """Format a difference of rewards, in percentage points where they lie between 0 and 1."""
+    return f"{100 * delta:+.1f} pp" if scale.is_unit else format_number(delta, sign="+")

@@ -11,10 +11,10 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ludus.data.training_log import EPISODES_FILE, LOG_FILE, RECORD_FILE, read_log
+from ludus.data.jsonable import int_field, object_field
+from ludus.data.training_log import EPISODES_FILE, LOG_FILE, RECORD_FILE, LogEntry, read_log
 from ludus.diagnose.diagnosis import Diagnosis, diagnose
-from ludus.diagnose.episode_stats import RunEpisodes, TokenLimits, read_episodes
-from ludus.diagnose.log_stats import LogEntry
+from ludus.diagnose.episode_stats import RunEpisodes, TokenLimits, read_episode_stats
 from ludus.errors import RunError
 
 
@@ -53,20 +53,20 @@ def read_run(folder: Path) -> RunData:
             f"No step of {folder} is logged yet. Wait for the first, or run `ludus train grpo` "
             "again to continue."
         )
-    settings = _get_dict(record, "settings")
-    episodes = read_episodes(
+    settings = object_field(record, "settings")
+    episodes = read_episode_stats(
         folder / EPISODES_FILE,
         # Older records call the field `rewards`.
         has_reward_functions=bool(settings.get("reward_funcs") or settings.get("rewards")),
         limits=_token_limits(settings),
     )
-    environment = _get_dict(record, "environment").get("spec")
+    environment = object_field(record, "environment").get("spec")
     completed_steps = None
     if record.get("figures") is not None:  # Written when a run finishes.
-        completed_steps = _as_int(_get_dict(record, "figures").get("steps")) or 0
+        completed_steps = int_field(object_field(record, "figures"), "steps") or 0
     return RunData(
         title=f"GRPO of {record.get('model')}" + (f" on {environment}" if environment else ""),
-        planned_steps=_as_int(settings.get("steps")),
+        planned_steps=int_field(settings, "steps"),
         completed_steps=completed_steps,
         entries=entries,
         episodes=episodes,
@@ -102,19 +102,10 @@ def _token_limits(settings: dict[str, Any]) -> TokenLimits:
     """
     if settings.get("rollouts") == "trl":
         return TokenLimits()
-    max_tokens = _as_int(settings.get("max_tokens"))
+    max_tokens = int_field(settings, "max_tokens")
     if "max_episode_tokens" not in settings:
         return TokenLimits(episode=max_tokens)
-    return TokenLimits(_as_int(settings["max_episode_tokens"]), max_tokens)
-
-
-def _get_dict(record: dict[str, Any], key: str) -> dict[str, Any]:
-    value = record.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def _as_int(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
+    return TokenLimits(int_field(settings, "max_episode_tokens"), max_tokens)
 
 
 def _collect_notes(folder: Path, entries_read: int, episodes: RunEpisodes) -> list[str]:

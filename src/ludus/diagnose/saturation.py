@@ -7,16 +7,11 @@ diagnosis of a finished run feeds it the same entries.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from statistics import fmean, median
 
-from ludus.diagnose.log_stats import (
-    LogEntry,
-    entropy_key,
-    metric,
-    metric_mean,
-    metric_values,
-    step_number,
-)
+from ludus.data.training_log import LogEntry, entropy_key, metric, metric_values, step_number
+from ludus.diagnose.log_stats import StepLog, metric_mean
 from ludus.diagnose.reward_delta import RewardScale
 
 MIN_STEPS = 20
@@ -83,7 +78,8 @@ class SaturationDetector:
         if len(self._first_entries) < _SMOOTHING_STEPS:
             self._first_entries.append(entry)
         self._rewards += metric_values([entry], "reward")
-        self._gradient_norms.append(_gradient_norm(entry))
+        # A step without a learning signal logs 0, or no gradient norm at all.
+        self._gradient_norms.append(metric(entry, "grad_norm") or 0.0)
         if len(self._gradient_norms) == _SMOOTHING_STEPS:
             self._peak_gradient_norm = max(self._peak_gradient_norm, median(self._gradient_norms))
         # Switch to `surprise` for good once it is logged, and forget the values of `entropy`: the
@@ -116,7 +112,7 @@ class SaturationDetector:
 
     def _symptoms(self, zero_variance: float) -> list[str]:
         """Return further signs that learning has stopped; one is needed to stop the run."""
-        gradient = fmean(_gradient_norm(entry) for entry in self._window)
+        gradient = fmean(metric(entry, "grad_norm") or 0.0 for entry in self._window)
         entropy = fmean(self._entropies) if self._entropies else 0.0
         symptoms = []
         if gradient <= VANISHED_GRADIENT_RATIO * self._peak_gradient_norm > 0:
@@ -128,6 +124,18 @@ class SaturationDetector:
         return symptoms
 
 
-def _gradient_norm(entry: LogEntry) -> float:
-    """Return the gradient norm; a step without a learning signal logs 0 or nothing."""
-    return metric(entry, "grad_norm") or 0.0
+@dataclass(frozen=True, slots=True)
+class EarlyStop:
+    """The step at which `early_stop` would have ended the run, and why."""
+
+    step: int
+    reason: str
+
+
+def find_early_stop(log: StepLog) -> EarlyStop | None:
+    """Return where the saturation detector first reports a reason to stop."""
+    detector = SaturationDetector()
+    for entry in log.entries:
+        if (reason := detector.update(entry)) is not None:
+            return EarlyStop(step_number(entry), reason)
+    return None

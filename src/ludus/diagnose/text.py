@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ludus.diagnose.diagnosis import Diagnosis
-from ludus.diagnose.number_format import format_change_with_interval
+from ludus.diagnose.reward_delta import format_change_with_interval
 from ludus.diagnose.verdict import Verdict
 
 

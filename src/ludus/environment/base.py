@@ -58,8 +58,11 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         return State()
 
     def oracle(self) -> ActT | ToolCall | None:
-        """The next action of a perfect solution, or None when there is nothing left to do."""
-        raise NotImplementedError
+        """The next action of a perfect solution, or None when there is nothing left to do.
+
+        Optional: the environments that override it can be played by the oracle agent.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not implement oracle().")
 
     def close(self) -> None:
         """Release the resources of the environment."""

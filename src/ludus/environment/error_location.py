@@ -13,8 +13,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-MAX_MESSAGE_CHARS = 500
-"""Maximum length of an exception's message; the rest is cut off."""
+from ludus.errors import describe_in_one_line
 
 
 def describe_with_location(error: BaseException, module: str) -> str:
@@ -23,16 +22,8 @@ def describe_with_location(error: BaseException, module: str) -> str:
     `module` is the module of the author's class; its whole top-level package is the author's.
     """
     location = locate_exception(error, module)
-    line = format_exception_line(error)
+    line = describe_in_one_line(error)
     return f"{location}: {line}" if location else line
-
-
-def format_exception_line(error: BaseException) -> str:
-    message = error.msg if isinstance(error, SyntaxError) else str(error)
-    text = " ".join(message.split())
-    if len(text) > MAX_MESSAGE_CHARS:
-        text = f"{text[:MAX_MESSAGE_CHARS]} …"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def locate_exception(error: BaseException, module: str) -> str | None:
@@ -57,8 +48,8 @@ def author_traceback(error: BaseException, module: str) -> TracebackType | None:
     return trace
 
 
-def function_location(function: Callable[..., Any]) -> str:
-    """Where a function is defined (`my_env.py:17`), or its name where that is unknown."""
+def locate_function(function: Callable[..., Any]) -> str:
+    """Where a function of an author's code is (`my_env.py:17`), or its name if that is unknown."""
     function = inspect.unwrap(getattr(function, "__func__", function))
     code = getattr(function, "__code__", None)
     if code is None:

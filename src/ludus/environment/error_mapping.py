@@ -1,7 +1,7 @@
-"""Map exceptions of an environment's code to wire errors, and log them with their location.
+"""Map exceptions of an environment's code, and invalid arguments, to errors that can be sent.
 
 Clients get the exception without a location. In the author's own process the error also has file
-and line, and the logger `ludus.environment` has the traceback.
+and line, and `fault_log` has the traceback.
 
 `SystemExit` counts as an error too: code that a model wrote may call `sys.exit()`, which must not
 end the process.
@@ -10,26 +10,18 @@ end the process.
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
-import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
 
-from ludus.environment.error_location import (
-    author_traceback,
-    describe_with_location,
-    locate_exception,
-)
-from ludus.errors import ExecutionFailed, WireError
+from pydantic import ValidationError
 
-WireErrorT = TypeVar("WireErrorT", bound=WireError)
+from ludus.environment.fault_log import log_fault
+from ludus.errors import ExecutionFailed, WireError, describe_exception, did_you_mean
 
 _HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_log = logging.getLogger("ludus.environment")
 
 
 def is_author_error(error: BaseException) -> bool:
@@ -52,24 +44,9 @@ def to_wire_error(error: BaseException, cls: type) -> WireError:
     """Convert an exception of the code of `cls`; re-raises cancellations, signals, wire errors."""
     if isinstance(error, WireError) or not is_author_error(error):
         raise error
-    return attach_location(ExecutionFailed(describe_exception(error)), error, cls.__module__)
-
-
-def attach_location(wire_error: WireErrorT, error: BaseException, module: str) -> WireErrorT:
-    """Add file and line of the author's code to a wire error, and log the traceback."""
-    wire_error.author_line = log_fault(error, module)
-    return wire_error
-
-
-def log_fault(error: BaseException, module: str) -> str:
-    """Log an exception of an author's code; returns it as one line with file and line number."""
-    line = describe_with_location(error, module)
-    if _log.isEnabledFor(logging.INFO):
-        location = locate_exception(error, module) or line
-        trace = author_traceback(error, module) or error.__traceback__
-        exc_info = (type(error), error, trace)
-        _log.info("%s", line, exc_info=exc_info, extra={"author_location": location})
-    return line
+    failed = ExecutionFailed(describe_exception(error))
+    failed.author_line = log_fault(error, cls.__module__)
+    return failed
 
 
 @contextmanager
@@ -84,47 +61,16 @@ def raise_with_location() -> Iterator[None]:
         raise located from error.__cause__
 
 
-class FaultHandler(logging.Handler):
-    """Reports each error of an author's code once; errors at the same line count as the same.
-
-    With `tracebacks`, the whole traceback is reported.
-    """
-
-    def __init__(self, report: Callable[[str], None], *, tracebacks: bool = False) -> None:
-        super().__init__(logging.INFO)
-        self._report = report
-        self._tracebacks = tracebacks
-        self._reported: set[str] = set()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        location = getattr(record, "author_location", record.getMessage())
-        if location in self._reported:
-            return
-        self._reported.add(location)
-        if self._tracebacks and record.exc_info:
-            self._report("".join(traceback.format_exception(*record.exc_info)).rstrip())
+def explain_validation_error(error: ValidationError, known: list[str], *, prefix: str = "") -> str:
+    """Format a validation error in one line, for a model or a user."""
+    parts = []
+    for item in error.errors(include_url=False, include_input=False):
+        where = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            hint = did_you_mean(where, known, f"Known: {', '.join(known) or 'none'}.")
+            parts.append(f"unknown argument {where!r}. {hint}")
+        elif item["type"] == "missing":
+            parts.append(f"argument {where!r} is missing")
         else:
-            self._report(record.getMessage())
-
-
-@contextmanager
-def capture_faults(handler: FaultHandler) -> Iterator[None]:
-    """Within the block, the handler gets every exception of an author's code."""
-    level = _log.level
-    _log.addHandler(handler)
-    _log.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        _log.removeHandler(handler)
-        _log.setLevel(level)
-
-
-def log_faults_to_stderr() -> None:
-    """Write errors of environments to stderr from now on, each once, as a server does."""
-    _log.addHandler(FaultHandler(lambda line: print(line, file=sys.stderr, flush=True)))
-    _log.setLevel(logging.INFO)
-
-
-def describe_exception(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            parts.append(f"argument {where!r}: {item['msg'][:1].lower()}{item['msg'][1:]}")
+    return prefix + "; ".join(parts)

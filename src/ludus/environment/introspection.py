@@ -14,7 +14,7 @@ from typing import Any, TypeGuard, get_args, get_origin, get_type_hints
 from pydantic import BaseModel, create_model
 
 from ludus.environment.base import Environment
-from ludus.environment.error_mapping import log_fault
+from ludus.environment.fault_log import log_fault
 from ludus.environment.spec import EnvSpec
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import collect_tools
@@ -36,7 +36,7 @@ def build_env_spec(
     name: str | None = None,
     variant: str | None = None,
 ) -> EnvSpec:
-    """Build the spec of a class, or of the class of what a factory function returns."""
+    """Build the spec of an environment by introspection of its class, or of a factory's result."""
     factory = partial(environment, variant=variant) if variant else environment
     cls: type = environment if inspect.isclass(environment) else type(_build_once(factory))
     if not callable(getattr(cls, "reset", None)) or not callable(getattr(cls, "step", None)):
@@ -47,7 +47,7 @@ def build_env_spec(
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
         raise BadEnvironment(f"{cls.__name__} does not implement {missing}.", "Define it.")
-    fields = _read_native(cls) if issubclass(cls, Environment) else _read_foreign(cls)
+    fields = _inspect_native(cls) if issubclass(cls, Environment) else _inspect_foreign(cls)
     return EnvSpec(
         cls=cls,
         factory=factory,
@@ -69,8 +69,8 @@ def _build_once(factory: Callable[[], Any]) -> Any:
     return environment
 
 
-def _read_native(cls: type[Environment[Any, Any, Any]]) -> dict[str, Any]:
-    has_async_methods = _overrides(cls, "reset_async") and _overrides(cls, "step_async")
+def _inspect_native(cls: type[Environment[Any, Any, Any]]) -> dict[str, Any]:
+    has_async_methods = all(_inspect_override(cls, name) for name in ("reset_async", "step_async"))
     fields: dict[str, Any] = {
         "blocking": cls.blocking and not has_async_methods,
         "has_async_methods": has_async_methods,
@@ -79,7 +79,7 @@ def _read_native(cls: type[Environment[Any, Any, Any]]) -> dict[str, Any]:
         "state": State,
     }
     if issubclass(cls, ToolEnvironment):
-        return fields | _read_tools(cls)
+        return fields | _inspect_tools(cls)
     action, observation, state = _model_types(cls)
     return fields | {
         "action": action,
@@ -90,7 +90,7 @@ def _read_native(cls: type[Environment[Any, Any, Any]]) -> dict[str, Any]:
     }
 
 
-def _read_tools(cls: type[ToolEnvironment]) -> dict[str, Any]:
+def _inspect_tools(cls: type[ToolEnvironment]) -> dict[str, Any]:
     tools = collect_tools(cls)
     if not tools:
         raise BadEnvironment(
@@ -103,14 +103,14 @@ def _read_tools(cls: type[ToolEnvironment]) -> dict[str, Any]:
     action: type[BaseModel] = CallToolAction
     observation: type[BaseModel] = CallToolObservation
     if default is not None:
-        fields = {
+        fields: dict[str, Any] = {
             name: (info.annotation, info) for name, info in default.arguments.model_fields.items()
         }
         action = create_model(
             f"{cls.__name__}Action",
             __base__=Action,
             __doc__=default.spec.description,
-            **fields,  # type: ignore[call-overload]
+            **fields,
         )
         observation = declared or TextObservation
     return {
@@ -121,9 +121,9 @@ def _read_tools(cls: type[ToolEnvironment]) -> dict[str, Any]:
     }
 
 
-def _read_foreign(cls: type) -> dict[str, Any]:
+def _inspect_foreign(cls: type[Any]) -> dict[str, Any]:
     action, observation, state = _model_types(cls)
-    has_async_methods = _overrides(cls, "step_async")
+    has_async_methods = _inspect_override(cls, "step_async")
     # A step that is not async may block for any time, unless the class declares Ludus' `blocking`.
     blocking = bool(getattr(cls, "blocking", not has_async_methods))
     is_mcp = any(base.__name__ == "MCPEnvironment" for base in cls.__mro__)
@@ -133,7 +133,7 @@ def _read_foreign(cls: type) -> dict[str, Any]:
     return {
         "action": action,
         "observation": observation,
-        "reset_observation": _observation_type(cls.reset) or observation,  # type: ignore[attr-defined]
+        "reset_observation": _observation_type(cls.reset) or observation,
         "state": state,
         "blocking": blocking,
         "has_async_methods": has_async_methods,
@@ -145,20 +145,20 @@ def _read_foreign(cls: type) -> dict[str, Any]:
     }
 
 
-def _overrides(cls: type, method: str) -> bool:
-    """Whether a class overrides the default async method of the base class."""
+def _inspect_override(cls: type, method: str) -> bool:
+    """Whether introspection finds that a class overrides an async method of its base class."""
     owner = next((base for base in cls.__mro__ if method in vars(base)), None)
     return owner is not None and owner.__name__ not in ("Environment", "MCPEnvironment")
 
 
-def _model_types(cls: type) -> tuple[type[BaseModel], type[BaseModel], type[BaseModel]]:
+def _model_types(cls: type[Any]) -> tuple[type[BaseModel], type[BaseModel], type[BaseModel]]:
     """Action, observation and state: type arguments of the base class, else annotations."""
     for base in cls.__mro__:
         for generic in getattr(base, "__orig_bases__", ()):
             arguments = [arg for arg in get_args(generic) if _is_model(arg)]
             if len(arguments) == 3 and get_origin(generic) is not None:
                 return arguments[0], arguments[1], arguments[2]
-    hints = _type_hints(cls.step)  # type: ignore[attr-defined]
+    hints = _type_hints(cls.step)
     actions = [hint for name, hint in hints.items() if name != "return" and _is_model(hint)]
     observation = hints.get("return")
     getter = getattr(cls, "state", None)

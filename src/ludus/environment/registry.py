@@ -18,7 +18,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from ludus.environment.error_mapping import log_fault
+from ludus.environment.fault_log import log_fault
 from ludus.environment.introspection import build_env_spec
 from ludus.environment.source_file import SourceFile
 from ludus.environment.spec import EnvSpec
@@ -30,6 +30,7 @@ _loaded_files: dict[str, SourceFile] = {}
 
 
 def is_url(spec: str) -> bool:
+    """Whether a spec is a URL, which the registry does not look up."""
     return spec.startswith(("http://", "https://", "ws://", "wss://"))
 
 

@@ -14,13 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ludus.data.tool_schema import ToolSpec
-from ludus.environment.error_location import function_location
-from ludus.environment.error_mapping import (
-    attach_location,
-    describe_exception,
-    is_author_error,
-    to_wire_error,
-)
+from ludus.environment.error_location import locate_function
+from ludus.environment.error_mapping import is_author_error, to_wire_error
+from ludus.environment.fault_log import log_fault
 from ludus.environment.spec import EnvSpec
 from ludus.environment.tool_environment import as_observation
 from ludus.environment.worker_threads import WorkerThread, WorkerThreads
@@ -32,6 +28,7 @@ from ludus.errors import (
     InvalidAction,
     StepTimeout,
     WireError,
+    describe_exception,
 )
 from ludus.protocol.observation_text import render_observation
 from ludus.protocol.types import (
@@ -49,6 +46,8 @@ _id_rng = random.Random()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_id_rng.seed)
 _single_thread_workers: dict[type, WorkerThread] = {}
+_closing_tasks: set[asyncio.Task[None]] = set()
+"""References to tasks that nobody awaits: the event loop has only weak ones."""
 
 
 class EnvironmentRunner:
@@ -95,7 +94,8 @@ class EnvironmentRunner:
                 f"{self.env_spec.id} could not be built: {describe_exception(error)}",
                 details={"factory_name": self.env_spec.cls.__name__},
             )
-            raise attach_location(failed, error, self.env_spec.cls.__module__) from error
+            failed.author_line = log_fault(error, self.env_spec.cls.__module__)
+            raise failed from error
 
     @property
     def environment(self) -> Any:
@@ -175,7 +175,7 @@ class EnvironmentRunner:
         """Call a method of the environment; raises `NotImplementedError` where it has none."""
         function = getattr(self._environment, method, None)
         if not callable(function):
-            raise NotImplementedError(f"{self.env_spec.id} has no {method}.")
+            raise NotImplementedError(f"{self.env_spec.id} does not implement {method}().")
         async with self._request_lock:
             try:
                 return await self._run(lambda: function(*arguments))
@@ -195,12 +195,20 @@ class EnvironmentRunner:
         if environment is None:
             return
         if self._running_call is not None and not self._running_call.done():
-            loop = asyncio.get_running_loop()
-            self._running_call.add_done_callback(
-                lambda _: _keep_reference(loop.create_task(self._close_environment(environment)))
-            )
+            self._close_after(self._running_call, environment)
         else:
             await self._close_environment(environment)
+
+    def _close_after(self, running_call: asyncio.Future[Any], environment: Any) -> None:
+        """Close the environment in the background, once a call has returned."""
+        loop = asyncio.get_running_loop()
+
+        def close(_: asyncio.Future[Any]) -> None:
+            task = loop.create_task(self._close_environment(environment))
+            _closing_tasks.add(task)
+            task.add_done_callback(_closing_tasks.discard)
+
+        running_call.add_done_callback(close)
 
     async def _close_environment(self, environment: Any) -> None:
         try:
@@ -235,7 +243,7 @@ class EnvironmentRunner:
             error = ExecutionFailed(
                 "reset returned None; it must return the first observation: text or an Observation."
             )
-            error.author_line = f"{function_location(self._reset)}: {error}"
+            error.author_line = f"{locate_function(self._reset)}: {error}"
             raise error
         observation = as_observation(value)
         self._episode_active = not observation.done
@@ -341,12 +349,3 @@ class EnvironmentRunner:
                 f"{self.env_spec.id} returned the reward {reward!r}, which is not finite."
             )
         return observation
-
-
-_background_tasks: set[asyncio.Task[None]] = set()
-
-
-def _keep_reference(task: asyncio.Task[None]) -> None:
-    """Keep a reference to a task that nobody awaits: the event loop has only a weak one."""
-    _background_tasks.add(task)
-    task.add_done_callback(_background_tasks.discard)

@@ -14,11 +14,13 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from ludus.data.tool_schema import JsonObject, ToolSpec, coerce_arguments
-from ludus.environment.error_location import format_exception_line, function_location
+from ludus.data.tool_arguments import coerce_arguments
+from ludus.data.tool_schema import JsonObject, ToolSpec
+from ludus.environment.error_location import locate_function
+from ludus.environment.error_mapping import explain_validation_error
 from ludus.environment.tool_environment import ToolEnvironment
-from ludus.environment.tools import collect_tools, explain_validation_error
-from ludus.errors import BadEnvironment, InvalidAction
+from ludus.environment.tools import collect_tools
+from ludus.errors import BadEnvironment, InvalidAction, describe_in_one_line
 from ludus.protocol.action_tools import takes_tool_calls, tool_from_action
 from ludus.protocol.frames import readable_errors
 from ludus.protocol.types import CallToolAction, EnvironmentMetadata
@@ -137,13 +139,14 @@ class EnvSpec:
 
     @cached_property
     def _task_model(self) -> type[BaseModel]:
-        method = self.cls.reset  # type: ignore[attr-defined]
+        cls: type[Any] = self.cls
+        method = cls.reset
         try:
             hints = get_type_hints(method)
         except Exception as error:
             raise BadEnvironment(
-                f"{function_location(method)}: reset has a type hint that cannot be resolved: "
-                f"{format_exception_line(error)}.",
+                f"{locate_function(method)}: reset has a type hint that cannot be resolved: "
+                f"{describe_in_one_line(error)}.",
                 "Import that type at the top of the module, outside of `if TYPE_CHECKING`.",
             ) from None
         fields: dict[str, Any] = {

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ludus.data.content import Image, Text
+from ludus.data.content import is_content_blocks
 from ludus.environment.base import Environment
-from ludus.environment.tools import InvalidArguments, Tool, collect_tools, invalid_args_fault
+from ludus.environment.tools import InvalidArguments, Tool, collect_tools
 from ludus.errors import InvalidAction, ToolError, did_you_mean
 from ludus.protocol.observation_text import render_observation
 from ludus.protocol.types import (
@@ -73,7 +73,8 @@ class ToolEnvironment(Environment[Action, Observation, State]):
             try:
                 arguments = tool.bind(action.arguments)
             except InvalidArguments as error:
-                return _fault_result(action.tool_name, invalid_args_fault(error))
+                fault = ToolFault(error_type="invalid_args", message=str(error))
+                return _fault_result(action.tool_name, fault)
             return self._call(tool, arguments, named=True)
         default = next((tool for tool in tools.values() if tool.default), None)
         if default is None:
@@ -101,7 +102,11 @@ class ToolEnvironment(Environment[Action, Observation, State]):
 
     def _fault_observation(self, name: str, error: ToolError, named: bool) -> Observation:
         fault = ToolFault(error_type="execution_error", message=str(error))
-        return self._apply_outcome(_fault_result(name, fault) if named else fault_as_text(fault))
+        if named:
+            return self._apply_outcome(_fault_result(name, fault))
+        text = f"Error: {fault.message}"
+        metadata = {"error": fault.model_dump(mode="json")}
+        return self._apply_outcome(TextObservation(text=text, metadata=metadata))
 
     def _result_observation(self, name: str, value: Any, named: bool) -> Observation:
         if not named:
@@ -126,32 +131,17 @@ class ToolEnvironment(Environment[Action, Observation, State]):
 def as_observation(value: Any) -> Observation:
     """Convert the return value of a tool or a reset to an observation."""
     if hasattr(value, "model_dump") and hasattr(value, "done"):
-        return value  # type: ignore[no-any-return]
-    if isinstance(value, str) or _is_blocks(value):
+        observation: Observation = value  # Or OpenEnv's, which has the same fields.
+        return observation
+    if isinstance(value, str) or is_content_blocks(value):
         return TextObservation.from_content(value)
     return TextObservation(text=json.dumps(value, ensure_ascii=False))
 
 
-def fault_as_text(fault: ToolFault) -> TextObservation:
-    """An observation for a model's mistake, for environments whose actions are no `call_tool`."""
-    return TextObservation(
-        text=f"Error: {fault.message}", metadata={"error": fault.model_dump(mode="json")}
-    )
-
-
 def _to_wire_result(value: Any) -> Any:
-    if _is_blocks(value):
+    if is_content_blocks(value):
         return {"content": [block.model_dump(mode="json", by_alias=True) for block in value]}
     return value
-
-
-def _is_blocks(value: Any) -> bool:
-    return (
-        isinstance(value, Sequence)
-        and not isinstance(value, str)
-        and bool(value)
-        and all(isinstance(block, Text | Image) for block in value)
-    )
 
 
 def _fault_result(name: str, fault: ToolFault) -> CallToolObservation:

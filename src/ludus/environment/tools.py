@@ -19,11 +19,12 @@ from pydantic import (
     create_model,
 )
 
-from ludus.data.tool_schema import ToolSpec, coerce_arguments
-from ludus.environment.error_location import format_exception_line, function_location
-from ludus.errors import BadEnvironment, did_you_mean
+from ludus.data.tool_arguments import coerce_arguments
+from ludus.data.tool_schema import ToolSpec
+from ludus.environment.error_location import locate_function
+from ludus.environment.error_mapping import explain_validation_error
+from ludus.errors import BadEnvironment, describe_in_one_line
 from ludus.protocol.action_tools import strip_titles
-from ludus.protocol.types import ToolFault
 
 RESERVED_NAMES = frozenset({"reset", "step", "state", "close"})
 _TOOL_ATTRIBUTE = "__ludus_tool__"
@@ -74,25 +75,6 @@ class Tool:
         return {name: getattr(model, name) for name in model.model_fields_set}
 
 
-def explain_validation_error(error: ValidationError, known: list[str], *, prefix: str = "") -> str:
-    """Format a validation error in one line, for a model or a user."""
-    parts = []
-    for item in error.errors(include_url=False, include_input=False):
-        where = ".".join(str(part) for part in item["loc"])
-        if item["type"] == "extra_forbidden":
-            hint = did_you_mean(where, known, f"Known: {', '.join(known) or 'none'}.")
-            parts.append(f"unknown argument {where!r}. {hint}")
-        elif item["type"] == "missing":
-            parts.append(f"argument {where!r} is missing")
-        else:
-            parts.append(f"argument {where!r}: {item['msg'][:1].lower()}{item['msg'][1:]}")
-    return prefix + "; ".join(parts)
-
-
-def invalid_args_fault(error: InvalidArguments) -> ToolFault:
-    return ToolFault(error_type="invalid_args", message=str(error))
-
-
 @cache
 def collect_tools(cls: type) -> dict[str, Tool]:
     """The tools of a class, in the order of their definition."""
@@ -112,7 +94,7 @@ def collect_tools(cls: type) -> dict[str, Tool]:
 
 def _build_tool(cls: type, name: str, default: bool) -> Tool:
     method = getattr(cls, name)
-    owner = f"{function_location(method)}: tool {cls.__name__}.{name}"
+    owner = f"{locate_function(method)}: tool {cls.__name__}.{name}"
     if name in RESERVED_NAMES:
         raise BadEnvironment(f"{owner} has a reserved name.", "Rename the tool.")
     documentation = parse_docstring(inspect.getdoc(method) or "", DocstringStyle.GOOGLE)
@@ -148,7 +130,7 @@ def _arguments_model(name: str, owner: str, fields: dict[str, Any]) -> type[Base
     except PydanticUserError as error:
         raise BadEnvironment(
             f"{owner} has an argument whose type has no JSON schema: "
-            f"{format_exception_line(error)}.",
+            f"{describe_in_one_line(error)}.",
             "Use str, int, float, bool, list, dict or a pydantic model.",
         ) from None
 
@@ -158,7 +140,7 @@ def _tool_parameters(method: Any, owner: str) -> list[tuple[inspect.Parameter, A
         hints = get_type_hints(method, include_extras=True)
     except Exception as error:
         raise BadEnvironment(
-            f"{owner} has a type hint that cannot be resolved: {format_exception_line(error)}.",
+            f"{owner} has a type hint that cannot be resolved: {describe_in_one_line(error)}.",
             "Import that type at the top of the module, outside of `if TYPE_CHECKING`.",
         ) from None
     parameters = []

@@ -15,6 +15,7 @@ from typing import Any
 
 from ludus.agents.agent import Agent
 from ludus.errors import ConfigError
+from ludus.evaluation.config import CandidateConfig
 from ludus.policy.agent_factory import parse_agent
 from ludus.policy.model_ref import find_local_model
 
@@ -38,25 +39,6 @@ class Candidate:
 
     def __post_init__(self) -> None:
         _check_label(self.label)
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateConfig:
-    """Options shared by all candidates; each applies only to the kinds that it makes sense for."""
-
-    llm_endpoint: str | None = None
-    """URL of a server with OpenAI's chat API, for `openai:` candidates."""
-    temperature: float | None = None
-    """None: 0 for local models, the provider's default for others."""
-    device: str | None = None
-    dtype: str | None = None
-    concurrency: int = 64
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """For local models, and for `openai:` models behind `llm_endpoint`."""
-
-    def template_kwargs_for(self, provider: str) -> Mapping[str, Any]:
-        has_template = provider == "hf" or (provider == "openai" and self.llm_endpoint is not None)
-        return self.chat_template_kwargs if has_template else {}
 
 
 def parse_candidates(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 
-from ludus.evaluation.metrics import Estimate, Metric
+from ludus.evaluation.metrics import Metric, MetricEstimate
 from ludus.evaluation.results import CandidateScore, Evaluation
 
 _COLORS = ("#7a869a", "#2f6fde", "#d9662b", "#2a9d6f", "#9a4fc4", "#c9a227")
@@ -56,7 +56,9 @@ class _YAxis:
     top: int
 
     @classmethod
-    def for_metric(cls, metric: Metric, estimates: Sequence[Estimate | None], top: int) -> _YAxis:
+    def for_metric(
+        cls, metric: Metric, estimates: Sequence[MetricEstimate | None], top: int
+    ) -> _YAxis:
         """Return 0 to 1 for shares, else from 0, or below, to a round number above all values."""
         if metric.is_share:
             return cls(0.0, 1.0, top)
@@ -90,7 +92,7 @@ def _svg_panel(
     for value in (axis.low, (axis.low + axis.high) / 2, axis.high):
         y = axis.y(value)
         yield _svg_line(left, y, right, y, "#ddd")
-        yield _svg_text(left - 6, y + 4, _format_value(metric, value), anchor="end")
+        yield _svg_text(left - 6, y + 4, _chart_label(metric, value), anchor="end")
     for number, estimate in enumerate(estimates):
         if estimate is not None:
             x = left + _BAR_GAP / 2 + number * (_BAR_WIDTH + _BAR_GAP)
@@ -108,7 +110,7 @@ def _round_up(value: float) -> float:
 
 
 def _svg_bar(
-    metric: Metric, estimate: Estimate, axis: _YAxis, left: float, color: str
+    metric: Metric, estimate: MetricEstimate, axis: _YAxis, left: float, color: str
 ) -> Iterator[str]:
     zero, end, center = axis.y(0), axis.y(estimate.value), left + _BAR_WIDTH / 2
     top, bottom = min(zero, end), max(zero, end)
@@ -123,16 +125,15 @@ def _svg_bar(
         yield _svg_line(center, high, center, low, "#222")
         yield _svg_line(center - 6, high, center + 6, high, "#222")
         yield _svg_line(center - 6, low, center + 6, low, "#222")
-    yield _svg_text(
-        center, label_bottom - 5, _format_value(metric, estimate.value), anchor="middle"
-    )
+    yield _svg_text(center, label_bottom - 5, _chart_label(metric, estimate.value), anchor="middle")
 
 
 def _bar_color(number: int) -> str:
     return _COLORS[number % len(_COLORS)]
 
 
-def _format_value(metric: Metric, value: float) -> str:
+def _chart_label(metric: Metric, value: float) -> str:
+    """Return the label of a bar, or of a line of the axis."""
     if metric.is_share:
         return f"{100 * value:.3g}%"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

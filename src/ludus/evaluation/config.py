@@ -1,11 +1,12 @@
-"""Config of an evaluation."""
+"""Config of an evaluation, and of its candidates."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ludus.errors import ConfigError
 from ludus.rollout.config import RolloutConfig
@@ -28,3 +29,23 @@ class EvalConfig(RolloutConfig):
         super().__post_init__()
         if not isfinite(self.solved_at):
             raise ConfigError(f"`solved_at` must be a finite number, got {self.solved_at}.")
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateConfig:
+    """Options shared by all candidates; each applies only to the kinds that it makes sense for."""
+
+    llm_endpoint: str | None = None
+    """URL of a server with OpenAI's chat API, for `openai:` candidates."""
+    temperature: float | None = None
+    """None: 0 for local models, the provider's default for others."""
+    device: str | None = None
+    dtype: str | None = None
+    concurrency: int = 64
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """For local models, and for `openai:` models behind `llm_endpoint`."""
+
+    def template_kwargs_for(self, provider: str) -> Mapping[str, Any]:
+        """The template arguments of the config, for a provider whose models take them."""
+        has_template = provider == "hf" or (provider == "openai" and self.llm_endpoint is not None)
+        return self.chat_template_kwargs if has_template else {}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
-from ludus.data.episode_reader import numbered_lines
+from ludus.data.jsonl import numbered_lines
 from ludus.errors import ConfigError, RunError
 from ludus.evaluation.attempts import Attempt
 

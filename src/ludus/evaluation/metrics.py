@@ -10,13 +10,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from math import fsum
+from typing import Self
 
-from ludus.data.bootstrap import Interval
+from ludus.data.bootstrap import Interval, bootstrap_interval
 from ludus.data.tool_schema import JsonObject
 from ludus.evaluation.attempts import Attempt
-from ludus.evaluation.intervals import (
-    bootstrap_interval,
+from ludus.evaluation.score_intervals import (
     newcombe_interval,
+    score_interval_applies,
     wilson_interval,
 )
 
@@ -35,17 +36,24 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class MetricEstimate:
     """A mean over tasks, with its 95 % interval."""
 
     value: float
     low: float | None
     high: float | None
-    """None without an interval: see `intervals.bootstrap_interval`."""
+    """None without an interval: see `bootstrap_interval`."""
     n: int
     """Number of episodes, or of pairs of them."""
 
+    @classmethod
+    def from_means(cls, means: Sequence[float], interval: Interval | None, n: int) -> Self:
+        """The estimate of a metric from its means over the attempts at each task."""
+        low, high = interval or (None, None)
+        return cls(_mean_over_tasks(means), low, high, n)
+
     def as_json(self) -> JsonObject:
+        """The estimate of a metric, as `summary.json` has it."""
         return asdict(self)
 
 
@@ -78,7 +86,7 @@ def _environment_reward(environment: str) -> Metric:
     return Metric(f"mean_reward/{environment}", f"Reward in {environment}", False, reward)
 
 
-def estimate(metric: Metric, attempts: Iterable[Attempt]) -> Estimate | None:
+def estimate(metric: Metric, attempts: Iterable[Attempt]) -> MetricEstimate | None:
     """Estimate a metric; None where it applies to no attempt. Broken attempts never count."""
     values: defaultdict[str, list[float]] = defaultdict(list)
     for attempt in attempts:
@@ -89,15 +97,16 @@ def estimate(metric: Metric, attempts: Iterable[Attempt]) -> Estimate | None:
         return None
     tasks = list(values.values())
     means = [_mean_over_tasks(task) for task in tasks]
-    interval = None if _uses_score_interval(metric, tasks, means) else bootstrap_interval(means)
+    has_score_interval = metric.is_share and score_interval_applies(tasks, means)
+    interval = None if has_score_interval else bootstrap_interval(means)
     if interval is None and metric.is_share:
         interval = wilson_interval(fsum(means), len(means))
-    return _build_estimate(means, interval, sum(map(len, tasks)))
+    return MetricEstimate.from_means(means, interval, sum(map(len, tasks)))
 
 
 def estimate_difference(
     metric: Metric, base: Iterable[Attempt], other: Iterable[Attempt]
-) -> Estimate | None:
+) -> MetricEstimate | None:
     """Estimate other - base, over the pairs of attempts that the metric applies to."""
     base_values = {each.plan_index: metric.compute(each) for each in base if not each.broken}
     pairs: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -109,32 +118,15 @@ def estimate_difference(
         return None
     tasks = list(pairs.values())
     means = [_mean_over_tasks([after - before for before, after in task]) for task in tasks]
-    interval = None if _uses_score_interval(metric, tasks, means) else bootstrap_interval(means)
+    has_score_interval = metric.is_share and score_interval_applies(tasks, means)
+    interval = None if has_score_interval else bootstrap_interval(means)
     if interval is None and metric.is_share:
         cells: defaultdict[tuple[float, float], float] = defaultdict(float)
         for task in tasks:
             for pair in task:
                 cells[pair] += 1 / len(task)
         interval = newcombe_interval(cells[1, 1], cells[0, 1], cells[1, 0], cells[0, 0])
-    return _build_estimate(means, interval, sum(map(len, tasks)))
-
-
-def _uses_score_interval(
-    metric: Metric, tasks: Iterable[Sequence[object]], means: Sequence[float]
-) -> bool:
-    """Whether each task is a hit or a miss as a whole, so that a score interval applies.
-
-    Where attempts at one task had different outcomes, its mean is not a count, and a bootstrap over
-    tasks is used. If all means are equal, there is nothing to resample, and the score interval,
-    which accounts for the number of tasks, is better.
-    """
-    is_uniform = all(len(set(attempts)) == 1 for attempts in tasks)
-    return metric.is_share and (is_uniform or len(set(means)) == 1)
-
-
-def _build_estimate(means: Sequence[float], interval: Interval | None, n: int) -> Estimate:
-    low, high = interval or (None, None)
-    return Estimate(_mean_over_tasks(means), low, high, n)
+    return MetricEstimate.from_means(means, interval, sum(map(len, tasks)))
 
 
 def _mean_over_tasks(values: Sequence[float]) -> float:

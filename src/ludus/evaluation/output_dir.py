@@ -17,8 +17,11 @@ from pathlib import Path
 
 from ludus.data.atomic_write import atomic_dir, existing_files
 from ludus.data.config_diff import config_digest
+from ludus.data.run_folder import RunFolder
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
+from ludus.evaluation.attempts import load_attempts
+from ludus.evaluation.config import EvalConfig
 
 EVALS_DIR = Path("evals")
 SUMMARY_FILE = "summary.json"
@@ -62,15 +65,17 @@ def check_folder(folder: Path) -> None:
         )
 
 
-def next_free_folder(path: Path) -> Path:
-    """Return the first of `path`, `path-2`, `path-3` and so on that does not exist."""
-    folder, number = path, 1
-    while folder.exists():
-        number += 1
-        folder = path.with_name(f"{path.name}-{number}")
-    return folder
-
-
 def atomic_output(folder: Path) -> AbstractContextManager[Path]:
     """Return a draft folder whose files are moved to `folder` at the end, the summary last."""
     return atomic_dir(folder, _DRAFT_PREFIX, marker=SUMMARY_FILE, owned=OUTPUT_FILES)
+
+
+def is_candidate_complete(folder: Path, settings: JsonObject, config: EvalConfig) -> bool:
+    """Whether a candidate's folder has all episodes; raises for a run with other settings."""
+    if not (folder / "run.json").exists():
+        return False
+    run = RunFolder.resume_or_create(folder, settings)
+    attempts = load_attempts(run, config.total_episodes)
+    if config.retry_broken and any(attempt.broken for attempt in attempts):
+        return False
+    return len(attempts) == config.total_episodes

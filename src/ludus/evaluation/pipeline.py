@@ -5,15 +5,13 @@ The episodes of each candidate are a run of their own, in a folder below that of
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from ludus.client.event_loop import to_sync
-from ludus.data.run_folder import RunFolder
-from ludus.data.tool_schema import JsonObject
+from ludus.data.run_folder import RunFolder, find_unused_dir
 from ludus.data.versions import versions
 from ludus.environment.mixture import Mixture
 from ludus.evaluation.attempts import load_attempts
@@ -25,11 +23,11 @@ from ludus.evaluation.output_dir import (
     OUTPUT_FILES,
     check_folder,
     default_folder,
-    next_free_folder,
+    is_candidate_complete,
 )
-from ludus.evaluation.report import write_results
+from ludus.evaluation.preflight import check_local_models
+from ludus.evaluation.report import write_report
 from ludus.evaluation.results import CandidateAttempts, Evaluation, score_candidates
-from ludus.policy.preflight import check_model
 from ludus.rollout.callbacks import CollectProgress
 from ludus.rollout.collect import collect
 from ludus.rollout.config import CollectConfig
@@ -82,13 +80,13 @@ async def evaluate(
     if config.resume:
         check_folder(folder)
     else:
-        folder = next_free_folder(folder)
+        folder = find_unused_dir(folder)
     incomplete = [
         each
         for each in parsed
-        if not _is_complete(folder / each.label, settings[each.label], config)
+        if not is_candidate_complete(folder / each.label, settings[each.label], config)
     ]
-    await _check_local_models(incomplete, on_phase)
+    await check_local_models(incomplete, on_phase)
     played, stopped = list[CandidateAttempts](), None
     for candidate in parsed:
         with progress(candidate.label) as candidate_progress:
@@ -124,40 +122,9 @@ async def evaluate(
         command=command,
         ambiguous_environments=tuple(sorted(ambiguous)),
     )
-    write_results(evaluation)
+    write_report(evaluation)
     return evaluation
 
 
 evaluate_sync = to_sync(evaluate)
 """`evaluate` for callers that do not await; also works in a notebook."""
-
-
-def _is_complete(folder: Path, settings: JsonObject, config: EvalConfig) -> bool:
-    """Whether a candidate has played all episodes; raises for a run with other settings."""
-    if not (folder / "run.json").exists():
-        return False
-    run = RunFolder.resume_or_create(folder, settings)
-    attempts = load_attempts(run, config.total_episodes)
-    if config.retry_broken and any(attempt.broken for attempt in attempts):
-        return False
-    return len(attempts) == config.total_episodes
-
-
-async def _check_local_models(
-    candidates: Sequence[Candidate], on_phase: Callable[[PhaseProgress], None]
-) -> None:
-    """Check all local models before the first candidate plays, which may take hours."""
-    local = [candidate for candidate in candidates if candidate.model is not None]
-    for candidate in local:
-        check_model(candidate.model or "", device=candidate.device, dtype=candidate.dtype)
-    on_phase(PhaseProgress("Checking the candidates", in_log=bool(local)))
-    if local:
-        from ludus.evaluation.preflight import check_local_model
-    for candidate in local:
-        await asyncio.to_thread(
-            check_local_model,
-            candidate.model or "",
-            device=candidate.device,
-            dtype=candidate.dtype,
-            chat_template_kwargs=candidate.chat_template_kwargs,
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ludus.data.config_diff import dump_json
+from ludus.data.jsonable import dump_json
 from ludus.data.markdown import code_block, inline_code, markdown_table, to_single_line
 from ludus.evaluation.chart import render_chart
 from ludus.evaluation.output_dir import CHART_FILE, REPORT_FILE, SUMMARY_FILE, atomic_output
@@ -12,8 +12,8 @@ from ludus.evaluation.results import Evaluation
 from ludus.evaluation.table import build_notes, build_tables, describe_method
 
 
-def write_results(evaluation: Evaluation) -> None:
-    """Write summary, report and chart to the folder of the evaluation."""
+def write_report(evaluation: Evaluation) -> None:
+    """Write the report, the summary and the chart to the folder of the evaluation."""
     with atomic_output(evaluation.folder) as draft:
         summary = dump_json(evaluation.as_json(), indent=2)
         (draft / SUMMARY_FILE).write_text(f"{summary}\n", encoding="utf-8")

@@ -9,7 +9,7 @@ from pathlib import Path
 from ludus.data.tool_schema import JsonObject
 from ludus.evaluation.attempts import Attempt
 from ludus.evaluation.contamination import KnownQuestions, exclude_known
-from ludus.evaluation.metrics import Estimate, Metric, estimate, estimate_difference
+from ludus.evaluation.metrics import Metric, MetricEstimate, estimate, estimate_difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class CandidateScore:
     """Ended by a token limit: excluded from format compliance if no reply was complete."""
     contaminated: int
     """Excluded from all metrics, because the question is in the data given by `not_in`."""
-    estimates: Mapping[str, Estimate] = field(default_factory=dict)
-    deltas: Mapping[str, Estimate] = field(default_factory=dict)
+    estimates: Mapping[str, MetricEstimate] = field(default_factory=dict)
+    deltas: Mapping[str, MetricEstimate] = field(default_factory=dict)
     """Difference from the first candidate, by metric; empty for that one."""
 
     def as_json(self) -> JsonObject:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ludus.data.bootstrap import MIN_SAMPLES
-from ludus.evaluation.metrics import Estimate, Metric
+from ludus.evaluation.metrics import Metric, MetricEstimate
 from ludus.evaluation.results import CandidateScore, Evaluation
 
 _NO_VALUE = "-"
@@ -39,7 +39,7 @@ def build_wide_table(evaluation: Evaluation) -> ResultTable:
     rows = [
         [
             metric.title,
-            *(_value_cell(score, metric) for score in scores),
+            *(_result_cell(score, metric) for score in scores),
             *(_delta_cell(score, metric) for score in others),
         ]
         for metric in evaluation.shown_metrics
@@ -57,7 +57,7 @@ def build_long_table(evaluation: Evaluation) -> ResultTable:
         [
             "" if number else metric.title,
             score.label,
-            _value_cell(score, metric),
+            _result_cell(score, metric),
             _delta_cell(score, metric) if number else "",
             _count_cell(score.estimates.get(metric.name)),
         ]
@@ -111,18 +111,20 @@ def describe_method(evaluation: Evaluation) -> str:
     return text
 
 
-def _value_cell(score: CandidateScore, metric: Metric) -> str:
+def _result_cell(score: CandidateScore, metric: Metric) -> str:
+    """Return the cell of a result table for a candidate's value."""
     unit = "%" if metric.is_share else ""
     return _format_estimate(score.estimates.get(metric.name), metric, unit)
 
 
 def _delta_cell(score: CandidateScore, metric: Metric) -> str:
+    """Return the cell of a result table for a difference from the first candidate."""
     unit = " pp" if metric.is_share else ""
     return _format_estimate(score.deltas.get(metric.name), metric, unit, sign="+")
 
 
 def _format_estimate(
-    estimate: Estimate | None, metric: Metric, unit: str, *, sign: str = ""
+    estimate: MetricEstimate | None, metric: Metric, unit: str, *, sign: str = ""
 ) -> str:
     """Format a value with its interval in brackets: 80.0% (67.0 to 88.8)."""
     if estimate is None:
@@ -135,6 +137,6 @@ def _format_estimate(
     return f"{value} ({scale * estimate.low:{spec}} to {scale * estimate.high:{spec}})"
 
 
-def _count_cell(*estimates: Estimate | None) -> str:
+def _count_cell(*estimates: MetricEstimate | None) -> str:
     n = max((each.n for each in estimates if each is not None), default=0)
     return f"{n:,}" if n else _NO_VALUE

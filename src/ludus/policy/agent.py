@@ -15,8 +15,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Player, Reply
-from ludus.data.episode import Tokens, Usage, digest_64
+from ludus.data.episode import Tokens, Usage
 from ludus.data.messages import Message
+from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.worker_threads import WorkerThread
 from ludus.errors import AgentError, ConfigError, LudusError
@@ -331,7 +332,7 @@ class _PolicyPlayer(Player):
                 max_tokens=max_tokens,
                 stop_token_ids=self._runtime.policy.chat_format.stop_token_ids,
                 sampling=self._runtime.sampling,
-                seed=digest_64(f"{self._seed}/{self._turn}"),
+                seed=stable_hash(f"{self._seed}/{self._turn}"),
                 images=self._images,
             )
         except LudusError:

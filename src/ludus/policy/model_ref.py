@@ -11,8 +11,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ludus.data.hub_id import is_hub_id, similar_path_hint
-from ludus.errors import ConfigError, closest_match
+from ludus.data.hub_id import is_hub_id
+from ludus.errors import ConfigError, closest_match, similar_path_hint
 from ludus.policy import smollm2
 from ludus.policy.hf_logging import suppress_hf_logging
 from ludus.policy.load_errors import describe_load_error, require_transformers

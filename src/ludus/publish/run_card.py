@@ -13,20 +13,20 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ludus.data.markdown import (
-    build_front_matter,
-    code_block,
-    inline_code,
-    markdown_table,
-    size_category,
-    to_single_line,
-)
-from ludus.data.schema import (
+from ludus.data.dataset_schema import (
     COLUMNS,
     DATASETS_VERSION,
     OPENENV_COLUMNS,
     OPENENV_RESULTS_FILE,
     Column,
+)
+from ludus.data.markdown import (
+    build_front_matter,
+    code_block,
+    front_matter_size_category,
+    inline_code,
+    markdown_table,
+    to_single_line,
 )
 from ludus.data.tool_schema import JsonObject
 
@@ -91,7 +91,7 @@ def front_matter(
         "pretty_name": _card_title(settings),
         "tags": _TAGS,
         "task_categories": ["text-generation"],
-        "size_categories": size_category(summary.get("episodes")),
+        "size_categories": front_matter_size_category(summary.get("episodes")),
         "configs": [
             {"config_name": name, "data_files": [{"split": "train", "path": file}]}
             for name, (file, _) in files.items()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 from ludus.agents.agent import Agent
-from ludus.data.episode import digest_64
+from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import ConfigError
@@ -111,7 +111,7 @@ class RolloutConfig:
         settings: JsonObject = {"environment": str(mixture), "task": self.task}
         if self.tasks:
             text = json.dumps(list(self.tasks), sort_keys=True, ensure_ascii=False, default=str)
-            settings["tasks"] = f"{len(self.tasks)} tasks {digest_64(text):016x}"
+            settings["tasks"] = f"{len(self.tasks)} tasks {stable_hash(text):016x}"
         description = agent.describe().items()
         return {
             **settings,

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ludus.data.episode import digest_64, task_group_id
-from ludus.data.episode_reader import format_episode_id
+from ludus.data.episode import format_episode_id, task_group_id
+from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
 
@@ -58,7 +58,7 @@ class Plan:
 
     def spec_of(self, index: int) -> str:
         """The spec of the environment of episode `index`."""
-        offset = digest_64(f"mix/{self.seed}") / 2**64
+        offset = stable_hash(f"mix/{self.seed}") / 2**64
         return self.mixture.pick(index // self.group_size, offset)
 
     def __getitem__(self, index: int) -> Assignment:
@@ -86,4 +86,4 @@ def task_seed(seed: int, number: int) -> int:
     Hashed, so that runs with different seeds share no tasks: with `seed + number`, a run with
     seed 0 and its held-out tasks with seed 1 would overlap almost completely.
     """
-    return digest_64(f"{seed}/{number}") % _NUM_SEEDS
+    return stable_hash(f"{seed}/{number}") % _NUM_SEEDS

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ludus.data.episode import Episode, Usage
-from ludus.data.episode_reader import EpisodeHead
-from ludus.data.resume_index import JournalTotals, ResumeIndex
+from ludus.data.episode_head import EpisodeHead
+from ludus.data.resume_index import ResumeIndex, ResumeTotals
 
 RATE_WINDOW_S = 20.0
 """Length of the window over which the rate of episodes is averaged."""
@@ -74,7 +74,7 @@ class RunStats:
             self.faults[episode.error.kind] += 1
 
     @property
-    def totals(self) -> JournalTotals:
+    def totals(self) -> ResumeTotals:
         return self.index.totals
 
     @property

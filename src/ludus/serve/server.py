@@ -25,7 +25,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from ludus.environment.error_mapping import log_faults_to_stderr
+from ludus.environment.fault_log import log_faults_to_stderr
 from ludus.environment.registry import find_environment
 from ludus.environment.spec import EnvSpec
 from ludus.errors import LudusError

@@ -87,6 +87,8 @@ async def _task_range(
     try:
         wanted = range(count)[start:stop][:MAX_LISTED_TASKS]
         return [to_jsonable_python(await host.call_method("get_task", split, i)) for i in wanted]
+    except NotImplementedError as error:
+        raise HTTPException(501, str(error)) from None
     finally:
         await host.close()
 

@@ -14,7 +14,7 @@ from cli.collect_cli import error_line
 from ludus.cli.display.formatting import sparkline
 from ludus.cli.main import app
 from ludus.diagnose import read_run
-from ludus.diagnose.number_format import format_change_with_interval
+from ludus.diagnose.reward_delta import format_change_with_interval
 from ludus.errors import RunError
 
 

@@ -15,7 +15,8 @@ from world import serving
 
 from ludus import ToolCall, ToolEnvironment, tool
 from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
-from ludus.data.messages import Message, build_tool_call_message
+from ludus.agents.tool_calls import build_tool_call_message
+from ludus.data.messages import Message
 from ludus.environment.mixture import parse_mixture
 from ludus.errors import ConfigError, RunError
 from ludus.rollout.config import RolloutConfig

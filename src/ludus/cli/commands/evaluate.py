@@ -116,8 +116,8 @@ def evaluate(
     """
     from ludus.cli.display.eval_table import print_evaluation
     from ludus.cli.display.signals import EXIT_CODES
-    from ludus.evaluation.candidates import CandidateConfig, parse_candidates
-    from ludus.evaluation.config import EvalConfig
+    from ludus.evaluation.candidates import parse_candidates
+    from ludus.evaluation.config import CandidateConfig, EvalConfig
     from ludus.rollout import SYSTEM_PROMPT, read_tasks
 
     config = EvalConfig(

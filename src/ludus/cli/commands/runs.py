@@ -52,10 +52,10 @@ def runs(
 def _training_runs(root: Path) -> Iterator[RunFolder]:
     """The episodes of GRPO trainings, as runs: their folders have no `run.json`."""
     from ludus.data.config_diff import config_digest
-    from ludus.data.run_folder import RunFolder, RunMetadata, walk_folders
+    from ludus.data.run_folder import RunFolder, RunMetadata, walk_run_folders
     from ludus.errors import RunError
 
-    for folder in walk_folders(root):
+    for folder in walk_run_folders(root):
         if not ((folder / "training.json").is_file() and (folder / "episodes.jsonl").is_file()):
             continue
         from ludus.train.output.record import read_record

@@ -87,7 +87,7 @@ def _holds_episodes(file: Path) -> bool:
     """Whether a JSONL file holds episodes, judged by its first readable line; True if none is."""
     from pydantic_core import from_json
 
-    from ludus.data.episode_reader import numbered_lines
+    from ludus.data.jsonl import numbered_lines
 
     for _, line in numbered_lines(file):
         try:

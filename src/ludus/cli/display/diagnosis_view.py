@@ -99,7 +99,7 @@ def _table_rows(run: RunData, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]
 
 
 def _reward_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    from ludus.diagnose.number_format import format_change_with_interval, format_reward
+    from ludus.diagnose.reward_delta import format_change_with_interval, format_reward
 
     change = diagnosis.reward
     if change is None:

@@ -34,7 +34,7 @@ class GRPOSummary(TrainSummary):
         return f"{super().steps_text(result)}{early}"
 
     def metric_lines(self, result: TrainResult, metrics: FinalMetrics) -> list[tuple[str, str]]:
-        from ludus.diagnose.number_format import format_change_with_interval, format_reward
+        from ludus.diagnose.reward_delta import format_change_with_interval, format_reward
 
         diagnosis = self._read_diagnosis(result)
         if diagnosis is None or diagnosis.reward is None:

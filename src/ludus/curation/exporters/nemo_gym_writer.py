@@ -14,7 +14,8 @@ from ludus.curation.importers.chat_messages import parse_tools
 from ludus.curation.importers.nemo_gym.nemo_gym_rollouts import TASK_INDEX_KEY, is_task_field
 from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import messages_before_reply
-from ludus.data.tool_schema import JsonObject, parse_arguments
+from ludus.data.tool_arguments import parse_arguments
+from ludus.data.tool_schema import JsonObject
 
 # Fields that Gym accepts in a request; it rejects all others.
 _SAMPLING_FIELDS = (

@@ -14,10 +14,11 @@ from pydantic_core import to_json
 
 from ludus.curation.importers import round_trip
 from ludus.data.atomic_write import atomic_file
+from ludus.data.dataset_schema import OPENENV_RESULTS_FILE
 from ludus.data.episode import Episode
 from ludus.data.episode_reader import episodes
-from ludus.data.schema import OPENENV_RESULTS_FILE
-from ludus.data.tool_schema import JsonObject, parse_arguments
+from ludus.data.tool_arguments import parse_arguments
+from ludus.data.tool_schema import JsonObject
 
 _NATIVE_FIELDS = ("episode_id", "done", "task", "rewards")
 

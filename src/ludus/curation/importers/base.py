@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from ludus.data.episode import Episode
-from ludus.data.episode_reader import numbered_lines
+from ludus.data.jsonl import numbered_lines
 from ludus.data.tool_schema import JsonObject
 
 _JSON_TYPES = {

@@ -6,7 +6,8 @@ from typing import Any
 
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Usage, task_group_id
 from ludus.data.messages import Message, messages_before_reply
-from ludus.data.tool_schema import JsonObject, parse_arguments
+from ludus.data.tool_arguments import parse_arguments
+from ludus.data.tool_schema import JsonObject
 
 
 def build_episode(

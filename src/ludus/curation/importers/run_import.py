@@ -13,10 +13,10 @@ from typing import Protocol, cast
 
 from ludus.curation.importers.base import UnreadableRecord
 from ludus.data.atomic_write import atomic_dir, existing_files
-from ludus.data.episode import Episode, digest_64
-from ludus.data.episode_reader import format_episode_id
+from ludus.data.episode import Episode, format_episode_id
 from ludus.data.journal import Journal
 from ludus.data.run_folder import RunFolder
+from ludus.data.stable_hash import stable_hash
 from ludus.errors import ConfigError, RunError, did_you_mean
 from ludus.rollout.summary import summarize_run
 
@@ -141,9 +141,9 @@ def _iter_episodes(
     for record in records:
         if isinstance(record, Episode):
             episode_id = record.episode_id
-            if not episode_id or digest_64(episode_id) in seen:
+            if not episode_id or stable_hash(episode_id) in seen:
                 episode_id = format_episode_id(folder.metadata.digest, number)
-            seen.add(digest_64(episode_id))
+            seen.add(stable_hash(episode_id))
             number += 1
             yield record.model_copy(update={"episode_id": episode_id})
             continue

@@ -25,7 +25,8 @@ from ludus.curation.lint.lint_rows import (
     parse_json,
     unwrap_function,
 )
-from ludus.data.tool_schema import JsonObject, coerce_arguments
+from ludus.data.tool_arguments import coerce_arguments
+from ludus.data.tool_schema import JsonObject
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MIN_ANSWER_CHARS = 4

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic_core import from_json
 
-from ludus.data.episode_reader import numbered_lines
+from ludus.data.jsonl import numbered_lines
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 

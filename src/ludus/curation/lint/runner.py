@@ -24,8 +24,8 @@ from ludus.curation.lint.lint_rows import (
 from ludus.curation.lint.report import Finding, Level, LintReport, RenderedExample
 from ludus.curation.lint.template_checks import Student, check_row_with_template
 from ludus.curation.token_lengths import TokenLengths
-from ludus.data.episode import digest_64
-from ludus.data.episode_reader import numbered_lines
+from ludus.data.jsonl import numbered_lines
+from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
@@ -154,7 +154,7 @@ class DuplicateFinder:
     def check(self, columns: JsonObject, location: SourceLocation) -> Iterator[Finding]:
         """Compare the columns that are trained on; ids and rewards may differ."""
         trained = {name: columns[name] for name in _TRAINED_COLUMNS if name in columns}
-        first = self._first_seen.setdefault(digest_64(to_json(trained).decode()), location)
+        first = self._first_seen.setdefault(stable_hash(to_json(trained).decode()), location)
         if first is location:
             return
         if first.path == location.path:

@@ -78,11 +78,11 @@ def check_answer(answer: str, source: str) -> str:
         raise AnswerRefused("it is nested too deeply") from None
     allowed = "numbers, names, operators and elementary functions" if formula else "a list"
     for node in ast.walk(tree):
-        if not _is_safe_node(node, formula=formula):
+        if not _is_safe_answer_node(node, formula=formula):
             raise AnswerRefused(f"it is a program; only {allowed} can be evaluated")
     if formula:
         try:
-            _bits(tree.body)
+            _answer_bits(tree.body)
         except RecursionError:
             raise AnswerRefused("it is nested too deeply") from None
     return answer
@@ -94,7 +94,8 @@ def _is_huge_number(answer: str) -> bool:
     return bool(_LONG_EXPONENT.fullmatch(exponent) and _MANTISSA.fullmatch(mantissa))
 
 
-def _is_safe_node(node: ast.AST, *, formula: bool) -> bool:
+def _is_safe_answer_node(node: ast.AST, *, formula: bool) -> bool:
+    """Whether a part of an answer may be evaluated: a literal, or a part of a formula."""
     if isinstance(node, _SAFE_NODES):
         return True
     if not formula:
@@ -107,8 +108,8 @@ def _is_safe_node(node: ast.AST, *, formula: bool) -> bool:
     return isinstance(node, ast.BinOp)
 
 
-def _bits(node: ast.AST) -> float:
-    """An upper bound of the bits of any intermediate result of a formula.
+def _answer_bits(node: ast.AST) -> float:
+    """An upper bound of the bits of any intermediate result of an answer that is a formula.
 
     Names count as numbers of one digit, because a power of a sum may be expanded.
     """
@@ -118,17 +119,18 @@ def _bits(node: ast.AST) -> float:
         case ast.Constant(value=float(value)):
             bits = 64.0 if math.isinf(value) else abs(math.frexp(value)[1]) + 53.0
         case ast.UnaryOp(operand=operand):
-            bits = _bits(operand)
+            bits = _answer_bits(operand)
         case ast.BinOp(left=left, op=ast.Pow(), right=right):
-            bits = (_bits(left) + 1) * max(1.0, _magnitude(right)) + _bits(right)
+            base_bits, power = _answer_bits(left) + 1, max(1.0, _answer_magnitude(right))
+            bits = base_bits * power + _answer_bits(right)
         case ast.BinOp(left=left, op=ast.LShift(), right=right):
-            bits = _bits(left) + _magnitude(right)
+            bits = _answer_bits(left) + _answer_magnitude(right)
         case ast.BinOp(left=left, right=right):
-            bits = _bits(left) + _bits(right) + 1
+            bits = _answer_bits(left) + _answer_bits(right) + 1
         case ast.Call(func=ast.Name(id=name), args=arguments):
-            bits = 64 + sum(_bits(each) for each in arguments)
-            if name in _EXPONENTIAL_FUNCTIONS and not any(map(_has_name, arguments)):
-                bits += 2 * sum(_magnitude(each) for each in arguments)
+            bits = 64 + sum(_answer_bits(each) for each in arguments)
+            if name in _EXPONENTIAL_FUNCTIONS and not any(map(_answer_has_name, arguments)):
+                bits += 2 * sum(_answer_magnitude(each) for each in arguments)
         case _:
             bits = 4.0
     if bits > MAX_BITS:
@@ -136,29 +138,30 @@ def _bits(node: ast.AST) -> float:
     return bits
 
 
-def _magnitude(node: ast.AST) -> float:
-    """An upper bound of the absolute value of a formula in which every name is 1."""
+def _answer_magnitude(node: ast.AST) -> float:
+    """An upper bound of the absolute value of an answer in which every name is 1."""
     match node:
         case ast.Constant(value=int() | float() as value):
             return float(abs(value)) if abs(value) <= MAX_BITS else math.inf
         case ast.Name():
             return 1.0
         case ast.UnaryOp(operand=operand):
-            return _magnitude(operand) + 1
+            return _answer_magnitude(operand) + 1
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=right):
-            return _magnitude(left) + _magnitude(right)
+            return _answer_magnitude(left) + _answer_magnitude(right)
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            return _magnitude(left) * _magnitude(right)
+            return _answer_magnitude(left) * _answer_magnitude(right)
         case ast.BinOp(left=left, op=ast.Div(), right=ast.Constant(value=int(value))) if value:
-            return _magnitude(left)
+            return _answer_magnitude(left)
         case ast.BinOp(left=ast.Name(), op=ast.Pow()):
             return 1.0
-        case ast.Call() if _has_name(node):
+        case ast.Call() if _answer_has_name(node):
             return 1.0
         case _:
-            return float(2.0 ** min(_bits(node), 1000.0))
+            return float(2.0 ** min(_answer_bits(node), 1000.0))
 
 
-def _has_name(node: ast.AST) -> bool:
+def _answer_has_name(node: ast.AST) -> bool:
+    """Whether a part of an answer has a variable; names of functions do not count."""
     functions = {id(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)}
     return any(isinstance(e, ast.Name) and id(e) not in functions for e in ast.walk(node))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ludus.envs.reasoning_gym.worker_pool import ask_async
-from ludus.envs.reasoning_gym.workers import (
+from ludus.envs.reasoning_gym.async_worker_pool import ask_async
+from ludus.envs.reasoning_gym.worker_pool import (
     Reply,
     WorkerCrashed,
     WorkerTimeout,
@@ -74,13 +74,13 @@ class Dataset:
     def score(self, question: Question, answer: str) -> AnswerScore:
         """Score an answer: 0 if its evaluation exceeds the limits."""
         try:
-            return _parse_score(ask(self._score_request(question, answer)))
+            return self._parse_score(ask(self._score_request(question, answer)))
         except (WorkerTimeout, WorkerCrashed) as error:
             return _score_over_limits(error)
 
     async def score_async(self, question: Question, answer: str) -> AnswerScore:
         try:
-            return _parse_score(await ask_async(self._score_request(question, answer)))
+            return self._parse_score(await ask_async(self._score_request(question, answer)))
         except (WorkerTimeout, WorkerCrashed) as error:
             return _score_over_limits(error)
 
@@ -108,6 +108,12 @@ class Dataset:
         value = reply["value"]
         return Question(value["question"], value["answer"], value["metadata"], value["entry"])
 
+    @staticmethod
+    def _parse_score(reply: Reply) -> AnswerScore:
+        if "refused" in reply:
+            raise ValueError(reply["refused"])
+        return AnswerScore(float(reply["value"]["score"]), reply["value"]["note"])
+
     @contextmanager
     def _explain_timeout(self) -> Iterator[None]:
         try:
@@ -120,12 +126,6 @@ class Dataset:
 
     def _identity(self) -> dict[str, Any]:
         return {"name": self.name, "config": self.config, "seed": self.seed, "size": self.size}
-
-
-def _parse_score(reply: Reply) -> AnswerScore:
-    if "refused" in reply:
-        raise ValueError(reply["refused"])
-    return AnswerScore(float(reply["value"]["score"]), reply["value"]["note"])
 
 
 def _score_over_limits(error: WorkerTimeout | WorkerCrashed) -> AnswerScore:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from ludus.envs.reasoning_gym.patches import fix_entry, is_unscorable
+from ludus.envs.reasoning_gym.patches import fix_entry, is_unfixable
 
 RESEEDABLE = frozenset(
     (
@@ -70,7 +70,7 @@ def build_entry(
         try:
             entry: dict[str, Any] = dataset[index]
             fix_entry(entry)
-            if not is_unscorable(entry, dataset):
+            if not is_unfixable(entry, dataset):
                 break
         except Exception as error:
             raise ConfigRefused(error, config_fields(name)) from error
@@ -147,6 +147,10 @@ def _cast_like(default: Any, value: Any) -> Any:
         return type(default).fromisoformat(value)
     if isinstance(default, tuple) and isinstance(value, list):
         return tuple(value)
-    if dataclasses.is_dataclass(default) and isinstance(value, dict):
-        return dataclasses.replace(default, **value)  # type: ignore[type-var]
+    if (
+        dataclasses.is_dataclass(default)
+        and not isinstance(default, type)
+        and isinstance(value, dict)
+    ):
+        return dataclasses.replace(default, **value)
     return value

@@ -13,7 +13,7 @@ from functools import cache
 try:
     import resource
 except ImportError:  # pragma: no cover - Windows has neither limits nor timers.
-    resource = None  # type: ignore[assignment]
+    resource = None  # type: ignore[assignment]  # A module has no optional type.
 
 MIB = 1 << 20
 QUESTION_MEMORY_BYTES = 2048 * MIB

@@ -69,7 +69,7 @@ def fix_entry(entry: dict[str, Any]) -> None:
         for key in ("start_time", "end_time"):
             metadata[key] = metadata[key].split()[-1]
     if source == "intermediate_integration" and "Integral(" in entry["answer"]:
-        entry["answer"] = f"{_integrate(metadata['integrand'], metadata['variable'])} + C"
+        entry["answer"] = f"{_patched_integral(metadata['integrand'], metadata['variable'])} + C"
     if source == "propositional_logic" and len(metadata["example_answer"]) == 1:
         # It found no conclusion and answers with a variable, which never scores 1.0.
         conjunction, *others = metadata["premises"]
@@ -78,8 +78,8 @@ def fix_entry(entry: dict[str, Any]) -> None:
         metadata["example_answer"] = conjunction
 
 
-def is_unscorable(entry: dict[str, Any], dataset: Any) -> bool:
-    """Whether the scorer gives the correct answer less than 1.0.
+def is_unfixable(entry: dict[str, Any], dataset: Any) -> bool:
+    """Whether a question is unusable even with the patches: its correct answer scores less than 1.
 
     Some scorers reject an empty answer, which is sometimes the correct one. Where all premises are
     tautologies, `propositional_logic` has no conclusion that is not trivial.
@@ -90,12 +90,12 @@ def is_unscorable(entry: dict[str, Any], dataset: Any) -> bool:
     return answer is not None and bool(dataset.score_answer(answer, entry) < 1.0)
 
 
-def _integrate(integrand: str, variable: str) -> Any:
-    """Integrate the text of the integrand.
+def _patched_integral(integrand: str, variable: str) -> Any:
+    """The integral of the text of the integrand, to patch an answer without one.
 
     The data set integrates an undefined function named `cos`; parsed from text it is the cosine.
     """
-    import sympy  # type: ignore[import-untyped]
+    import sympy  # type: ignore[import-untyped]  # It has no type hints.
 
     x = sympy.Symbol(variable)
     return sympy.integrate(sympy.parse_expr(integrand, local_dict={variable: x}), x)

@@ -1,7 +1,7 @@
 """The program of a worker process: it generates questions and scores answers with the library.
 
 It reads one JSON request per line from stdin and writes one JSON reply per line to stdout.
-`workers.py` says why the library has its own processes.
+`worker_pool.py` says why the library has its own processes.
 """
 
 from __future__ import annotations
@@ -31,26 +31,28 @@ from ludus.envs.reasoning_gym.patches import apply_patches
 OVERSIZED_NOTE = f"needs more than {ANSWER_MEMORY_BYTES // MIB} MiB to evaluate"
 
 
-def names() -> list[str]:
-    """The names of all data sets of the library."""
+def handle_names() -> list[str]:
+    """Handle a request to the worker for the names of all data sets."""
     from reasoning_gym.factory import DATASETS
 
     return sorted(DATASETS)
 
 
-def question(name: str, config: dict[str, Any], seed: int, size: int, index: int) -> dict[str, Any]:
-    """A question as plain JSON, with the library's pickled record of it for `score`."""
+def handle_question(
+    name: str, config: dict[str, Any], seed: int, size: int, index: int
+) -> dict[str, Any]:
+    """A question as plain JSON, with the library's pickled record of it for `handle_score`."""
     entry = build_entry(name, config, seed=seed, size=size, index=index)
     answer = entry["answer"]
     return {
         "question": str(entry["question"]),
         "answer": None if answer is None else str(answer),
-        "metadata": to_plain_json(entry["metadata"]),
+        "metadata": encode_reply_value(entry["metadata"]),
         "entry": base64.b64encode(pickle.dumps(entry)).decode(),
     }
 
 
-def score(
+def handle_score(
     name: str,
     config: dict[str, Any],
     seed: int,
@@ -77,24 +79,28 @@ def score(
     return {"score": value if math.isfinite(value) else 0.0, "note": None}
 
 
-def to_plain_json(value: Any) -> Any:
-    """Convert a value to JSON types."""
+def encode_reply_value(value: Any) -> Any:
+    """Convert a value to JSON types, for the reply of a worker."""
     if isinstance(value, str | int | None):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
-        return {str(key): to_plain_json(item) for key, item in value.items()}
+        return {str(key): encode_reply_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [to_plain_json(item) for item in value]
+        return [encode_reply_value(item) for item in value]
     if isinstance(value, set | frozenset):
-        return sorted((to_plain_json(item) for item in value), key=repr)
+        return sorted((encode_reply_value(item) for item in value), key=repr)
     if hasattr(value, "tolist"):
-        return to_plain_json(value.tolist())
+        return encode_reply_value(value.tolist())
     return str(value)
 
 
-_METHODS: Mapping[str, Callable[..., Any]] = {"names": names, "question": question, "score": score}
+_METHODS: Mapping[str, Callable[..., Any]] = {
+    "names": handle_names,
+    "question": handle_question,
+    "score": handle_score,
+}
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
@@ -112,7 +118,8 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
         replies.flush()
 
 
-def main() -> None:
+def run_worker() -> None:
+    """Run the worker process, until its parent closes the pipe or exits."""
     # Ctrl-C is handled by the parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     forbid_core_dumps()
@@ -128,4 +135,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_worker()

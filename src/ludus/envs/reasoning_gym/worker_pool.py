@@ -1,223 +1,233 @@
-"""Worker processes driven by an event loop, for a thousand concurrent sessions without threads.
+"""Worker processes that run the reasoning_gym library, and the requests to them.
 
-Threads would be simpler, but slow a collector down by a third: each thread that waits for a reply
-contends with the event loop for the GIL.
+The library needs processes of its own. Questions depend on PYTHONHASHSEED and on the global random
+number generators; generators print; scorers pass the answer to `eval`, and a large one would block
+a server for ever. In a worker the hash seed is 0, and a request that exceeds its limits
+(`limits.py`) ends only the worker. `worker_main.py` is the program of the workers.
+
+`ask` sends a request from a thread and waits; `async_worker_pool.py` does it from an event loop.
 """
 
 from __future__ import annotations
 
-import asyncio
+import atexit
+import json
 import os
-import time
-from collections import deque
-from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
-from pydantic_core import from_json
+from pydantic_core import to_json
 
-from ludus.envs.reasoning_gym.workers import (
-    MAX_WORKERS,
-    SPAWN_DELAY_S,
-    Reply,
-    WorkerPool,
-    WorkerProcess,
-    WorkerTimeout,
-    encode_request,
-    process_pool,
-)
+MAX_WORKERS = min(8, os.cpu_count() or 1)
+SPAWN_DELAY_S = 0.5
+"""Time that a request waits for a busy worker before another one is started."""
 
-MAX_PIPELINED = 2
-"""Requests per worker: the next one is already in its pipe while a reply is sent back."""
-WARMUP_REQUEST = encode_request("names", limit=120)
-"""The first request to a new worker, which makes it load the library; that takes seconds."""
-_READ_BYTES = 1 << 20
+_WORKER_ENV = {
+    "PYTHONHASHSEED": "0",
+    "PYTHONUTF8": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
 
-
-@dataclass(eq=False, slots=True)
-class QueuedRequest:
-    """A request, and the future of its reply."""
-
-    line: bytes
-    reply: asyncio.Future[Reply]
-    asked_at: float = field(default_factory=time.monotonic)
-    retried: bool = False
-    """Whether a worker was lost on it."""
+Reply = dict[str, Any]
 
 
-@dataclass(eq=False)
-class WorkerPipe:
-    """The pipes of a worker; replies come in the order of the requests."""
-
-    process: WorkerProcess
-    ready: bool = True
-    """Whether the worker has loaded the library, as far as is known."""
-    in_flight: deque[QueuedRequest] = field(default_factory=deque)
-    unsent: bytearray = field(default_factory=bytearray)
-    unread: bytearray = field(default_factory=bytearray)
+def encode_request(method: str, *, limit: float, **arguments: Any) -> bytes:
+    """Encode a request to a worker; `limit` is the CPU time that it may take, in seconds."""
+    return to_json({"do": method, "limit": limit, "with": arguments})
 
 
-class AsyncWorkerPool:
-    """The workers of one event loop."""
+class WorkerLost(RuntimeError):
+    """The worker exited before it replied."""
 
-    def __init__(self, processes: WorkerPool) -> None:
-        self.processes = processes
-        self._loop = asyncio.get_running_loop()
-        self._pipes: list[WorkerPipe] = []
-        self._waiting: deque[QueuedRequest] = deque()
-        self._check_scheduled = False
 
-    async def ask(self, line: bytes) -> Reply:
-        request = QueuedRequest(line, self._loop.create_future())
-        self._waiting.append(request)
-        self._dispatch()
-        self._schedule_check()
-        return await request.reply
+class WorkerTimeout(WorkerLost):
+    """The worker was ended because the request exceeded its time limit."""
+
+
+class WorkerCrashed(WorkerLost):
+    """The worker crashed in native code. The request is retried, and may crash another worker."""
+
+
+_CRASH_SIGNALS = frozenset((signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)) | {
+    getattr(signal, "SIGBUS", signal.SIGSEGV)
+}
+
+
+class WorkerProcess:
+    """A worker process. It handles one request at a time, and exits with this process."""
+
+    def __init__(self) -> None:
+        root = str(Path(__file__).parents[3])
+        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-W", "ignore", "-m", "ludus.envs.reasoning_gym.worker_main"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **_WORKER_ENV, "PYTHONPATH": path},
+            # Some questions are about programs, which are run and may write files.
+            cwd=tempfile.gettempdir(),
+        )
+
+        self.killed = False
+        """Whether `kill` was called; the pipes are closed then."""
 
     @property
-    def is_closed(self) -> bool:
-        return self._loop.is_closed()
+    def alive(self) -> bool:
+        return self._process.poll() is None
 
-    def release_workers(self) -> None:
-        """Return the idle workers after the loop was closed; end the busy ones."""
-        for pipe in self._pipes:
-            if pipe.in_flight or pipe.unsent or not pipe.process.alive:
-                self.processes.drop(pipe.process)
-            else:
-                os.set_blocking(pipe.process.reply_fd, True)
-                os.set_blocking(pipe.process.request_fd, True)
-                self.processes.give_back(pipe.process)
-        self._pipes.clear()
+    @property
+    def request_fd(self) -> int:
+        """The file descriptor for requests."""
+        assert self._process.stdin is not None
+        return self._process.stdin.fileno()
 
-    def _dispatch(self) -> None:
-        """Send waiting requests to the least busy workers; to new ones only if none is ready."""
-        if not self._pipes:
-            self._add_worker()
-        ready = [pipe for pipe in self._pipes if pipe.ready] or self._pipes
-        while self._waiting:
-            pipe = min(ready, key=lambda pipe: len(pipe.in_flight))
-            if len(pipe.in_flight) >= MAX_PIPELINED:
-                return
-            self._send(pipe, self._waiting.popleft())
+    @property
+    def reply_fd(self) -> int:
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
 
-    def _send(self, pipe: WorkerPipe, request: QueuedRequest) -> None:
-        if request.reply.done():
-            return  # The caller was cancelled.
-        self._enqueue(pipe, request)
+    def ask(self, request: bytes) -> Reply:
+        """Write a request and wait for the reply."""
+        pipes = self._process
+        assert pipes.stdin is not None and pipes.stdout is not None
+        reply = b""
+        with suppress(BrokenPipeError):
+            pipes.stdin.write(request + b"\n")
+            pipes.stdin.flush()
+            reply = pipes.stdout.readline()
+        if not reply.endswith(b"\n"):
+            raise self.exit_error()
+        return dict(json.loads(reply))
 
-    def _enqueue(self, pipe: WorkerPipe, request: QueuedRequest) -> None:
-        pipe.in_flight.append(request)
-        pipe.unsent += request.line + b"\n"
-        self._write(pipe)
+    def exit_error(self) -> WorkerLost:
+        """The error for the exit status of a worker that did not reply."""
+        status = self._process.wait()
+        kind = WorkerLost
+        if hasattr(signal, "SIGPROF") and status == -signal.SIGPROF:
+            kind = WorkerTimeout
+        elif -status in _CRASH_SIGNALS:
+            kind = WorkerCrashed
+        return kind(f"The process of the reasoning_gym library ended with status {status}.")
 
-    def _write(self, pipe: WorkerPipe) -> None:
+    def kill(self) -> None:
+        self.killed = True
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+
+
+class WorkerPool:
+    """Starts workers while requests would have to wait, up to `MAX_WORKERS`."""
+
+    def __init__(self) -> None:
+        self._idle: queue.LifoQueue[WorkerProcess] = queue.LifoQueue()
+        self._all: set[WorkerProcess] = set()
+        self._lent: set[WorkerProcess] = set()
+        self._lock = threading.Lock()
+
+    def ask(self, request: bytes, *, new_worker: bool = False) -> Reply:
+        worker = self._spawn() if new_worker else self._acquire()
         try:
-            sent = os.write(pipe.process.request_fd, pipe.unsent)
-        except BlockingIOError:
-            sent = 0
-        except BrokenPipeError:
-            return  # The worker has exited; `_read` handles that.
-        del pipe.unsent[:sent]
-        if pipe.unsent:
-            self._loop.add_writer(pipe.process.request_fd, self._write, pipe)
-        else:
-            self._loop.remove_writer(pipe.process.request_fd)
+            reply = worker.ask(request)
+        except BaseException:
+            # The pipe may hold an incomplete message.
+            self.drop(worker)
+            raise
+        self.give_back(worker)
+        return reply
 
-    def _read(self, pipe: WorkerPipe) -> None:
-        if pipe.process.killed:
-            return  # The program is exiting while the loop still runs.
-        data = os.read(pipe.process.reply_fd, _READ_BYTES)
-        if not data:
-            self._remove_dead_worker(pipe)
-            return
-        pipe.ready = True
-        pipe.unread += data
-        *replies, rest = pipe.unread.split(b"\n")
-        pipe.unread = rest
-        for reply in replies:
-            request = pipe.in_flight.popleft()
-            if not request.reply.done():
-                request.reply.set_result(from_json(reply))
-        self._dispatch()
+    def lend(self, *, new_worker: bool = False) -> WorkerProcess:
+        """Lend an idle worker, or a new one, to an event loop."""
+        worker = (None if new_worker else self._idle_worker()) or self._spawn()
+        with self._lock:
+            self._lent.add(worker)
+        return worker
 
-    def _add_worker(self, *, new_worker: bool = False) -> WorkerPipe:
-        pipe = WorkerPipe(self.processes.lend(new_worker=new_worker))
-        os.set_blocking(pipe.process.reply_fd, False)
-        os.set_blocking(pipe.process.request_fd, False)
-        self._loop.add_reader(pipe.process.reply_fd, self._read, pipe)
-        if self._pipes:
-            # Until it has loaded the library, requests are faster on the other workers.
-            pipe.ready = False
-            self._enqueue(pipe, QueuedRequest(WARMUP_REQUEST, _resolved_future(self._loop)))
-        self._pipes.append(pipe)
-        return pipe
+    def give_back(self, worker: WorkerProcess) -> None:
+        with self._lock:
+            self._lent.discard(worker)
+        self._idle.put(worker)
 
-    def _remove_dead_worker(self, pipe: WorkerPipe) -> None:
-        """Handle the exit of a worker: its first request caused it, the others are sent again."""
-        self._loop.remove_reader(pipe.process.reply_fd)
-        self._loop.remove_writer(pipe.process.request_fd)
-        self._pipes.remove(pipe)
-        error = pipe.process.exit_error()
-        self.processes.drop(pipe.process)
-        if pipe.in_flight and not (request := pipe.in_flight.popleft()).reply.done():
-            if request.retried or isinstance(error, WorkerTimeout):
-                request.reply.set_exception(error)
-            else:
-                # Something else ended the worker, and may have ended the idle ones too.
-                request.retried = True
-                self._send(self._add_worker(new_worker=True), request)
-        self._waiting.extendleft(reversed(pipe.in_flight))
-        if self._waiting:
-            self._dispatch()
+    def drop(self, worker: WorkerProcess) -> None:
+        worker.kill()
+        with self._lock:
+            self._all.discard(worker)
+            self._lent.discard(worker)
 
-    def _schedule_check(self) -> None:
-        if not self._check_scheduled:
-            self._check_scheduled = True
-            self._loop.call_later(SPAWN_DELAY_S, self._check)
+    def close(self) -> None:
+        for worker in tuple(self._all):
+            self.drop(worker)
 
-    def _check(self) -> None:
-        """Add a worker if requests wait for too long, and move requests away from slow workers."""
-        self._check_scheduled = False
-        slow = [pipe for pipe in self._pipes if pipe.in_flight and _is_overdue(pipe.in_flight[0])]
-        behind = [request for pipe in slow for request in list(pipe.in_flight)[1:]]
-        overdue = any(_is_overdue(request) for request in [*self._waiting, *behind])
-        if overdue and len(self._pipes) < MAX_WORKERS:
-            self._add_worker()
-        if len(slow) < len(self._pipes):
-            for pipe in slow:
-                self._waiting.extendleft(reversed(self._take_back_pipelined(pipe)))
-        self._dispatch()
-        if self._waiting or any(pipe.in_flight for pipe in self._pipes):
-            self._schedule_check()
+    def _acquire(self) -> WorkerProcess:
+        while True:
+            try:
+                worker = self._idle.get(timeout=SPAWN_DELAY_S if self._all - self._lent else 0)
+            except queue.Empty:
+                if len(self._all) - len(self._lent) < MAX_WORKERS:
+                    return self._spawn()
+                continue
+            if worker.alive:
+                return worker
+            self.drop(worker)
 
-    def _take_back_pipelined(self, pipe: WorkerPipe) -> list[QueuedRequest]:
-        """Take back the requests behind the first one; the worker's replies to them are ignored."""
-        head, *behind = pipe.in_flight
-        pipe.in_flight = deque(
-            [head, *(QueuedRequest(b"", _resolved_future(self._loop)) for _ in behind)]
-        )
-        return [request for request in behind if not request.reply.done()]
+    def _idle_worker(self) -> WorkerProcess | None:
+        while True:
+            try:
+                worker = self._idle.get_nowait()
+            except queue.Empty:
+                return None
+            if worker.alive:
+                return worker
+            self.drop(worker)
+
+    def _spawn(self) -> WorkerProcess:
+        worker = WorkerProcess()
+        with self._lock:
+            self._all.add(worker)
+        return worker
 
 
-def _is_overdue(request: QueuedRequest) -> bool:
-    return not request.reply.done() and time.monotonic() - request.asked_at > SPAWN_DELAY_S
+_pool = WorkerPool()
+_inherited_pools: list[WorkerPool] = []
 
 
-def _resolved_future(loop: asyncio.AbstractEventLoop) -> asyncio.Future[Reply]:
-    """The future of a request whose reply is ignored."""
-    future: asyncio.Future[Reply] = loop.create_future()
-    future.set_result({})
-    return future
+def process_pool() -> WorkerPool:
+    """The pool of this process."""
+    return _pool
 
 
-_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncWorkerPool] = WeakKeyDictionary()
+def ask(request: bytes) -> Reply:
+    """Send a request to a worker of the pool and wait for the reply."""
+    try:
+        return _pool.ask(request)
+    except WorkerTimeout:
+        raise
+    except WorkerLost:
+        # Something else ended the worker, and may have ended the idle ones too.
+        return _pool.ask(request, new_worker=True)
 
 
-async def ask_async(request: bytes) -> Reply:
-    """Send a request to a worker and await the reply."""
-    loop = asyncio.get_running_loop()
-    pool, processes = _pools.get(loop), process_pool()
-    if pool is None or pool.processes is not processes:
-        for closed in [loop for loop, pool in _pools.items() if pool.is_closed]:
-            _pools.pop(closed).release_workers()
-        pool = _pools[loop] = AsyncWorkerPool(processes)
-    return await pool.ask(request)
+def _reset_after_fork() -> None:
+    """Start with an empty pool in a forked process.
+
+    The inherited pool is kept, because closing its pipes would end the parent's workers.
+    """
+    global _pool
+    _inherited_pools.append(_pool)
+    _pool = WorkerPool()
+
+
+atexit.register(lambda: _pool.close())
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)

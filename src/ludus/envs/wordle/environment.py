@@ -56,7 +56,7 @@ class Wordle(ToolEnvironment):
         if max_turns < 1:
             raise ValueError(f"max_turns must be positive, got {max_turns}.")
         if words is not None:
-            self.candidates = _check_words(words)
+            self.candidates = _check_wordle_words(words)
         elif length in LENGTHS:
             self.candidates = answers(length)
         else:
@@ -99,7 +99,7 @@ class Wordle(ToolEnvironment):
 
     def _rejection_reason(self, word: str) -> str | None:
         """Why a word is not a valid guess, in a sentence for the model; None if it is."""
-        if not _is_letters(word):
+        if not _is_wordle_word(word):
             return "A guess is one word, with letters from a to z only."
         if len(word) != self.length:
             return f"The secret word has {self.length} letters, and your guess has {len(word)}."
@@ -123,17 +123,18 @@ class Wordle(ToolEnvironment):
         return self.finish(reward, over, solved=0.0, greens=greens, yellows=yellows)
 
 
-def _check_words(words: list[str]) -> tuple[str, ...]:
+def _check_wordle_words(words: list[str]) -> tuple[str, ...]:
     """Validate custom words, and sort them, so that their order does not matter."""
     if not words:
         raise ValueError("words is empty: give at least one, or leave it out.")
     for word in words:
-        if not _is_letters(word):
+        if not _is_wordle_word(word):
             raise ValueError(f"words must have the letters a to z only, got {word!r}.")
     if len(lengths := sorted({len(word) for word in words})) > 1:
         raise ValueError(f"words must all have the same length, got lengths {lengths}.")
     return tuple(sorted({word.lower() for word in words}))
 
 
-def _is_letters(word: str) -> bool:
+def _is_wordle_word(word: str) -> bool:
+    """Whether a word has letters from a to z only."""
     return word.isascii() and word.isalpha()

@@ -15,9 +15,9 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ludus.data.hub_id import is_hub_id, similar_path_hint
+from ludus.data.hub_id import is_hub_id
 from ludus.data.tool_schema import JsonObject
-from ludus.errors import ConfigError, MissingExtra
+from ludus.errors import ConfigError, MissingExtra, similar_path_hint
 from ludus.train.output.metadata import file_digest
 
 NumberedRow = tuple[int, bytes | JsonObject]

@@ -13,7 +13,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ludus.data.tool_schema import JsonObject, parse_arguments
+from ludus.data.tool_arguments import parse_arguments
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 from ludus.policy.chat.rendering import Conversation
 from ludus.policy.vision.model_families import SUPPORTED_FAMILIES

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ludus.data.episode import Episode, digest_64
+from ludus.data.episode import Episode
+from ludus.data.stable_hash import stable_hash
 from ludus.errors import RunError
 
 Item = TypeVar("Item")
@@ -28,7 +29,7 @@ def prompt_digest(episode: Episode) -> int | None:
         prompt.append(message.model_dump_json(exclude_none=True))
     if all(message.role == "system" for message in episode.messages):
         return None
-    return digest_64("\n".join(prompt))
+    return stable_hash("\n".join(prompt))
 
 
 @dataclass(slots=True)

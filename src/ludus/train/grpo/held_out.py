@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from ludus.data.episode import digest_64
+from ludus.data.stable_hash import stable_hash
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent
@@ -37,7 +37,7 @@ class HeldOutEvaluator:
                 assert isinstance(agent, TrainingPolicyAgent)
                 self.worker.run(agent.refresh_weights())
                 # A digest as the seed: task seeds are scattered, so these tasks are others.
-                seed = digest_64(f"held-out/{self.seed}") % _SEED_RANGE
+                seed = stable_hash(f"held-out/{self.seed}") % _SEED_RANGE
                 plan = self.worker.plan(f"{self.run_id}-held-out", seed=seed, group_size=1)
                 indices = range(
                     self.distributed.rank, self.num_episodes, self.distributed.world_size

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.data.atomic_write import atomic_file
-from ludus.data.training_log import logged_values
+from ludus.data.training_log import log_points
 from ludus.errors import MissingExtra
 from ludus.train.output.loss_plot import Points, smooth
 
@@ -43,7 +43,7 @@ def plot_rewards(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
     below.yaxis.label.set_color(_ZERO_VARIANCE_COLOR)
     below.set_ylim(-0.05, 1.05)
     below.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
-    zero_variance, entropy = logged_values(lines, "equal"), logged_values(lines, "entropy")
+    zero_variance, entropy = log_points(lines, "equal"), log_points(lines, "entropy")
     below.plot(*_to_columns(smooth(zero_variance)), color=_ZERO_VARIANCE_COLOR, linewidth=1.6)
     if entropy:
         right_axes = below.twinx()
@@ -58,7 +58,7 @@ def plot_rewards(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
 
 
 def _plot_rewards(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
-    train, test = logged_values(lines, "reward"), logged_values(lines, "eval_reward")
+    train, test = log_points(lines, "reward"), log_points(lines, "eval_reward")
     _style_axes(axes, "reward")
     if not train and not test:
         axes.text(0.5, 0.5, "no reward was logged", transform=axes.transAxes, ha="center")
@@ -68,8 +68,8 @@ def _plot_rewards(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
     with_std = [line for line in lines if None not in (line.get("reward"), line.get("reward_std"))]
     if with_std:
         # One standard deviation to either side of the mean, clipped to the scale of the rewards.
-        means = [value for _, value in smooth(logged_values(with_std, "reward"))]
-        deviations = [value for _, value in smooth(logged_values(with_std, "reward_std"))]
+        means = [value for _, value in smooth(log_points(with_std, "reward"))]
+        deviations = [value for _, value in smooth(log_points(with_std, "reward_std"))]
         low = [max(floor, mean - std) for mean, std in zip(means, deviations, strict=True)]
         high = [min(ceiling, mean + std) for mean, std in zip(means, deviations, strict=True)]
         steps, label = [line["step"] for line in with_std], "± one standard deviation"
@@ -103,7 +103,7 @@ def _plot_reward_parts(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
         name = key.removeprefix("rewards/").removesuffix("/mean")
         # Matplotlib leaves labels with a leading underscore out of the legend.
         label = _shorten_label(name, _MAX_LABEL_CHARS).replace("$", r"\$").lstrip("_")
-        points = _to_columns(smooth(logged_values(lines, key)))
+        points = _to_columns(smooth(log_points(lines, key)))
         axes.plot(*points, color=color, linewidth=1.3, label=label)
 
 

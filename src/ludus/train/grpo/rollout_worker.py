@@ -14,9 +14,8 @@ from typing import Any, Self, TypeVar
 from ludus.agents.agent import Agent
 from ludus.client.event_loop import background_loop, run_sync
 from ludus.data.episode import Episode
-from ludus.environment.error_mapping import describe_exception
 from ludus.environment.mixture import Mixture
-from ludus.errors import RunError
+from ludus.errors import RunError, describe_exception
 from ludus.rollout.attempts import EpisodeRunner
 from ludus.rollout.collect import preflight
 from ludus.rollout.config import RolloutConfig

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ludus.data.training_log import RECORD_FILE, logged_values, read_log
+from ludus.data.training_log import RECORD_FILE, log_points, read_log
 from ludus.errors import RunError
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.callbacks import RunCallback
@@ -66,9 +66,9 @@ def _collect_metrics(context: TrainContext, trainer: Any, callback: RunCallback)
     import torch
 
     device, log = context.trl_config.device, list(read_log(context.out))
-    losses, eval_losses = logged_values(log), logged_values(log, "eval_loss")
-    rewards = [reward for _, reward in logged_values(log, "reward")]
-    eval_rewards = logged_values(log, "eval_reward")
+    losses, eval_losses = log_points(log), log_points(log, "eval_loss")
+    rewards = [reward for _, reward in log_points(log, "reward")]
+    eval_rewards = log_points(log, "eval_reward")
     tokens, seconds = int(trainer._total_train_tokens), callback.seconds
     return FinalMetrics(
         steps=trainer.state.global_step,

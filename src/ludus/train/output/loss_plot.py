@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.data.atomic_write import atomic_file
-from ludus.data.training_log import logged_values
+from ludus.data.training_log import log_points
 from ludus.errors import MissingExtra
 
 _SMOOTHING_FRACTION = 0.05
@@ -33,7 +33,7 @@ def plot_loss(log: Sequence[Mapping[str, Any]], file: Path, *, title: str) -> No
 
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
-    _plot_curves(axes, logged_values(log), logged_values(log, "eval_loss"))
+    _plot_curves(axes, log_points(log), log_points(log, "eval_loss"))
     line = " ".join(title.split())
     if len(line) > _MAX_TITLE_CHARS:
         line = f"{line[: _MAX_TITLE_CHARS - 1]}…"

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from ludus.data.atomic_write import write_atomically
-from ludus.data.config_diff import describe_differences, dump_json
-from ludus.data.jsonable import to_jsonable
+from ludus.data.config_diff import describe_differences
+from ludus.data.jsonable import dump_json, to_jsonable
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import RECORD_FILE, read_log
 from ludus.data.versions import versions

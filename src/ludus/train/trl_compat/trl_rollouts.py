@@ -13,8 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ludus.client.event_loop import run_sync
-from ludus.data.episode import Episode, Tokens
-from ludus.data.episode_reader import format_episode_id
+from ludus.data.episode import Episode, Tokens, format_episode_id
 from ludus.data.reward_variance import is_zero_variance
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture

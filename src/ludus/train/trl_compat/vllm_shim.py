@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from ludus.client.event_loop import run_sync
-from ludus.data.episode import digest_64
+from ludus.data.stable_hash import stable_hash
 from ludus.errors import ConfigError, LudusError
 from ludus.policy.engine.batcher import RequestBatcher, SamplingParams
 
@@ -94,7 +94,7 @@ class CompletionService:
                     max_tokens=request.max_tokens,
                     stop_token_ids=self._stop_token_ids,
                     sampling=request.sampling,
-                    seed=digest_64(f"{self._seed}/{self._request_count}/{i}/{sample}"),
+                    seed=stable_hash(f"{self._seed}/{self._request_count}/{i}/{sample}"),
                 )
                 for i, ids in enumerate(prompts)
                 for sample in range(request.n)

@@ -27,7 +27,7 @@ from ludus.curation.importers.nemo_gym.nemo_gym_outcome import (
 )
 from ludus.curation.importers.responses_api import iter_new_items, parse_items, to_chat_messages
 from ludus.data.episode import Episode
-from ludus.data.episode_reader import numbered_lines
+from ludus.data.jsonl import numbered_lines
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError

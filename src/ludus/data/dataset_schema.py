@@ -1,4 +1,4 @@
-"""Schema of `episodes.jsonl`, for the `dataset_info` of a card.
+"""Schema of data sets, above all of `episodes.jsonl`, for the `dataset_info` of a card.
 
 Without it, `datasets` infers the columns from the first ten megabytes. That fails as soon as a
 later row differs (the first broken episode, the task of another environment), and turns the text
@@ -23,7 +23,7 @@ DATASETS_VERSION = "4.7"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A field of an episode."""
+    """A column of a data set."""
 
     name: str
     feature_type: JsonObject
@@ -31,6 +31,7 @@ class Column:
     description: str
 
     def to_feature(self) -> JsonObject:
+        """The column in the schema of a data set, as `dataset_info` lists it."""
         return {"name": self.name, **self.feature_type}
 
 
@@ -39,7 +40,8 @@ JSON: JsonObject = {"dtype": "json"}
 JSON_LIST: JsonObject = {"list": "json"}
 
 
-def _struct_column(**forms: JsonObject) -> JsonObject:
+def _struct_schema(**forms: JsonObject) -> JsonObject:
+    """The schema of a data set's column that is a struct, from the types of its fields."""
     return {"struct": [{"name": name, **form} for name, form in forms.items()]}
 
 
@@ -51,7 +53,7 @@ COLUMNS = (
     Column("reward", FLOAT, "The sum of the rewards; null: unscored."),
     Column(
         "usage",
-        _struct_column(
+        _struct_schema(
             prompt_tokens=INT,
             completion_tokens=INT,
             cached_tokens=INT,
@@ -73,13 +75,13 @@ COLUMNS = (
     Column("tool_calls", INT, "How often it called a tool."),
     Column("malformed_calls", INT, "Calls that no tool could take."),
     Column(
-        "error", _struct_column(kind=TEXT, where=TEXT, message=TEXT), "What broke it, if anything."
+        "error", _struct_schema(kind=TEXT, where=TEXT, message=TEXT), "What broke it, if anything."
     ),
     # Not a struct: where all times are whole seconds, `datasets` would write them another way.
     Column("timing", JSON, "When it was played, and the seconds in model and environment."),
     Column(
         "tokens",
-        _struct_column(ids={"list": "int64"}, logprobs={"list": "float64"}, mask={"list": "int8"}),
+        _struct_schema(ids={"list": "int64"}, logprobs={"list": "float64"}, mask={"list": "int8"}),
         "What a local policy sampled, token by token.",
     ),
 )

@@ -1,18 +1,14 @@
-"""Rules about the learning signal: collapsed or low entropy, and zero-variance groups.
+"""Rules about the entropy of the policy: collapsed, or low from the start.
 
 Pure functions. Each returns a verdict, or None where it does not apply.
 """
 
 from __future__ import annotations
 
-from ludus.diagnose.log_stats import (
-    entropy_key,
-    logged_zero_variance_share,
-    metric_mean,
-    step_number,
-)
-from ludus.diagnose.number_format import format_share
-from ludus.diagnose.verdict import RunEvidence, Verdict, problem
+from ludus.data.training_log import entropy_key, step_number
+from ludus.diagnose.evidence import RunEvidence
+from ludus.diagnose.log_stats import metric_mean
+from ludus.diagnose.verdict import Verdict, problem
 
 COLLAPSED_ENTROPY_NATS = 0.02
 """Per token. At this entropy nearly all attempts at a task are the same."""
@@ -22,14 +18,12 @@ ENTROPY_FALL_RATIO = 0.5
 """Entropy relative to the start: above it, the entropy has not fallen, however low it is."""
 LOW_REWARD = 0.5
 """Fraction of the best reward. Above it, low entropy may mean that the policy is right."""
-DEAD_GROUPS_SHARE = 0.6
-"""Share of zero-variance groups from which on most of the work is wasted."""
 
 
 def check_entropy_collapse(evidence: RunEvidence) -> Verdict | None:
     """Entropy fell by the middle of the run and stayed low, while the reward was low."""
-    entropies = _entropies(evidence)
-    if entropies is None or not _is_reward_low(evidence):
+    entropies = _entropies_at_low_reward(evidence)
+    if entropies is None:
         return None
     start, middle, end = entropies
     low = max(middle, end)
@@ -48,8 +42,8 @@ def check_entropy_collapse(evidence: RunEvidence) -> Verdict | None:
 
 def check_low_entropy(evidence: RunEvidence) -> Verdict | None:
     """Entropy was low from the start, so training did not cause it."""
-    entropies = _entropies(evidence)
-    if entropies is None or max(entropies) > COLLAPSED_ENTROPY_NATS or not _is_reward_low(evidence):
+    entropies = _entropies_at_low_reward(evidence)
+    if entropies is None or max(entropies) > COLLAPSED_ENTROPY_NATS:
         return None
     if check_entropy_collapse(evidence) is not None:
         return None
@@ -62,8 +56,14 @@ def check_low_entropy(evidence: RunEvidence) -> Verdict | None:
     )
 
 
-def _entropies(evidence: RunEvidence) -> tuple[float, float, float] | None:
-    """Return the entropy at the start, in the middle and at the end of the run."""
+def _entropies_at_low_reward(evidence: RunEvidence) -> tuple[float, float, float] | None:
+    """Return the entropy at the start, in the middle and at the end of a run with low reward.
+
+    None where the reward is high, because low entropy is right then, and where none is logged.
+    """
+    scale = evidence.reward_change.scale
+    if scale.is_constant or scale.normalize(evidence.reward_change.final) > LOW_REWARD:
+        return None
     entries = evidence.log.entries
     key, half, size = entropy_key(entries), len(entries) // 2, evidence.log.window_size
     start, end = evidence.mean_at_start(key), evidence.mean_at_end(key)
@@ -71,25 +71,3 @@ def _entropies(evidence: RunEvidence) -> tuple[float, float, float] | None:
     if start is None or end is None or middle is None:
         return None
     return start, middle, end
-
-
-def _is_reward_low(evidence: RunEvidence) -> bool:
-    scale = evidence.reward_change.scale
-    return not scale.is_constant and scale.normalize(evidence.reward_change.final) <= LOW_REWARD
-
-
-def check_dead_groups(evidence: RunEvidence) -> Verdict | None:
-    """Most groups had zero variance in both halves of the run, up to its saturation."""
-    log, stop = evidence.log, evidence.early_stop
-    entries = log.entries_before(stop.step) if stop else log.entries
-    half = len(entries) // 2
-    first, second = map(logged_zero_variance_share, (entries[:half], entries[half:]))
-    if first is None or second is None or min(first, second) < DEAD_GROUPS_SHARE:
-        return None
-    return problem(
-        "dead groups",
-        finding=f"{format_share((first + second) / 2)} of groups had zero reward variance "
-        "throughout the run and no learning signal",
-        advice="use more attempts at each task (`group_size`), tasks of another difficulty "
-        "(`task`), or `zero_variance_groups` resample",
-    )

@@ -1,4 +1,4 @@
-"""95 % confidence intervals for shares, for means, and for differences of paired shares.
+"""Score intervals: 95 % confidence intervals of shares, and of differences of paired shares.
 
 Pure functions. Counts may be fractions: the attempts at one task share the weight of one, because
 they are not independent.
@@ -6,15 +6,10 @@ they are not independent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import fsum, sqrt
-from statistics import fmean
+from collections.abc import Iterable, Sequence
+from math import sqrt
 
-from ludus.data.bootstrap import MIN_SAMPLES, Z_975, Interval, expanded_percentile_interval
-
-_MAX_BOOTSTRAP_DRAWS = 2_000_000
-"""Values drawn over all bootstrap rounds: less than a second of work."""
-_MAX_ROUNDS, _MIN_ROUNDS = 2_000, 200
+from ludus.data.bootstrap import Z_975, Interval
 
 
 def wilson_interval(hits: float, n: float) -> Interval:
@@ -58,25 +53,12 @@ def _phi_coefficient(both: float, first: float, second: float, neither: float) -
     return max(-1.0, min(1.0, corrected / sqrt(margins)))
 
 
-def bootstrap_interval(values: Sequence[float], *, seed: int = 0) -> Interval | None:
-    """Return the expanded percentile interval of the mean; deterministic for a seed.
+def score_interval_applies(tasks: Iterable[Sequence[object]], means: Sequence[float]) -> bool:
+    """Whether each task is a hit or a miss as a whole, so that a score interval applies.
 
-    None for fewer than `MIN_SAMPLES` values, and for values that are all equal: every resample
-    would have the same mean, which would look like certainty. With more than 10,000 values it is
-    the normal interval, which then differs by less than the bootstrap's own noise.
+    Where attempts at one task had different outcomes, its mean is not a count, and a bootstrap over
+    tasks is used. If all means are equal, there is nothing to resample, and the score interval,
+    which accounts for the number of tasks, is better.
     """
-    n = len(values)
-    if n < MIN_SAMPLES or min(values) == max(values):
-        return None
-    if n > _MAX_BOOTSTRAP_DRAWS // _MIN_ROUNDS:
-        mean = fmean(values)
-        margin = Z_975 * sqrt(fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
-        return Interval(mean - margin, mean + margin)
-    rounds = max(_MIN_ROUNDS, min(_MAX_ROUNDS, _MAX_BOOTSTRAP_DRAWS // n))
-    return expanded_percentile_interval(
-        lambda rng: sum(rng.choices(values, k=n)) / n,
-        sum(values) / n,
-        n=n,
-        rounds=rounds,
-        seed=seed,
-    )
+    is_uniform = all(len(set(attempts)) == 1 for attempts in tasks)
+    return is_uniform or len(set(means)) == 1
