@@ -81,8 +81,7 @@ async def test_a_trained_model_plays_its_game(
 async def test_the_tokens_of_an_episode_are_its_rendered_conversation(
     trained_policy: Policy,
 ) -> None:
-    from ludus.policy.chat.incremental_prompt import to_template_message
-    from ludus.policy.chat.rendering import render
+    from ludus.policy.chat.rendering import render, to_template_message
 
     episode = await play(trained_policy, temperature=0)
     messages = [to_template_message(message) for message in episode.messages]

@@ -14,8 +14,7 @@ from ludus import connect
 from ludus.agents.oracle import OracleAgent
 from ludus.data.episode import Episode
 from ludus.policy.chat.chat_format import find_chat_format
-from ludus.policy.chat.incremental_prompt import to_template_message
-from ludus.policy.chat.rendering import render
+from ludus.policy.chat.rendering import render, to_template_message
 from ludus.policy.load import Policy
 from ludus.rollout import Assignment, run_episode
 

@@ -19,8 +19,7 @@ from ludus import dpo, sft
 from ludus.errors import ConfigError
 from ludus.policy.load import load, load_model
 from ludus.policy.tokenizer import load_tokenizer
-from ludus.policy.vision.model_families import load_vision_processor
-from ludus.policy.vision.processor import VisionProcessor
+from ludus.policy.vision.processor import VisionProcessor, load_vision_processor
 from ludus.train import Lora
 from ludus.train.data.loading import JsonlRows
 from ludus.train.data.loss_mask import IGNORE_INDEX

@@ -144,7 +144,7 @@ def parse_json_object(text: str | None, option: str) -> dict[str, Any]:
 
 def template_kwargs(thinking: bool | None, chat_template_kwargs: str | None) -> dict[str, Any]:
     """Combine --thinking and --chat-template-kwargs."""
-    from ludus.policy.chat.template_defaults import THINKING_VARIABLE as THINKING
+    from ludus.policy.chat.template_kwargs import THINKING_VARIABLE as THINKING
 
     kwargs = parse_json_object(chat_template_kwargs, "--chat-template-kwargs")
     if thinking is None:

@@ -20,7 +20,7 @@ from ludus.curation.token_lengths import measure_rows
 from ludus.curation.writers import CurateProgress, write_left_out, write_rows
 from ludus.errors import ConfigError, RunError
 from ludus.policy.tokenizer import load_tokenizer
-from ludus.policy.vision.model_families import load_vision_processor
+from ludus.policy.vision.processor import load_vision_processor
 
 _MAX_UNREADABLE_SHOWN = 20
 _HINT_BY_REASON = {

@@ -21,8 +21,8 @@ from ludus.policy.chat.rendering import render_text
 from ludus.policy.vision.processor import VisionProcessor
 from ludus.policy.vision.row_images import (
     ContentPartError,
-    has_images,
-    image_urls,
+    row_has_images,
+    row_image_urls,
     to_text_messages,
 )
 
@@ -123,9 +123,9 @@ def _render_row(
         for conversation in row.conversations:
             messages: Sequence[JsonObject] = conversation.messages
             image_tokens = 0
-            if has_images(messages) and (processor := load_processor()) is not None:
+            if row_has_images(messages) and (processor := load_processor()) is not None:
                 # In the text, each image is a single placeholder token.
-                sizes = [processor.num_image_tokens(url) for url in image_urls(messages)]
+                sizes = [processor.num_image_tokens(url) for url in row_image_urls(messages)]
                 image_tokens = sum(sizes) - len(sizes)
                 messages = to_text_messages(messages, processor)
             rendered.append((render_text(tokenizer, messages, row.tools, template), image_tokens))

@@ -8,7 +8,7 @@ from typing import Any
 from ludus.errors import TemplateUnmarked
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.device import choose_device, choose_dtype
-from ludus.policy.hf_logging import require
+from ludus.policy.load_errors import require_transformers
 from ludus.policy.model_ref import resolve_model
 from ludus.policy.preflight import check_model
 from ludus.policy.tokenizer import load_tokenizer_from
@@ -23,7 +23,7 @@ def check_local_model(
 ) -> None:
     """Raise if the model, its device or its chat template cannot be used."""
     check_model(model, device=device, dtype=dtype)
-    require("Evaluating a local model", "torch")
+    require_transformers("Evaluating a local model", "torch")
     choose_dtype(dtype, choose_device(device))
     source = resolve_model(model)
     try:

@@ -21,10 +21,11 @@ from ludus.data.tool_schema import JsonObject
 from ludus.environment.worker_threads import WorkerThread
 from ludus.errors import AgentError, ConfigError, LudusError
 from ludus.policy.chat.reply_parser import ReplyParser
-from ludus.policy.chat.template_defaults import check_template_kwargs, saved_template_kwargs
+from ludus.policy.chat.template_kwargs import check_template_kwargs, saved_template_kwargs
 from ludus.policy.engine.batcher import Completion, RequestBatcher, SamplingParams
-from ludus.policy.engine.engine_api import check_prompt_fits, max_context_length
+from ludus.policy.engine.engine_api import check_prompt_fits
 from ludus.policy.engine.engine_selection import HF_MAX_BATCH, choose_engine
+from ludus.policy.engine.hf_decoder import max_context_length
 from ludus.policy.fingerprint import fingerprint
 from ludus.policy.preflight import check_model
 from ludus.policy.sampling_config import (
@@ -47,8 +48,8 @@ prompt and start close together, so a small cache is enough."""
 
 
 @dataclass(frozen=True)
-class LoadedPolicy:
-    """A policy with its running engine and its sampling parameters."""
+class AgentRuntime:
+    """What an agent samples with: a policy, its running engine and the sampling parameters."""
 
     policy: Policy
     batcher: RequestBatcher
@@ -57,6 +58,7 @@ class LoadedPolicy:
 
     @cached_property
     def reply_parser(self) -> ReplyParser:
+        """Parses the replies that the agent samples."""
         chat_format = self.policy.chat_format
         return ReplyParser(
             self.policy.tokenizer, chat_format.response_template, chat_format.stop_token_ids
@@ -126,7 +128,7 @@ class PolicyAgent(Agent):
                 "`chat_template_kwargs` cannot be set for a policy that is already loaded. Pass "
                 "them to `ludus.policy.load.load`."
             )
-        self._loaded_policy: LoadedPolicy | None = None
+        self._runtime: AgentRuntime | None = None
         self._tokens_before_close = 0
         """Tokens sampled by batchers that are closed."""
         self._load_lock = asyncio.Lock()
@@ -173,15 +175,15 @@ class PolicyAgent(Agent):
 
     @property
     def sampled_tokens(self) -> int:
-        loaded = self._loaded_policy
+        runtime = self._runtime
         return self._tokens_before_close + (
-            0 if loaded is None else loaded.batcher.stats.sampled_tokens
+            0 if runtime is None else runtime.batcher.stats.sampled_tokens
         )
 
     @property
     def stall_expected(self) -> bool:
         """True while the engine is decoding: a large batch on a CPU takes minutes."""
-        return self._loaded_policy is not None and self._loaded_policy.batcher.is_working
+        return self._runtime is not None and self._runtime.batcher.is_working
 
     @property
     def has_price(self) -> bool:
@@ -194,20 +196,20 @@ class PolicyAgent(Agent):
     async def prepare(self, environments: Sequence[str] = ()) -> None:
         await self.ensure_loaded()
 
-    async def ensure_loaded(self) -> LoadedPolicy:
+    async def ensure_loaded(self) -> AgentRuntime:
         """Return the loaded model; concurrent callers share one load."""
         async with self._load_lock:
-            if self._loaded_policy is None:
+            if self._runtime is None:
                 # A daemon thread instead of `asyncio.to_thread`: the executor's threads are joined
                 # at exit, so Ctrl-C would have to wait for a load that takes minutes.
                 worker = WorkerThread()
                 try:
-                    self._loaded_policy = await worker.submit(self._load)
+                    self._runtime = await worker.submit(self._load)
                 finally:
                     worker.stop()
-            return self._loaded_policy
+            return self._runtime
 
-    def _load(self) -> LoadedPolicy:
+    def _load(self) -> AgentRuntime:
         from ludus.policy.load import load
 
         if self._given_policy is not None:
@@ -220,7 +222,7 @@ class PolicyAgent(Agent):
         )
         return self._start_engine(policy)
 
-    def _start_engine(self, policy: Policy) -> LoadedPolicy:
+    def _start_engine(self, policy: Policy) -> AgentRuntime:
         choice = choose_engine(
             policy, fast=self._fast, dtype=self._dtype, max_batch=self._max_batch
         )
@@ -231,7 +233,7 @@ class PolicyAgent(Agent):
             engine=choice.engine,
             batch_wait_s=choice.batch_wait_s,
         )
-        return LoadedPolicy(policy, batcher, resolve_sampling(self._sampling_options, policy.model))
+        return AgentRuntime(policy, batcher, resolve_sampling(self._sampling_options, policy.model))
 
     async def begin(self, context: EpisodeContext) -> Player:
         return _PolicyPlayer(
@@ -239,17 +241,17 @@ class PolicyAgent(Agent):
         )
 
     async def close(self) -> None:
-        if self._loaded_policy is not None:
+        if self._runtime is not None:
             self._tokens_before_close = self.sampled_tokens
-            batcher, self._loaded_policy = self._loaded_policy.batcher, None
+            batcher, self._runtime = self._runtime.batcher, None
             await batcher.close()
 
 
 class _PolicyPlayer(Player):
     """One episode: all of its token ids so far, and which of them the model sampled."""
 
-    def __init__(self, loaded: LoadedPolicy, context: EpisodeContext, seed: int) -> None:
-        self._loaded = loaded
+    def __init__(self, runtime: AgentRuntime, context: EpisodeContext, seed: int) -> None:
+        self._runtime = runtime
         self._environment = context.environment
         self._tools = [tool.to_openai() for tool in context.tools]
         self._seed = f"{seed}/{context.seed}/{context.member}"
@@ -270,7 +272,7 @@ class _PolicyPlayer(Player):
         prompt = tuple(self._ids)
         if self._turn == 0:
             # In later turns a full context is a normal end of the episode (FinishReason.LENGTH).
-            check_prompt_fits(prompt, max_context_length(self._loaded.policy.model))
+            check_prompt_fits(prompt, max_context_length(self._runtime.policy.model))
         completion = await self._sample(
             prompt, DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens
         )
@@ -278,7 +280,7 @@ class _PolicyPlayer(Player):
         self._append_tokens(completion.ids, completion.logprobs, 1)
         call_id_prefix = f"call_{len(prompt)}"
         return Reply(
-            self._loaded.reply_parser(
+            self._runtime.reply_parser(
                 self._last_input_ids, completion.ids, self._tools, call_id_prefix=call_id_prefix
             ),
             finish_reason=FinishReason.STOP if completion.stopped else FinishReason.LENGTH,
@@ -290,9 +292,9 @@ class _PolicyPlayer(Player):
 
     async def _append_messages(self, messages: Sequence[Message]) -> None:
         """Append the ids of the messages since the model's last reply."""
-        from ludus.policy.vision.image_guard import process_images
+        from ludus.policy.vision.processor import process_images
 
-        policy = self._loaded.policy
+        policy = self._runtime.policy
         new = messages[self._num_messages :]
         images = await process_images(policy, self._environment, new)
         if policy.vision is None:
@@ -309,8 +311,8 @@ class _PolicyPlayer(Player):
         from ludus.policy.chat import incremental_prompt
 
         if self._turn == 0:
-            return self._loaded.initial_prompt_ids(new, self._tools)
-        policy = self._loaded.policy
+            return self._runtime.initial_prompt_ids(new, self._tools)
+        policy = self._runtime.policy
         reply = new[0] if new and new[0].role == "assistant" else None
         return incremental_prompt.continuation_ids(
             policy.tokenizer,
@@ -324,11 +326,11 @@ class _PolicyPlayer(Player):
     async def _sample(self, prompt: tuple[int, ...], max_tokens: int) -> Completion:
         self._turn += 1
         try:
-            return await self._loaded.batcher.sample(
+            return await self._runtime.batcher.sample(
                 prompt,
                 max_tokens=max_tokens,
-                stop_token_ids=self._loaded.policy.chat_format.stop_token_ids,
-                sampling=self._loaded.sampling,
+                stop_token_ids=self._runtime.policy.chat_format.stop_token_ids,
+                sampling=self._runtime.sampling,
                 seed=digest_64(f"{self._seed}/{self._turn}"),
                 images=self._images,
             )

@@ -10,7 +10,7 @@ from typing import Any
 from ludus.agents.agent import Agent
 from ludus.errors import ConfigError, closest_match, did_you_mean
 from ludus.policy import smollm2
-from ludus.policy.model_ref import check_name, find_local_model
+from ludus.policy.model_ref import check_name, expand_home, find_local_model
 
 
 @dataclass(frozen=True)
@@ -75,15 +75,15 @@ def parse_agent(spec: str) -> tuple[str, str | None]:
     """Split `oracle`, `openai:MODEL`, `hf:MODEL`, a folder or `smollm2` into provider and model."""
     provider, colon, model = spec.partition(":")
     if provider in _EXAMPLE_MODELS and model:
-        return provider, _expand_home(model) if provider == "hf" else model
+        return provider, expand_home(model) if provider == "hf" else model
     if provider in _EXAMPLE_MODELS:
         raise ConfigError(f"{spec!r} names no model. Write {provider}:MODEL.")
     if provider in _PROVIDERS and not colon:
         return provider, None
     if provider in _PROVIDERS:
         raise ConfigError(f"{spec!r}: {provider!r} plays without a model. Write {provider}.")
-    if spec == smollm2.NAME or (spec and Path(_expand_home(spec)).exists()):
-        return "hf", _expand_home(spec)
+    if spec == smollm2.NAME or (spec and Path(expand_home(spec)).exists()):
+        return "hf", expand_home(spec)
     if not colon and "/" in spec:
         check_name(spec)
         raise ConfigError(f"{spec!r} may be a model on the Hub. Write hf:{spec}.")
@@ -104,14 +104,6 @@ def agent_from_spec(spec: str, **options: Any) -> Agent:
             raise ConfigError(f"Unknown agent option {name!r}. {hint}")
     provider, model = parse_agent(spec)
     return agent_from_config(AgentConfig(provider=provider, model=model, **options))
-
-
-def _expand_home(model: str) -> str:
-    """Expand `~`: shells do not expand it after a colon or an equals sign."""
-    try:
-        return str(Path(model).expanduser()) if model.startswith("~") else model
-    except RuntimeError:
-        raise ConfigError(f"{model}: there is no such user here. Write the full path.") from None
 
 
 def _suggest_provider(option: str, model: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ludus.policy.hf_logging import require
+from ludus.policy.load_errors import require_transformers
 
 _SMOLLM_PRE_TOKENIZER = "smollm"
 _SMOLLM_PAD, _SMOLLM_EOS = "<|endoftext|>", "<|im_end|>"
@@ -32,7 +32,7 @@ class GGUFHeader:
 
 def read_tokenizer(file: Path) -> Any:
     """Read the tokenizer of a GGUF file."""
-    require("Reading a GGUF file", "gguf")
+    require_transformers("Reading a GGUF file", "gguf")
     from transformers import AutoTokenizer
 
     header = _read_header(file)
@@ -60,7 +60,7 @@ def read_tokenizer(file: Path) -> Any:
 
 def read_model(file: Path, *, dtype: str) -> tuple[Any, dict[str, Any]]:
     """Read the dequantized weights of a GGUF file, with the loading info of transformers."""
-    require("Reading a GGUF file", "gguf", "accelerate")
+    require_transformers("Reading a GGUF file", "gguf", "accelerate")
     import transformers
     from transformers import AutoModelForCausalLM
 

@@ -1,4 +1,4 @@
-"""Import checks for transformers, and its loaders without log output and progress bars."""
+"""The loaders of transformers without log output and progress bars."""
 
 from __future__ import annotations
 
@@ -8,19 +8,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-
-from ludus.errors import MissingExtra
-
-
-def require(purpose: str, *modules: str) -> None:
-    """Raise `MissingExtra` unless transformers and these modules can be imported."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for module in ("transformers", *modules):
-                importlib.import_module(module)
-    except ImportError:
-        raise MissingExtra.of("train", purpose) from None
 
 
 @contextmanager

@@ -11,10 +11,11 @@ from ludus.errors import ConfigError, LudusError
 from ludus.policy import gguf
 from ludus.policy.device import choose_device, choose_dtype
 from ludus.policy.fingerprint import fingerprint
-from ludus.policy.hf_logging import require, suppress_hf_logging
-from ludus.policy.load_errors import describe_load_error
+from ludus.policy.hf_logging import suppress_hf_logging
+from ludus.policy.load_errors import describe_load_error, require_transformers
 from ludus.policy.model_ref import ModelKind, ModelRef, resolve_base_model, resolve_model
 from ludus.policy.preflight import check_model_files
+from ludus.policy.sampling_config import eos_token_ids
 from ludus.policy.smollm2 import Notify
 from ludus.policy.tokenizer import load_tokenizer_from
 
@@ -62,7 +63,7 @@ def load(
     was saved with.
     """
     from ludus.policy.chat.chat_format import find_chat_format
-    from ludus.policy.vision.model_families import build_vision_processor
+    from ludus.policy.vision.processor import build_vision_processor
 
     device, dtype = _choose_device_and_dtype(device, dtype)
     ref = resolve_model(name, notify=notify)
@@ -95,14 +96,8 @@ def load_model(
     return _load_on_device(ref, device, dtype, allow_vision=allow_vision)
 
 
-def eos_token_ids(model: Any) -> frozenset[int]:
-    """Return the stop tokens of the generation config, which may be more than the template's."""
-    ids = getattr(model.generation_config, "eos_token_id", None)
-    return frozenset([ids] if isinstance(ids, int) else ids or ())
-
-
 def _choose_device_and_dtype(device: str | None, dtype: str | None) -> tuple[str, str]:
-    require("Using a local model", "torch")
+    require_transformers("Using a local model", "torch")
     device = choose_device(device)
     return device, choose_dtype(dtype, device)
 
@@ -121,7 +116,7 @@ def _load_on_device(ref: ModelRef, device: str, dtype: str, *, allow_vision: boo
 def _load_weights(ref: ModelRef, dtype: str, *, allow_vision: bool) -> Any:
     if ref.kind is ModelKind.ADAPTER:
         base = _load_weights(resolve_base_model(ref), dtype, allow_vision=allow_vision)
-        require("Using an adapter", "peft")
+        require_transformers("Using an adapter", "peft")
         from peft import PeftModel
 
         try:
@@ -154,11 +149,7 @@ def _read_model(ref: ModelRef, dtype: str, *, allow_vision: bool) -> tuple[Any, 
         return gguf.read_model(Path(ref.path), dtype=dtype)
     if ref.kind is ModelKind.FOLDER:
         check_model_files(ref)
-    kwargs: dict[str, Any] = {
-        "local_files_only": ref.cache_only or ref.kind is ModelKind.FOLDER,
-        "trust_remote_code": False,
-    }
-    config = AutoConfig.from_pretrained(ref.path, **kwargs)
+    config = AutoConfig.from_pretrained(ref.path, **ref.loading_kwargs)
     is_vlm = allow_vision and supports_images(config)
     classes = config.architectures or []
     # Encoders and other vision models could be loaded as a causal LM, and would write nonsense.
@@ -172,7 +163,7 @@ def _read_model(ref: ModelRef, dtype: str, *, allow_vision: bool) -> tuple[Any, 
         )
     auto_class: Any = AutoModelForImageTextToText if is_vlm else AutoModelForCausalLM
     loaded: tuple[Any, dict[str, Any]] = auto_class.from_pretrained(
-        ref.path, dtype=dtype, output_loading_info=True, **kwargs
+        ref.path, dtype=dtype, output_loading_info=True, **ref.loading_kwargs
     )
     return loaded
 

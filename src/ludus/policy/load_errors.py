@@ -1,8 +1,24 @@
-"""One-line messages for the errors that model loaders raise."""
+"""Errors of loading a model: missing packages, and one-line messages for what loaders raise."""
 
 from __future__ import annotations
 
+import importlib
+import warnings
+
+from ludus.errors import MissingExtra
+
 _REMOTE_CODE = "trust_remote_code"
+
+
+def require_transformers(purpose: str, *modules: str) -> None:
+    """Raise `MissingExtra` unless transformers and these modules can be imported."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for module in ("transformers", *modules):
+                importlib.import_module(module)
+    except ImportError:
+        raise MissingExtra.of("train", purpose) from None
 
 
 def describe_load_error(

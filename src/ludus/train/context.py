@@ -14,8 +14,7 @@ from ludus.policy.chat.chat_format import ChatFormat, find_chat_format_with_fall
 from ludus.policy.fingerprint import fingerprint
 from ludus.policy.model_ref import ModelKind, ModelRef, resolve_model
 from ludus.policy.tokenizer import load_tokenizer_from
-from ludus.policy.vision.model_families import build_vision_processor
-from ludus.policy.vision.processor import VisionProcessor
+from ludus.policy.vision.processor import VisionProcessor, build_vision_processor
 from ludus.train.config import BaseTrainConfig, Method, TrainConfig
 from ludus.train.data.loading import TrainingData
 from ludus.train.data.sample_task import sample_row_task

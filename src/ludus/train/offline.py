@@ -7,8 +7,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from ludus.policy.hf_logging import require
 from ludus.policy.load import load_model
+from ludus.policy.load_errors import require_transformers
 from ludus.policy.preflight import check_model
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.callbacks import RunCallback
@@ -98,7 +98,9 @@ def _train(
     progress.phase(PhaseProgress("Loading PyTorch and TRL", in_log=True))
     # Also what is needed only at the end, such as the plot: it must not fail then.
     extra = ("peft",) if config.lora else ()
-    require("Training", "trl", "datasets", "accelerate", "filelock", "matplotlib.figure", *extra)
+    require_transformers(
+        "Training", "trl", "datasets", "accelerate", "filelock", "matplotlib.figure", *extra
+    )
 
     with training_process(out):
         context = build_context(

@@ -20,9 +20,9 @@ from ludus.policy.chat.chat_format import (
     find_chat_format,
     find_chat_format_with_fallback,
     set_chat_format,
-    trl_families,
+    trl_chat_formats,
 )
-from ludus.policy.chat.rendering import common_prefix_length, render, render_text
+from ludus.policy.chat.rendering import render, render_text, rendered_prompt_length
 from policy.conversations import ENDED, PLAYED, TALK, TOOLS, answer, call, calling, read, said
 
 pytestmark = pytest.mark.filterwarnings("default")  # TRL and torch warn about each other.
@@ -85,7 +85,7 @@ def test_replies_are_parsed_as_trl_parses_them(family: str) -> None:
             tokenizer, talk[:1], TOOLS, chat_format.template, add_generation_prompt=True
         ).ids
         ids = render(tokenizer, talk, TOOLS, chat_format.template).ids
-        start = common_prefix_length(prompt_ids, ids)
+        start = rendered_prompt_length(prompt_ids, ids)
         ours = read(tokenizer, chat_format, ids[:start], ids[start:], TOOLS)
         text, prompt = tokenizer.decode(ids[start:]), tokenizer.decode(ids[:start])
         trls = tokenizer.parse_response(text, dict(trl_response), prefix=prompt, tools=TOOLS)
@@ -260,9 +260,9 @@ def test_the_fallback_accepts_templates_without_tools() -> None:
 def test_templates_are_found_without_importing_torch() -> None:
     code = """
 import sys
-from ludus.policy.chat.chat_format import trl_families
-trl_families()
+from ludus.policy.chat.chat_format import trl_chat_formats
+trl_chat_formats()
 print("torch" in sys.modules)
 """
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert process.stdout == "False\n" and {"qwen3", "llama3"} <= set(trl_families())
+    assert process.stdout == "False\n" and {"qwen3", "llama3"} <= set(trl_chat_formats())

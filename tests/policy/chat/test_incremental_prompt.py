@@ -11,13 +11,9 @@ from transformers import PreTrainedTokenizerFast
 from ludus.data.content import Image, Text
 from ludus.data.messages import Call, Function, Message, message_from_content
 from ludus.errors import AgentError
-from ludus.policy.chat.chat_format import FAMILIES, ChatFormat, find_chat_format, trl_families
-from ludus.policy.chat.incremental_prompt import (
-    continuation_ids,
-    initial_prompt_ids,
-    to_template_message,
-)
-from ludus.policy.chat.rendering import render
+from ludus.policy.chat.chat_format import FAMILIES, ChatFormat, find_chat_format, trl_chat_formats
+from ludus.policy.chat.incremental_prompt import continuation_ids, initial_prompt_ids
+from ludus.policy.chat.rendering import render, to_template_message
 from policy.conversations import PLAYED, TOOLS, call, calling, read
 
 MESSAGES = PLAYED["messages"]
@@ -59,7 +55,7 @@ def test_incremental_ids_equal_those_of_the_whole_conversation(family: str) -> N
     assert rest.strip() == "", "only white space behind the last turn is missing"
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *sorted({*trl_families()} - WITHOUT_TOOLS)])
+@pytest.mark.parametrize("family", [*FAMILIES, *sorted({*trl_chat_formats()} - WITHOUT_TOOLS)])
 def test_a_result_is_rendered_with_the_name_of_the_called_tool(family: str) -> None:
     """Although the result itself does not contain it."""
     tokenizer, chat_format = tokenizer_and_format(family)

@@ -10,7 +10,7 @@ from transformers import MambaConfig, MambaForCausalLM, MistralConfig, MistralFo
 
 from ludus.errors import ConfigError
 from ludus.policy.engine.engine_api import Completion
-from ludus.policy.engine.hf_decoder import MIN_SHARED_PREFIX_TOKENS, HFDecoder, common_prefix_length
+from ludus.policy.engine.hf_decoder import MIN_SHARED_PREFIX_TOKENS, HFDecoder, shared_prompt_length
 from ludus.policy.engine.sampling import SamplingParams
 from policy.forwards import (
     ARCHITECTURES,
@@ -199,7 +199,7 @@ def test_a_model_without_kv_cache_is_rejected() -> None:
 
 
 def test_the_last_token_of_a_prompt_is_never_shared() -> None:
-    assert common_prefix_length([(1, 2, 3), (1, 2, 4), (1, 2)]) == 1
-    assert common_prefix_length([(1, 2, 3), (1, 2, 3)]) == 2
-    assert common_prefix_length([(5,), (5, 6)]) == 0
+    assert shared_prompt_length([(1, 2, 3), (1, 2, 4), (1, 2)]) == 1
+    assert shared_prompt_length([(1, 2, 3), (1, 2, 3)]) == 2
+    assert shared_prompt_length([(5,), (5, 6)]) == 0
     assert len(SYSTEM) > MIN_SHARED_PREFIX_TOKENS

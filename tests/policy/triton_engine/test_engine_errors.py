@@ -11,7 +11,7 @@ import torch
 
 from ludus.policy.engine.batcher import RequestBatcher
 from ludus.policy.engine.engine_api import Completion, Request
-from ludus.policy.triton_engine.cuda_graphs import EagerRunner, Work
+from ludus.policy.triton_engine.cuda_graphs import NoGraphRunner, Work
 from ludus.policy.triton_engine.triton_engine import TritonEngine
 from policy.forwards import GREEDY, prompt, request
 from policy.triton_engine.tiny_models import (
@@ -101,7 +101,7 @@ def test_the_cache_is_unchanged_when_growing_it_fails(monkeypatch: pytest.Monkey
     assert complete(engine, long)[0].ids == hf_generate(model, prompt(900))
 
 
-class IgnoresReplays(EagerRunner):
+class IgnoresReplays(NoGraphRunner):
     """Does nothing when work is run a second time."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class IgnoresReplays(EagerRunner):
         return work() if is_new else None
 
 
-class ChangesWeights(EagerRunner):
+class ChangesWeights(NoGraphRunner):
     """Decodes with other weights each time."""
 
     def run(self, key: Hashable, work: Work) -> Any:
@@ -128,7 +128,7 @@ class ChangesWeights(EagerRunner):
     ("graphs", "reason"), [(IgnoresReplays, "invalid tokens"), (ChangesWeights, "twice")]
 )
 def test_an_engine_whose_replays_differ_is_refused(
-    monkeypatch: pytest.MonkeyPatch, graphs: type[EagerRunner], reason: str
+    monkeypatch: pytest.MonkeyPatch, graphs: type[NoGraphRunner], reason: str
 ) -> None:
-    monkeypatch.setattr("ludus.policy.triton_engine.model_runner.EagerRunner", graphs)
+    monkeypatch.setattr("ludus.policy.triton_engine.model_runner.NoGraphRunner", graphs)
     assert reason in refusal_reason(build_model())

@@ -1,4 +1,4 @@
-"""How the cache grows, and how steps are split into launches."""
+"""How the cache grows."""
 
 from __future__ import annotations
 
@@ -8,13 +8,7 @@ from typing import Any
 import pytest
 
 from ludus.policy.engine.engine_api import Completion, Request
-from ludus.policy.triton_engine.batch_state import MAX_STEPS_PER_FETCH
 from ludus.policy.triton_engine.kv_cache import KVCache
-from ludus.policy.triton_engine.model_runner import (
-    LONG_LAUNCH_STEPS,
-    SHORT_LAUNCH_STEPS,
-    _launch_sizes,
-)
 from ludus.policy.triton_engine.triton_engine import TritonEngine
 from policy.forwards import prompt, request
 from policy.triton_engine.tiny_models import build_engine, build_model
@@ -79,10 +73,3 @@ def test_a_little_more_free_memory_does_not_resize_the_cache(
     sizes.clear()
     run_one_by_one(engine, 20, max_tokens=150)
     assert sizes == [(8, 512), (13, 512)]
-
-
-@pytest.mark.parametrize("steps", range(1, MAX_STEPS_PER_FETCH + 1))
-def test_steps_are_launched_in_few_graphs_of_two_sizes(steps: int) -> None:
-    launches = list(_launch_sizes(steps))
-    assert steps <= sum(launches) <= min(MAX_STEPS_PER_FETCH, steps + 1)
-    assert {*launches} <= {SHORT_LAUNCH_STEPS, LONG_LAUNCH_STEPS} and len(launches) <= 3

@@ -8,6 +8,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
+from ludus.policy.triton_engine.reference_ops import ReferenceOps
 from policy.forwards import GREEDY, model_of, prompt, request
 from policy.triton_engine.tiny_models import (
     build_engine,
@@ -155,10 +156,8 @@ def test_logits_that_differ_only_for_long_prompts_are_noticed() -> None:
 
 
 def test_sampling_from_nan_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ludus.policy.triton_engine import reference_ops
-
-    sample = reference_ops.sample
+    sample = ReferenceOps.sample
     monkeypatch.setattr(
-        reference_ops, "sample", lambda logits, batch: sample(logits * torch.nan, batch)
+        ReferenceOps, "sample", lambda self, logits, batch: sample(self, logits * torch.nan, batch)
     )
     assert refusal_reason(build_model()) == "it sampled invalid tokens"

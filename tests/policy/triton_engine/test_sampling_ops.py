@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from ludus.policy.engine.sampling import SamplingParams, TokenSampler
-from ludus.policy.triton_engine import reference_ops
 from ludus.policy.triton_engine.batch_state import BatchState, RowState
 from ludus.policy.triton_engine.counter_rng import gumbel_noise, to_int64
+from ludus.policy.triton_engine.reference_ops import ReferenceOps
 from ludus.policy.triton_engine.top_k_top_p import min_kept_logit
 from policy.forwards import fresh_logprobs, prompt, request
 from policy.triton_engine.tiny_models import build_engine, complete, shared_model
@@ -23,7 +23,7 @@ def sample_counts(logits: torch.Tensor, *, temperature: float = 1.0) -> torch.Te
         [RowState(0, 7, 0, seed, 1, temperature, 1.0, 0, ()) for seed in range(NUM_SAMPLES)],
         scratch_slot=0,
     )
-    reference_ops.sample(logits.expand(NUM_SAMPLES, -1), batch)
+    ReferenceOps().sample(logits.expand(NUM_SAMPLES, -1), batch)
     return torch.bincount(batch.ids[0], minlength=len(logits))
 
 

@@ -14,8 +14,7 @@ from ludus import Episode, ToolCall, ToolEnvironment, connect, tool
 from ludus.agents.oracle import OracleAgent
 from ludus.data.content import Image, Text
 from ludus.policy.chat.chat_format import find_chat_format
-from ludus.policy.chat.incremental_prompt import to_template_message
-from ludus.policy.chat.rendering import render
+from ludus.policy.chat.rendering import render, to_template_message
 from ludus.policy.load import Policy
 from ludus.policy.vision.images import stack_images
 from ludus.policy.vision.processor import VisionProcessor

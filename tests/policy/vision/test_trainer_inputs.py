@@ -18,7 +18,7 @@ from ludus.errors import RunError
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.load import Policy
 from ludus.policy.vision.trainer_inputs import (
-    allow_batches_without_images,
+    drop_empty_image_inputs,
     episode_image_inputs,
     images_in_tokens,
 )
@@ -62,7 +62,7 @@ async def _play(policy: Policy) -> list[Episode]:
 @pytest.fixture(scope="module")
 def trainer(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> GRPOTrainer:
     model = deepcopy(policy.model)
-    allow_batches_without_images(model)
+    drop_empty_image_inputs(model)
     return _build_trainer(model, policy.tokenizer, tmp_path_factory.mktemp("out"))
 
 

@@ -18,8 +18,7 @@ from ludus.data.messages import Message, message_from_content
 from ludus.errors import ProviderRefuses, StoppedEarly
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.chat.chat_format import find_chat_format
-from ludus.policy.chat.incremental_prompt import to_template_message
-from ludus.policy.chat.rendering import render
+from ludus.policy.chat.rendering import render, to_template_message
 from ludus.policy.load import Policy
 from ludus.rollout import Assignment, EpisodeLimits, run_episode
 from policy import models

@@ -47,7 +47,7 @@ def lint(
     if student is not None:
         from ludus.curation.lint.template_checks import Student
         from ludus.policy.tokenizer import load_tokenizer
-        from ludus.policy.vision.model_families import load_vision_processor
+        from ludus.policy.vision.processor import load_vision_processor
 
         tokenizer = load_tokenizer(student)
         model = Student(student, tokenizer, lambda: load_vision_processor(student, tokenizer))

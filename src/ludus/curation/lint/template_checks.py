@@ -23,10 +23,10 @@ from ludus.policy.chat.rendering import RenderedConversation, render, render_pai
 from ludus.policy.vision.processor import VisionProcessor
 from ludus.policy.vision.row_images import (
     ContentPartError,
-    check_placeholders,
+    check_row_placeholders,
     expand_image_tokens,
-    has_images,
-    image_urls,
+    row_has_images,
+    row_image_urls,
     to_text_messages,
 )
 
@@ -123,7 +123,7 @@ class Student:
 
     def _replace_images(self, messages: Any) -> Any:
         """Replace each image by its placeholder, if the student has vision."""
-        if not has_images(messages) or self.image_processor is None:
+        if not row_has_images(messages) or self.image_processor is None:
             return messages
         return to_text_messages(messages, self.image_processor)
 
@@ -131,10 +131,10 @@ class Student:
         self, rendered: RenderedConversation, conversation: Conversation
     ) -> RenderedConversation:
         """Repeat each image placeholder as often as the image has tokens."""
-        if not has_images(conversation.messages) or self.image_processor is None:
+        if not row_has_images(conversation.messages) or self.image_processor is None:
             return rendered
-        urls = image_urls(conversation.messages)
-        check_placeholders(rendered, self.image_processor, urls)
+        urls = row_image_urls(conversation.messages)
+        check_row_placeholders(rendered, self.image_processor, urls)
         return expand_image_tokens(rendered, self.image_processor, urls)
 
 

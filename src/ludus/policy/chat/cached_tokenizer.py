@@ -33,8 +33,11 @@ class Encoding:
     ends: list[int]
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Encoding]:
-    """Tokenize texts without adding special tokens: chat templates write them themselves."""
+def encode_with_cache(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Encoding]:
+    """Tokenize texts, each repeated piece of them once, with the tokenizer's cache.
+
+    No special tokens are added: chat templates write them themselves.
+    """
     cached = _CACHED_TOKENIZERS.get(tokenizer)
     if cached is None or cached.vocab_size != len(tokenizer):  # Tokens have been added.
         cached = _CACHED_TOKENIZERS[tokenizer] = _CachedTokenizer(tokenizer)

@@ -7,7 +7,7 @@ and marks the assistant's tokens (`{% generation %}`). Candidates are, in this o
 2. TRL's training variant of it, if the model's template is exactly one that TRL knows;
 3. Ludus's template for the family that the vocabulary's special tokens tell.
 
-The first one that passes `ludus.policy.chat.template_check` is used. TRL's templates are read as
+The first one that passes `ludus.policy.chat.template_probe` is used. TRL's templates are read as
 files, because importing TRL takes seconds.
 """
 
@@ -24,18 +24,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from ludus.errors import MissingExtra, TemplateUnmarked
 from ludus.policy.chat.rendering import has_generation_tag
 from ludus.policy.chat.response_templates import RESPONSE_TEMPLATES
-from ludus.policy.chat.template_check import (
+from ludus.policy.chat.template_kwargs import (
+    check_kwargs_used,
+    check_template_kwargs,
+    split_default_kwargs,
+    with_default_kwargs,
+)
+from ludus.policy.chat.template_probe import (
     CHAT_PROBE,
     TOOL_PROBE,
     Probe,
-    TemplateCheck,
-    check_template,
-)
-from ludus.policy.chat.template_defaults import (
-    check_template_kwargs,
-    check_template_variables,
-    split_defaults,
-    with_defaults,
+    ProbeResult,
+    probe_template,
 )
 
 if TYPE_CHECKING:
@@ -91,14 +91,14 @@ def find_chat_format(
     override those that the model was saved with.
     """
     check_template_kwargs(chat_template_kwargs or {})
-    saved, _ = split_defaults(_own_template(tokenizer, tools=tools))
+    saved, _ = split_default_kwargs(_own_template(tokenizer, tools=tools))
     kwargs = {**saved, **(chat_template_kwargs or {})}
     probes = [TOOL_PROBE] if tools else [TOOL_PROBE, CHAT_PROBE]
     problems: dict[Origin, str] = {}
     for candidate in _template_candidates(tokenizer, tools=tools):
         result = _try_candidate(tokenizer, candidate, kwargs, probes)
         if isinstance(result, ChatFormat):
-            check_template_variables(kwargs, candidate.template, template_name=candidate.name)
+            check_kwargs_used(kwargs, candidate.template, template_name=candidate.name)
             return result
         problems.setdefault(candidate.origin, result)
     raise TemplateUnmarked(_explain_failure(tokenizer, problems))
@@ -125,8 +125,8 @@ def set_chat_format(tokenizer: PreTrainedTokenizerBase, chat_format: ChatFormat)
         tokenizer.response_template = dict(chat_format.response_template)
 
 
-def trl_families() -> list[str]:
-    """Return TRL's names of the templates that it has training variants of."""
+def trl_chat_formats() -> list[str]:
+    """Return TRL's names of the chat formats that it has training templates of."""
     return sorted(path.stem.removesuffix(_TRAINING_SUFFIX) for path in _trl_training_templates())
 
 
@@ -134,8 +134,8 @@ def _template_candidates(
     tokenizer: PreTrainedTokenizerBase, *, tools: bool
 ) -> Iterator[_Candidate]:
     """Yield the templates to try, in order of preference."""
-    saved, own = split_defaults(_own_template(tokenizer, tools=tools))
-    ludus_names = {template: name for name, template in _ludus_templates().items()}
+    saved, own = split_default_kwargs(_own_template(tokenizer, tools=tools))
+    ludus_names = {template: name for name, template in _ludus_chat_templates().items()}
     if own in ludus_names:
         yield _Candidate(ludus_names[own], "ludus", own)
     elif saved and (
@@ -156,7 +156,7 @@ def _template_candidates(
     # A vocabulary may have the tokens of several families: prefer those that its template writes.
     matching.sort(key=lambda name: not all(token in own for token in FAMILIES[name][:2]))
     for name in matching:
-        yield _Candidate(name, "ludus", _ludus_templates()[name])
+        yield _Candidate(name, "ludus", _ludus_chat_templates()[name])
 
 
 def _own_template(tokenizer: PreTrainedTokenizerBase, *, tools: bool) -> str:
@@ -174,12 +174,12 @@ def _try_candidate(
     probes: list[Probe],
 ) -> ChatFormat | str:
     """Return the chat format if a probe passes, otherwise what is wrong with the last one."""
-    result: TemplateCheck | str = ""
-    template = with_defaults(candidate.template, kwargs)
+    result: ProbeResult | str = ""
+    template = with_default_kwargs(candidate.template, kwargs)
     for probe in probes:
         responses = _response_templates(tokenizer, candidate)
-        result = check_template(tokenizer, template, responses, probe)
-        if isinstance(result, TemplateCheck):
+        result = probe_template(tokenizer, template, responses, probe)
+        if isinstance(result, ProbeResult):
             return ChatFormat(
                 candidate.name,
                 candidate.origin,
@@ -196,7 +196,7 @@ def _response_templates(
 ) -> Iterator[Mapping[str, Any]]:
     """Yield response templates to try: the tokenizer's own, the family's, then all others."""
     own = getattr(tokenizer, "response_template", None)
-    if own and candidate.template == split_defaults(_own_template(tokenizer, tools=True))[1]:
+    if own and candidate.template == split_default_kwargs(_own_template(tokenizer, tools=True))[1]:
         yield own
     for family, response_template in RESPONSE_TEMPLATES.items():
         if candidate.name.startswith(family):
@@ -220,8 +220,8 @@ def _explain_failure(tokenizer: PreTrainedTokenizerBase, problems: Mapping[Origi
 
 
 @cache
-def _ludus_templates() -> dict[str, str]:
-    """Read Ludus's templates: the macros that all share, followed by the family's turns."""
+def _ludus_chat_templates() -> dict[str, str]:
+    """Read the templates of Ludus's chat formats: shared macros, then the family's turns."""
     folder = files("ludus.policy.chat") / "templates"
     macros = (folder / "macros.jinja").read_text(encoding="utf-8")
     return {

@@ -6,19 +6,20 @@ the ids between two replies are taken from a short conversation that contains on
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ludus.data.messages import Message
-from ludus.errors import AgentError
 from ludus.policy.chat.chat_format import ChatFormat
-from ludus.policy.chat.rendering import RenderedConversation, Tools, render
+from ludus.policy.chat.rendering import (
+    MessageLike,
+    RenderedConversation,
+    Tools,
+    render,
+    to_template_message,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-MessageLike = Message | Mapping[str, Any]
 
 
 def initial_prompt_ids(
@@ -57,38 +58,8 @@ def continuation_ids(
     rendered = render(
         tokenizer, messages, tools or None, chat_format.template, add_generation_prompt=True
     )
-    end = _turn_end_index(tokenizer, chat_format, rendered)
-    return list(rendered.ids[rendered.spans[-1][1] if end is None else end + turn_ended :])
-
-
-def to_template_message(message: MessageLike) -> dict[str, Any]:
-    """Convert a message for templates: content as a string, call arguments as an object."""
-    converted = message.model_dump() if isinstance(message, Message) else dict(message)
-    content = converted.get("content")
-    if content is not None and not isinstance(content, str):
-        if any(part["type"] != "text" for part in content):
-            # For a vision model, `VisionProcessor` has replaced images by placeholders before.
-            raise AgentError(
-                "The environment shows an image, and this model reads only text. Use a vision "
-                "model, or an environment without images."
-            )
-        # Many templates silently drop content that is not a string.
-        converted["content"] = "\n".join(part["text"] for part in content)
-    if converted.get("tool_calls"):
-        converted["tool_calls"] = [_parse_arguments(call) for call in converted["tool_calls"]]
-    return converted
-
-
-def _parse_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Parse a call's arguments; those that are not a JSON object stay as they are."""
-    function = call["function"]
-    try:
-        arguments = json.loads(function["arguments"])
-    except (TypeError, ValueError):
-        return dict(call)
-    if not isinstance(arguments, dict):
-        return dict(call)
-    return {**call, "function": {**function, "arguments": arguments}}
+    start = _incremental_prompt_start(tokenizer, chat_format, rendered, turn_ended=turn_ended)
+    return list(rendered.ids[start:])
 
 
 def _matching_calls(
@@ -97,30 +68,40 @@ def _matching_calls(
     """Build the calls that precede the tool results: those of the reply, or one per result."""
     results = [message for message in messages if message["role"] == "tool"]
     if results and reply.get("tool_calls"):
-        return [_build_call(call["id"], call["function"]["name"]) for call in reply["tool_calls"]]
+        return [
+            _placeholder_call(call["id"], call["function"]["name"]) for call in reply["tool_calls"]
+        ]
     default = next((tool.get("function", tool)["name"] for tool in tools or ()), "a")
     return [
-        _build_call(result.get("tool_call_id", ""), result.get("name") or default)
+        _placeholder_call(result.get("tool_call_id", ""), result.get("name") or default)
         for result in results
     ]
 
 
-def _build_call(call_id: str, name: str) -> dict[str, Any]:
+def _placeholder_call(call_id: str, name: str) -> dict[str, Any]:
+    """Build a call without arguments, for the conversation that the new messages continue."""
     function = {"name": name, "arguments": dict[str, Any]()}
     return {"id": call_id, "type": "function", "function": function}
 
 
-def _turn_end_index(
-    tokenizer: PreTrainedTokenizerBase, chat_format: ChatFormat, rendered: RenderedConversation
-) -> int | None:
-    """Return the index of the token that ends the last assistant turn, if there is one."""
+def _incremental_prompt_start(
+    tokenizer: PreTrainedTokenizerBase,
+    chat_format: ChatFormat,
+    rendered: RenderedConversation,
+    *,
+    turn_ended: bool,
+) -> int:
+    """Return where the incremental prompt begins: at the end of the last assistant turn.
+
+    If the reply has ended its turn, the token that ends it is not part of the prompt.
+    """
     ids, (start, end) = rendered.ids, rendered.spans[-1]
     stops = [index for index in range(start, end) if ids[index] in chat_format.stop_token_ids]
     if stops:
-        return stops[-1]
+        return stops[-1] + turn_ended
     # Some templates write the end of the turn directly behind the marked span.
     if end < len(ids) and ids[end] in chat_format.stop_token_ids:
-        return end
+        return end + turn_ended
     # The token that ends a turn within a conversation may differ from the sampled stop token.
     last = tokenizer.added_tokens_decoder.get(ids[end - 1])
-    return end - 1 if last is not None and last.special else None
+    return end - 1 + turn_ended if last is not None and last.special else end

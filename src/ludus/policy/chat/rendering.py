@@ -7,6 +7,7 @@ all texts are tokenized in one call, and repeated pieces only once.
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,12 +15,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ludus.errors import TemplateRefused
-from ludus.policy.chat.cached_tokenizer import Encoding, encode
+from ludus.data.messages import Message
+from ludus.errors import AgentError, TemplateRefused
+from ludus.policy.chat.cached_tokenizer import Encoding, encode_with_cache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+MessageLike = Message | Mapping[str, Any]
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
 
@@ -97,7 +100,7 @@ class RenderedPair:
 
 
 def has_generation_tag(template: str | Mapping[str, str]) -> bool:
-    """Whether a template marks the assistant's tokens."""
+    """Whether rendering with this template marks the assistant's tokens."""
     text = template if isinstance(template, str) else template["default"]
     return _GENERATION_TAG.search(text) is not None
 
@@ -130,8 +133,10 @@ def render_many(
     """
     results = [_render_conversation(tokenizer, each, template) for each in conversations]
     texts = [result for result in results if isinstance(result, _RenderedText)]
-    encodings = iter(encode(tokenizer, [each.text for each in texts]))
-    prompts = iter(encode(tokenizer, [each.prompt_text for each in texts if each.prompt_text]))
+    encodings = iter(encode_with_cache(tokenizer, [each.text for each in texts]))
+    prompts = iter(
+        encode_with_cache(tokenizer, [each.prompt_text for each in texts if each.prompt_text])
+    )
     return [
         result.with_tokens(next(encodings), next(prompts).ids if result.prompt_text else ())
         if isinstance(result, _RenderedText)
@@ -171,10 +176,40 @@ def render_text(
     return text
 
 
-def common_prefix_length(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """Count the items that both sequences begin with."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
+def to_template_message(message: MessageLike) -> dict[str, Any]:
+    """Convert a message for rendering: content as a string, call arguments as an object."""
+    converted = message.model_dump() if isinstance(message, Message) else dict(message)
+    content = converted.get("content")
+    if content is not None and not isinstance(content, str):
+        if any(part["type"] != "text" for part in content):
+            # For a vision model, `VisionProcessor` has replaced images by placeholders before.
+            raise AgentError(
+                "The environment shows an image, and this model reads only text. Use a vision "
+                "model, or an environment without images."
+            )
+        # Many templates silently drop content that is not a string.
+        converted["content"] = "\n".join(part["text"] for part in content)
+    if converted.get("tool_calls"):
+        converted["tool_calls"] = [_parse_call_arguments(call) for call in converted["tool_calls"]]
+    return converted
+
+
+def _parse_call_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Parse the arguments of a call for rendering; keep those that are not a JSON object."""
+    function = call["function"]
+    try:
+        arguments = json.loads(function["arguments"])
+    except (TypeError, ValueError):
+        return dict(call)
+    if not isinstance(arguments, dict):
+        return dict(call)
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def rendered_prompt_length(prompt_ids: Sequence[int], ids: Sequence[int]) -> int:
+    """Count the ids of a rendered prompt that the rendered conversation begins with."""
+    pairs = enumerate(zip(prompt_ids, ids, strict=False))
+    return next((index for index, (a, b) in pairs if a != b), min(len(prompt_ids), len(ids)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +232,7 @@ class _RenderedText:
             if first == len(mask):
                 break
             mask[first : last + 1] = [1] * (min(last + 1, len(mask)) - first)
-        prompt_length = common_prefix_length(prompt_ids, ids)
+        prompt_length = rendered_prompt_length(prompt_ids, ids)
         mask[:prompt_length] = [0] * prompt_length
         return RenderedConversation(tuple(ids), tuple(mask), self.text, tuple(encoding.starts))
 
@@ -205,6 +240,7 @@ class _RenderedText:
 def _render_conversation(
     tokenizer: PreTrainedTokenizerBase, conversation: Conversation, template: str | None
 ) -> _RenderedText | TemplateRefused:
+    """Render a conversation and its prompt as text; return the error if the template refuses."""
     messages, tools = conversation.messages, conversation.tools
     prompt = messages[: conversation.num_prompt_messages]
     prompt_text = ""

@@ -42,7 +42,7 @@ class ReplyParser:
     ) -> None:
         self._tokenizer = tokenizer
         self._stop_texts = [self._decode((token_id,)) for token_id in stop_token_ids]
-        self._reply_template = _compile_template(_with_raw_calls(response_template))
+        self._reply_template = _compile_template(_raw_reply_template(response_template))
         self._calls_field = response_template.get("fields", {}).get("tool_calls", {})
         self._is_pythonic = (
             self._calls_field.get("content") == "text" and "transform" not in self._calls_field
@@ -120,7 +120,7 @@ class ReplyParser:
             pattern = pythonic_calls.FIRST_CALL_NAME if self._is_pythonic else _JSON_NAME
             match = pattern.search(body)
             name = region.get("name") or (match[1] if match else "")
-            yield Function(name=_replace_surrogates(name), arguments=_replace_surrogates(body))
+            yield _encodable_function(name, body)
 
     def _build_call_template(self, groups: tuple[tuple[str, str], ...]) -> Any:
         """Build the template of a call's body, given the named groups of its opening."""
@@ -129,7 +129,7 @@ class ReplyParser:
             key: field[key] for key in ("content", "content_args", "transform_each") if key in field
         }
         values = {f"{{{name}}}": value for name, value in groups}
-        transform = _fill_transform(field.get("transform", "{content}"), values)
+        transform = _fill_call_transform(field.get("transform", "{content}"), values)
         fields = {"tool_calls": {**parsing, "transform": transform}}
         return _compile_template({"start_anchor_pattern": r"\Z", "fields": fields})
 
@@ -144,8 +144,8 @@ def _compile_template(template: dict[str, Any]) -> Any:
         return template
 
 
-def _with_raw_calls(response_template: ResponseTemplate) -> dict[str, Any]:
-    """Keep calls as raw text, and collect all of the content, also that behind a call."""
+def _raw_reply_template(response_template: ResponseTemplate) -> dict[str, Any]:
+    """Build the template that splits a reply: calls stay raw text, and all content is collected."""
     fields = dict(response_template.get("fields", {}))
     fields["content"] = {**fields.get("content", {}), "repeats": True}
     if "tool_calls" in fields:
@@ -171,13 +171,22 @@ def _build_function(call: Mapping[str, Any]) -> Function:
         raise TypeError("the name of a tool must be a string")
     if not isinstance(arguments, str):
         arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
-    return Function(name=_replace_surrogates(name), arguments=_replace_surrogates(arguments))
+    return _encodable_function(name, arguments)
 
 
-def _fill_transform(transform: Any, values: Mapping[str, str]) -> Any:
-    """Replace the placeholders of a transform by their values."""
+def _encodable_function(name: str, arguments: str) -> Function:
+    """Build the function of a call in a reply; replace lone surrogates, which UTF-8 cannot encode.
+
+    A model can write them as JSON escapes.
+    """
+    name, arguments = (text.encode("utf-8", "replace").decode() for text in (name, arguments))
+    return Function(name=name, arguments=arguments)
+
+
+def _fill_call_transform(transform: Any, values: Mapping[str, str]) -> Any:
+    """Replace the placeholders in a call's transform by what the parser has matched."""
     if isinstance(transform, Mapping):
-        return {key: _fill_transform(value, values) for key, value in transform.items()}
+        return {key: _fill_call_transform(value, values) for key, value in transform.items()}
     return values.get(transform, transform) if isinstance(transform, str) else transform
 
 
@@ -187,8 +196,3 @@ def _strip_stops(text: str, stop_texts: Sequence[str]) -> str:
     while stop := next((stop for stop in stop_texts if stop and text.endswith(stop)), None):
         text = text.removesuffix(stop).strip()
     return text
-
-
-def _replace_surrogates(text: str) -> str:
-    """Replace lone surrogates, which JSON can escape and UTF-8 cannot encode."""
-    return text.encode("utf-8", "replace").decode("utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ludus.errors import RequestRefused
 from ludus.policy.engine.decode_stats import DecodeStats
@@ -12,13 +12,6 @@ from ludus.policy.engine.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from ludus.policy.vision.images import ProcessedImage
-
-
-def max_context_length(model: Any) -> int | None:
-    """Return the most tokens of a prompt and its reply together, if the config says so."""
-    config = model.config.get_text_config(decoder=True)
-    length = getattr(config, "max_position_embeddings", None)
-    return length if isinstance(length, int) and length > 0 else None
 
 
 def check_prompt_fits(prompt: Sequence[int], context: int | None) -> None:

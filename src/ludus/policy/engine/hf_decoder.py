@@ -22,7 +22,6 @@ from ludus.policy.engine.engine_api import (
     IsWanted,
     PollRequests,
     Request,
-    max_context_length,
     no_more_requests,
 )
 from ludus.policy.engine.sampling import TokenSampler
@@ -31,9 +30,16 @@ MIN_SHARED_PREFIX_TOKENS = 8
 """Shorter common prefixes are not worth a forward pass of their own."""
 
 
+def max_context_length(model: Any) -> int | None:
+    """Return the most tokens of a prompt and its reply together, if the HF config says so."""
+    config = model.config.get_text_config(decoder=True)
+    length = getattr(config, "max_position_embeddings", None)
+    return length if isinstance(length, int) and length > 0 else None
+
+
 @dataclass(slots=True)
-class SequenceState:
-    """One request while it is being decoded."""
+class HFSequence:
+    """One request while the HF decoder samples its completion."""
 
     index: int
     request: Request
@@ -100,7 +106,7 @@ class HFDecoder:
         rows = []
         for index, request in enumerate(requests):
             remaining = request.max_new_tokens(self.max_context)
-            row = SequenceState(index, request, remaining, random.Random(request.seed).random)
+            row = HFSequence(index, request, remaining, random.Random(request.seed).random)
             rows.append(row) if remaining > 0 else deliver(index, row.completion)
         if not rows:
             return
@@ -123,7 +129,7 @@ class HFDecoder:
     def refresh(self) -> None:
         """Nothing to do: the weights are the model's own, and no cache outlives a batch."""
 
-    def build_batch(self, rows: list[SequenceState]) -> DecodeBatch:
+    def build_batch(self, rows: list[HFSequence]) -> DecodeBatch:
         return DecodeBatch(self, rows)
 
     def build_cache(self) -> Any:
@@ -152,7 +158,7 @@ class HFDecoder:
 class DecodeBatch:
     """Sequences that are decoded together, with their KV cache and attention mask."""
 
-    def __init__(self, decoder: HFDecoder, rows: list[SequenceState]) -> None:
+    def __init__(self, decoder: HFDecoder, rows: list[HFSequence]) -> None:
         self._decoder = decoder
         self._device = decoder.model.device
         self._cache = decoder.build_cache()
@@ -167,7 +173,7 @@ class DecodeBatch:
         of each prompt is padded on the left.
         """
         prompts = [row.request.ids for row in self.rows]
-        shared = common_prefix_length(prompts) if self._decoder.can_share_prefix(self._cache) else 0
+        shared = shared_prompt_length(prompts) if self._decoder.can_share_prefix(self._cache) else 0
         if len(prompts) == 1 or shared < MIN_SHARED_PREFIX_TOKENS:
             shared = 0
         if shared:
@@ -238,8 +244,8 @@ class DecodeBatch:
         self.rows = [self.rows[index] for index in indices]
 
 
-def common_prefix_length(prompts: Sequence[tuple[int, ...]]) -> int:
-    """Count the tokens that all prompts begin with.
+def shared_prompt_length(prompts: Sequence[tuple[int, ...]]) -> int:
+    """Count the tokens that all prompts of a batch begin with, for their common prefill.
 
     The last token of a prompt does not count: its forward pass gives the first logits.
     """

@@ -16,6 +16,7 @@ from __future__ import annotations
 import triton.language as tl
 
 from ludus.policy.triton_engine.jit import jit_kernel
+from ludus.policy.triton_engine.model_shape import ModelShape
 
 
 @jit_kernel
@@ -189,3 +190,13 @@ def combine_splits_kernel(
     acc = tl.load(partial_acc + part[:, None] * D + d[None, :])
     result = tl.sum(acc * alpha[:, None], axis=0) / l_sum
     tl.store(out + row_head * D + d, result.to(out.dtype.element_ty))
+
+
+def attention_constants(shape: ModelShape) -> dict[str, int]:
+    """The constants that `store_kv_kernel` and `decode_attention_kernel` are compiled for."""
+    return {
+        "H": shape.num_heads,
+        "H_KV": shape.num_kv_heads,
+        "D": shape.head_dim,
+        "QK_NORM": shape.qk_norm,
+    }

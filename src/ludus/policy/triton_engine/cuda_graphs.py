@@ -7,12 +7,14 @@ running them. The work must only read and write fixed addresses.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 from ludus.policy.engine.scoped_settings import ScopedSetting
 
+LONG_LAUNCH_STEPS, SHORT_LAUNCH_STEPS = 8, 2
+"""Decoding steps that are captured as one graph."""
 Work = Callable[[], Any]
 gc_disabled = ScopedSetting(
     gc.isenabled, lambda on: gc.enable() if on else gc.disable(), lambda usual: False
@@ -20,13 +22,14 @@ gc_disabled = ScopedSetting(
 """No garbage collection during a capture: destroying another graph then can invalidate it."""
 
 
-class EagerRunner:
+class NoGraphRunner:
     """Stands in for `CudaGraphRunner` on a CPU: runs the work each time."""
 
     def run(self, key: Hashable, work: Work) -> Any:
         return work()
 
-    def clear(self) -> None: ...
+    def clear(self) -> None:
+        """Do nothing: there are no graphs."""
 
 
 class CudaGraphRunner:
@@ -88,3 +91,16 @@ class CudaGraphRunner:
             raise
         graph.capture_end()
         return graph, output
+
+
+def graph_size(number: int, sizes: Sequence[int]) -> int:
+    """Return the smallest of the sizes with a graph that holds this many rows or tokens."""
+    return next(size for size in sizes if size >= number)
+
+
+def graph_launch_sizes(steps: int) -> Iterator[int]:
+    """Split steps into launches of as few graphs as possible, with at most one superfluous step."""
+    while steps > 0:
+        number = LONG_LAUNCH_STEPS if steps >= LONG_LAUNCH_STEPS - 1 else SHORT_LAUNCH_STEPS
+        yield number
+        steps -= number

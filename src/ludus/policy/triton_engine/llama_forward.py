@@ -15,7 +15,7 @@ from ludus.policy.triton_engine.packed_weights import PackedLayer, PackedWeights
 
 
 class Operations(Protocol):
-    """The functions that the modules `kernels` and `reference_ops` both have."""
+    """What `TritonOps` and `ReferenceOps` both implement."""
 
     def norm_linear(self, x: Any, weight: Any, bias: Any, *, eps: float, dtype: Any) -> Any: ...
 

@@ -6,7 +6,7 @@ which requests run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -26,7 +26,12 @@ from ludus.policy.triton_engine.batch_state import (
     RowState,
     StepOutput,
 )
-from ludus.policy.triton_engine.cuda_graphs import CudaGraphRunner, EagerRunner
+from ludus.policy.triton_engine.cuda_graphs import (
+    CudaGraphRunner,
+    NoGraphRunner,
+    graph_launch_sizes,
+    graph_size,
+)
 from ludus.policy.triton_engine.kv_cache import KVCache
 from ludus.policy.triton_engine.llama_forward import LlamaForward
 from ludus.policy.triton_engine.pinned_buffer import PinnedBuffer
@@ -38,8 +43,6 @@ BATCH_SIZES = (1, 8, 32, 64, 128, 256, 512, 1024)
 and capturing them takes longer than running a few padding rows."""
 PREFILL_SIZES = (64, 256, 512, 1024, 2048)
 """Prompt tokens of one prefill pass, padded likewise."""
-LONG_LAUNCH_STEPS, SHORT_LAUNCH_STEPS = 8, 2
-"""Decoding steps that are captured as one graph."""
 SLOT_GROWTH_FACTOR = 4
 """The number of slots is multiplied by this when there are too few."""
 MIN_SLOT_GROWTH_FACTOR = 1.25
@@ -62,7 +65,7 @@ class ModelRunner:
         self.stats = DecodeStats()
         self._model = model
         self._device = model.weights.device
-        self._graphs = CudaGraphRunner() if self._device.type == "cuda" else EagerRunner()
+        self._graphs = CudaGraphRunner() if self._device.type == "cuda" else NoGraphRunner()
         self._expected_rows, self._expected_length = 1, 1
         self._batch = self._build_batch(stops=8)
         self._counts_are_zero = False
@@ -155,7 +158,7 @@ class ModelRunner:
         for start in range(0, columns.shape[1], PREFILL_SIZES[-1]):
             chunk = columns[:, start : start + PREFILL_SIZES[-1]]
             number = chunk.shape[1]
-            size = _padded_size(number, PREFILL_SIZES)
+            size = graph_size(number, PREFILL_SIZES)
             self._prefill_buffer.wait()
             padded = self._prefill_buffer.host_array[: 3 * size].reshape(3, size)
             padded[:, number:] = [[0], [self.cache.scratch_slot], [0]]
@@ -173,7 +176,7 @@ class ModelRunner:
             self._batch = self._build_batch(stops=1 << (most_stops - 1).bit_length())
         self._batch.load(rows, scratch_slot=self.cache.scratch_slot)
         self._rows = rows
-        self._padded_rows = _padded_size(len(rows), BATCH_SIZES)
+        self._padded_rows = graph_size(len(rows), BATCH_SIZES)
         self._counts_are_zero = True
 
     def launch_steps(self, steps: int) -> None:
@@ -193,7 +196,7 @@ class ModelRunner:
             for _ in range(steps):
                 self._run_filtered_step(splits)
             return
-        for number in _launch_sizes(steps):
+        for number in graph_launch_sizes(steps):
             work = partial(self._run_steps, number, splits)
             self._graphs.run(("steps", number, self._padded_rows, splits), work)
 
@@ -222,17 +225,5 @@ class ModelRunner:
         )
 
     def _build_batch(self, *, stops: int) -> BatchState:
-        capacity = _padded_size(self.max_batch, BATCH_SIZES)
+        capacity = graph_size(self.max_batch, BATCH_SIZES)
         return BatchState(capacity, stops=stops, device=self._device)
-
-
-def _padded_size(number: int, sizes: Sequence[int]) -> int:
-    return next(size for size in sizes if size >= number)
-
-
-def _launch_sizes(steps: int) -> Iterator[int]:
-    """Split steps into as few launches as possible, with at most one superfluous step."""
-    while steps > 0:
-        number = LONG_LAUNCH_STEPS if steps >= LONG_LAUNCH_STEPS - 1 else SHORT_LAUNCH_STEPS
-        yield number
-        steps -= number

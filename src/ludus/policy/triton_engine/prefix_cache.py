@@ -57,9 +57,9 @@ class PrefixCache:
         self._ids = [ids[:length] for ids in self._ids[:common]] + [()] * (num_slots - common)
         self._token_table = np.full((num_slots, slot_length), -1, dtype=np.int32)
         self._token_table[:common, :length] = old[:common, :length]
-        self._lengths = np.minimum(_resize_array(self._lengths, num_slots), length)
-        self._in_use = _resize_array(self._in_use, num_slots)
-        self._last_used = _resize_array(self._last_used, num_slots)
+        self._lengths = np.minimum(_resize_slot_values(self._lengths, num_slots), length)
+        self._in_use = _resize_slot_values(self._in_use, num_slots)
+        self._last_used = _resize_slot_values(self._last_used, num_slots)
         self._wave = np.full(num_slots, -1)
         self._is_copy_source = np.zeros(num_slots, dtype=bool)
 
@@ -167,8 +167,9 @@ class PrefixCache:
         return int(np.argmin(np.where(free, age, np.iinfo(np.int64).max)))
 
 
-def _resize_array(old: Any, length: int) -> Any:
-    new = np.zeros(length, dtype=old.dtype)
-    common = min(length, len(old))
+def _resize_slot_values(old: Any, num_slots: int) -> Any:
+    """Copy an array of one value per slot of the prefix cache to another number of slots."""
+    new = np.zeros(num_slots, dtype=old.dtype)
+    common = min(num_slots, len(old))
     new[:common] = old[:common]
     return new

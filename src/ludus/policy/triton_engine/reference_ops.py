@@ -1,7 +1,7 @@
 """The operations of a forward pass and of sampling in plain torch.
 
 Used on a CPU, and to test the kernels against; implements `llama_forward.Operations`, as does
-`kernels`. Norms carry no weight here, because it is folded into the matrix that follows. Imports
+`TritonOps`. Norms carry no weight here, because it is folded into the matrix that follows. Imports
 torch at the top: this module is only loaded where a model is.
 """
 
@@ -29,20 +29,77 @@ from ludus.policy.triton_engine.model_shape import ModelShape
 from ludus.policy.triton_engine.packed_weights import PackedLayer
 
 
-def norm_linear(x: Any, weight: Any, bias: Any, *, eps: float, dtype: Any) -> Any:
-    """norm(x) @ weight.T + bias."""
-    return _linear(_rms_norm(x, eps), weight, bias).to(dtype)
+class ReferenceOps:
+    """Each operation in plain torch, on any device."""
 
+    def norm_linear(self, x: Any, weight: Any, bias: Any, *, eps: float, dtype: Any) -> Any:
+        """norm(x) @ weight.T + bias."""
+        return _linear(_rms_norm(x, eps), weight, bias).to(dtype)
 
-def norm_swiglu(x: Any, weight: Any, *, eps: float) -> Any:
-    """silu(norm(x) @ gate.T) * (norm(x) @ up.T), where weight is gate over up."""
-    gate, up = _linear(_rms_norm(x, eps), weight).chunk(2, dim=-1)
-    return (functional.silu(gate) * up).to(weight.dtype)
+    def norm_swiglu(self, x: Any, weight: Any, *, eps: float) -> Any:
+        """silu(norm(x) @ gate.T) * (norm(x) @ up.T), where weight is gate over up."""
+        gate, up = _linear(_rms_norm(x, eps), weight).chunk(2, dim=-1)
+        return (functional.silu(gate) * up).to(weight.dtype)
 
+    def linear_residual(self, residual: Any, x: Any, weight: Any, bias: Any) -> None:
+        """residual += x @ weight.T + bias, in place."""
+        residual += _linear(x, weight, bias)
 
-def linear_residual(residual: Any, x: Any, weight: Any, bias: Any) -> None:
-    """residual += x @ weight.T + bias, in place."""
-    residual += _linear(x, weight, bias)
+    def store_kv(self, qkv: Any, layer: PackedLayer, cache: LayerCache, shape: ModelShape) -> None:
+        """Write the key and value of each row to its slot and position."""
+        _, keys, values = _split_qkv(qkv, shape)
+        keys = _norm_rope(keys, layer.k_norm, cache, shape.eps)
+        cache.keys[cache.slots, :, cache.positions] = keys.to(cache.keys.dtype)
+        cache.values[cache.slots, :, cache.positions] = values.to(cache.values.dtype)
+
+    def decode_attention(
+        self,
+        qkv: Any,
+        layer: PackedLayer,
+        cache: LayerCache,
+        shape: ModelShape,
+        *,
+        write_kv: bool,
+        splits: int,
+    ) -> Any:
+        """Attention of each row over its slot, up to its own position.
+
+        `write_kv` writes the rows' own keys and values first. `splits` matters to the kernel alone.
+        """
+        if write_kv:
+            self.store_kv(qkv, layer, cache, shape)
+        queries = _norm_rope(_split_qkv(qkv, shape)[0], layer.q_norm, cache, shape.eps)
+        grouped = (shape.num_kv_heads, shape.queries_per_kv_head)
+        queries = queries.to(qkv.dtype).float().unflatten(1, grouped)
+        length = int(cache.positions.max()) + 1
+        keys = cache.keys[cache.slots, :, :length].float()
+        values = cache.values[cache.slots, :, :length].float()
+        scores = torch.einsum("tkgd,tkld->tkgl", queries, keys) * shape.softmax_scale
+        future = torch.arange(length, device=qkv.device) > cache.positions.unsqueeze(1)
+        scores = scores.masked_fill(future[:, None, None, :], float("-inf"))
+        out = torch.einsum("tkgl,tkld->tkgd", scores.softmax(-1), values)
+        return out.flatten(1).to(qkv.dtype)
+
+    def sample(self, logits: Any, batch: BatchState) -> None:
+        """Gumbel-max sampling: choose a token for every row, and append it to the active ones."""
+        state, sampling = batch.state[:, : len(logits)], batch.sampling[:, : len(logits)]
+        greedy = (sampling[TEMPERATURE] == 0).unsqueeze(1)
+        scaled = logits - logits.amax(-1, keepdim=True)
+        scaled = scaled / sampling[TEMPERATURE].unsqueeze(1).masked_fill(greedy, 1.0)
+        noise = gumbel_noise(state[SEED], state[POSITION] + 1, logits.shape[-1])
+        scores = scaled + noise.masked_fill(greedy, 0.0)
+        scores = scores.masked_fill(logits < sampling[MIN_LOGIT].unsqueeze(1), float("-inf"))
+        tokens = scores.argmax(-1)
+        logprobs = torch.log_softmax(scaled, -1).gather(-1, tokens.unsqueeze(1)).squeeze(1)
+        active = state[ACTIVE] > 0
+        row = active.nonzero().squeeze(1)
+        step = state[NUM_NEW, row]
+        batch.ids[step, row], batch.logprobs[step, row] = tokens[row], logprobs[row]
+        state[TOKEN] = torch.where(active, tokens, state[TOKEN])
+        for field, change in ((POSITION, 1), (NUM_NEW, 1), (TOKENS_LEFT, -1)):
+            state[field] += change * active
+        hit_stop = (batch.stops[: len(tokens)] == tokens.unsqueeze(1)).any(1)
+        state[ACTIVE] = (active & (state[TOKENS_LEFT] > 0) & ~hit_stop).long()
 
 
 def _rms_norm(x: Any, eps: float) -> Any:
@@ -53,42 +110,6 @@ def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
     """Inputs rounded to the dtype of the matrix, accumulated in float32."""
     out = functional.linear(x.to(weight.dtype).float(), weight.float())
     return out if bias is None else out + bias
-
-
-def store_kv(qkv: Any, layer: PackedLayer, cache: LayerCache, shape: ModelShape) -> None:
-    """Write the key and value of each row to its slot and position."""
-    _, keys, values = _split_qkv(qkv, shape)
-    keys = _norm_rope(keys, layer.k_norm, cache, shape.eps)
-    cache.keys[cache.slots, :, cache.positions] = keys.to(cache.keys.dtype)
-    cache.values[cache.slots, :, cache.positions] = values.to(cache.values.dtype)
-
-
-def decode_attention(
-    qkv: Any,
-    layer: PackedLayer,
-    cache: LayerCache,
-    shape: ModelShape,
-    *,
-    write_kv: bool,
-    splits: int,
-) -> Any:
-    """Attention of each row over its slot, up to its own position.
-
-    `write_kv` writes the rows' own keys and values first. `splits` matters to the kernel alone.
-    """
-    if write_kv:
-        store_kv(qkv, layer, cache, shape)
-    queries = _norm_rope(_split_qkv(qkv, shape)[0], layer.q_norm, cache, shape.eps)
-    grouped = (shape.num_kv_heads, shape.queries_per_kv_head)
-    queries = queries.to(qkv.dtype).float().unflatten(1, grouped)
-    length = int(cache.positions.max()) + 1
-    keys = cache.keys[cache.slots, :, :length].float()
-    values = cache.values[cache.slots, :, :length].float()
-    scores = torch.einsum("tkgd,tkld->tkgl", queries, keys) * shape.softmax_scale
-    future = torch.arange(length, device=qkv.device) > cache.positions.unsqueeze(1)
-    scores = scores.masked_fill(future[:, None, None, :], float("-inf"))
-    out = torch.einsum("tkgl,tkld->tkgd", scores.softmax(-1), values)
-    return out.flatten(1).to(qkv.dtype)
 
 
 def _split_qkv(qkv: Any, shape: ModelShape) -> tuple[Any, Any, Any]:
@@ -104,25 +125,3 @@ def _norm_rope(heads: Any, norm: Any, cache: LayerCache, eps: float) -> Any:
     cos, sin = (table[cache.positions].unsqueeze(1) for table in (cache.cos, cache.sin))
     left, right = heads.chunk(2, dim=-1)
     return heads * cos + torch.cat([-right, left], dim=-1) * sin
-
-
-def sample(logits: Any, batch: BatchState) -> None:
-    """Gumbel-max sampling: choose a token for every row, and append it to those that are active."""
-    state, sampling = batch.state[:, : len(logits)], batch.sampling[:, : len(logits)]
-    greedy = (sampling[TEMPERATURE] == 0).unsqueeze(1)
-    scaled = logits - logits.amax(-1, keepdim=True)
-    scaled = scaled / sampling[TEMPERATURE].unsqueeze(1).masked_fill(greedy, 1.0)
-    noise = gumbel_noise(state[SEED], state[POSITION] + 1, logits.shape[-1])
-    scores = scaled + noise.masked_fill(greedy, 0.0)
-    scores = scores.masked_fill(logits < sampling[MIN_LOGIT].unsqueeze(1), float("-inf"))
-    tokens = scores.argmax(-1)
-    logprobs = torch.log_softmax(scaled, -1).gather(-1, tokens.unsqueeze(1)).squeeze(1)
-    active = state[ACTIVE] > 0
-    row = active.nonzero().squeeze(1)
-    step = state[NUM_NEW, row]
-    batch.ids[step, row], batch.logprobs[step, row] = tokens[row], logprobs[row]
-    state[TOKEN] = torch.where(active, tokens, state[TOKEN])
-    for field, change in ((POSITION, 1), (NUM_NEW, 1), (TOKENS_LEFT, -1)):
-        state[field] += change * active
-    hit_stop = (batch.stops[: len(tokens)] == tokens.unsqueeze(1)).any(1)
-    state[ACTIVE] = (active & (state[TOKENS_LEFT] > 0) & ~hit_stop).long()

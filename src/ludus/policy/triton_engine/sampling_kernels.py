@@ -25,7 +25,8 @@ SERIES_THRESHOLD = tl.constexpr(counter_rng.SERIES_THRESHOLD)
 
 
 @jit_kernel
-def _mix32(bits: tl.tensor) -> tl.tensor:
+def _mix32_kernel(bits: tl.tensor) -> tl.tensor:
+    """Integer hash of 32 bits, as in `counter_rng`."""
     bits = (bits ^ (bits >> 16)) * tl.full([1], MIX_MULTIPLIER_1, tl.uint32)
     bits = (bits ^ (bits >> 15)) * tl.full([1], MIX_MULTIPLIER_2, tl.uint32)
     return bits ^ (bits >> 16)
@@ -35,9 +36,9 @@ def _mix32(bits: tl.tensor) -> tl.tensor:
 def _gumbel_noise(seed: tl.tensor, position: tl.tensor, token: tl.tensor) -> tl.tensor:
     golden = tl.full([1], GOLDEN_RATIO_32, tl.uint32)
     low, high = (seed & 0xFFFFFFFF).to(tl.uint32), ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
-    key_1 = _mix32(_mix32((position.to(tl.uint32) * golden) ^ low) ^ high)
-    key_2 = _mix32(key_1 + tl.full([1], SECOND_KEY_OFFSET, tl.uint32))
-    bits = _mix32(_mix32(token.to(tl.uint32) * golden + key_1) ^ key_2)
+    key_1 = _mix32_kernel(_mix32_kernel((position.to(tl.uint32) * golden) ^ low) ^ high)
+    key_2 = _mix32_kernel(key_1 + tl.full([1], SECOND_KEY_OFFSET, tl.uint32))
+    bits = _mix32_kernel(_mix32_kernel(token.to(tl.uint32) * golden + key_1) ^ key_2)
     u = (bits.to(tl.float32) + 0.5) * (1.0 / 4294967296.0)
     u = tl.minimum(u, MAX_UNIFORM)
     series = u * (1.0 + u * (0.5 + u / 3.0))

@@ -10,9 +10,10 @@ from typing import Any
 
 from ludus.policy.engine.decode_stats import DecodeStats
 from ludus.policy.triton_engine.batch_state import RowState
+from ludus.policy.triton_engine.cuda_graphs import LONG_LAUNCH_STEPS
 from ludus.policy.triton_engine.kv_cache import KVCache
 from ludus.policy.triton_engine.llama_forward import LlamaForward
-from ludus.policy.triton_engine.model_runner import LONG_LAUNCH_STEPS, ModelRunner
+from ludus.policy.triton_engine.model_runner import ModelRunner
 from ludus.policy.triton_engine.model_shape import ModelShape
 
 PROMPT_LENGTHS = (200, 9)

@@ -21,7 +21,7 @@ from ludus.policy.engine.engine_api import (
 )
 from ludus.policy.triton_engine.kv_cache import KVCache
 from ludus.policy.triton_engine.linear_weights import base_model, unsupported_module
-from ludus.policy.triton_engine.llama_forward import LlamaForward
+from ludus.policy.triton_engine.llama_forward import LlamaForward, Operations
 from ludus.policy.triton_engine.model_runner import ModelRunner
 from ludus.policy.triton_engine.model_shape import ModelShape, read_model_shape
 from ludus.policy.triton_engine.packed_weights import PackedWeights
@@ -61,7 +61,7 @@ class TritonEngine:
             is_wanted=is_wanted,
             poll_requests=poll_requests,
         )
-        with torch.inference_mode(), _device_guard(self._weights.device):
+        with torch.inference_mode(), _engine_device_guard(self._weights.device):
             scheduler.run(requests)
 
     def reserve_capacity(self, *, rows: int, length: int = 1) -> None:
@@ -70,7 +70,7 @@ class TritonEngine:
 
     def refresh(self) -> None:
         """Copy the model's current weights, and drop what the old ones computed."""
-        with _device_guard(self._weights.device):
+        with _engine_device_guard(self._weights.device):
             self._weights.sync()
         self._runner.prefix_cache.clear()
 
@@ -95,12 +95,16 @@ def build_triton_engine(
     if reason is not None:
         return reason
     dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
-    operations: Any
+    operations: Operations
     if device.type == "cuda":
-        from ludus.policy.triton_engine import kernels as operations
+        from ludus.policy.triton_engine.triton_ops import TritonOps
+
+        operations = TritonOps()
     else:
-        from ludus.policy.triton_engine import reference_ops as operations
-    with _device_guard(device):
+        from ludus.policy.triton_engine.reference_ops import ReferenceOps
+
+        operations = ReferenceOps()
+    with _engine_device_guard(device):
         weights = PackedWeights(model, shape, dtype=dtype)
         forward = LlamaForward(shape, weights, operations)
         cache = KVCache(shape, base_model(model).model.rotary_emb, dtype=dtype, device=device)
@@ -127,8 +131,8 @@ def _unsupported_device(device: Any) -> str | None:
     return None if importlib.util.find_spec("triton") else "triton is not installed"
 
 
-def _device_guard(device: Any) -> Any:
-    """Make it the current device, as Triton launches kernels there."""
+def _engine_device_guard(device: Any) -> Any:
+    """Make it the current device while the engine works, as Triton launches kernels there."""
     import torch
 
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

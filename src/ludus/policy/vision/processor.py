@@ -1,4 +1,4 @@
-"""Image preprocessing for a vision-language model, and placeholders for images in its prompts.
+"""The image processor of a vision-language model, and placeholders for images in its prompts.
 
 Chat templates render text, so an image becomes a short placeholder that every template copies
 unchanged: the template need not support images. In the ids, the placeholder's image token is then
@@ -7,17 +7,34 @@ repeated as often as the image has tokens. Sampled ids are never changed.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import groupby
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ludus.data.content import Text
 from ludus.data.messages import Message, Part
-from ludus.errors import RequestRefused
+from ludus.errors import ConfigError, ProviderRefuses, RequestRefused, TemplateUnmarked
+from ludus.policy.hf_logging import suppress_hf_logging
+from ludus.policy.load_errors import describe_load_error, require_transformers
+from ludus.policy.model_ref import ModelKind, ModelRef, resolve_base_model, resolve_model
 from ludus.policy.vision.images import ProcessedImage, message_image_urls, open_data_url
+from ludus.policy.vision.model_families import (
+    IMAGE_PLACEHOLDER,
+    IMAGE_TOKEN,
+    SUPPORTED_FAMILIES,
+    supports_images,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from ludus.policy.chat.chat_format import ChatFormat
+    from ludus.policy.load import Policy
 
 IMAGE_CACHE_SIZE = 64
 """Images whose patches are cached: all attempts at a task begin with the same one."""
@@ -126,3 +143,109 @@ def _processing_error(image: Any, error: Exception) -> RequestRefused:
         f"The environment shows an image of {image.width}x{image.height} that this model cannot "
         f"process: {error}"
     )
+
+
+async def process_images(
+    policy: Policy, environment: str, messages: Sequence[Message]
+) -> tuple[ProcessedImage, ...]:
+    """Process the images in the messages for the policy's model.
+
+    A text-only model meets the images of an environment in every episode, so the first one ends the
+    whole run: leaving images out would change the task.
+    """
+    if not message_image_urls(messages):
+        return ()
+    if policy.vision is None:
+        raise ProviderRefuses(
+            f"{environment} shows images, and {policy.name} reads only text. Use a vision model "
+            f"({SUPPORTED_FAMILIES}, or one of the provider openai), or an environment without "
+            "images."
+        )
+    # In a thread: preprocessing would block the event loop, which serves other episodes.
+    return await asyncio.to_thread(policy.vision.process_messages, messages)
+
+
+def build_vision_processor(
+    ref: ModelRef, tokenizer: PreTrainedTokenizerBase, chat_format: ChatFormat
+) -> VisionProcessor | None:
+    """Build the processor of a vision-language model; None for a text-only model.
+
+    Reads no weights.
+    """
+    from transformers import AutoConfig
+
+    if ref.kind is ModelKind.ADAPTER:
+        return build_vision_processor(resolve_base_model(ref), tokenizer, chat_format)
+    config = None
+    if ref.kind is not ModelKind.GGUF:
+        # Loading the weights reports what is wrong with a config.
+        with suppress_hf_logging(), suppress(Exception):
+            config = AutoConfig.from_pretrained(ref.path, **ref.loading_kwargs)
+    if not supports_images(config):
+        return None
+    vision = _read_vision_processor(ref, tokenizer, config)
+    _check_template_keeps_images(ref, vision, tokenizer, chat_format)
+    return vision
+
+
+def load_vision_processor(name: str, tokenizer: PreTrainedTokenizerBase) -> VisionProcessor | None:
+    """Build the processor of the model of that name, given its tokenizer; None if it has none."""
+    from ludus.policy.chat.chat_format import find_chat_format_with_fallback
+
+    try:
+        chat_format = find_chat_format_with_fallback(tokenizer)
+    except TemplateUnmarked:
+        return None
+    return build_vision_processor(resolve_model(name), tokenizer, chat_format)
+
+
+def _read_vision_processor(
+    ref: ModelRef, tokenizer: PreTrainedTokenizerBase, config: Any
+) -> VisionProcessor:
+    """Read the image processor of a vision-language model, given the model's config."""
+    require_transformers("Using images", "PIL")
+    from transformers import AutoImageProcessor
+
+    if tokenizer.convert_tokens_to_ids(IMAGE_TOKEN) != config.image_token_id:
+        raise ConfigError(
+            f"The id of {IMAGE_TOKEN} in the tokenizer of {ref.name} is not the one in its "
+            "config. Name a folder whose tokenizer and config belong together."
+        )
+    try:
+        with suppress_hf_logging():
+            image_processor = AutoImageProcessor.from_pretrained(ref.path, **ref.loading_kwargs)
+    except Exception as error:
+        message = describe_load_error(
+            ref.name, "image processor", error, hub_unreachable=ref.hub_unreachable
+        )
+        raise ConfigError(message) from None
+    return VisionProcessor(
+        image_processor,
+        placeholder=IMAGE_PLACEHOLDER,
+        image_token_id=config.image_token_id,
+        suppressed_ids=frozenset({config.video_token_id} - {None}),
+    )
+
+
+def _check_template_keeps_images(
+    ref: ModelRef,
+    vision: VisionProcessor,
+    tokenizer: PreTrainedTokenizerBase,
+    chat_format: ChatFormat,
+) -> None:
+    """Raise unless the template writes the placeholder in user messages and tool results."""
+    from ludus.policy.chat import incremental_prompt
+
+    text = f"See {vision.placeholder} there."
+    user = {"role": "user", "content": text}
+    result = {"role": "tool", "content": text, "tool_call_id": "a"}
+    prompt = incremental_prompt.initial_prompt_ids(tokenizer, chat_format, [user], None)
+    continuation = incremental_prompt.continuation_ids(
+        tokenizer, chat_format, [result], None, turn_ended=True
+    )
+    token = vision.image_token_id
+    if not prompt.count(token) == continuation.count(token) == 1:
+        raise ConfigError(
+            f"The chat template of {ref.name} leaves out images. Use one that writes the content "
+            "of messages unchanged."
+        )

@@ -28,20 +28,21 @@ class ContentPartError(ValueError):
     """A content part that is neither text nor an image with a data URL."""
 
 
-def has_content_parts(messages: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether a message's content is a list of parts."""
+def row_has_parts(messages: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the content of one of a row's messages is a list of parts."""
     return any(isinstance(message.get("content"), list) for message in messages)
 
 
-def has_images(messages: Iterable[Mapping[str, Any]]) -> bool:
+def row_has_images(messages: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the messages of a row contain an image."""
     contents = (message.get("content") for message in messages)
     parts = (part for content in contents if isinstance(content, list) for part in content)
     return any(isinstance(part, Mapping) and part.get("type") in IMAGE_PART_TYPES for part in parts)
 
 
-def image_urls(messages: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the URLs of all images, in order of appearance."""
-    parts = (part for message in messages for part in _parse_parts(message))
+def row_image_urls(messages: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the URLs of all images in a row's messages, in order of appearance."""
+    parts = (part for message in messages for part in _parse_row_parts(message))
     return [part.image_url.url for part in parts if isinstance(part, ImagePart)]
 
 
@@ -50,7 +51,7 @@ def to_text_messages(
 ) -> list[JsonObject]:
     """Convert messages to text, with a placeholder for each image."""
     return [
-        {**message, "content": vision.parts_to_text(list(_parse_parts(message)))}
+        {**message, "content": vision.parts_to_text(list(_parse_row_parts(message)))}
         if isinstance(message.get("content"), list)
         else dict(message)
         for message in messages
@@ -75,10 +76,10 @@ def expand_image_tokens(
     return replace(rendered, ids=ids, mask=mask, starts=starts)
 
 
-def check_placeholders(
+def check_row_placeholders(
     rendered: RenderedConversation, vision: VisionProcessor, urls: Sequence[str]
 ) -> None:
-    """Raise if the text contains more or fewer placeholders than images."""
+    """Raise if the text of a row contains more or fewer placeholders than images."""
     count = rendered.ids.count(vision.image_token_id)
     if count != len(urls):
         raise RequestRefused(
@@ -87,7 +88,8 @@ def check_placeholders(
         )
 
 
-def _parse_parts(message: Mapping[str, Any]) -> Iterator[Part]:
+def _parse_row_parts(message: Mapping[str, Any]) -> Iterator[Part]:
+    """Parse the content parts of a message in a training row: text, and images by data URL."""
     content = message.get("content")
     for part in content if isinstance(content, list) else ():
         kind = part.get("type") if isinstance(part, Mapping) else None

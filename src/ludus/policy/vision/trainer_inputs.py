@@ -61,14 +61,14 @@ def images_in_tokens(vision: VisionProcessor, episode: Episode) -> tuple[Process
     return images[: cumulative.index(num_tokens)]
 
 
-def allow_batches_without_images(model: Any) -> None:
-    """Let a model's forward pass accept batches without images.
+def drop_empty_image_inputs(model: Any) -> None:
+    """Let a model's forward pass accept a trainer's inputs for batches without images.
 
     A trainer splits a step's images by rows, and passes empty tensors for rows without images; the
     models would fail on them.
     """
 
-    def drop_empty_image_inputs(
+    def drop_if_empty(
         model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         grids = kwargs.get("image_grid_thw")
@@ -77,4 +77,4 @@ def allow_batches_without_images(model: Any) -> None:
         image_names = {"pixel_values", "image_grid_thw", "mm_token_type_ids"}
         return args, {name: value for name, value in kwargs.items() if name not in image_names}
 
-    model.register_forward_pre_hook(drop_empty_image_inputs, with_kwargs=True)
+    model.register_forward_pre_hook(drop_if_empty, with_kwargs=True)

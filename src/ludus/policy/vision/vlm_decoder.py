@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ludus.policy.engine.hf_decoder import DecodeBatch, HFDecoder, SequenceState
+from ludus.policy.engine.hf_decoder import DecodeBatch, HFDecoder, HFSequence
 from ludus.policy.vision.images import stack_images
 from ludus.policy.vision.processor import VisionProcessor
 
@@ -23,7 +23,7 @@ class VLMDecoder(HFDecoder):
         # A sampled placeholder would stand for an image that does not exist.
         self.suppressed_ids = vision.suppressed_ids
 
-    def build_batch(self, rows: list[SequenceState]) -> DecodeBatch:
+    def build_batch(self, rows: list[HFSequence]) -> DecodeBatch:
         return _VLMBatch(self, rows)
 
     def rope_positions(self, ids: Any, attention_mask: Any, image_grid_thw: Any) -> tuple[Any, Any]:

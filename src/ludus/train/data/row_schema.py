@@ -20,9 +20,9 @@ from ludus.policy.vision.model_families import SUPPORTED_FAMILIES
 from ludus.policy.vision.processor import VisionProcessor
 from ludus.policy.vision.row_images import (
     ContentPartError,
-    has_content_parts,
-    has_images,
-    image_urls,
+    row_has_images,
+    row_has_parts,
+    row_image_urls,
     to_text_messages,
 )
 from ludus.train.config import Method
@@ -96,16 +96,16 @@ class TextAndImages:
 def separate_images(conversation: Conversation, vision: VisionProcessor | None) -> TextAndImages:
     """Take the images out of a conversation; raise for a model that takes none."""
     messages = conversation.messages
-    if not has_content_parts(messages):
+    if not row_has_parts(messages):
         return TextAndImages(conversation)
     if vision is None:
-        if has_images(messages):
+        if row_has_images(messages):
             raise InvalidRow(
                 f"has images, and this model takes only text; use one of {SUPPORTED_FAMILIES}"
             )
         return TextAndImages(conversation)
     try:
-        images = image_urls(messages)
+        images = row_image_urls(messages)
         text = replace(conversation, messages=to_text_messages(messages, vision))
         return TextAndImages(text, images)
     except ContentPartError as error:

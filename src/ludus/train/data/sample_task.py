@@ -11,7 +11,7 @@ from pathlib import Path
 from ludus.data.episode_reader import episodes
 from ludus.data.messages import messages_before_reply
 from ludus.errors import LudusError
-from ludus.policy.vision.row_images import has_images
+from ludus.policy.vision.row_images import row_has_images
 from ludus.train.config import Method
 from ludus.train.data.loading import Split
 from ludus.train.data.row_schema import InvalidRow, parse_conversations
@@ -63,7 +63,7 @@ def _shortest_task(tasks: Iterable[TaskExample]) -> TaskExample | None:
     sizes = [
         (len(json.dumps([*task.messages, *task.tools])), task)
         for task in tasks
-        if task.messages and not has_images(task.messages)
+        if task.messages and not row_has_images(task.messages)
     ]
     size, shortest = min(sizes, key=lambda each: each[0], default=(0, None))
     return shortest if size <= MAX_TASK_CHARS else None

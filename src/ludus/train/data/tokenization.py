@@ -21,7 +21,7 @@ from typing import Any
 from ludus.errors import ConfigError, RequestRefused, TemplateRefused
 from ludus.policy.chat.rendering import RenderedConversation, render_many
 from ludus.policy.vision.processor import VisionProcessor
-from ludus.policy.vision.row_images import check_placeholders, expand_image_tokens
+from ludus.policy.vision.row_images import check_row_placeholders, expand_image_tokens
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.config import Method
 from ludus.train.data.loading import NumberedRow, Split
@@ -122,7 +122,7 @@ class RowTokenizer:
         trimmed = trim_after_loss(rendered)
         if self.vision is None:
             return trimmed, ()
-        check_placeholders(rendered, self.vision, side.images)
+        check_row_placeholders(rendered, self.vision, side.images)
         urls = side.images[: trimmed.ids.count(self.vision.image_token_id)]
         return expand_image_tokens(trimmed, self.vision, urls), urls
 

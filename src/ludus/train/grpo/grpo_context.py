@@ -14,7 +14,7 @@ from ludus.data.training_log import EPISODES_FILE
 from ludus.environment.mixture import Mixture
 from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import find_chat_format
-from ludus.policy.vision.model_families import build_vision_processor
+from ludus.policy.vision.processor import build_vision_processor
 from ludus.train.context import TrainContext, load_tokenizer
 from ludus.train.data.sample_task import sample_episode_task
 from ludus.train.distributed import Distributed

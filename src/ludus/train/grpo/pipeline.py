@@ -9,10 +9,11 @@ from typing import Any
 from ludus.data.training_log import EPISODES_FILE
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import OutOfMemory, RunError
-from ludus.policy.hf_logging import require
-from ludus.policy.load import Policy, eos_token_ids, load_model
+from ludus.policy.load import Policy, load_model
+from ludus.policy.load_errors import require_transformers
 from ludus.policy.preflight import check_model
-from ludus.policy.vision.trainer_inputs import allow_batches_without_images
+from ludus.policy.sampling_config import eos_token_ids
+from ludus.policy.vision.trainer_inputs import drop_empty_image_inputs
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.config import resolve_learning_rate
@@ -76,7 +77,9 @@ def grpo(
     progress.phase(PhaseProgress("Loading PyTorch and TRL", in_log=True))
     # Also what is needed only at the end, such as the plot: it must not fail then.
     extra = ("peft",) if config.lora else ()
-    require("Training", "trl", "datasets", "accelerate", "filelock", "matplotlib.figure", *extra)
+    require_transformers(
+        "Training", "trl", "datasets", "accelerate", "filelock", "matplotlib.figure", *extra
+    )
 
     with training_process(out):
         context = build_context(
@@ -106,7 +109,7 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
                 context.model_ref.name, device="cpu", dtype="float32", allow_vision=True
             )
             if context.vision is not None:
-                allow_batches_without_images(model)
+                drop_empty_image_inputs(model)
             context.trl_config.learning_rate = resolve_learning_rate(
                 config, "grpo", model.num_parameters(), groups=config.groups
             )

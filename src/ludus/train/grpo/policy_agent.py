@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ludus.data.tool_schema import JsonObject
-from ludus.policy.agent import LoadedPolicy, PolicyAgent
+from ludus.policy.agent import AgentRuntime, PolicyAgent
 from ludus.policy.engine.batcher import Engine, RequestBatcher
 from ludus.policy.engine.decode_stats import DecodeStats
 from ludus.policy.load import Policy
@@ -33,19 +33,19 @@ class TrainingPolicyAgent(PolicyAgent):
     def describe(self) -> JsonObject:
         return {**super().describe(), "step": self.step}
 
-    def _start_engine(self, policy: Policy) -> LoadedPolicy:
+    def _start_engine(self, policy: Policy) -> AgentRuntime:
         engine = self._engine_override
         if engine is None:
             return super()._start_engine(policy)
         self.engine_description = str(engine)
         batcher = RequestBatcher(policy.model, max_batch=self.max_batch, engine=engine)
-        return LoadedPolicy(policy, batcher, resolve_sampling(self._sampling_options, policy.model))
+        return AgentRuntime(policy, batcher, resolve_sampling(self._sampling_options, policy.model))
 
     @property
     def decode_stats(self) -> DecodeStats:
         """A copy of the decoding counters."""
-        loaded = self._loaded_policy
-        return DecodeStats() if loaded is None else replace(loaded.batcher.stats)
+        runtime = self._runtime
+        return DecodeStats() if runtime is None else replace(runtime.batcher.stats)
 
     async def refresh_weights(self) -> None:
         """Drop everything that the engine derived from the old weights."""

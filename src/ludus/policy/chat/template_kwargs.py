@@ -27,9 +27,9 @@ _DEFAULT_HEAD = re.compile(r"\{%- set (\w+) = \1 \| default\(")
 _DEFAULT_TAIL = ") %}"
 
 
-def with_defaults(template: str, kwargs: Mapping[str, Any]) -> str:
-    """Return the template with these defaults in place of earlier ones."""
-    _, plain = split_defaults(template)
+def with_default_kwargs(template: str, kwargs: Mapping[str, Any]) -> str:
+    """Return the template with these arguments as defaults, in place of earlier ones."""
+    _, plain = split_default_kwargs(template)
     # Without line breaks: not every renderer trims the one behind a block as transformers does.
     lines = [
         f"{{%- set {name} = {name} | default({_template_literal(kwargs[name])}{_DEFAULT_TAIL}"
@@ -38,8 +38,8 @@ def with_defaults(template: str, kwargs: Mapping[str, Any]) -> str:
     return "".join(lines) + plain
 
 
-def split_defaults(template: str) -> tuple[dict[str, Any], str]:
-    """Split a template into the defaults of `with_defaults` and the rest."""
+def split_default_kwargs(template: str) -> tuple[dict[str, Any], str]:
+    """Split a template into the defaults of `with_default_kwargs` and the rest."""
     kwargs: dict[str, Any] = {}
     while match := _DEFAULT_HEAD.match(template):
         try:
@@ -66,7 +66,7 @@ def saved_template_kwargs(name: str, visited: frozenset[str] = frozenset()) -> d
     if ref.kind is ModelKind.ADAPTER and not any(folder.glob("tokenizer*")):
         return saved_template_kwargs(base_model_name(ref), visited | {ref.path})
     try:
-        return split_defaults((folder / TEMPLATE_FILE).read_text(encoding="utf-8"))[0]
+        return split_default_kwargs((folder / TEMPLATE_FILE).read_text(encoding="utf-8"))[0]
     except (OSError, UnicodeDecodeError):
         return {}
 
@@ -76,7 +76,7 @@ def check_template_kwargs(kwargs: Mapping[str, Any]) -> None:
     for name, value in kwargs.items():
         if name in _MANAGED_VARIABLES:
             raise ConfigError(f"The template argument {name!r} is set by Ludus. Leave it out.")
-        if _has_null(value):
+        if _kwarg_has_null(value):
             raise ConfigError(
                 f"The template argument {name!r} contains null. Leave it out, or set a value."
             )
@@ -86,10 +86,8 @@ def check_template_kwargs(kwargs: Mapping[str, Any]) -> None:
             raise ConfigError(f"The template argument {name!r} is not JSON: {error}.") from None
 
 
-def check_template_variables(
-    kwargs: Mapping[str, Any], template: str, *, template_name: str
-) -> None:
-    """Raise for arguments that the template does not use."""
+def check_kwargs_used(kwargs: Mapping[str, Any], template: str, *, template_name: str) -> None:
+    """Raise for template arguments that the chat template does not use."""
     known = template_variables(template)
     for name in kwargs:
         if name in known:
@@ -149,9 +147,10 @@ def _template_literal(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def _has_null(value: Any) -> bool:
+def _kwarg_has_null(value: Any) -> bool:
+    """Whether a template argument is or contains null, which Jinja does not know."""
     if isinstance(value, Mapping):
-        return any(map(_has_null, value.values()))
+        return any(map(_kwarg_has_null, value.values()))
     if isinstance(value, list | tuple):
-        return any(map(_has_null, value))
+        return any(map(_kwarg_has_null, value))
     return value is None

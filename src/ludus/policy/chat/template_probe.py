@@ -1,7 +1,7 @@
-"""Check that a chat template can be used for training and for rollouts.
+"""Probe whether a chat template can be used for training and for rollouts.
 
-A probe conversation is rendered. All of its contents must be in the text, the assistant's turns
-must be marked, and a response template must parse each turn back into the original message.
+A probe is a conversation that is rendered. All of its contents must be in the text, the assistant's
+turns must be marked, and a response template must parse each turn back into the original message.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ludus.errors import TemplateRefused
-from ludus.policy.chat.rendering import RenderedConversation, Tools, common_prefix_length, render
+from ludus.policy.chat.rendering import RenderedConversation, Tools, render, rendered_prompt_length
 from ludus.policy.chat.reply_parser import ReplyParser
 
 if TYPE_CHECKING:
@@ -82,21 +82,21 @@ TOOL_PROBE = Probe(
 
 
 @dataclass(frozen=True, slots=True)
-class TemplateCheck:
-    """The result of a check that has passed."""
+class ProbeResult:
+    """The result of a probe that has passed."""
 
     response_template: Mapping[str, Any]
     """The first of the tried response templates that parses the replies."""
     stop_token_ids: frozenset[int]
 
 
-def check_template(
+def probe_template(
     tokenizer: PreTrainedTokenizerBase,
     template: str,
     response_templates: Iterable[Mapping[str, Any]],
     probe: Probe,
-) -> TemplateCheck | str:
-    """Check a template; if it fails, return what is wrong ("The chat template ...")."""
+) -> ProbeResult | str:
+    """Check a template; if the probe fails, return what is wrong ("The chat template ...")."""
     try:
         rendered = render(tokenizer, probe.messages, probe.tools, template)
     except TemplateRefused:
@@ -117,7 +117,7 @@ def check_template(
         ).ids
         for turn in turns
     ]
-    prompt_lengths = [common_prefix_length(prompt, rendered.ids) for prompt in prompts]
+    prompt_lengths = [rendered_prompt_length(prompt, rendered.ids) for prompt in prompts]
     if probe.tools and any(
         length < start for length, (start, _) in zip(prompt_lengths, rendered.spans, strict=True)
     ):
@@ -130,17 +130,17 @@ def check_template(
         )
         for turn, length, (start, end) in zip(turns, prompt_lengths, rendered.spans, strict=True)
     ]
-    stop_token_ids = _stop_token_ids(tokenizer, rendered)
+    stop_token_ids = _probe_stop_ids(tokenizer, rendered)
     for response_template in response_templates:
         parser = ReplyParser(tokenizer, response_template, stop_token_ids)
         if all(reply.is_parsed_by(parser, probe.tools) for reply in replies):
-            return TemplateCheck(response_template, stop_token_ids)
+            return ProbeResult(response_template, stop_token_ids)
     return "writes replies in a way that cannot be read back"
 
 
 @dataclass(frozen=True, slots=True)
 class _ExpectedReply:
-    """A turn of the assistant as the model would sample it."""
+    """A turn of the assistant in a probe, as the model would sample it."""
 
     prompt: Sequence[int]
     ids: Sequence[int]
@@ -160,10 +160,10 @@ class _ExpectedReply:
         return parsed.content == self.message["content"] and calls == expected
 
 
-def _stop_token_ids(
+def _probe_stop_ids(
     tokenizer: PreTrainedTokenizerBase, rendered: RenderedConversation
 ) -> frozenset[int]:
-    """Return the special tokens that end the assistant's turns, and the EOS token."""
+    """Return the special tokens that end the assistant's turns in a probe, and the EOS token."""
     added = set(tokenizer.get_added_vocab().values())
     last_visible = {
         next(

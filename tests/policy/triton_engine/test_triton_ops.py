@@ -1,4 +1,4 @@
-"""Kernels and CUDA graphs on a real GPU, against `reference_ops` and against transformers."""
+"""Kernels and CUDA graphs on a real GPU, against `ReferenceOps` and against transformers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import torch
 
 from ludus.policy.engine.engine_api import Completion, Request
 from ludus.policy.engine.sampling import SamplingParams
-from ludus.policy.triton_engine import reference_ops
 from ludus.policy.triton_engine.batch_state import BatchState, RowState
 from ludus.policy.triton_engine.kv_cache import LayerCache
+from ludus.policy.triton_engine.llama_forward import Operations
 from ludus.policy.triton_engine.model_shape import ModelShape
 from ludus.policy.triton_engine.packed_weights import PackedLayer
+from ludus.policy.triton_engine.reference_ops import ReferenceOps
 from policy.forwards import GREEDY, fresh_logprobs, prompt, request
 from policy.triton_engine.tiny_models import build_engine, build_model, complete, hf_generate
 
@@ -30,10 +31,10 @@ LOGPROB_TOLERANCE = 0.4
 """Error of log-probabilities after all layers; with other weights it is about 4."""
 
 
-def kernels() -> Any:
-    from ludus.policy.triton_engine import kernels
+def both_operations() -> tuple[Operations, Operations]:
+    from ludus.policy.triton_engine.triton_ops import TritonOps
 
-    return kernels
+    return TritonOps(), ReferenceOps()
 
 
 def is_close(actual: Any, expected: Any, tolerance: float = BFLOAT16_TOLERANCE) -> bool:
@@ -57,14 +58,14 @@ def test_matrix_products_match_the_reference(rows: int, columns: int, width: int
     weight /= width**0.5
     outputs = [
         ops.norm_linear(x, weight, bias.float(), eps=1e-5, dtype=torch.float32)
-        for ops in (kernels(), reference_ops)
+        for ops in both_operations()
     ]
     assert is_close(*outputs)
-    gated = [ops.norm_swiglu(x, weight, eps=1e-5) for ops in (kernels(), reference_ops)]
+    gated = [ops.norm_swiglu(x, weight, eps=1e-5) for ops in both_operations()]
     assert is_close(*gated)
     sums = [random_tensor(rows, columns, dtype=torch.float32)] * 2
     sums[1] = sums[0].clone()
-    for ops, residual in zip((kernels(), reference_ops), sums, strict=True):
+    for ops, residual in zip(both_operations(), sums, strict=True):
         ops.linear_residual(residual, x.bfloat16(), weight, None)
     assert is_close(*sums)
 
@@ -93,7 +94,7 @@ def test_attention_matches_the_reference(
     positions = [0, 1, 63, 64, 65, 400, 2047]
     qkv = random_tensor(len(positions), (heads + 2 * kv_heads) * head_dim)
     caches, outputs = [], []
-    for ops in (kernels(), reference_ops):
+    for ops in both_operations():
         cache = random_cache(shape, positions)
         if not write_kv:
             ops.store_kv(qkv, layer, cache, shape)
@@ -116,7 +117,7 @@ def test_sampling_matches_the_reference() -> None:
         for at in range(64)
     ]  # fmt: skip
     states = []
-    for ops in (kernels(), reference_ops):
+    for ops in both_operations():
         batch = BatchState(64, stops=8, device="cuda")
         batch.load(rows, scratch_slot=1)
         for _ in range(4):

@@ -9,12 +9,12 @@ from tiny_tokenizers import of_family, template_of
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from ludus.errors import ConfigError
-from ludus.policy.chat.template_defaults import (
+from ludus.policy.chat.template_kwargs import (
+    check_kwargs_used,
     check_template_kwargs,
-    check_template_variables,
-    split_defaults,
+    split_default_kwargs,
     template_variables,
-    with_defaults,
+    with_default_kwargs,
 )
 
 VALUES = [
@@ -34,25 +34,27 @@ def rendered(template: str, **kwargs: Any) -> str:
 @pytest.mark.parametrize("value", VALUES, ids=str)
 def test_a_default_is_rendered_and_can_be_split_off_again(value: Any) -> None:
     plain = " {{ a | tojson }}\n"
-    template = with_defaults(plain, {"a": value, "b": 1})
+    template = with_default_kwargs(plain, {"a": value, "b": 1})
     assert rendered(template) == rendered(plain, a=value)
-    assert split_defaults(template) == ({"a": value, "b": 1}, plain)
+    assert split_default_kwargs(template) == ({"a": value, "b": 1}, plain)
 
 
 def test_a_passed_argument_overrides_a_default() -> None:
-    assert rendered(with_defaults("{{ a }}", {"a": 1}), a=2) == "2"
+    assert rendered(with_default_kwargs("{{ a }}", {"a": 1}), a=2) == "2"
 
 
 def test_new_defaults_replace_old_ones() -> None:
-    template = with_defaults(with_defaults("{{ a }}{{ b }}", {"a": 1, "b": 2}), {"b": 3})
-    assert split_defaults(template) == ({"b": 3}, "{{ a }}{{ b }}")
+    template = with_default_kwargs(
+        with_default_kwargs("{{ a }}{{ b }}", {"a": 1, "b": 2}), {"b": 3}
+    )
+    assert split_default_kwargs(template) == ({"b": 3}, "{{ a }}{{ b }}")
 
 
 @pytest.mark.parametrize(
     "template", ["{%- set a = a | default(b) %}{{ a }}", "{%- set a = a | default(1, true) %}"]
 )
 def test_default_filters_of_the_template_itself_are_kept(template: str) -> None:
-    assert split_defaults(template) == ({}, template)
+    assert split_default_kwargs(template) == ({}, template)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,7 @@ def test_default_filters_of_the_template_itself_are_kept(template: str) -> None:
 def test_template_variables_are_those_that_a_user_can_set(family: str, names: set[str]) -> None:
     assert template_variables(template_of(family)) == names
     defaults = dict.fromkeys(names, 1)
-    assert template_variables(with_defaults(template_of(family), defaults)) == names
+    assert template_variables(with_default_kwargs(template_of(family), defaults)) == names
 
 
 def test_invalid_jinja_has_no_variables() -> None:
@@ -84,13 +86,11 @@ def test_values_that_are_not_json_are_rejected(kwargs: dict[str, Any]) -> None:
 
 
 def test_unused_variables_are_rejected_by_name() -> None:
-    check_template_variables({"enable_thinking": True}, template_of("qwen3"), template_name="qwen3")
+    check_kwargs_used({"enable_thinking": True}, template_of("qwen3"), template_name="qwen3")
     with pytest.raises(ConfigError, match="'enable_thinking'"):
-        check_template_variables(
-            {"enable_thinkin": True}, template_of("qwen3"), template_name="qwen3"
-        )
+        check_kwargs_used({"enable_thinkin": True}, template_of("qwen3"), template_name="qwen3")
     with pytest.raises(ConfigError, match=r"`thinking`.*reads: none"):
-        check_template_variables(
+        check_kwargs_used(
             {"enable_thinking": False}, template_of("qwen2_5"), template_name="qwen2_5"
         )
 
@@ -99,7 +99,7 @@ def test_a_saved_tokenizer_renders_with_the_defaults(tmp_path: Any) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = of_family("qwen3")
-    tokenizer.chat_template = with_defaults(template_of("qwen3"), {"enable_thinking": False})
+    tokenizer.chat_template = with_default_kwargs(template_of("qwen3"), {"enable_thinking": False})
     tokenizer.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     messages = [{"role": "user", "content": "Hi."}]
