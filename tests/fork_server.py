@@ -1,10 +1,10 @@
-"""A process that forks for every command it is asked for: the `ludus` program without the wait.
+"""A process that forks for every `ludus` command of the tests, to save the start of Python.
 
-What others made is loaded before the fork, and once; Ludus itself is loaded anew in each process,
-so that what a command forgets to import is still missed. Nothing is loaded that reads the
-environment or starts a thread when it is imported: a command may have another environment, and
-only the thread that forks goes on in a fork. What a process shows that is killed, interrupted or
-has a terminal is for `ludus_process.LUDUS` to start.
+Third-party modules are imported once, before the fork. Ludus itself is imported in each fork, so
+that a missing import in a command still shows. Most modules do not read the environment on import,
+and all commands share them; commands that load models have a server per environment. Commands that
+are killed, interrupted or need a terminal are started as processes of their own
+(`ludus_process.start_ludus`, `run_on_terminal`).
 """
 
 from __future__ import annotations
@@ -25,46 +25,54 @@ LOADED = {
         *("python_socks.async_.asyncio.v2", "rich.console", "rich.live", "rich.progress"),
         *("rich.table", "typer", "uvloop", "websockets.asyncio.client", "xxhash", "zstandard"),
     ),
-    "heavy": ("jinja2", "numpy", "pydantic", "regex", "rich.console", "torch", "typer", "yaml"),
+    "training": (
+        *("accelerate", "datasets", "jinja2", "matplotlib.figure", "peft", "pydantic", "regex"),
+        *("rich.console", "torch", "transformers:AutoModelForCausalLM", "transformers:Trainer"),
+        *("trl:DPOTrainer", "trl:GRPOTrainer", "trl:SFTTrainer", "typer", "yaml"),
+    ),
 }
-"""What most commands build on, and what those do that have a model or a student."""
+"""Modules to preload, and names that lazy packages import on access: for most commands, and for
+those that load a model."""
 
 
-def asked(line: socket.socket) -> dict[str, Any]:
-    """Answer with the forks' numbers and how they ended; only a fork comes back, with its command.
+def serve_forks(requests: socket.socket) -> dict[str, Any]:
+    """Fork for every request and report the fork's pid and exit code; return in the fork.
 
-    A command comes with three files: what it reads, says and complains to.
+    A request carries the command as JSON and three files: stdin, stdout and stderr.
     """
     while True:
-        command, files, _, _ = socket.recv_fds(line, 1 << 20, 3)
-        if not command:
+        request, files, _, _ = socket.recv_fds(requests, 1 << 20, 3)
+        if not request:
             os._exit(0)
-        fork = os.fork()
-        if fork == 0:
-            line.close()
+        pid = os.fork()
+        if pid == 0:
+            requests.close()
             for number, file in enumerate(files):
                 os.dup2(file, number)
                 os.close(file)
-            wanted: dict[str, Any] = json.loads(command)
-            return wanted
+            command: dict[str, Any] = json.loads(request)
+            return command
         for file in files:
             os.close(file)
-        line.send(str(fork).encode())
-        line.send(str(os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])).encode())
+        requests.send(str(pid).encode())
+        requests.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
 
 
 if __name__ == "__main__":
-    for module in LOADED[sys.argv[1]]:
-        importlib.import_module(module)
-    # An interrupt is for the commands: this process goes when nobody is left to ask it.
-    interrupted = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for entry in LOADED[sys.argv[1]]:
+        module, _, name = entry.partition(":")
+        imported = importlib.import_module(module)
+        if name:
+            getattr(imported, name)
+    # Ctrl-C is for the commands; this process ends when the socket closes.
+    sigint_handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()
-    command = asked(socket.socket(fileno=int(sys.argv[2])))
-    signal.signal(signal.SIGINT, interrupted)
+    command = serve_forks(socket.socket(fileno=int(sys.argv[2])))
+    signal.signal(signal.SIGINT, sigint_handler)
     os.environ.clear()
     os.environ.update(command["env"])
     os.chdir(command["cwd"])
-    # As `python -m` has it: the folder, what the environment adds, and what was installed.
+    # As with `python -m`: the folder, PYTHONPATH, then installed packages.
     added = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[:] = [command["cwd"], *added, *sys.path[1:]]
     importlib.invalidate_caches()

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import atexit
+import fcntl
 import itertools
 import json
 import os
+import pty
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Self
 
 LUDUS = [sys.executable, "-m", "ludus"]
-_HEAVY = frozenset(("train", "hf", "--student"))
-"""Words of commands that load torch; one that is missing here costs a second or two."""
+_LOADS_A_MODEL = frozenset(("train", "hf", "--student", "smollm2"))
+"""Words of commands that load transformers; a word that is missing here costs a few seconds."""
+_MAX_TRAINING_SERVERS = 2
 
 
 def run_ludus(
@@ -30,10 +36,10 @@ def run_ludus(
     env: Mapping[str, str] | None = None,
     timeout: float = 120,
 ) -> subprocess.CompletedProcess[str]:
-    """Run it to its end, with a wide terminal so that nothing wraps."""
-    everything = {**os.environ, "COLUMNS": "200", **(env or {})}
+    """Run the program to its end, with a wide terminal so that nothing wraps."""
+    full_env = {**os.environ, "COLUMNS": "200", **(env or {})}
     if env and any(name.startswith("PYTHON") for name in env.keys() - {"PYTHONPATH"}):
-        # What the interpreter reads when it starts is too late for a fork of one.
+        # A fork comes too late for what the interpreter reads when it starts.
         return subprocess.run(
             [*LUDUS, *arguments],
             capture_output=True,
@@ -41,72 +47,143 @@ def run_ludus(
             input=typed,
             timeout=timeout,
             cwd=cwd,
-            env=everything,
+            env=full_env,
         )
     folder = str(Path(cwd or ".").absolute())
-    command = json.dumps({"arguments": arguments, "cwd": folder, "env": everything}).encode()
-    line = next(_lines("light" if _HEAVY.isdisjoint(arguments) else "heavy"))
-    (said, says), (complained, complains) = os.pipe(), os.pipe()
-    reads, types = os.pipe() if typed is not None else (os.dup(0), None)
-    socket.send_fds(line, [command], [reads, says, complains])
-    for theirs in (reads, says, complains):
-        os.close(theirs)
+    request = json.dumps({"arguments": arguments, "cwd": folder, "env": full_env}).encode()
+    if _LOADS_A_MODEL.isdisjoint(arguments):
+        server = next(_light_servers()).requests
+    else:
+        server = _training_server(full_env).requests
+    (stdout, child_stdout), (stderr, child_stderr) = os.pipe(), os.pipe()
+    child_stdin, stdin = os.pipe() if typed is not None else (os.dup(0), None)
+    socket.send_fds(server, [request], [child_stdin, child_stdout, child_stderr])
+    for file in (child_stdin, child_stdout, child_stderr):
+        os.close(file)
     with ThreadPoolExecutor(3) as pool:
-        output, complaint = pool.submit(_all_of, said), pool.submit(_all_of, complained)
-        if types is not None:
-            pool.submit(_type, types, typed or "").result(timeout)
-        code = _end(line, timeout)
-    shown = [*LUDUS, *arguments]
-    return subprocess.CompletedProcess(shown, code, output.result(), complaint.result())
+        output, errors = pool.submit(_read_all, stdout), pool.submit(_read_all, stderr)
+        if stdin is not None:
+            pool.submit(_write_all, stdin, typed or "").result(timeout)
+        code = _wait_for_exit(server, timeout)
+    return subprocess.CompletedProcess([*LUDUS, *arguments], code, output.result(), errors.result())
+
+
+@contextmanager
+def start_ludus(
+    *arguments: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """Start the program in a process of its own, to be signalled; kill it at the end."""
+    process = subprocess.Popen(
+        [*LUDUS, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "200", **(env or {})},
+        # Pytest may run as a background job, which ignores SIGINT and passes that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            process.communicate()
+
+
+def run_on_terminal(
+    *arguments: str | Path, columns: int = 160, env: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    """Run the program on a pseudo-terminal; return its exit code and output."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+    full_env = {**os.environ, "TERM": "xterm-256color", **(env or {})}
+    for name in ("COLUMNS", "LINES", "NO_COLOR"):
+        full_env.pop(name, None)
+    process = subprocess.Popen(
+        [*LUDUS, *map(str, arguments)], stdin=theirs, stdout=theirs, stderr=theirs, env=full_env
+    )
+    os.close(theirs)
+    drawn = bytearray()
+    try:
+        while chunk := os.read(ours, 65536):
+            drawn += chunk
+    except OSError:
+        pass  # Linux raises EIO when the other side is closed.
+    finally:
+        os.close(ours)
+    return process.wait(30), drawn.decode()
+
+
+@dataclass
+class ForkServer:
+    """A process that forks for every command it is sent; see fork_server.py."""
+
+    requests: socket.socket
+    process: subprocess.Popen[bytes]
+
+    @classmethod
+    def start(cls, load: str, env: Mapping[str, str]) -> Self:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        script = Path(__file__).with_name("fork_server.py")
+        process = subprocess.Popen(
+            [sys.executable, script, load, str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            env=env,
+        )
+        theirs.close()
+        server = cls(ours, process)
+        atexit.register(server.stop)
+        return server
+
+    def stop(self) -> None:
+        self.requests.close()
+        self.process.wait()
 
 
 @cache
-def _lines(load: str) -> Iterator[socket.socket]:
-    """Lines to processes that fork, each in turn: one command's hashes are not the next one's."""
-    return itertools.cycle([_line(load), _line(load)])
-
-
-def _line(load: str) -> socket.socket:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def _light_servers() -> Iterator[ForkServer]:
+    """Two servers in turn, so that consecutive commands differ in their hash seed."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    forking = subprocess.Popen(
-        [sys.executable, Path(__file__).with_name("fork_server.py"), load, str(theirs.fileno())],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        pass_fds=[theirs.fileno()],
-        env=env,
-    )
-    theirs.close()
-
-    @atexit.register
-    def ended() -> None:
-        ours.close()
-        forking.wait()
-
-    return ours
+    return itertools.cycle([ForkServer.start("light", env), ForkServer.start("light", env)])
 
 
-def _end(line: socket.socket, timeout: float) -> int:
-    """How it ended, with a minus where a signal did it, as `subprocess` tells it."""
-    fork = int(line.recv(32))
-    line.settimeout(timeout)
+_training_servers: dict[tuple[tuple[str, str], ...], ForkServer] = {}
+"""By environment, which transformers and TRL read on import; the least recently used first."""
+
+
+def _training_server(env: Mapping[str, str]) -> ForkServer:
+    key = tuple(sorted(env.items()))
+    server = _training_servers.pop(key, None) or ForkServer.start("training", env)
+    _training_servers[key] = server
+    if len(_training_servers) > _MAX_TRAINING_SERVERS:
+        _training_servers.pop(next(iter(_training_servers))).stop()
+    return server
+
+
+def _wait_for_exit(server: socket.socket, timeout: float) -> int:
+    """The exit code, negative for a signal, as in `subprocess`."""
+    pid = int(server.recv(32))
+    server.settimeout(timeout)
     try:
-        return int(line.recv(32))
+        return int(server.recv(32))
     except TimeoutError:
-        os.kill(fork, signal.SIGKILL)
-        line.settimeout(None)
-        line.recv(32)
+        os.kill(pid, signal.SIGKILL)
+        server.settimeout(None)
+        server.recv(32)
         raise subprocess.TimeoutExpired(LUDUS, timeout) from None
     finally:
-        line.settimeout(None)
+        server.settimeout(None)
 
 
-def _all_of(file: int) -> str:
+def _read_all(file: int) -> str:
     with os.fdopen(file) as text:
         return text.read()
 
 
-def _type(file: int, typed: str) -> None:
+def _write_all(file: int, typed: str) -> None:
     with suppress(BrokenPipeError), os.fdopen(file, "w") as text:
         text.write(typed)
 

@@ -23,7 +23,7 @@ PLAY, ENVIRONMENT, COLLECT = blocks("README.md")
 
 def run(code: str, folder: Path) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=folder
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, cwd=folder
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

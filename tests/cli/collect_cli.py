@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from chat_stub import Stub
-from ludus_process import LUDUS, run_ludus
+from ludus_process import run_ludus, start_ludus
 
 from ludus.data.episode import Episode
 from ludus.data.episode_reader import episodes
@@ -47,24 +46,9 @@ def stub_args(stub: Stub, *arguments: str | Path, spec: str = COUNTER) -> list[s
     return [spec, "--model", "stub", "--llm-endpoint", stub.url, *map(str, arguments)]
 
 
-@contextmanager
-def start_collect(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+def start_collect(*arguments: str | Path) -> AbstractContextManager[subprocess.Popen[str]]:
     """Start `ludus collect` in another process."""
-    process = subprocess.Popen(
-        [*LUDUS, "collect", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **CLEAN_ENV, "COLUMNS": "200"},
-        # Pytest may run as a background job, which ignores SIGINT and passes that on.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            process.communicate()
+    return start_ludus("collect", *arguments, env=CLEAN_ENV)
 
 
 def read_episodes(folder: Path) -> list[Episode]:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ludus_process import LUDUS, run_ludus
+from ludus_process import run_ludus
 
 from cli.collect_cli import CLEAN_ENV
 from ludus.data.episode import Episode
@@ -54,26 +50,6 @@ def run_without_module(module: str, *arguments: str | Path) -> subprocess.Comple
         "from ludus.cli.main import main; main()"
     )
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-
-
-@contextmanager
-def start_ludus(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """Start the program in another process."""
-    process = subprocess.Popen(
-        [*LUDUS, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **CLEAN_ENV},
-        # Pytest may run as a background job, which ignores SIGINT and passes that on.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            process.communicate()
 
 
 def make_episode(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from ludus_process import run_ludus, served_by_program
+from ludus_process import run_ludus, served_by_program, start_ludus
 from world import serving, wait_until
 
 import ludus
@@ -211,19 +211,11 @@ class Long(Slow):
 
 def test_an_interrupted_check_prints_one_line(tmp_path: Path) -> None:
     (tmp_path / "long.py").write_text(LONG)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ludus", "check", "long:Long", "--seeds", "1000"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": PYTHONPATH},
-        # Pytest may run as a background job, which ignores SIGINT and passes that on.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    wait_until((tmp_path / "begun").exists, seconds=60)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    command = ("check", "long:Long", "--seeds", "1000")
+    with start_ludus(*command, cwd=tmp_path, env={"PYTHONPATH": PYTHONPATH}) as process:
+        wait_until((tmp_path / "begun").exists, seconds=60)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
     assert errors.split() == ["Interrupted."]
 

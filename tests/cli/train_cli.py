@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from ludus_process import LUDUS, run_ludus
+from ludus_process import run_ludus, start_ludus
 from policy.conversations import ENDED, PLAYED
 from policy.models import saved
 from tiny_tokenizers import student, template_of
@@ -45,24 +42,9 @@ def error_message(result: Result) -> str:
     return message
 
 
-@contextmanager
-def start_train(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+def start_train(*arguments: str | Path) -> AbstractContextManager[subprocess.Popen[str]]:
     """Start `ludus train` in another process."""
-    process = subprocess.Popen(
-        [*LUDUS, "train", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **OFFLINE_ENV, "COLUMNS": "200"},
-        # Pytest may run as a background job, which ignores SIGINT and passes that on.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            process.communicate()
+    return start_ludus("train", *arguments, env=OFFLINE_ENV)
 
 
 def save_model(folder: Path) -> Path:

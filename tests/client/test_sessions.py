@@ -123,7 +123,7 @@ async def test_a_step_that_hangs_ends_the_session(open_session: Opener) -> None:
 
 
 async def test_nobody_at_the_address_is_one_clear_error() -> None:
-    with pytest.raises(ConnectFailed, match=r"Nobody answers at http://127\.0\.0\.1:1 "):
+    with pytest.raises(ConnectFailed, match=r"Cannot connect to http://127\.0\.0\.1:1 "):
         await RemoteEndpoint("http://127.0.0.1:1").session().open()
 
 

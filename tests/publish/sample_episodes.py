@@ -92,7 +92,7 @@ def image_episode(number: int) -> Episode:
 
 
 def broken_episode(number: int) -> Episode:
-    fault = Fault(kind="ConnectFailed", where="environment", message="Nobody answers.")
+    fault = Fault(kind="ConnectFailed", where="environment", message="Cannot connect.")
     nothing: dict[str, Any] = {
         "messages": (),
         "tools": (),

@@ -152,6 +152,6 @@ async def test_a_task_that_cannot_be_is_said_before_there_is_a_run(tmp_path: Pat
 
 
 async def test_a_server_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ConnectFailed, match="Nobody answers"):
+    with pytest.raises(ConnectFailed, match="Cannot connect"):
         await run(tmp_path / "run", spec="catch", n=5, base_url="http://127.0.0.1:9")
     assert not (tmp_path / "run").exists()

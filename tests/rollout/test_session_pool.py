@@ -40,7 +40,7 @@ class FakeSession(Session):
     async def open(self) -> None:
         await asyncio.sleep(0)
         if self._endpoint.away:
-            raise ConnectFailed("Nobody answers.")
+            raise ConnectFailed("Cannot connect.")
         if self._endpoint.open >= self._endpoint.capacity:
             self._endpoint.refused += 1
             raise CapacityReached("Full.")

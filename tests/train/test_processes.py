@@ -72,6 +72,7 @@ def test_two_processes_train_an_adapter_with_dpo(tmp_path: Path) -> None:
     assert (tmp_path / "two" / "adapter" / "adapter_model.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_an_error_of_the_main_process_is_printed_once(tmp_path: Path) -> None:
     base, out = str(saved(tmp_path / "base")), tmp_path / "out"
     data = write_jsonl(tmp_path / "rows.jsonl", [{"messages": 3}])

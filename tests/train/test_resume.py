@@ -48,6 +48,7 @@ def kill_at(step: int, case: str, *arguments: object) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "step"), [("whole", 6), pytest.param("packed", 5, marks=pytest.mark.slow)]
 )

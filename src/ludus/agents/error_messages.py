@@ -74,7 +74,7 @@ class ProviderErrors:
 
     def unreachable(self, reason: str) -> ModelUnreachable:
         return ModelUnreachable(
-            self.scrub(f"Nobody answers at {self._url} ({self._one_line(reason)}). ")
+            self.scrub(f"Cannot connect to {self._url} ({self._one_line(reason)}). ")
             + "Check that the server is running and that the URL is right."
         )
 

@@ -218,7 +218,7 @@ class WebSocketClient:
         if isinstance(error, InvalidStatus) and error.response.status_code < 500:
             return str(status_error(self.base_url, error.response.status_code))
         if isinstance(error, ConnectionRefusedError) and waited > _REFUSED_GRACE_S:
-            return f"Nobody answers at {self.base_url} any more: the session ended with its server."
+            return f"Cannot connect to {self.base_url} any more: the session ended with its server."
         if waited > self._resume_timeout:
             return (
                 f"The connection to {self.base_url} broke, and could not be restored within "
@@ -274,7 +274,7 @@ def unreachable_error(base_url: str, error: OSError) -> ConnectFailed:
     # Where a name has several addresses, the error's text lists them all; its number is the reason.
     number = error.errno or 0
     reason = os.strerror(number) if number > 0 else error.strerror or str(error)
-    return ConnectFailed(f"Nobody answers at {base_url} ({reason}). Is the server running?")
+    return ConnectFailed(f"Cannot connect to {base_url} ({reason}). Is the server running?")
 
 
 def status_error(base_url: str, status: int) -> ConnectFailed:

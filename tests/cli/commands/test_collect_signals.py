@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
 import re
 import signal
-import struct
-import subprocess
-import termios
 from pathlib import Path
 
 from chat_stub import chat_stub
-from ludus_process import LUDUS
+from ludus_process import run_on_terminal
 from world import wait_until
 
 from cli.collect_cli import (
@@ -98,32 +92,10 @@ def test_ctrl_c_before_the_first_episode_prints_one_line_and_writes_nothing(tmp_
     assert not (tmp_path / "run").exists()
 
 
-def run_on_terminal(*arguments: str, columns: int = 160) -> tuple[int, str]:
-    """Run the command on a pseudo-terminal; return its exit code and output."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
-    env = {**os.environ, **CLEAN_ENV, "TERM": "xterm-256color"}
-    for name in ("COLUMNS", "LINES", "NO_COLOR"):
-        env.pop(name, None)
-    process = subprocess.Popen(
-        [*LUDUS, "collect", *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=env
-    )
-    os.close(theirs)
-    drawn = bytearray()
-    try:
-        while chunk := os.read(ours, 65536):
-            drawn += chunk
-    except OSError:
-        pass  # Linux raises EIO when the other side is closed.
-    finally:
-        os.close(ours)
-    return process.wait(30), drawn.decode()
-
-
 def test_a_terminal_shows_progress_and_then_the_summary(tmp_path: Path) -> None:
     with chat_stub(latency=0.05) as stub:
         command = stub_args(stub, "-n", "20", "--concurrency", "4", "-o", tmp_path / "run")
-        code, drawn = run_on_terminal(*command)
+        code, drawn = run_on_terminal("collect", *command, env=CLEAN_ENV)
     assert code == 0
     live, _, left = drawn.rpartition("\x1b[2K")
     counts = [int(number) for number in re.findall(r"(\d+)/20\b", live)]

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
 import re
 import resource
 import signal
-import struct
 import subprocess
-import termios
 from pathlib import Path
 
 import pytest
-from ludus_process import LUDUS
+from ludus_process import LUDUS, run_on_terminal, start_ludus
 from world import wait_for_work, wait_until
 
 from cli.collect_cli import CLEAN_ENV, error_line
@@ -23,7 +19,6 @@ from cli.curate_cli import (
     ludus,
     make_episode,
     read_rows,
-    start_ludus,
     stdout_of,
     write_large_run,
     write_run,
@@ -44,7 +39,7 @@ def test_a_signal_stops_curate_and_writes_nothing(
     run, data = write_large_run(tmp_path / "run"), tmp_path / "data"
     begun = ".curating-*/work" if step == "reading" else ".curating-*/train.jsonl"
     with start_ludus(
-        "curate", run, *(SLOW_FILTER if step == "reading" else ()), "-o", data
+        "curate", run, *(SLOW_FILTER if step == "reading" else ()), "-o", data, env=CLEAN_ENV
     ) as process:
         wait_until(lambda: any(data.glob(begun)), seconds=60)
         if step == "reading":
@@ -58,7 +53,9 @@ def test_a_signal_stops_curate_and_writes_nothing(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_import_and_writes_nothing(number: signal.Signals, tmp_path: Path) -> None:
     source, out = write_large_run(tmp_path / "source"), tmp_path / "run"
-    with start_ludus("import", "messages", source / "episodes.jsonl", "-o", out) as process:
+    with start_ludus(
+        "import", "messages", source / "episodes.jsonl", "-o", out, env=CLEAN_ENV
+    ) as process:
         wait_until(lambda: any(out.glob(".importing-*/episodes.jsonl")), seconds=60)
         process.send_signal(number)
         process.communicate(timeout=60)
@@ -68,7 +65,7 @@ def test_a_signal_stops_import_and_writes_nothing(number: signal.Signals, tmp_pa
 
 def test_curate_works_after_a_kill(tmp_path: Path) -> None:
     run, data = write_large_run(tmp_path / "run", 6_000), tmp_path / "data"
-    with start_ludus("curate", run, "-o", data) as process:
+    with start_ludus("curate", run, "-o", data, env=CLEAN_ENV) as process:
         wait_until(lambda: any(data.glob(".curating-*/train.jsonl")), seconds=60)
         process.kill()
         process.communicate()
@@ -81,7 +78,7 @@ def test_curate_works_after_a_kill(tmp_path: Path) -> None:
 def test_import_works_after_a_kill(tmp_path: Path) -> None:
     source, out = write_large_run(tmp_path / "source", 3_000), tmp_path / "run"
     command = ("import", "messages", source / "episodes.jsonl", "-o", out)
-    with start_ludus(*command) as process:
+    with start_ludus(*command, env=CLEAN_ENV) as process:
         wait_until(lambda: any(out.glob(".importing-*/episodes.jsonl")), seconds=60)
         process.kill()
         process.communicate()
@@ -116,33 +113,13 @@ def test_a_full_disk_is_one_line_and_writes_nothing(
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
 
 
-def run_on_terminal(*arguments: str | Path) -> tuple[int, str]:
-    """Run the command on a pseudo-terminal; return its exit code and output."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 160, 0, 0))
-    env = {**os.environ, **CLEAN_ENV, "TERM": "xterm-256color"}
-    for name in ("COLUMNS", "LINES", "NO_COLOR"):
-        env.pop(name, None)
-    command = [*LUDUS, *map(str, arguments)]
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
-    os.close(theirs)
-    drawn = bytearray()
-    try:
-        while chunk := os.read(ours, 65536):
-            drawn += chunk
-    except OSError:
-        pass  # Linux raises EIO when the other side is closed.
-    finally:
-        os.close(ours)
-    return process.wait(30), re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", drawn.decode())
-
-
 def test_a_terminal_shows_a_bar_per_step_and_then_the_table(
     tmp_path: Path,
 ) -> None:
     run, data = write_large_run(tmp_path / "run", 6_000), tmp_path / "data"
-    code, drawn = run_on_terminal("curate", run, "--format", "parquet", "-o", data)
+    code, drawn = run_on_terminal("curate", run, "--format", "parquet", "-o", data, env=CLEAN_ENV)
     assert code == 0
+    drawn = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", drawn)
     bars = re.split(r"[\r\n]+", drawn)
     assert [bar for bar in bars if "writing rows" in bar and "━" in bar and "/6,000" in bar]
     assert [bar for bar in bars if "converting" in bar]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 from chat_stub import Stub, chat_stub
-from ludus_process import LUDUS, run_ludus
+from ludus_process import run_ludus, start_ludus
 from typer.testing import CliRunner, Result
 from world import wait_until
 
@@ -190,21 +189,10 @@ def test_ctrl_c_keeps_episodes_and_the_same_command_resumes(tmp_path: Path) -> N
     out = tmp_path / "eval"
     with chat_stub(latency=0.05) as stub:
         command = stub_args(stub, "-n", "60", "--concurrency", "4", "-o", out)
-        process = subprocess.Popen(
-            [*LUDUS, "eval", *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **CLEAN_ENV, "COLUMNS": "200"},
-            # Pytest may run as a background job, which ignores SIGINT and passes that on.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
-        try:
+        with start_ludus("eval", *command, env=CLEAN_ENV) as process:
             wait_until(lambda: stub.replies > 20, seconds=30)
             process.send_signal(signal.SIGINT)
             stdout, stderr = process.communicate(timeout=30)
-        finally:
-            process.kill()
         recorded = len(read_episodes(out / "stub"))
         assert process.returncode == 130 and "Traceback" not in stderr
         assert 0 < recorded < 60

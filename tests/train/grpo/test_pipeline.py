@@ -81,6 +81,7 @@ def test_trls_loop_plays_the_same_tasks(model: Path, tmp_path: Path) -> None:
     assert {"reward", "reward_std", "equal", "format", "length", "entropy"} <= keys[0] & keys[1]
 
 
+@pytest.mark.slow
 def test_trls_loop_supports_mixtures(model: Path, tmp_path: Path) -> None:
     config = small_config(rollouts="trl", groups=4, max_episode_tokens=400)
     grpo(f"{PICK},{CLIMB}", str(model), tmp_path / "out", config)
@@ -158,6 +159,7 @@ def judge(episode: Episode) -> float:
     return 0.0
 
 
+@pytest.mark.slow
 def test_an_error_on_another_rank_is_reported_once(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def test_missing_and_unexpected_weights_raise(tmp_path: Path) -> None:
         rebuild_model({**state, "module.x": state[name]}, train_config(), resolve_model(base))
 
 
+@pytest.mark.slow
 def test_weights_sharded_over_two_processes_are_restored(tmp_path: Path) -> None:
     program = Path(__file__).parents[1] / "sharded_export.py"
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone")

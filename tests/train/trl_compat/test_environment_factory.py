@@ -138,7 +138,7 @@ def test_lost_server_breaks_one_episode() -> None:
         assert env.reset(seed=3, rows=4) == first
         assert env.get_reward() == 0.0
     env._session.reconnect_timeout = 0.0
-    with pytest.raises(SessionLost, match="Nobody answers"):
+    with pytest.raises(SessionLost, match="Cannot connect"):
         env.reset(seed=3)
 
 
