@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.curation import CurateConfig, CurateReport, curate
-from ludus.curation.catalog import Catalog, open_catalog
+from ludus.curation.catalog import Catalog
 from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import Call, Function, Message
 
@@ -21,6 +21,11 @@ GUESS: dict[str, Any] = {
         "parameters": {"type": "object", "properties": {"word": {"type": "string"}}},
     },
 }
+FABLE = (
+    "A fox {} sees some grapes that hang high on a vine over the wall of a garden. It jumps again "
+    "and again, and cannot reach them; in the end it walks off and says that they were sour anyway."
+    " Tell in two sentences what the fox ought to have done before it gave up, and why."
+)
 
 
 def user(text: str) -> Message:
@@ -88,7 +93,7 @@ def write_run(folder: Path, *episodes: Episode) -> Path:
 @contextmanager
 def build_catalog(folder: Path, *episodes: Episode, where: str | None = None) -> Iterator[Catalog]:
     run = write_run(folder / "run", *episodes)
-    with open_catalog([run / "episodes.jsonl"], folder, where=where) as catalog:
+    with Catalog.open([run / "episodes.jsonl"], folder, where=where) as catalog:
         yield catalog
 
 
@@ -108,3 +113,11 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
     if not file.exists():
         return []
     return [json.loads(line) for line in file.read_bytes().splitlines()]
+
+
+def many(count: int, attempts: int = 2) -> list[Episode]:
+    return [
+        attempt(f"{task}-{number}", task=f"task{task}")
+        for task in range(count)
+        for number in range(attempts)
+    ]

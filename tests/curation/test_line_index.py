@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from curation.attempts import attempt, model, read_rows, user
 from ludus.curation import CurateConfig, curate
-from ludus.curation.catalog import Catalog, open_catalog
+from ludus.curation.catalog import Catalog
 from ludus.curation.line_index import _READ_BLOCK_BYTES
 from ludus.errors import RunError
 
@@ -48,7 +48,7 @@ def read(folder: Path, *contents: bytes) -> list[str | None]:
     files = [folder / f"{number}.jsonl" for number in range(len(contents))]
     for file, content in zip(files, contents, strict=True):
         file.write_bytes(content)
-    with open_catalog(files, folder) as catalog:
+    with Catalog.open(files, folder) as catalog:
         whole = "SELECT rowid, 1 FROM episodes"
         in_order = [(row, line.strip()) for row, _, line in catalog.read_lines(whole)]
         assert in_order == [(row, catalog.read_line(row)) for row in range(check(catalog))]
@@ -114,7 +114,7 @@ def test_lines_that_end_at_a_block_boundary(tmp_path: Path, near: int) -> None:
 def test_long_lines_are_read_within_the_memory_limit(tmp_path: Path, megabytes: float) -> None:
     long = attempt("long", messages=(user("q"), model("ab" * int(megabytes * 2**19)))).to_line()
     (tmp_path / "long.jsonl").write_bytes(A + long + b"\n" + B)
-    with open_catalog([tmp_path / "long.jsonl"], tmp_path) as catalog:
+    with Catalog.open([tmp_path / "long.jsonl"], tmp_path) as catalog:
         assert catalog.kept == 3 and catalog.read_line(1) == long.strip()
         assert catalog.location(2)[1] == 4
 
@@ -128,7 +128,7 @@ def test_file_names_are_not_glob_patterns(tmp_path: Path, name: str) -> None:
     (tmp_path / "other.jsonl").write_bytes(B + C)
     (tmp_path / "ab.jsonl").write_bytes(B + C)
     (tmp_path / name).write_bytes(A)
-    with open_catalog([tmp_path / "ab.jsonl", tmp_path / name], tmp_path) as catalog:
+    with Catalog.open([tmp_path / "ab.jsonl", tmp_path / name], tmp_path) as catalog:
         assert check(catalog) == 3 and parse_task(catalog, 2) == "task of a"
 
 
@@ -138,7 +138,7 @@ def test_relative_and_unnormalized_paths(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path / "deep")
     files = [Path("../a.jsonl"), Path("../deep/../b.jsonl")]
     (tmp_path / "b.jsonl").write_bytes(B + C)
-    with open_catalog(files, tmp_path) as catalog:
+    with Catalog.open(files, tmp_path) as catalog:
         assert check(catalog) == 3
 
 
@@ -155,7 +155,7 @@ def test_rows_are_in_the_order_of_runs_and_lines(tmp_path: Path) -> None:
 def test_a_truncated_file_raises(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_bytes(A + B)
-    with open_catalog([file], tmp_path) as catalog:
+    with Catalog.open([file], tmp_path) as catalog:
         file.write_bytes(A)
         with pytest.raises(RunError, match="truncated"):
             catalog.read_line(1)

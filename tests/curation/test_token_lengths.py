@@ -11,7 +11,7 @@ import pytest
 from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK
 from tiny_tokenizers import of_family, student
 
-from ludus.curation.lint.lint_rows import SourceLocation, TrainingRow, parse_row
+from ludus.curation.lint.lint_rows import LintRow, SourceLocation, parse_lint_row
 from ludus.curation.token_lengths import TokenLengths, measure_rows
 from ludus.policy.chat.chat_format import find_chat_format_with_fallback
 from ludus.policy.chat.rendering import render, render_pair
@@ -19,8 +19,8 @@ from ludus.policy.chat.rendering import render, render_pair
 ROWS = [TALK, INSTRUCTED, PLAYED, ENDED]
 
 
-def rows(*columns: dict[str, Any]) -> list[TrainingRow]:
-    return [parse_row(each, SourceLocation(Path("rows.jsonl"), 1)) for each in columns]
+def rows(*columns: dict[str, Any]) -> list[LintRow]:
+    return [parse_lint_row(each, SourceLocation(Path("rows.jsonl"), 1)) for each in columns]
 
 
 def test_percentiles() -> None:

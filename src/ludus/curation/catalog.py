@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ludus.curation.line_index import LineIndex
-from ludus.curation.load_episodes import create_episodes_table, quote_sql, validate_where
+from ludus.curation.load_episodes import check_load_condition, create_episodes_table
 from ludus.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -55,6 +55,42 @@ class Catalog:
         self._row_offsets = list(
             accumulate((counts.get(at, 0) for at in range(len(files))), initial=0)
         )
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        files: Sequence[Path],
+        folder: Path,
+        *,
+        where: str | None = None,
+        contents: bool = True,
+        memory_limit: str = DUCKDB_MEMORY_LIMIT,
+    ) -> Iterator[Self]:
+        """Open a catalog of the files that spills to `folder`; evaluate `where` for each line.
+
+        Unreadable lines are part of the catalog, and excluded. Without `contents` messages are not
+        hashed, which saves half of the time.
+        """
+        try:
+            import duckdb
+        except ImportError:
+            raise MissingExtra.of("curate", "Curating") from None
+
+        # In memory, which is twice as fast as a database file; what does not fit is spilled.
+        with (
+            duckdb.connect(
+                config={"memory_limit": memory_limit, "temp_directory": str(folder)}
+            ) as database,
+            LineIndex(files) as line_index,
+        ):
+            database.execute("SET enable_progress_bar = false")  # It would garble the output.
+            if where is not None:
+                check_load_condition(database, where)
+            create_episodes_table(database, files, where, contents)
+            catalog = cls(database, files, line_index)
+            catalog.exclude(UNREADABLE, "NOT readable")
+            yield catalog
 
     def read_line(self, row: int) -> bytes:
         """Return the line of a row. For many rows, `read_lines` is faster."""
@@ -127,35 +163,3 @@ class Catalog:
         )
         order = dict.fromkeys([step.reason for step in self.steps])
         return {reason: counts[reason] for reason in order if reason in counts}
-
-
-@contextmanager
-def open_catalog(
-    files: Sequence[Path],
-    folder: Path,
-    *,
-    where: str | None = None,
-    contents: bool = True,
-    memory_limit: str = DUCKDB_MEMORY_LIMIT,
-) -> Iterator[Catalog]:
-    """Load the files into a catalog that spills to `folder`, and evaluate `where` for each line.
-
-    Unreadable lines are part of the catalog, and excluded. Without `contents` messages are not
-    hashed, which saves half of the time.
-    """
-    try:
-        import duckdb
-    except ImportError:
-        raise MissingExtra.of("curate", "Curating") from None
-
-    # In memory, which is twice as fast as a database file; what does not fit is spilled.
-    with duckdb.connect() as database, LineIndex(files) as line_index:
-        database.execute("SET enable_progress_bar = false")  # It would garble the output.
-        database.execute(f"SET memory_limit = {quote_sql(memory_limit)}")
-        database.execute(f"SET temp_directory = {quote_sql(str(folder))}")
-        if where is not None:
-            validate_where(database, where)
-        create_episodes_table(database, files, where, contents)
-        catalog = Catalog(database, files, line_index)
-        catalog.exclude(UNREADABLE, "NOT readable")
-        yield catalog

@@ -1,16 +1,14 @@
-"""Configuration and report of `curate`."""
+"""Configuration of `curate`."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from ludus.curation.catalog import FilterStep
 from ludus.curation.file_formats import FileFormat, check_format
 from ludus.curation.filters import FilterConfig
 from ludus.curation.pairs import DEFAULT_MIN_MARGIN, Pairing
 from ludus.curation.split import DEFAULT_SIMILARITY
-from ludus.curation.token_lengths import TokenLengths
 from ludus.curation.training_rows import RowConfig
 from ludus.curation.writers import OutputKind
 from ludus.data.tool_schema import JsonObject
@@ -79,28 +77,5 @@ class CurateConfig(FilterConfig, RowConfig):
         """Whether messages must be read to filter episodes."""
         return self.dedupe or self.is_for_training
 
-
-@dataclass(frozen=True, slots=True)
-class CurateReport:
-    """What was kept, and why every other episode was left out."""
-
-    episodes: int
-    kept: int
-    steps: tuple[FilterStep, ...]
-    left_out: dict[str, int]
-    """Number of episodes by reason."""
-    rows: dict[str, int]
-    """Number of rows by split: `train`, and `test` if there is one."""
-    tasks: dict[str, int]
-    """Number of tasks by split."""
-    families: int = 0
-    """Number of tasks that were put into a split because of a near duplicate."""
-    unreadable: tuple[str, ...] = ()
-    """The first unreadable lines, as `file:line`."""
-    rewards: dict[str, float] = field(default_factory=dict)
-    """`min`, `mean` and `max` reward of the kept episodes."""
-    lengths: TokenLengths | None = None
-    """Lengths of the training rows in the student's tokens."""
-
     def as_json(self) -> JsonObject:
-        return asdict(self)
+        return {**asdict(self), "held_out": [str(path) for path in self.held_out]}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from ludus.curation.config import CurateConfig, CurateReport
+from ludus.curation.config import CurateConfig
+from ludus.curation.curation_report import CurateReport
 from ludus.curation.file_formats import COLUMNS_BY_KIND
 from ludus.curation.output_dir import CARD_FILE, METADATA_FILE
 from ludus.data.dataset_schema import DATASETS_VERSION
@@ -19,7 +20,6 @@ from ludus.data.markdown import (
     markdown_table,
     to_single_line,
 )
-from ludus.data.tool_schema import JsonObject
 from ludus.data.versions import versions
 
 _TAGS = ("ludus", "tool-use")
@@ -36,16 +36,6 @@ _TRAINER_HINTS = {
     "`SFTConfig(assistant_only_loss=True)` trains on the assistant turns only.",
     "dpo": "TRL's `DPOTrainer` accepts the rows as they are.",
 }
-_RENAMED_SETTINGS = {
-    "unscored": "keep_unscored",
-    "render": "tool_call_format",
-    "near_prompts": "max_prompt_similarity",
-    "near_completions": "max_completion_similarity",
-    "pairing": "pairs",
-    "test": "test_size",
-    "likeness": "similarity_threshold",
-}
-"""Settings in older metadata files, whose `selection` and `form` were nested, by today's names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,30 +60,12 @@ def write_card(
         "ludus": versions()["ludus"],
         "digest": origin.digest,
         "runs": list(origin.runs),
-        "settings": _config_json(config),
+        "settings": config.as_json(),
         "report": report.as_json(),
     }
     text = json.dumps(metadata, indent=2, ensure_ascii=False, allow_nan=False, default=str)
     (folder / METADATA_FILE).write_text(f"{text}\n", encoding="utf-8")
     (folder / CARD_FILE).write_text(render_card(report, config, origin), encoding="utf-8")
-
-
-def previous_digest(folder: Path, config: CurateConfig, runs: Sequence[str]) -> str | None:
-    """Return the digest of a data set with the same configuration and these runs, or some of them.
-
-    None if the folder holds no such data set.
-    """
-    try:
-        metadata = json.loads((folder / METADATA_FILE).read_bytes())
-        # Settings of an older file are converted; today's are left as they are.
-        flat: JsonObject = {}
-        for name, value in metadata["settings"].items():
-            flat |= value if name in ("selection", "form") else {name: value}
-        settings = {_RENAMED_SETTINGS.get(name, name): value for name, value in flat.items()}
-        is_same = settings == json.loads(json.dumps(_config_json(config), default=str))
-        return str(metadata["digest"]) if is_same and set(metadata["runs"]) <= set(runs) else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
 
 
 def render_card(report: CurateReport, config: CurateConfig, origin: DatasetOrigin) -> str:
@@ -150,7 +122,7 @@ def render_card(report: CurateReport, config: CurateConfig, origin: DatasetOrigi
     sections.append("## Reproduce")
     if origin.command:
         sections.append(code_block(origin.command, "bash"))
-    config_json = json.dumps(_config_json(config), indent=2, ensure_ascii=False, default=str)
+    config_json = json.dumps(config.as_json(), indent=2, ensure_ascii=False, default=str)
     sections += ["Configuration:", code_block(config_json, "json")]
     return front_matter + "\n" + "\n\n".join(sections) + "\n"
 
@@ -172,7 +144,3 @@ def _loading_section(config: CurateConfig, origin: DatasetOrigin) -> str:
     requirement = f"This requires datasets {DATASETS_VERSION} or newer."
     text = f"{requirement} {_TRAINER_HINTS.get(config.to, '')}".rstrip()
     return f"## Usage\n\n{block}\n\n{text}"
-
-
-def _config_json(config: CurateConfig) -> JsonObject:
-    return {**asdict(config), "held_out": [str(path) for path in config.held_out]}

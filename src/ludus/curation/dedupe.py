@@ -1,4 +1,4 @@
-"""Exclude near duplicates: tasks with similar prompts, and attempts with similar completions.
+"""Exclude duplicates, and near duplicates: tasks with similar prompts, similar completions.
 
 Of similar tasks the first in the files is kept; of similar attempts the one with the highest
 reward, then the shortest, then the first.
@@ -6,17 +6,42 @@ reward, then the shortest, then the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import groupby
 
 from pydantic import ValidationError
 
 from ludus.curation.catalog import Catalog
-from ludus.curation.filters import BEST_FIRST
+from ludus.curation.filters import BEST_FIRST, exclude_by_window
 from ludus.curation.minhash import MinHashIndex, shingles
 from ludus.curation.task_prompts import SimilarTasks, TaskPrompts
 from ludus.data.episode import Episode
-from ludus.data.messages import Message
+from ludus.data.messages import completion_text
+
+DUPLICATE = "duplicate"
+DUPLICATE_PAIR = "duplicate pair"
+
+
+def exclude_duplicates(catalog: Catalog, *, within_tasks: bool = False) -> None:
+    """Keep the best of episodes with the same messages and tools: of all, or within each task."""
+    task = "task, " if within_tasks else ""
+    exclude_by_window(
+        catalog,
+        DUPLICATE,
+        f"row_number() OVER (PARTITION BY {task}prompt, completion, tools ORDER BY {BEST_FIRST})"
+        " > 1",
+        detail="the same messages and tools" + (" at the same task" if within_tasks else ""),
+    )
+
+
+def count_duplicate_tasks(catalog: Catalog) -> int:
+    """Count the tasks that have no episode left because of duplicates of other tasks."""
+    rows = catalog.sql(
+        """SELECT count(DISTINCT task) FROM episodes WHERE reason IN (?, ?)
+            AND task NOT IN (SELECT task FROM episodes WHERE reason IS NULL)""",
+        DUPLICATE,
+        DUPLICATE_PAIR,
+    )
+    return int(rows[0][0])
 
 
 def exclude_near_prompts(catalog: Catalog, threshold: float) -> None:
@@ -64,14 +89,3 @@ def exclude_near_completions(
         "rowid IN (SELECT row FROM copies)",
         detail=f"at least {threshold:g} similar to a better attempt at {scope} task",
     )
-
-
-def completion_text(messages: Iterable[Message]) -> str:
-    """Return everything that the model wrote: reasoning, text and calls."""
-    texts = []
-    for message in messages:
-        if message.role == "assistant":
-            texts += [message.reasoning_content or "", message.text]
-            for call in message.tool_calls or ():
-                texts += [call.function.name, call.function.arguments]
-    return "\n".join(texts)

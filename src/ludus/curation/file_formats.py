@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ludus.data.dataset_schema import COLUMNS as EPISODE
 from ludus.data.dataset_schema import FLOAT, JSON_LIST, TEXT, Column
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, MissingExtra, RunError
-
-if TYPE_CHECKING:
-    from datasets import Features
 
 FileFormat = Literal["jsonl", "parquet", "datasets"]
 
@@ -60,7 +57,10 @@ def check_format(format: FileFormat, kind: str) -> None:
         return
     if kind not in COLUMNS_BY_KIND:
         raise ConfigError(f"`format` must be jsonl if `to` is {kind}, got {format}.")
-    _import_datasets()
+    try:
+        import datasets  # noqa: F401
+    except ImportError:
+        raise MissingExtra.of("curate", "Writing Parquet or a datasets folder") from None
 
 
 def convert_files(
@@ -69,10 +69,13 @@ def convert_files(
     """Convert the JSONL files of a draft to another format, without loading them into memory."""
     if format == "jsonl":
         return
-    datasets = _import_datasets()
+    import datasets
     from datasets.exceptions import DatasetGenerationError
 
-    features = build_features(COLUMNS_BY_KIND[kind])
+    datasets.disable_progress_bars()
+    features = datasets.Features(
+        {column.name: _build_file_feature(column.feature_type) for column in COLUMNS_BY_KIND[kind]}
+    )
     rows = {}
     for split in splits:
         file = draft / f"{split}.jsonl"
@@ -97,26 +100,12 @@ def convert_files(
         (draft / f"{split}.jsonl").unlink()
 
 
-def build_features(columns: Sequence[Column]) -> Features:
-    from datasets import Features
-
-    return Features({column.name: _build_feature(column.feature_type) for column in columns})
-
-
-def _build_feature(feature_type: JsonObject) -> Any:
+def _build_file_feature(feature_type: JsonObject) -> Any:
+    """Build the feature in which Parquet files and `datasets` folders store a column."""
     from datasets import Json, List, Value
 
     if "struct" in feature_type:
-        return {field["name"]: _build_feature(field) for field in feature_type["struct"]}
+        return {field["name"]: _build_file_feature(field) for field in feature_type["struct"]}
     dtype = feature_type.get("dtype") or feature_type["list"]
     feature = Json() if dtype == "json" else Value(dtype)
     return List(feature) if "list" in feature_type else feature
-
-
-def _import_datasets() -> Any:
-    try:
-        import datasets
-    except ImportError:
-        raise MissingExtra.of("curate", "Writing Parquet or a datasets folder") from None
-    datasets.disable_progress_bars()
-    return datasets

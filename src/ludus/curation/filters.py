@@ -14,8 +14,6 @@ from ludus.curation.catalog import Catalog
 from ludus.errors import ConfigError
 
 MALFORMED_CALL = "malformed call"
-DUPLICATE = "duplicate"
-DUPLICATE_PAIR = "duplicate pair"
 BEST_FIRST = "reward DESC NULLS LAST, turns, rowid"
 """Highest reward first, then the shortest, then the first in the files."""
 
@@ -123,26 +121,3 @@ def exclude_by_window(catalog: Catalog, reason: str, condition: str, *, detail: 
         ) WHERE excluded)""",
         detail=detail,
     )
-
-
-def exclude_duplicates(catalog: Catalog, *, within_tasks: bool = False) -> None:
-    """Keep the best of episodes with the same messages and tools: of all, or within each task."""
-    task = "task, " if within_tasks else ""
-    exclude_by_window(
-        catalog,
-        DUPLICATE,
-        f"row_number() OVER (PARTITION BY {task}prompt, completion, tools ORDER BY {BEST_FIRST})"
-        " > 1",
-        detail="the same messages and tools" + (" at the same task" if within_tasks else ""),
-    )
-
-
-def count_duplicate_tasks(catalog: Catalog) -> int:
-    """Count the tasks that have no episode left because of duplicates of other tasks."""
-    rows = catalog.sql(
-        """SELECT count(DISTINCT task) FROM episodes WHERE reason IN (?, ?)
-            AND task NOT IN (SELECT task FROM episodes WHERE reason IS NULL)""",
-        DUPLICATE,
-        DUPLICATE_PAIR,
-    )
-    return int(rows[0][0])

@@ -41,7 +41,7 @@ class LineIndex:
         """Read any line."""
         starts = self._offsets[file].starts
         if at >= len(starts) - 1:
-            raise _truncated_error(self._files[file])
+            raise self._truncated_error(file)
         start = starts[at]
         return os.pread(self._descriptors[file], starts[at + 1] - start, start).strip()
 
@@ -59,18 +59,18 @@ class LineIndex:
                 lines = compress(filterfalse(bytes.isspace, source), marks)
                 yield from zip(compress(count(), marks), compress(marks, marks), lines, strict=True)
         except ValueError:
-            raise _truncated_error(self._files[file]) from None
+            raise self._truncated_error(file) from None
         except OSError as error:
-            raise _read_error(self._files[file], error) from error
+            raise self._read_error(file, error) from error
 
     @cached_property
     def _descriptors(self) -> list[int]:
         descriptors = []
-        for file in self._files:
+        for at, file in enumerate(self._files):
             try:
                 descriptor = os.open(file, os.O_RDONLY)
             except OSError as error:
-                raise _read_error(file, error) from error
+                raise self._read_error(at, error) from error
             self._exit_stack.callback(os.close, descriptor)
             descriptors.append(descriptor)
         return descriptors
@@ -78,6 +78,12 @@ class LineIndex:
     @cached_property
     def _offsets(self) -> list[_LineOffsets]:
         return [_index_lines(file) for file in self._files]
+
+    def _truncated_error(self, file: int) -> RunError:
+        return RunError(f"{self._files[file]} was truncated while it was read. Try again.")
+
+    def _read_error(self, file: int, error: OSError) -> RunError:
+        return RunError(f"Cannot read {self._files[file]}: {error.strerror or error}.")
 
 
 class _LineOffsets(NamedTuple):
@@ -127,11 +133,3 @@ def _index_lines_with_blanks(file: Path) -> _LineOffsets:
             position += len(line)
     starts.append(position)
     return _LineOffsets(starts, numbers)
-
-
-def _truncated_error(file: Path) -> RunError:
-    return RunError(f"{file} was truncated while it was read. Try again.")
-
-
-def _read_error(file: Path, error: OSError) -> RunError:
-    return RunError(f"Cannot read {file}: {error.strerror or error}.")

@@ -78,6 +78,23 @@ _CONTENT_COLUMNS = f"""
 """
 
 
+def find_episode_files(runs: Sequence[Path]) -> list[Path]:
+    """Return the episode file of each run, which may be a run folder or the file itself."""
+    files = [run / "episodes.jsonl" if run.is_dir() else run for run in runs]
+    seen: set[Path] = set()
+    for run, file in zip(runs, files, strict=True):
+        if not file.is_file():
+            raise RunError(
+                f"{run} has no episodes.jsonl. `ludus collect` and `ludus import` create runs."
+                if run.is_dir()
+                else f"There is no run {run}. `ludus runs` lists those below runs/."
+            )
+        if file.resolve() in seen:
+            raise ConfigError(f"{run} is given twice. Give each run once.")
+        seen.add(file.resolve())
+    return files
+
+
 def create_episodes_table(
     database: DuckDBPyConnection, files: Sequence[Path], where: str | None, contents: bool
 ) -> None:
@@ -91,11 +108,13 @@ def create_episodes_table(
             database.execute(_load_query(files, where, contents, max_line_bytes))
             return
         except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
-            raise RunError(f"Cannot read the episodes: {_first_sentence(str(error))}") from None
+            raise RunError(
+                f"Cannot read the episodes: {_shorten_duckdb_error(str(error))}"
+            ) from None
         except duckdb.Error as error:
             if "maximum_object_size" in str(error):
                 continue
-            reason = _first_sentence(str(error))
+            reason = _shorten_duckdb_error(str(error))
             if where is None:
                 raise RunError(f"Cannot read the episodes: {reason}") from None
             raise ConfigError(f"`where` cannot be evaluated: {reason}") from None
@@ -108,11 +127,11 @@ def create_episodes_table(
 def _load_query(
     files: Sequence[Path], where: str | None, contents: bool, max_line_bytes: int
 ) -> str:
-    paths = ", ".join(quote_sql(str(file)) for file in files)
+    paths = ", ".join(_quote_sql(str(file)) for file in files)
     # DuckDB expands every name as a glob pattern: the special characters are escaped.
-    globs = ", ".join(quote_sql(re.sub(r"([*?[])", r"[\1]", str(file))) for file in files)
+    globs = ", ".join(_quote_sql(re.sub(r"([*?[])", r"[\1]", str(file))) for file in files)
     types = ", ".join(
-        f"{quote_sql(name)}: {quote_sql(sql_type)}" for name, sql_type in COLUMN_TYPES.items()
+        f"{_quote_sql(name)}: {_quote_sql(sql_type)}" for name, sql_type in COLUMN_TYPES.items()
     )
     return f"""
         CREATE OR REPLACE TABLE episodes AS
@@ -141,8 +160,8 @@ def _load_query(
     """
 
 
-def validate_where(database: DuckDBPyConnection, where: str) -> None:
-    """Raise `ConfigError` if `where` is not a condition over the columns of one episode.
+def check_load_condition(database: DuckDBPyConnection, where: str) -> None:
+    """Raise `ConfigError` if episodes cannot be loaded with `where`, a condition over one of them.
 
     It has to be valid after WHERE, which rules out aggregates and functions that return rows.
     """
@@ -158,7 +177,7 @@ def validate_where(database: DuckDBPyConnection, where: str) -> None:
     except duckdb.Error as error:
         unknown = re.search(r'Referenced column "(.+?)" not found', str(error))
         if unknown is None:
-            reason = _first_sentence(str(error).partition(": ")[2] or str(error))
+            reason = _shorten_duckdb_error(str(error).partition(": ")[2] or str(error))
             raise ConfigError(
                 f"`where` must be an SQL condition, got {where!r}: {reason}"
             ) from None
@@ -171,10 +190,12 @@ def validate_where(database: DuckDBPyConnection, where: str) -> None:
         raise ConfigError(f"`where` must be a condition, got {where!r} of type {result}.")
 
 
-def quote_sql(text: str) -> str:
+def _quote_sql(text: str) -> str:
+    """Quote a string of the query that loads the episodes."""
     return "'" + text.replace("'", "''") + "'"
 
 
-def _first_sentence(text: str) -> str:
+def _shorten_duckdb_error(text: str) -> str:
+    """Return the first line of an error message of DuckDB, as a sentence."""
     line = text.strip().splitlines()[0]
     return line if line.endswith((".", "!", "?")) else f"{line}."

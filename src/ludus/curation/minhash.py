@@ -3,16 +3,11 @@
 Texts are compared by the Jaccard similarity of their shingles (all sequences of three words). LSH
 finds candidates without comparing all pairs; their similarity is then estimated from their
 MinHashes, which take about 3 kB per text.
-
-What all prompts of an environment share does not tell tasks apart: "What is 12 + 34?" and "What is
-56 + 78?" are different tasks although most of their words are the same, and a game's prompt may be
-the same for all tasks. `ShingleCounts` finds such common shingles, so that they can be removed.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -28,12 +23,6 @@ _MINHASH_SEED = 1
 _MIN_RECALL = 0.99
 _JACCARD_TOLERANCE = 0.05
 """Error of the estimated similarity: a false positive is better than a missed duplicate."""
-_COMMON_SHARE = 0.1
-"""A shingle in more than this share of the texts belongs to the prompt template."""
-_CONSTANT_SHARE = 0.2
-"""A text of more than this share of the tasks does not tell tasks apart."""
-_MIN_COMMON_COUNT = 4
-"""Up to this many texts may share a shingle or be equal: they are duplicates."""
 
 
 def shingles(text: str) -> set[str]:
@@ -44,32 +33,6 @@ def shingles(text: str) -> set[str]:
     return {
         " ".join(words[at : at + _SHINGLE_WORDS]) for at in range(len(words) - _SHINGLE_WORDS + 1)
     }
-
-
-class ShingleCounts:
-    """Counts how many texts contain each shingle."""
-
-    def __init__(self) -> None:
-        self._shingle_counts: Counter[str] = Counter()
-        self._text_counts: Counter[str] = Counter()
-
-    def add(self, text: str) -> None:
-        self._shingle_counts.update(shingles(text))
-        self._text_counts[text] += 1
-
-    def is_constant(self, text: str) -> bool:
-        """Whether so many tasks have this text that it does not identify a task."""
-        return self._text_counts[text] > max(
-            _CONSTANT_SHARE * self._text_counts.total(), _MIN_COMMON_COUNT
-        )
-
-    @property
-    def common_shingles(self) -> frozenset[str]:
-        """Shingles in so many texts that they do not tell them apart."""
-        limit = max(_COMMON_SHARE * self._text_counts.total(), _MIN_COMMON_COUNT)
-        return frozenset(
-            shingle for shingle, count in self._shingle_counts.items() if count > limit
-        )
 
 
 class _MinHash(Protocol):

@@ -1,11 +1,15 @@
-"""The folder that a data set is written to."""
+"""The folder that a data set is written to, and the data set that it held before."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from ludus.curation.config import CurateConfig
 from ludus.data.atomic_write import atomic_dir, existing_files
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
 METADATA_FILE = "curation.json"
@@ -16,6 +20,17 @@ DATASET_FILES = (
 )
 """All files and folders that a data set can consist of."""
 _DRAFT_PREFIX = ".curating-"
+_READ_BLOCK_BYTES = 1 << 20
+_RENAMED_SETTINGS = {
+    "unscored": "keep_unscored",
+    "render": "tool_call_format",
+    "near_prompts": "max_prompt_similarity",
+    "near_completions": "max_completion_similarity",
+    "pairing": "pairs",
+    "test": "test_size",
+    "likeness": "similarity_threshold",
+}
+"""Settings in older metadata files, whose `selection` and `form` were nested, by today's names."""
 
 
 def open_output_dir(out: Path, *, overwrite: bool = False) -> AbstractContextManager[Path]:
@@ -38,3 +53,43 @@ def open_output_dir(out: Path, *, overwrite: bool = False) -> AbstractContextMan
             f"{out} is not empty ({names[0]}{more}) and not a Ludus data set. Use another `out`."
         )
     return atomic_dir(out, _DRAFT_PREFIX, marker=METADATA_FILE, owned=DATASET_FILES)
+
+
+def is_rerun(out: Path, config: CurateConfig, runs: Sequence[str], splits: Sequence[str]) -> bool:
+    """Whether `out` holds an unchanged data set of the same configuration and runs."""
+    digest = _previous_digest(out, config, runs)
+    if digest is None or config.format != "jsonl":
+        return digest is not None
+    files = [out / f"{name}.jsonl" for name in splits]
+    return all(file.is_file() for file in files) and hash_output_files(files) == digest
+
+
+def hash_output_files(files: Iterable[Path]) -> str:
+    """Hash names and contents of a data set's files with xxHash, fast enough for gigabytes."""
+    import xxhash
+
+    digest, block = xxhash.xxh3_64(), bytearray(_READ_BLOCK_BYTES)
+    for path in files:
+        digest.update(path.name.encode())
+        with path.open("rb", buffering=0) as file:
+            while size := file.readinto(block):
+                digest.update(memoryview(block)[:size])
+    return digest.hexdigest()
+
+
+def _previous_digest(folder: Path, config: CurateConfig, runs: Sequence[str]) -> str | None:
+    """Return the digest of a data set with the same configuration and these runs, or some of them.
+
+    None if the folder holds no such data set.
+    """
+    try:
+        metadata = json.loads((folder / METADATA_FILE).read_bytes())
+        # Settings of an older file are converted; today's are left as they are.
+        flat: JsonObject = {}
+        for name, value in metadata["settings"].items():
+            flat |= value if name in ("selection", "form") else {name: value}
+        settings = {_RENAMED_SETTINGS.get(name, name): value for name, value in flat.items()}
+        is_same = settings == json.loads(json.dumps(config.as_json(), default=str))
+        return str(metadata["digest"]) if is_same and set(metadata["runs"]) <= set(runs) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None

@@ -12,7 +12,8 @@ from math import inf
 from typing import Literal
 
 from ludus.curation.catalog import Catalog
-from ludus.curation.filters import BEST_FIRST, DUPLICATE_PAIR
+from ludus.curation.dedupe import DUPLICATE_PAIR
+from ludus.curation.filters import BEST_FIRST
 from ludus.errors import ConfigError
 
 Pairing = Literal["best", "all"]

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any
 
 from ludus.curation import dedupe, filters, pairs, split
-from ludus.curation.catalog import UNREADABLE, Catalog, open_catalog
-from ludus.curation.config import CurateConfig, CurateReport
-from ludus.curation.dataset_card import DatasetOrigin, previous_digest, write_card
+from ludus.curation.catalog import UNREADABLE, Catalog
+from ludus.curation.config import CurateConfig
+from ludus.curation.curation_report import CurateReport, build_report
+from ludus.curation.dataset_card import DatasetOrigin, write_card
 from ludus.curation.file_formats import convert_files
-from ludus.curation.lint.lint_rows import TrainingRow, parse_row, read_json_lines
-from ludus.curation.output_dir import open_output_dir
-from ludus.curation.token_lengths import measure_rows
+from ludus.curation.held_out_tasks import exclude_held_out_tasks
+from ludus.curation.load_episodes import find_episode_files
+from ludus.curation.output_dir import hash_output_files, is_rerun, open_output_dir
+from ludus.curation.token_lengths import measure_file
 from ludus.curation.writers import CurateProgress, write_left_out, write_rows
-from ludus.errors import ConfigError, RunError
+from ludus.errors import RunError
 from ludus.policy.tokenizer import load_tokenizer
 from ludus.policy.vision.processor import load_vision_processor
 
-_MAX_UNREADABLE_SHOWN = 20
 _HINT_BY_REASON = {
     UNREADABLE: "`ludus import` reads the files of other tools; episodes of a newer version need a "
     "newer Ludus.",
@@ -35,8 +35,6 @@ _ONLY_DUPLICATES_HINT = (
     "All attempts at a task are the same, but a pair needs two that differ: collect with a higher "
     "--temperature or a larger --group-size."
 )
-_PROGRESS_INTERVAL_ROWS = 100
-_READ_BLOCK_BYTES = 1 << 20
 
 
 def curate(
@@ -65,12 +63,12 @@ def curate(
     splits = [split.TRAIN] if config.test_size is None else [split.TRAIN, split.TEST]
     tokenizer = load_tokenizer(config.student) if config.student is not None else None
     names = [str(run) for run in folders]
-    overwrite = overwrite or _is_rerun(out, config, names, splits)
+    overwrite = overwrite or is_rerun(out, config, names, splits)
     with open_output_dir(out, overwrite=overwrite) as draft:
         work = draft / "work"
         work.mkdir()
         progress("reading", 0, None)
-        with open_catalog(
+        with Catalog.open(
             files, work, where=config.where, contents=config.needs_contents
         ) as catalog:
             families = _filter_episodes(catalog, config, progress)
@@ -87,47 +85,22 @@ def curate(
             _check_any_kept(catalog)
             if explain:
                 write_left_out(catalog, draft / "left_out.jsonl")
-            report = _build_report(catalog, rows, families)
+            report = build_report(catalog, rows, families)
         if tokenizer is not None and config.student is not None:
-            lengths = measure_rows(
-                _iter_rows(draft / "train.jsonl", rows[split.TRAIN], progress),
+            lengths = measure_file(
+                draft / "train.jsonl",
                 tokenizer,
                 config.student,
                 load_processor=partial(load_vision_processor, config.student, tokenizer),
+                progress=lambda done: progress("measuring rows", done, rows[split.TRAIN]),
             )
             report = replace(report, lengths=lengths)
-        digest = _hash_files(draft / f"{name}.jsonl" for name in splits)
+        digest = hash_output_files(draft / f"{name}.jsonl" for name in splits)
         progress("converting", 0, None)
         convert_files(draft, splits, config.format, config.row_kind, work)
         origin = DatasetOrigin(names, digest, location or str(out), command)
         write_card(draft, report, config, origin)
     return report
-
-
-def find_episode_files(runs: Sequence[Path]) -> list[Path]:
-    """Return the episode file of each run, which may be a run folder or the file itself."""
-    files = [run / "episodes.jsonl" if run.is_dir() else run for run in runs]
-    seen: set[Path] = set()
-    for run, file in zip(runs, files, strict=True):
-        if not file.is_file():
-            raise RunError(
-                f"{run} has no episodes.jsonl. `ludus collect` and `ludus import` create runs."
-                if run.is_dir()
-                else f"There is no run {run}. `ludus runs` lists those below runs/."
-            )
-        if file.resolve() in seen:
-            raise ConfigError(f"{run} is given twice. Give each run once.")
-        seen.add(file.resolve())
-    return files
-
-
-def _is_rerun(out: Path, config: CurateConfig, runs: Sequence[str], splits: Sequence[str]) -> bool:
-    """Whether `out` holds an unchanged data set of the same configuration and runs."""
-    digest = previous_digest(out, config, runs)
-    if digest is None or config.format != "jsonl":
-        return digest is not None
-    files = [out / f"{name}.jsonl" for name in splits]
-    return all(file.is_file() for file in files) and _hash_files(files) == digest
 
 
 def _filter_episodes(catalog: Catalog, config: CurateConfig, progress: CurateProgress) -> int:
@@ -143,7 +116,7 @@ def _filter_episodes(catalog: Catalog, config: CurateConfig, progress: CuratePro
     # For pairs, only within tasks: the same attempt at two tasks can be part of different pairs.
     # Duplicate pairs are excluded once there are pairs.
     if config.dedupe or config.to == "dpo":
-        filters.exclude_duplicates(catalog, within_tasks=config.to == "dpo")
+        dedupe.exclude_duplicates(catalog, within_tasks=config.to == "dpo")
     if config.max_prompt_similarity is not None:
         progress("comparing prompts", 0, None)
         dedupe.exclude_near_prompts(catalog, config.max_prompt_similarity)
@@ -156,7 +129,7 @@ def _filter_episodes(catalog: Catalog, config: CurateConfig, progress: CuratePro
         filters.keep_best_of_group(catalog)
     if config.held_out:
         progress("comparing with the held-out set", 0, None)
-        split.exclude_held_out(catalog, config.held_out, config.similarity_threshold)
+        exclude_held_out_tasks(catalog, config.held_out, config.similarity_threshold)
     if config.to == "dpo":
         pairs.build_pairs(catalog, pairing=config.pairs, min_margin=config.min_margin)
         if config.dedupe:
@@ -182,58 +155,6 @@ def _check_any_kept(catalog: Catalog) -> None:
     counts = catalog.excluded_counts
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.items())
     hint = _HINT_BY_REASON.get(max(counts, key=lambda reason: counts[reason]), "Relax the filters.")
-    if counts.get(filters.DUPLICATE, 0) >= counts.get("alone", inf):
+    if counts.get(dedupe.DUPLICATE, 0) >= counts.get("alone", inf):
         hint = _ONLY_DUPLICATES_HINT
     raise RunError(f"None of {catalog.total:,} episodes is left: {reasons}. {hint}")
-
-
-def _iter_rows(file: Path, total: int, progress: CurateProgress) -> Iterator[TrainingRow]:
-    for number, (location, columns) in enumerate(read_json_lines(file)):
-        if number % _PROGRESS_INTERVAL_ROWS == 0:
-            progress("measuring rows", number, total)
-        yield parse_row(columns, location)
-
-
-def _hash_files(files: Iterable[Path]) -> str:
-    """Hash names and contents of files with xxHash, which is fast enough for gigabytes."""
-    import xxhash
-
-    digest, block = xxhash.xxh3_64(), bytearray(_READ_BLOCK_BYTES)
-    for path in files:
-        digest.update(path.name.encode())
-        with path.open("rb", buffering=0) as file:
-            while size := file.readinto(block):
-                digest.update(memoryview(block)[:size])
-    return digest.hexdigest()
-
-
-def _build_report(catalog: Catalog, rows: dict[str, int], families: int) -> CurateReport:
-    tasks = dict(
-        catalog.sql(
-            "SELECT coalesce(split, 'train'), count(DISTINCT task) FROM episodes "
-            "WHERE reason IS NULL GROUP BY 1"
-        )
-    )
-    rewards: tuple[Any, ...] = catalog.sql(
-        # Scaled, so that the sum of huge rewards does not overflow.
-        "SELECT min(reward), avg(reward / pow(2, 64)) * pow(2, 64), max(reward) FROM episodes "
-        "WHERE reason IS NULL"
-    )[0]
-    unreadable = catalog.sql(
-        "SELECT rowid FROM episodes WHERE reason = ? ORDER BY rowid LIMIT ?",
-        UNREADABLE,
-        _MAX_UNREADABLE_SHOWN,
-    )
-    return CurateReport(
-        episodes=catalog.total,
-        kept=catalog.kept,
-        steps=tuple(catalog.steps),
-        left_out=catalog.excluded_counts,
-        rows=rows,
-        tasks={name: tasks.get(name, 0) for name in rows},
-        families=families,
-        unreadable=tuple("{}:{}".format(*catalog.location(row)) for (row,) in unreadable),
-        rewards=dict(zip(("min", "mean", "max"), rewards, strict=True))
-        if rewards[0] is not None
-        else {},
-    )

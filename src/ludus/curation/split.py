@@ -7,22 +7,17 @@ episodes are added.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-
-from pydantic_core import from_json
+from collections.abc import Iterable
 
 from ludus.curation.catalog import Catalog
-from ludus.curation.filters import count_duplicate_tasks
-from ludus.curation.task_prompts import SimilarTasks, TaskPrompt, TaskPrompts, prompt_text
-from ludus.data.jsonl import numbered_lines
+from ludus.curation.dedupe import count_duplicate_tasks
+from ludus.curation.task_prompts import SimilarTasks, TaskPrompt, TaskPrompts
 from ludus.data.stable_hash import stable_hash
 from ludus.errors import ConfigError, RunError
 
 TRAIN, TEST = "train", "test"
 DEFAULT_SIMILARITY = 0.8
 """Prompts that are at least this similar are near duplicates."""
-_HELD_OUT_FILES = ("episodes.jsonl", "test.jsonl", "train.jsonl")
 
 
 def split_by_task(
@@ -56,24 +51,6 @@ def split_by_task(
     if divided:
         raise RunError(f"{divided} tasks are in both splits. This is a bug in Ludus.")
     return len(names) - len(set(families))
-
-
-def exclude_held_out(catalog: Catalog, sources: Iterable[str | Path], similarity: float) -> None:
-    """Exclude the tasks of held-out sets and tasks with near duplicates of their prompts."""
-    tasks, held_out = TaskPrompts(catalog), SimilarTasks(similarity)
-    names: set[str] = set()
-    for source in sources:
-        for name, environment, text in _read_prompts(Path(source)):
-            if name is not None:
-                names.add(name)
-            held_out.add(tasks.build_task(name, environment, text))
-    leaked = ((task.name,) for task in tasks if task.name in names or held_out.find_similar(task))
-    catalog.create_table("leaked", {"task": "VARCHAR"}, leaked)
-    catalog.exclude(
-        "held-out",
-        "task IN (SELECT task FROM leaked)",
-        detail="the task, or a near duplicate of its prompt, is in the held-out set",
-    )
 
 
 def _find_families(tasks: Iterable[TaskPrompt], similarity: float) -> tuple[list[str], list[int]]:
@@ -128,23 +105,3 @@ def _check_splittable(catalog: Catalog, names: list[str], families: list[int]) -
         problem += f"; the episodes of {copies:,} more are exact duplicates"
         advice = "Turn off `dedupe` to keep those, or do not set `test_size`."
     raise ConfigError(f"Cannot split: {problem}. {advice}")
-
-
-def _read_prompts(source: Path) -> Iterator[tuple[str | None, str | None, str]]:
-    """Yield task, environment and prompt of each row of a run, a data set or a JSONL file."""
-    candidates = [source / name for name in _HELD_OUT_FILES] if source.is_dir() else [source]
-    path = next((file for file in candidates if file.is_file()), None)
-    if path is None:
-        raise ConfigError(
-            f"`held_out` must be a file or a folder with one of {', '.join(_HELD_OUT_FILES)}, "
-            f"got {source}."
-        )
-    for number, line in numbered_lines(path):
-        try:
-            row = from_json(line)
-            messages = row["prompt"] if "prompt" in row else row["messages"]
-            text = messages if isinstance(messages, str) else prompt_text(messages)
-            task, environment = row.get("group_id"), row.get("environment")
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise RunError(f"{path}:{number} has neither `messages` nor `prompt`.") from None
-        yield task, environment, text

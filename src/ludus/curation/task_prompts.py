@@ -1,19 +1,32 @@
-"""The prompts of the tasks in a catalog, and tasks with the same or nearly the same prompt."""
+"""The prompts of the tasks in a catalog, and tasks with the same or nearly the same prompt.
+
+What all prompts of an environment share does not tell tasks apart: "What is 12 + 34?" and "What is
+56 + 78?" are different tasks although most of their words are the same, and a game's prompt may be
+the same for all tasks. `PromptShingleCounts` finds such common shingles, so that they can be
+removed.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from pydantic_core import from_json
 
 from ludus.curation.catalog import Catalog
-from ludus.curation.minhash import MinHashIndex, ShingleCounts, shingles
+from ludus.curation.minhash import MinHashIndex, shingles
+from ludus.data.messages import prompt_text
 from ludus.data.stable_hash import stable_hash
 
 _SAMPLE_SIZE = 2_000
 """Prompts per environment from which common shingles are found."""
+_COMMON_SHARE = 0.1
+"""A shingle in more than this share of the texts belongs to the prompt template."""
+_CONSTANT_SHARE = 0.2
+"""A text of more than this share of the tasks does not tell tasks apart."""
+_MIN_COMMON_COUNT = 4
+"""Up to this many texts may share a shingle or be equal: they are duplicates."""
 _FIRST_ROWS_QUERY = """
     SELECT min(rowid) AS row, any_value(environment) AS environment
     FROM episodes WHERE reason IS NULL GROUP BY task
@@ -31,6 +44,32 @@ class TaskPrompt(NamedTuple):
     """The shingles of the prompt without those that are common in the environment."""
 
 
+class PromptShingleCounts:
+    """Counts how many prompts of an environment contain each shingle."""
+
+    def __init__(self) -> None:
+        self._shingle_counts: Counter[str] = Counter()
+        self._text_counts: Counter[str] = Counter()
+
+    def add(self, text: str) -> None:
+        self._shingle_counts.update(shingles(text))
+        self._text_counts[text] += 1
+
+    def is_constant(self, text: str) -> bool:
+        """Whether so many tasks have this text that it does not identify a task."""
+        return self._text_counts[text] > max(
+            _CONSTANT_SHARE * self._text_counts.total(), _MIN_COMMON_COUNT
+        )
+
+    @property
+    def common_shingles(self) -> frozenset[str]:
+        """Shingles in so many texts that they do not tell them apart."""
+        limit = max(_COMMON_SHARE * self._text_counts.total(), _MIN_COMMON_COUNT)
+        return frozenset(
+            shingle for shingle, count in self._shingle_counts.items() if count > limit
+        )
+
+
 class TaskPrompts:
     """An iterable of the tasks with kept episodes, in the order of their first episode.
 
@@ -39,7 +78,9 @@ class TaskPrompts:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._shingle_counts: defaultdict[str, ShingleCounts] = defaultdict(ShingleCounts)
+        self._shingle_counts: defaultdict[str, PromptShingleCounts] = defaultdict(
+            PromptShingleCounts
+        )
         sample = f"""SELECT row, 1 FROM (
                 SELECT row, row_number() OVER (PARTITION BY environment ORDER BY row) AS number,
                     ceil(count(*) OVER (PARTITION BY environment) / {_SAMPLE_SIZE}) AS every
@@ -107,22 +148,3 @@ class SimilarTasks:
             self._numbers.append(number)
         if task.prompt_hash is not None:
             self._by_prompt_hash.setdefault(task.prompt_hash, number)
-
-
-def prompt_text(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Return the text before the first assistant turn, without the system prompt."""
-    texts = []
-    for message in messages:
-        if message.get("role") == "assistant":
-            break
-        if message.get("role") == "system":
-            continue
-        content = message.get("content")
-        if isinstance(content, str):
-            texts.append(content)
-        elif isinstance(content, list):
-            parts = [str(part.get("text", "")) for part in content if isinstance(part, dict)]
-            texts.append("\n".join(parts))
-        else:
-            texts.append("")
-    return "\n".join(texts)

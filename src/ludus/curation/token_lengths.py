@@ -6,13 +6,14 @@ Rows are streamed; only a histogram of lengths is kept.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ludus.curation.lint.lint_rows import TrainingRow
+from ludus.curation.lint.lint_rows import LintRow, parse_lint_row, read_lint_rows
 from ludus.data.length_stats import quantile, suggest_max_length
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RequestRefused, TemplateRefused, TemplateUnmarked
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _BATCH_ROWS = 256
+_PROGRESS_INTERVAL_ROWS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,27 @@ class TokenLengths:
         return f"tokens of {self.student}: {lengths}; max_length {self.max_length}{refused}"
 
 
+def measure_file(
+    file: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    student: str,
+    *,
+    load_processor: Callable[[], VisionProcessor | None] = lambda: None,
+    progress: Callable[[int], None] = lambda rows: None,
+) -> TokenLengths:
+    """Measure all rows of a JSONL file; `progress` is called with the number of rows so far."""
+
+    def read_rows() -> Iterator[LintRow]:
+        for number, (location, columns) in enumerate(read_lint_rows(file)):
+            if number % _PROGRESS_INTERVAL_ROWS == 0:
+                progress(number)
+            yield parse_lint_row(columns, location)
+
+    return measure_rows(read_rows(), tokenizer, student, load_processor=load_processor)
+
+
 def measure_rows(
-    rows: Iterable[TrainingRow],
+    rows: Iterable[LintRow],
     tokenizer: PreTrainedTokenizerBase,
     student: str,
     *,
@@ -109,7 +130,7 @@ def measure_rows(
 
 
 def _render_row(
-    row: TrainingRow,
+    row: LintRow,
     tokenizer: PreTrainedTokenizerBase,
     template: str | None,
     load_processor: Callable[[], VisionProcessor | None],

@@ -92,18 +92,7 @@ def check_calls(messages: Sequence[Message]) -> None:
     """Raise `MalformedCallError` if the arguments of a call are not a JSON object."""
     for message in messages:
         for call in message.tool_calls or ():
-            _parse_arguments(call.function.arguments)
-
-
-def without_call_ids(messages: Sequence[JsonObject]) -> list[JsonObject]:
-    """Drop the ids of calls, so that messages with the same content compare equal."""
-    return [
-        {
-            **{name: value for name, value in message.items() if name != "tool_call_id"},
-            "tool_calls": [call["function"] for call in message.get("tool_calls") or ()],
-        }
-        for message in messages
-    ]
+            _parse_row_arguments(call.function.arguments)
 
 
 def _trim_after_last_reply(messages: Sequence[Message]) -> Sequence[Message]:
@@ -132,7 +121,7 @@ def _build_messages(messages: Sequence[Message], config: RowConfig) -> list[Json
                     "type": "function",
                     "function": {
                         "name": call.function.name,
-                        "arguments": _parse_arguments(call.function.arguments),
+                        "arguments": _parse_row_arguments(call.function.arguments),
                     },
                 }
                 for call in message.tool_calls
@@ -147,7 +136,8 @@ def _build_messages(messages: Sequence[Message], config: RowConfig) -> list[Json
     return render_messages(built, get_call_format(config.tool_call_format))
 
 
-def _parse_arguments(text: str) -> JsonObject:
+def _parse_row_arguments(text: str) -> JsonObject:
+    """Parse the arguments of a call for a training row; raise `MalformedCallError`."""
     arguments = parse_arguments(text)
     if arguments is None:
         raise MalformedCallError(text)

@@ -13,8 +13,9 @@ from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from ludus.curation.catalog import UNREADABLE, Catalog
+from ludus.curation.dedupe import DUPLICATE
 from ludus.curation.exporters import nemo_gym_writer, openenv_writer
-from ludus.curation.filters import DUPLICATE, MALFORMED_CALL
+from ludus.curation.filters import MALFORMED_CALL
 from ludus.curation.pairs import iter_pairs
 from ludus.curation.split import TEST, TRAIN
 from ludus.curation.training_rows import (
@@ -23,10 +24,10 @@ from ludus.curation.training_rows import (
     check_calls,
     dpo_row,
     sft_row,
-    without_call_ids,
 )
 from ludus.data.episode import Episode
 from ludus.data.episode_head import has_canonical_head
+from ludus.data.messages import without_call_ids
 from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
 
@@ -49,13 +50,29 @@ _NOT_IN_ANY_PAIR = """rowid NOT IN (
 
 
 @dataclass(slots=True)
-class RejectedRows:
-    """Episodes and pairs that turned out to be unusable when they were parsed."""
+class UnwrittenRows:
+    """Episodes and pairs that were not written: parsing them showed that they are unusable."""
 
     rows: dict[int, str] = field(default_factory=dict)
     """Reason by row of the catalog."""
     pairs: list[tuple[int, int]] = field(default_factory=list)
     """Rows of better and worse attempts with the same content."""
+
+    def exclude_from(self, catalog: Catalog, to: OutputKind) -> None:
+        """Exclude what was not written from the catalog, which listed it as kept."""
+        rows = sorted(self.rows.items())
+        catalog.create_table("unwritten", {"row": "BIGINT", "reason": "VARCHAR"}, rows)
+        for reason in sorted(set(self.rows.values())):
+            condition = "rowid IN (SELECT row FROM unwritten WHERE unwritten.reason = ?)"
+            catalog.exclude(reason, condition, reason)
+        if to == "dpo":
+            catalog.create_table("equal", {"chosen": "BIGINT", "rejected": "BIGINT"}, self.pairs)
+            catalog.exclude(
+                "equal sides",
+                f"rowid IN (SELECT unnest([chosen, rejected]) FROM equal) AND {_NOT_IN_ANY_PAIR}",
+                detail="the better and the worse attempt are the same",
+            )
+            catalog.exclude("in no pair", _NOT_IN_ANY_PAIR, detail="the other attempt is unusable")
 
 
 def write_rows(
@@ -70,12 +87,12 @@ def write_rows(
 ) -> dict[str, int]:
     """Write one JSONL file per split, and return their numbers of rows."""
     written = dict.fromkeys(splits, 0)
-    rejected = RejectedRows()
+    unwritten = UnwrittenRows()
     if to == "dpo":
-        rows = _iter_pair_rows(catalog, config, rejected)
+        rows = _iter_pair_rows(catalog, config, unwritten)
         total = catalog.sql("SELECT count(*) FROM pairs")[0][0]
     else:
-        rows = _iter_rows(catalog, to, config, dedupe, rejected)
+        rows = _iter_rows(catalog, to, config, dedupe, unwritten)
         total = catalog.kept
     with ExitStack() as stack:
         files: dict[str, BinaryIO] = {
@@ -87,8 +104,8 @@ def write_rows(
             written[split] += 1
             if number % _PROGRESS_INTERVAL_ROWS == 0:
                 progress("writing rows", number, total)
-    if rejected.rows or rejected.pairs:
-        _exclude_rejected(catalog, rejected, to)
+    if unwritten.rows or unwritten.pairs:
+        unwritten.exclude_from(catalog, to)
     return written
 
 
@@ -114,7 +131,7 @@ def write_left_out(catalog: Catalog, path: Path) -> None:
 
 
 def _iter_rows(
-    catalog: Catalog, to: OutputKind, config: RowConfig, dedupe: bool, rejected: RejectedRows
+    catalog: Catalog, to: OutputKind, config: RowConfig, dedupe: bool, unwritten: UnwrittenRows
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the split and the line of each kept episode."""
     build_row = _ROW_BUILDERS.get(to)
@@ -127,7 +144,7 @@ def _iter_rows(
         if build_row is None and line.endswith(b"}\n") and has_canonical_head(line):
             yield split, line
             continue
-        episode = _parse_episode(line, row, to, rejected)
+        episode = _parse_episode(line, row, to, unwritten)
         if episode is None:
             continue
         if build_row is None:
@@ -140,20 +157,20 @@ def _iter_rows(
             contents = to_json([without_call_ids(messages), built["tools"]], inf_nan_mode="null")
             digest = stable_hash(contents.decode())
             if digest in seen:
-                rejected.rows[row] = DUPLICATE
+                unwritten.rows[row] = DUPLICATE
                 continue
             seen.add(digest)
         yield split, _dump_line(built)
 
 
 def _iter_pair_rows(
-    catalog: Catalog, config: RowConfig, rejected: RejectedRows
+    catalog: Catalog, config: RowConfig, unwritten: UnwrittenRows
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the split and the line of each pair."""
 
     @lru_cache(_EPISODE_CACHE_SIZE)
     def read_episode(row: int) -> Episode | None:
-        return _parse_episode(catalog.read_line(row), row, "dpo", rejected)
+        return _parse_episode(catalog.read_line(row), row, "dpo", unwritten)
 
     for better, worse, split in iter_pairs(catalog):
         chosen, other = read_episode(better), read_episode(worse)
@@ -161,38 +178,24 @@ def _iter_pair_rows(
             continue
         row = dpo_row(chosen, other, config)
         if without_call_ids(row["chosen"]) == without_call_ids(row["rejected"]):
-            rejected.pairs.append((better, worse))
+            unwritten.pairs.append((better, worse))
         else:
             yield split or TRAIN, _dump_line(row)
 
 
-def _parse_episode(line: bytes, row: int, to: OutputKind, rejected: RejectedRows) -> Episode | None:
+def _parse_episode(
+    line: bytes, row: int, to: OutputKind, unwritten: UnwrittenRows
+) -> Episode | None:
     try:
         episode = Episode.from_line(line.strip())
         if to in ("sft", "dpo"):
             check_calls(episode.messages)
         return episode
     except ValidationError:
-        rejected.rows[row] = UNREADABLE
+        unwritten.rows[row] = UNREADABLE
     except MalformedCallError:
-        rejected.rows[row] = MALFORMED_CALL
+        unwritten.rows[row] = MALFORMED_CALL
     return None
-
-
-def _exclude_rejected(catalog: Catalog, rejected: RejectedRows, to: OutputKind) -> None:
-    rows = sorted(rejected.rows.items())
-    catalog.create_table("unwritten", {"row": "BIGINT", "reason": "VARCHAR"}, rows)
-    for reason in sorted(set(rejected.rows.values())):
-        condition = "rowid IN (SELECT row FROM unwritten WHERE unwritten.reason = ?)"
-        catalog.exclude(reason, condition, reason)
-    if to == "dpo":
-        catalog.create_table("equal", {"chosen": "BIGINT", "rejected": "BIGINT"}, rejected.pairs)
-        catalog.exclude(
-            "equal sides",
-            f"rowid IN (SELECT unnest([chosen, rejected]) FROM equal) AND {_NOT_IN_ANY_PAIR}",
-            detail="the better and the worse attempt are the same",
-        )
-        catalog.exclude("in no pair", _NOT_IN_ANY_PAIR, detail="the other attempt is unusable")
 
 
 def _dump_line(row: JsonObject) -> bytes:

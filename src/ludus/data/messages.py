@@ -6,13 +6,14 @@ other providers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from ludus.data.content import Content, Text
+from ludus.data.tool_schema import JsonObject
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -96,3 +97,52 @@ def message_from_content(role: Role, content: Content, **fields: Any) -> Message
         for block in content
     )
     return Message(role=role, content=parts, **fields)
+
+
+def message_text(message: Mapping[str, Any], *, image_text: str | None = None) -> str:
+    """The text of a message in JSON; images are left out, or replaced by `image_text`."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    texts = (part.get("text", image_text) for part in parts if isinstance(part, dict))
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def prompt_text(
+    messages: str | Sequence[Mapping[str, Any]], *, image_text: str | None = None
+) -> str:
+    """The text of messages in JSON before the first reply, without the system prompt.
+
+    A string is a prompt without roles. Raises `KeyError` for a message without a role.
+    """
+    if isinstance(messages, str):
+        return messages
+    prompt = takewhile(lambda message: message["role"] != "assistant", messages)
+    return "\n".join(
+        message_text(message, image_text=image_text)
+        for message in prompt
+        if message["role"] != "system"
+    )
+
+
+def completion_text(messages: Iterable[Message]) -> str:
+    """Everything that the model wrote in its messages: reasoning, text and calls."""
+    texts = []
+    for message in messages:
+        if message.role == "assistant":
+            texts += [message.reasoning_content or "", message.text]
+            for call in message.tool_calls or ():
+                texts += [call.function.name, call.function.arguments]
+    return "\n".join(texts)
+
+
+def without_call_ids(messages: Sequence[JsonObject]) -> list[JsonObject]:
+    """Messages in JSON without the ids of calls, so that those of the same content are equal."""
+    return [
+        {
+            **{name: value for name, value in message.items() if name != "tool_call_id"},
+            "tool_calls": [call["function"] for call in message.get("tool_calls") or ()],
+        }
+        for message in messages
+    ]

@@ -7,14 +7,15 @@ compared by their exact text.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic_core import from_json
 
 from ludus.data.jsonl import numbered_lines
+from ludus.data.messages import prompt_text
 from ludus.errors import ConfigError, RunError
 from ludus.evaluation.attempts import Attempt
 
@@ -57,7 +58,8 @@ def load_known_questions(source: Path) -> KnownQuestions:
             question = _Question(
                 environment=str(row.get("environment")),
                 task=task if isinstance(task, str) else None,
-                prompt=_prompt_text(messages),
+                # As `Attempt.prompt` has it for episodes.
+                prompt=prompt_text(messages, image_text="[image]"),
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             raise RunError(f"{file}:{number} has neither messages nor a prompt.") from None
@@ -113,21 +115,3 @@ def _common_prompts(
         for (environment, prompt), with_prompt in tasks_by_prompt.items()
         if len(tasks[environment]) >= min_tasks and len(with_prompt) > len(tasks[environment]) / 2
     }
-
-
-def _prompt_text(messages: str | Sequence[Mapping[str, Any]]) -> str:
-    """Return the text before the first reply, as `Attempt.prompt` has it for episodes."""
-    if isinstance(messages, str):
-        return messages
-    texts = []
-    for message in messages:
-        if message["role"] == "assistant":
-            break
-        if message["role"] == "system":
-            continue
-        content = message.get("content") or ""
-        if isinstance(content, list):
-            parts = (part["text"] if part["type"] == "text" else "[image]" for part in content)
-            content = "\n".join(parts)
-        texts.append(content)
-    return "\n".join(texts)

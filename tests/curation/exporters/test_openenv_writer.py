@@ -14,9 +14,9 @@ from openenv.core.harness.collect import EpisodeRecord, RolloutSerializer
 from curation.exporters.conversations import TIMING, episodes
 from curation.importers.openenv_records import collect_with_openenv
 from ludus.curation.exporters.openenv_writer import build_record
-from ludus.curation.importers import openenv
 from ludus.curation.importers.base import UnreadableRecord
 from ludus.curation.importers.episode_builder import build_episode
+from ludus.curation.importers.openenv_importer import OpenEnvImporter
 from ludus.data.episode import Episode, Fault
 from ludus.data.episode_reader import episodes as recorded
 from ludus.data.messages import Call, Function, Message
@@ -31,7 +31,7 @@ def written(folder: Path, episodes: Iterable[Episode]) -> Path:
 
 
 def read(file: Path) -> list[Episode]:
-    records = list(openenv.read_episodes(file))
+    records = list(OpenEnvImporter().read_episodes(file))
     assert not [problem for problem in records if isinstance(problem, UnreadableRecord)], records
     return [one for one in records if isinstance(one, Episode)]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.curation.importers.base import UnreadableRecord
-from ludus.curation.importers.nemo_gym import nemo_gym_rollouts
+from ludus.curation.importers.nemo_gym.nemo_gym_importer import NemoGymImporter
 from ludus.data.episode import Episode
 from ludus.data.tool_schema import JsonObject
 
@@ -102,7 +102,7 @@ def write_lines(path: Path, *lines: JsonObject | str) -> Path:
 
 
 def read(folder: Path, *lines: JsonObject | str) -> list[Episode | UnreadableRecord]:
-    return list(nemo_gym_rollouts.read_episodes(write_lines(folder / "rollouts.jsonl", *lines)))
+    return list(NemoGymImporter().read_episodes(write_lines(folder / "rollouts.jsonl", *lines)))
 
 
 def import_rollout(folder: Path, line: JsonObject) -> Episode:

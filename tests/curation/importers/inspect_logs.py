@@ -12,7 +12,7 @@ from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from ludus.curation.importers.base import UnreadableRecord
-from ludus.curation.importers.inspect.inspect_samples import read_episodes
+from ludus.curation.importers.inspect.inspect_importer import InspectImporter
 from ludus.data.episode import Episode
 
 FILES = Path(__file__).parent / "files" / "inspect"
@@ -22,7 +22,7 @@ FAILED = FILES / "failed.eval"
 
 
 def episodes(path: Path) -> list[Episode]:
-    records = list(read_episodes(path))
+    records = list(InspectImporter().read_episodes(path))
     assert not [item for item in records if isinstance(item, UnreadableRecord)]
     return [item for item in records if isinstance(item, Episode)]
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ludus.curation.importers import messages
 from ludus.curation.importers.base import UnreadableRecord
+from ludus.curation.importers.messages_importer import MessagesImporter
 from ludus.data.episode import Episode
 
 ASKED = {"role": "user", "content": "What is 1 + 1?"}
@@ -17,7 +17,7 @@ SAID = {"role": "assistant", "content": "2"}
 def read(folder: Path, *lines: Any) -> list[Episode | UnreadableRecord]:
     file = folder / "rows.jsonl"
     file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    return list(messages.read_episodes(file))
+    return list(MessagesImporter().read_episodes(file))
 
 
 def one(folder: Path, **line: Any) -> Episode:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.curation.importers.base import UnreadableRecord
-from ludus.curation.importers.verifiers.verifiers_results import read_episodes
+from ludus.curation.importers.verifiers.verifiers_importer import VerifiersImporter
 from ludus.data.episode import Episode
 
 FILES = Path(__file__).parent / "files" / "verifiers"
@@ -22,7 +22,7 @@ EARLY = FILES / "early_traces" / "traces.jsonl"
 
 
 def episodes(path: Path) -> list[Episode]:
-    records = list(read_episodes(path))
+    records = list(VerifiersImporter().read_episodes(path))
     assert not [item for item in records if isinstance(item, UnreadableRecord)]
     return [item for item in records if isinstance(item, Episode)]
 

@@ -7,19 +7,32 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from policy.conversations import TOOLS, call, calling, said
 from tiny_tokenizers import of_family
 
-from ludus.curation.lint.lint_rows import SourceLocation, parse_row
-from ludus.curation.lint.runner import check_row
-from ludus.curation.lint.template_checks import Student, check_row_with_template
+from ludus.curation.lint.conversation_checks import check_row
+from ludus.curation.lint.lint_rows import SourceLocation, parse_lint_row
+from ludus.curation.lint.student import Student
+from ludus.curation.lint.template_checks import check_row_with_template
 
 LOCATION = SourceLocation(Path("train.jsonl"), 1)
+ASK, REPLY = said("user", "Begin."), said("assistant", "Gladly.")
+GUESS = calling(call("guess", {"word": "crane"}))
+
+
+def talk(*messages: dict[str, Any], tools: Any = TOOLS) -> dict[str, Any]:
+    return {"messages": list(messages), "tools": tools}
+
+
+def pair(chosen: list[Any], rejected: list[Any]) -> dict[str, Any]:
+    return {"prompt": [ASK], "chosen": chosen, "rejected": rejected, "tools": TOOLS}
 
 
 def check_contents(row: dict[str, Any]) -> dict[str, str]:
     """Run the checks that need no student: level by check."""
     return {
-        finding.check: finding.level for finding in check_row(parse_row(row, LOCATION), LOCATION)
+        finding.check: finding.level
+        for finding in check_row(parse_lint_row(row, LOCATION), LOCATION)
     }
 
 
@@ -29,7 +42,7 @@ def check_under(
     """Run the checks under a student's template: level by check."""
     student = Student(family, of_family(family)) if isinstance(family, str) else family
     result = check_row_with_template(
-        parse_row(row, LOCATION), LOCATION, student, max_length=max_length
+        parse_lint_row(row, LOCATION), LOCATION, student, max_length=max_length
     )
     return {finding.check: finding.level for finding in result.findings}
 

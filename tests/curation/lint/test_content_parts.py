@@ -9,7 +9,7 @@ from policy.conversations import said
 from tiny_tokenizers import WORDS, student
 
 from curation.lint.row_checks import check_under
-from ludus.curation.lint.template_checks import Student
+from ludus.curation.lint.student import Student
 
 LOOK = {"type": "text", "text": "Look."}
 URL = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}

@@ -9,8 +9,9 @@ from policy.conversations import said
 from tiny_tokenizers import with_tokens_of
 
 from curation.lint.row_checks import LOCATION, check_under
-from ludus.curation.lint.lint_rows import parse_row
-from ludus.curation.lint.template_checks import Student, check_row_with_template
+from ludus.curation.lint.lint_rows import parse_lint_row
+from ludus.curation.lint.student import Student
+from ludus.curation.lint.template_checks import check_row_with_template
 
 
 def student_with_tokens(*tokens: str) -> Student:
@@ -39,7 +40,7 @@ def test_a_newline_that_merges_with_the_prompt(row: dict[str, Any]) -> None:
 
 
 def test_the_message_is_named() -> None:
-    row = parse_row(talk("Yes.", "\nNo."), LOCATION)
+    row = parse_lint_row(talk("Yes.", "\nNo."), LOCATION)
     result = check_row_with_template(row, LOCATION, student_with_tokens("\n\n"), max_length=None)
     assert "message 3" in result.findings[0].message
 

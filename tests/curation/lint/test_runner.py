@@ -10,10 +10,10 @@ from policy.conversations import TALK, said
 from tiny_tokenizers import of_family
 
 from curation.lint.row_checks import write_rows
-from ludus.curation.lint.lint_rows import find_data_files
+from ludus.curation.lint.lint_rows import count_rows, find_data_files
 from ludus.curation.lint.report import MAX_EXAMPLES, LintReport
-from ludus.curation.lint.runner import count_rows, lint_files, sample_rows
-from ludus.curation.lint.template_checks import Student
+from ludus.curation.lint.runner import lint_files, sample_rows
+from ludus.curation.lint.student import Student
 from ludus.errors import RunError
 
 

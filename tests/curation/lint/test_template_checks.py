@@ -10,7 +10,7 @@ from tiny_tokenizers import WORDS, student, template_of
 
 from curation.lint.row_checks import check_under
 from ludus.curation.lint.report import ADVICE
-from ludus.curation.lint.template_checks import Student
+from ludus.curation.lint.student import Student
 from ludus.policy.chat.chat_format import FAMILIES
 
 NO_END = WORDS.replace("<|my_end|>{% endgeneration %}", "{% endgeneration %}<|my_end|>")

@@ -9,8 +9,7 @@ from policy.conversations import TOOLS, said
 
 from curation.attempts import attempt, call, model, system, tool_result, user
 from curation.lint.row_checks import check_contents
-from ludus.curation.lint.lint_rows import ToolCall, parse_calls
-from ludus.curation.tool_call_text import CALL_FORMATS
+from ludus.curation.tool_call_text import CALL_FORMATS, ParsedCall, parse_tool_calls
 from ludus.curation.training_rows import RowConfig, dpo_row, sft_row
 from ludus.data.messages import Message
 
@@ -121,9 +120,9 @@ def test_calls_are_parsed_in_order(family: str) -> None:
     calls = [call("guess", {"word": word}) for word in ("two\nlines", "")]
     (_, reply) = row(family, user("Go."), model("Both.", *calls, reasoning="{}"))["messages"]
     untyped = family in UNTYPED
-    assert parse_calls(reply) == [
-        ToolCall("guess", {"word": "two\nlines"}, untyped=untyped),
-        ToolCall("guess", {"word": ""}, untyped=untyped),
+    assert parse_tool_calls(reply) == [
+        ParsedCall("guess", {"word": "two\nlines"}, untyped=untyped),
+        ParsedCall("guess", {"word": ""}, untyped=untyped),
     ]
 
 
@@ -158,10 +157,10 @@ def test_unparsable_tool_call_element(body: str) -> None:
     ],
 )
 def test_an_answer_in_json_is_not_a_call(text: str) -> None:
-    assert parse_calls(said("assistant", text)) == []
+    assert parse_tool_calls(said("assistant", text)) == []
 
 
 def test_a_bare_call_may_span_lines() -> None:
     text = '{\n  "type": "function",\n  "name": "fly",\n  "parameters": {"to": "Rome"}\n}'
-    assert parse_calls(said("assistant", text)) == [ToolCall("fly", {"to": "Rome"})]
-    assert parse_calls(said("user", text)) == []
+    assert parse_tool_calls(said("assistant", text)) == [ParsedCall("fly", {"to": "Rome"})]
+    assert parse_tool_calls(said("user", text)) == []

@@ -39,13 +39,13 @@ def lint(
     """
     from ludus.cli.display.lint_report import print_lint_report
     from ludus.cli.display.progress_bar import progress_bar
-    from ludus.curation.lint.lint_rows import find_data_files
-    from ludus.curation.lint.runner import count_rows, lint_files
+    from ludus.curation.lint.lint_rows import count_rows, find_data_files
+    from ludus.curation.lint.runner import lint_files
 
     files = count_rows(find_data_files(data))  # Before a student is loaded, which takes seconds.
     model = None
     if student is not None:
-        from ludus.curation.lint.template_checks import Student
+        from ludus.curation.lint.student import Student
         from ludus.policy.tokenizer import load_tokenizer
         from ludus.policy.vision.processor import load_vision_processor
 

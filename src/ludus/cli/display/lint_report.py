@@ -11,7 +11,7 @@ from ludus.cli.flags import name_flags
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ludus.curation.lint.report import LintReport, RenderedExample
+    from ludus.curation.lint.report import LintExample, LintReport
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 _LOSS_OPEN, _LOSS_CLOSE = "⟦", "⟧"
@@ -73,7 +73,7 @@ def _print_findings(out: Console, report: LintReport) -> None:
         out.print(text, soft_wrap=True)
 
 
-def _print_row(out: Console, example: RenderedExample) -> None:
+def _print_row(out: Console, example: LintExample) -> None:
     """Print the rendered text of a row; what bears the loss is coloured or in brackets."""
     from rich.text import Text
 

@@ -6,12 +6,9 @@ marked with `mask_sample`, which excludes it from scores and training there as w
 
 from __future__ import annotations
 
-from typing import Any
-
-from ludus.curation.exporters.responses_items import build_items
+from ludus.curation.exporters.responses_items import build_items, flatten_tool
 from ludus.curation.importers import round_trip
-from ludus.curation.importers.chat_messages import parse_tools
-from ludus.curation.importers.nemo_gym.nemo_gym_rollouts import TASK_INDEX_KEY, is_task_field
+from ludus.curation.importers.nemo_gym.nemo_gym_importer import TASK_INDEX_KEY, is_task_field
 from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import messages_before_reply
 from ludus.data.tool_arguments import parse_arguments
@@ -88,7 +85,7 @@ def build_input(episode: Episode) -> JsonObject:
 def _build_request(episode: Episode) -> JsonObject:
     fields = {name: episode.agent[name] for name in _REQUEST_FIELDS if name in episode.agent}
     prompt = messages_before_reply(episode.messages)
-    tools = [_flatten_tool(tool) for tool in episode.tools]
+    tools = [flatten_tool(tool) for tool in episode.tools]
     return {"input": list(build_items(prompt)), "tools": tools, **fields}
 
 
@@ -106,7 +103,7 @@ def _build_response(episode: Episode) -> JsonObject:
         "output": list(build_items(episode.messages[len(prompt) :])),
         "parallel_tool_calls": episode.agent.get("parallel_tool_calls", True),
         "tool_choice": episode.agent.get("tool_choice", "auto"),
-        "tools": [_flatten_tool(tool) for tool in episode.tools],
+        "tools": [flatten_tool(tool) for tool in episode.tools],
         "usage": {
             "input_tokens": usage.prompt_tokens,
             "input_tokens_details": {"cached_tokens": usage.cached_tokens},
@@ -129,13 +126,3 @@ def _task_fields(episode: Episode) -> JsonObject:
 def _agent_ref(episode: Episode) -> JsonObject:
     known = episode.agent.get("agent_ref")
     return {} if known is None else {"agent_ref": known}
-
-
-def _flatten_tool(tool: JsonObject) -> JsonObject:
-    """Flatten a tool for the Responses API, unless that would lose information."""
-    function: Any = tool.get("function")
-    if not isinstance(function, dict):
-        return tool
-    # Gym rejects tools without `strict` or `parameters`.
-    flat = {"parameters": None, "strict": None, **function, "type": "function"}
-    return flat if parse_tools([flat]) == (tool,) else tool

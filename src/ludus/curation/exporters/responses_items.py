@@ -1,4 +1,4 @@
-"""Convert chat messages to items of OpenAI's Responses API.
+"""Convert chat messages and tools to the items and tools of OpenAI's Responses API.
 
 A reply becomes several items: reasoning, message, and one item per call. Consecutive replies are
 separated by an empty message.
@@ -7,7 +7,9 @@ separated by an empty message.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+from ludus.curation.importers.chat_messages import parse_tools
 from ludus.data.content import Text
 from ludus.data.messages import ImagePart, Message
 from ludus.data.tool_schema import JsonObject
@@ -26,6 +28,16 @@ def build_items(messages: Sequence[Message]) -> Iterator[JsonObject]:
         else:
             yield {"role": message.role, "content": content, "type": "message", **name}
         after_reply = message.role == "assistant"
+
+
+def flatten_tool(tool: JsonObject) -> JsonObject:
+    """Flatten a tool for the Responses API, unless that would lose information."""
+    function: Any = tool.get("function")
+    if not isinstance(function, dict):
+        return tool
+    # Gym rejects tools without `strict` or `parameters`.
+    flat = {"parameters": None, "strict": None, **function, "type": "function"}
+    return flat if parse_tools([flat]) == (tool,) else tool
 
 
 def _reply_items(message: Message, at: int, *, separate: bool) -> Iterator[JsonObject]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self
 
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -44,9 +44,45 @@ class UnreadableRecord:
         location = f"{self.path}:{self.line}" if self.line is not None else str(self.path)
         return f"{location}: {self.reason}"
 
+    @classmethod
+    def from_error(
+        cls, path: Path, line: int | None, error: ValueError, *, record: str | None = None
+    ) -> Self:
+        """Describe why a record could not be parsed; `record` names it if it is not a line."""
+        reason = str(error) if isinstance(error, FormatError) else f"not JSON: {error}"
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False)[0]
+            field = ".".join(map(str, first["loc"]))
+            reason = f"{field}: {first['msg']}" if field else str(first["msg"])
+        return cls(path, line, f"{record}: {reason}" if record else reason)
+
 
 class FormatError(ValueError):
     """A record that is JSON, but does not follow its format."""
+
+    @classmethod
+    def wrong_type(cls, name: str, value: Any, expected: str) -> Self:
+        """Build the error for a value of the wrong type; `name` says where the value is."""
+        found = _JSON_TYPES.get(type(value), type(value).__name__)
+        return cls(f"{name} is {found}, not {expected}")
+
+
+class Importer(Protocol):
+    """Reads the files of one tool. There is a class for each format."""
+
+    def find_files(self, path: Path) -> list[Path]:
+        """List the files to read for a file or folder."""
+
+    def unread_files(self, path: Path) -> list[Path]:
+        """List the files of a folder that are not read."""
+
+    def read_episodes(self, path: Path) -> Iterator[Episode | UnreadableRecord]:
+        """Yield the episodes of one of the files, and what cannot be read, in their order."""
+
+
+def list_files(folder: Path) -> list[Path]:
+    """List the files of a folder that is imported, without those in subfolders."""
+    return sorted(file for file in folder.iterdir() if file.is_file())
 
 
 def read_jsonl(
@@ -59,17 +95,13 @@ def read_jsonl(
     for number, line in numbered_lines(path):
         try:
             yield from list(parse_line(require_object(from_json(line))))
-        except ValidationError as error:
-            yield UnreadableRecord(path, number, first_error(error))
-        except FormatError as error:
-            yield UnreadableRecord(path, number, str(error))
         except ValueError as error:
-            yield UnreadableRecord(path, number, f"not JSON: {error}")
+            yield UnreadableRecord.from_error(path, number, error)
 
 
 def require_object(value: Any, name: str = "the line") -> JsonObject:
     if not isinstance(value, dict):
-        raise FormatError(f"{name} is {_json_type(value)}, not a JSON object")
+        raise FormatError.wrong_type(name, value, "a JSON object")
     return value
 
 
@@ -78,12 +110,33 @@ def as_object(value: Any) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
+def as_number(value: Any) -> float | None:
+    """Return a finite number; None if the value is missing or of another type."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def as_numbers(values: JsonObject) -> dict[str, float]:
+    """Return the finite numbers of an object: metrics may also be null or text."""
+    numbers = {name: as_number(value) for name, value in values.items()}
+    return {name: number for name, number in numbers.items() if number is not None}
+
+
+def as_count(counts: JsonObject, *names: str) -> int:
+    """Return the first of the named counts that is a number other than 0; else 0."""
+    return int(next((count for name in names if (count := as_number(counts.get(name)))), 0))
+
+
 def parse_number(value: Any, name: str) -> float | None:
     """Parse a score. Null and NaN mean unscored; booleans are 0 or 1."""
     if value is None:
         return None
     if not isinstance(value, int | float):
-        raise FormatError(f"{name} is {_json_type(value)}, not a number")
+        raise FormatError.wrong_type(name, value, "a number")
     try:
         return float(value) if isfinite(value) else None
     except OverflowError:
@@ -95,7 +148,7 @@ def parse_name(value: Any, name: str) -> str | None:
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise FormatError(f"{name} is {_json_type(value)}, not a name")
+        raise FormatError.wrong_type(name, value, "a name")
     return str(value)
 
 
@@ -105,13 +158,3 @@ def parse_embedded_json(text: str, name: str) -> Any:
         return from_json(text)
     except ValueError:
         raise FormatError(f"{name} is a string that is not JSON") from None
-
-
-def first_error(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    field = ".".join(map(str, first["loc"]))
-    return f"{field}: {first['msg']}" if field else str(first["msg"])
-
-
-def _json_type(value: Any) -> str:
-    return _JSON_TYPES.get(type(value), type(value).__name__)

@@ -44,12 +44,17 @@ def parse_messages(values: Any, name: str = "messages") -> tuple[Message, ...]:
             "role": _ROLE_ALIASES.get(str(role), role),
             "content": parse_content(fields.get("content", fields.get("value"))),
             "reasoning_content": reasoning,
-            "tool_calls": tuple(_parse_calls(fields)) or None,
+            "tool_calls": tuple(_parse_chat_calls(fields)) or None,
             "tool_call_id": fields.get("tool_call_id"),
             "name": fields.get("name"),
         }
         messages.append(Message.model_validate(message))
-    return tuple(link_tool_results(messages))
+    return tuple(_link_chat_tool_results(messages))
+
+
+def wrap_chat_content(value: Any, role: str) -> list[Any]:
+    """Return a list of chat messages; any other value becomes the content of one."""
+    return value if isinstance(value, list) else [{"role": role, "content": value}]
 
 
 def parse_tools(values: Any) -> tuple[JsonObject, ...]:
@@ -83,11 +88,13 @@ def parse_tools(values: Any) -> tuple[JsonObject, ...]:
     return tuple(tools)
 
 
-def build_call(name: Any, arguments: Any, call_id: Any = None) -> Call:
-    """Build a call. Arguments in a string are kept as they are, even if they are not JSON."""
+def _build_chat_call(name: Any, arguments: Any, call_id: Any = None) -> Call:
+    """Build a call of a chat message. A string of arguments is kept, even if it is not JSON."""
     if not isinstance(name, str):
         raise FormatError("a tool call has no name")
-    text = arguments if isinstance(arguments, str) else dump_json(arguments or {})
+    text = (
+        arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+    )
     return Call(id=str(call_id or ""), function=Function(name=name, arguments=text))
 
 
@@ -120,8 +127,8 @@ def parse_content(value: Any) -> str | tuple[Part, ...]:
     return tuple(parts)
 
 
-def link_tool_results(messages: Iterable[Message]) -> Iterator[Message]:
-    """Give every call an id, and every tool result the id of its call.
+def _link_chat_tool_results(messages: Iterable[Message]) -> Iterator[Message]:
+    """Give every call of a chat an id, and every tool result the id of its call.
 
     Without ids, results belong to the preceding calls in their order.
     """
@@ -145,11 +152,8 @@ def link_tool_results(messages: Iterable[Message]) -> Iterator[Message]:
             yield message
 
 
-def dump_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _parse_calls(fields: JsonObject) -> Iterator[Call]:
+def _parse_chat_calls(fields: JsonObject) -> Iterator[Call]:
+    """Parse the tool calls of a chat message, in any variant."""
     calls = fields.get("tool_calls") or []
     if fields.get("function_call"):
         calls = [{"function": fields["function_call"]}]
@@ -163,4 +167,4 @@ def _parse_calls(fields: JsonObject) -> Iterator[Call]:
         if isinstance(function, str):
             function = {"name": function, "arguments": call.get("arguments")}
         function = require_object(function, "the function of a tool call")
-        yield build_call(function.get("name"), function.get("arguments"), call.get("id"))
+        yield _build_chat_call(function.get("name"), function.get("arguments"), call.get("id"))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
 from typing import Any
 
+from ludus.curation.importers.base import as_number
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Usage, task_group_id
 from ludus.data.messages import Message, messages_before_reply
 from ludus.data.tool_arguments import parse_arguments
@@ -36,7 +39,7 @@ def build_episode(
     """
     broken = error is not None
     default_stop_reason = StopReason.DONE if done else StopReason.NO_TOOL_CALL
-    identity = group if group is not None else task or prompt_identity(messages)
+    identity = group if group is not None else task or prompt_group_key(messages)
     calls = [call for message in messages for call in message.tool_calls or ()]
     return Episode(
         episode_id=episode_id,
@@ -60,6 +63,32 @@ def build_episode(
     )
 
 
-def prompt_identity(messages: tuple[Message, ...]) -> list[JsonObject]:
-    """Return the messages before the first reply as JSON, to identify a task."""
+def build_fault(kind: Any, message: Any, *, by_model: bool) -> Fault:
+    """Build the fault of an episode: an error of the model's provider, or of the environment."""
+    text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+    return Fault(kind=str(kind), where="model" if by_model else "environment", message=text)
+
+
+def build_timing(
+    start: Any, end: Any, *, model: Any = None, environment: Any = None
+) -> Timing | None:
+    """Build the timing of an episode from Unix times; None if they are unknown."""
+    start_s, end_s = as_number(start), as_number(end)
+    if start_s is None or end_s is None:
+        return None
+    try:
+        started_at = datetime.fromtimestamp(start_s, UTC)
+        ended_at = datetime.fromtimestamp(end_s, UTC)
+    except (OverflowError, OSError, ValueError):
+        return None
+    return Timing(
+        started_at=started_at,
+        ended_at=ended_at,
+        model_s=as_number(model) or 0.0,
+        environment_s=as_number(environment) or 0.0,
+    )
+
+
+def prompt_group_key(messages: tuple[Message, ...]) -> list[JsonObject]:
+    """Return the messages before the first reply as JSON: episodes that share them are a group."""
     return [message.model_dump(mode="json") for message in messages_before_reply(messages)]

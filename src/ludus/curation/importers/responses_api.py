@@ -7,11 +7,12 @@ first, then the message, then calls.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
-from ludus.curation.importers.base import FormatError, require_object
-from ludus.curation.importers.chat_messages import dump_json
+from ludus.curation.importers.base import FormatError, as_object, require_object
+from ludus.data.episode import Usage
 from ludus.data.tool_schema import JsonObject
 
 _ARGUMENTS_KEY_BY_CALL_TYPE = {
@@ -38,7 +39,11 @@ def parse_items(value: Any, name: str) -> list[JsonObject]:
         return [{"role": "user", "content": value}]
     if not isinstance(value, list):
         raise FormatError(f"{name} is not a list")
-    return [require_object(item, f"an item of {name}") for item in value]
+    items = [require_object(item, f"an item of {name}") for item in value]
+    for item in items:
+        if not isinstance(item.get("type"), str | None):
+            raise FormatError.wrong_type(f"the type of an item of {name}", item["type"], "a name")
+    return items
 
 
 def iter_new_items(given: list[JsonObject], output: Any) -> Iterator[list[JsonObject]]:
@@ -85,12 +90,28 @@ def to_chat_messages(items: list[JsonObject]) -> Iterator[JsonObject]:
     yield from _finish_reply(reply)
 
 
+def parse_response_usage(value: Any) -> Usage:
+    """Parse the token counts of a response."""
+    usage = as_object(value)
+    inputs = as_object(usage.get("input_tokens_details"))
+    outputs = as_object(usage.get("output_tokens_details"))
+    return Usage(
+        prompt_tokens=usage.get("input_tokens") or 0,
+        completion_tokens=usage.get("output_tokens") or 0,
+        cached_tokens=inputs.get("cached_tokens") or 0,
+        reasoning_tokens=outputs.get("reasoning_tokens") or 0,
+    )
+
+
 def _extend_reply(reply: JsonObject, item: JsonObject) -> JsonObject:
     kind = item.get("type")
     if kind == "reasoning":
         texts = list(reply.get("reasoning", ()))
         # The reasoning itself, or its summary if that is all there is.
-        for part in item.get("content") or item.get("summary") or ():
+        parts = item.get("content") or item.get("summary") or []
+        if not isinstance(parts, list):
+            raise FormatError.wrong_type("the content of the reasoning", parts, "a list")
+        for part in parts:
             text = part.get("text") if isinstance(part, dict) else part
             if not isinstance(text, str):
                 raise FormatError("a part of the reasoning is not text")
@@ -122,7 +143,7 @@ def _finish_reply(reply: JsonObject) -> Iterator[JsonObject]:
 
 def _tool_message(call_id: Any, output: Any, name: Any) -> JsonObject:
     is_content = output is None or isinstance(output, str | list)
-    content = (output or "") if is_content else dump_json(output)
+    content = (output or "") if is_content else json.dumps(output, ensure_ascii=False)
     return {"role": "tool", "tool_call_id": call_id, "content": content, "name": name}
 
 
@@ -137,7 +158,9 @@ def _is_continuation(items: list[JsonObject], old: list[JsonObject]) -> bool:
         return False
     by_model = [_item_identity(a) == _item_identity(b) for a, b in pairs if _is_model_item(a)]
     if any(by_model):
-        return all(by_model) and all(_item_key(a) == _item_key(b) for a, b in pairs)
+        return all(by_model) and all(
+            _responses_item_key(a) == _responses_item_key(b) for a, b in pairs
+        )
     return all(_item_identity(a) == _item_identity(b) for a, b in pairs)
 
 
@@ -145,10 +168,11 @@ def _is_model_item(item: JsonObject) -> bool:
     return item.get("type") in _MODEL_TYPES or item.get("role") == "assistant"
 
 
-def _item_key(item: JsonObject) -> tuple[Any, ...]:
+def _responses_item_key(item: JsonObject) -> tuple[Any, ...]:
+    """Return what an item of the Responses API keeps when its content is hidden."""
     return item.get("type") or "message", item.get("role"), item.get("call_id")
 
 
 def _item_identity(item: JsonObject) -> Any:
     fields = {name: value for name, value in item.items() if name not in _VOLATILE_FIELDS}
-    return _item_key(item), fields
+    return _responses_item_key(item), fields

@@ -5,13 +5,16 @@ Unreadable records are reported by file and line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
 
-from ludus.curation.importers.base import UnreadableRecord
+from ludus.curation.importers.base import Importer, UnreadableRecord
+from ludus.curation.importers.inspect.inspect_importer import InspectImporter
+from ludus.curation.importers.messages_importer import MessagesImporter
+from ludus.curation.importers.nemo_gym.nemo_gym_importer import NemoGymImporter
+from ludus.curation.importers.openenv_importer import OpenEnvImporter
+from ludus.curation.importers.verifiers.verifiers_importer import VerifiersImporter
 from ludus.data.atomic_write import atomic_dir, existing_files
 from ludus.data.episode import Episode, format_episode_id
 from ludus.data.journal import Journal
@@ -20,29 +23,17 @@ from ludus.data.stable_hash import stable_hash
 from ludus.errors import ConfigError, RunError, did_you_mean
 from ludus.rollout.summary import summarize_run
 
-IMPORTER_MODULES = {
-    "openenv": "openenv",
-    "nemo-gym": "nemo_gym.nemo_gym_rollouts",
-    "verifiers": "verifiers.verifiers_results",
-    "inspect": "inspect.inspect_samples",
-    "messages": "messages",
+IMPORTERS: Mapping[str, Importer] = {
+    "openenv": OpenEnvImporter(),
+    "nemo-gym": NemoGymImporter(),
+    "verifiers": VerifiersImporter(),
+    "inspect": InspectImporter(),
+    "messages": MessagesImporter(),
 }
 UNREADABLE_FILE = "unreadable.txt"
 _DRAFT_PREFIX = ".importing-"
 _RUN_FILES = ("run.json", "episodes.jsonl", "summary.json", UNREADABLE_FILE)
 _MAX_EXAMPLES = 10
-
-
-class Importer(Protocol):
-    """The interface of an importer module."""
-
-    def find_files(self, path: Path) -> list[Path]:
-        """List the files to read for a file or folder."""
-
-    def unread_files(self, path: Path) -> list[Path]:
-        """List the files of a folder that are not read."""
-
-    def read_episodes(self, path: Path) -> Iterator[Episode | UnreadableRecord]: ...
 
 
 @dataclass(slots=True)
@@ -71,8 +62,8 @@ def import_files(
 
     `progress` is called with the number of episodes so far.
     """
-    importer = load_importer(format)
-    files = _find_files(importer, paths)
+    importer = get_importer(format)
+    files = _find_import_files(importer, paths)
     report = ImportReport(
         out, unread_files=[file for path in paths for file in importer.unread_files(path)]
     )
@@ -107,15 +98,15 @@ def import_files(
     return report
 
 
-def load_importer(format: str) -> Importer:
-    if format not in IMPORTER_MODULES:
-        known = ", ".join(IMPORTER_MODULES)
-        hint = did_you_mean(format, IMPORTER_MODULES)
+def get_importer(format: str) -> Importer:
+    if format not in IMPORTERS:
+        known = ", ".join(IMPORTERS)
+        hint = did_you_mean(format, IMPORTERS)
         raise ConfigError(f"`format` must be one of {known}, got {format!r}. {hint}".rstrip())
-    return cast(Importer, import_module(f"ludus.curation.importers.{IMPORTER_MODULES[format]}"))
+    return IMPORTERS[format]
 
 
-def _find_files(importer: Importer, paths: Sequence[Path]) -> list[Path]:
+def _find_import_files(importer: Importer, paths: Sequence[Path]) -> list[Path]:
     files: list[Path] = []
     for path in paths:
         if not path.exists():

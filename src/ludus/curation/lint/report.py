@@ -106,8 +106,8 @@ class CheckResult:
 
 
 @dataclass(frozen=True, slots=True)
-class RenderedExample:
-    """A rendered conversation to print."""
+class LintExample:
+    """A rendered conversation that the lint report shows."""
 
     location: SourceLocation
     side: str
@@ -136,7 +136,7 @@ class LintReport:
     """Number of rows that were checked under the student's template."""
     results: dict[tuple[str, Level], CheckResult] = field(default_factory=dict)
     lengths: TokenLengths | None = None
-    shown: list[RenderedExample] = field(default_factory=list)
+    shown: list[LintExample] = field(default_factory=list)
 
     @property
     def rows(self) -> int:

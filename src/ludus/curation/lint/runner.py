@@ -7,31 +7,24 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from pydantic_core import to_json
-
-from ludus.curation.lint import conversation_checks as checks
+from ludus.curation.lint.conversation_checks import check_row
 from ludus.curation.lint.lint_rows import (
+    DuplicateRowFinder,
     MalformedRowError,
-    SourceLocation,
-    TrainingRow,
-    parse_row,
-    read_json_lines,
+    parse_lint_row,
+    read_lint_rows,
 )
-from ludus.curation.lint.report import Finding, Level, LintReport, RenderedExample
-from ludus.curation.lint.template_checks import Student, check_row_with_template
+from ludus.curation.lint.report import Finding, LintExample, LintReport
+from ludus.curation.lint.student import Student
+from ludus.curation.lint.template_checks import check_row_with_template
 from ludus.curation.token_lengths import TokenLengths
-from ludus.data.jsonl import numbered_lines
-from ludus.data.stable_hash import stable_hash
-from ludus.data.tool_schema import JsonObject
-from ludus.errors import RunError
 
 LintProgress = Callable[[int, int], None]
 """Called with the number of rows done and the total."""
-_TRAINED_COLUMNS = ("messages", "prompt", "completion", "chosen", "rejected", "tools")
 
 
 def lint_files(
@@ -51,20 +44,26 @@ def lint_files(
     """
     report = LintReport(files=dict(files), student=student.name if student else None)
     total = report.rows
-    duplicates, lengths, refused = DuplicateFinder(), Counter[int](), 0
+    duplicates, lengths, refused = DuplicateRowFinder(), Counter[int](), 0
     sampled = sample_rows(total, total if sample is None else sample, seed)
     ordered = sorted(sampled)
     shown = {ordered[at] for at in sample_rows(len(ordered), show, seed)}
-    lines = (line for path in files for line in read_json_lines(path))
+    lines = (line for path in files for line in read_lint_rows(path))
     for at, (location, columns) in enumerate(lines):
         progress(at, total)
         try:
-            row = parse_row(columns, location)
+            row = parse_lint_row(columns, location)
         except MalformedRowError as error:
             finding = Finding(location, "malformed", "error", str(error))
             report.add_findings([finding], rows_checked=total)
             continue
-        findings = [*check_row(row, location), *duplicates.check(columns, location)]
+        findings = list(check_row(row, location))
+        first = duplicates.find_first(columns, location)
+        if first is not None and first.path == location.path:
+            message = f"the same as line {first.line}"
+            findings.append(Finding(location, "duplicate", "warning", message))
+        elif first is not None:
+            findings.append(Finding(location, "test-in-train", "error", f"the same as {first}"))
         report.add_findings(findings, rows_checked=total)
         if student is None or at not in sampled:
             continue
@@ -77,7 +76,7 @@ def lint_files(
             refused += 1
         if at in shown:
             report.shown += (
-                RenderedExample(
+                LintExample(
                     location,
                     conversation.name,
                     rendered.truncate(max_length),
@@ -92,15 +91,6 @@ def lint_files(
     return report
 
 
-def count_rows(files: Sequence[Path]) -> dict[Path, int]:
-    """Count the rows of each file. Raises `RunError` if one is empty."""
-    rows = {path: sum(1 for _ in numbered_lines(path)) for path in files}
-    for path, count in rows.items():
-        if not count:
-            raise RunError(f"{path} is empty.")
-    return rows
-
-
 def sample_rows(total: int, size: int, seed: int) -> set[int]:
     """Draw one row from each of `size` equal stretches.
 
@@ -111,53 +101,3 @@ def sample_rows(total: int, size: int, seed: int) -> set[int]:
     rng = random.Random(seed)
     edges = [total * part // size for part in range(size + 1)] if size > 0 else []
     return {rng.randrange(low, high) for low, high in pairwise(edges)}
-
-
-def check_row(row: TrainingRow, location: SourceLocation) -> Iterator[Finding]:
-    """Run all checks that need no student."""
-
-    def findings(check: str, level: Level, messages: Iterable[str]) -> Iterator[Finding]:
-        return (Finding(location, check, level, message) for message in messages)
-
-    tools = row.tools
-    for conversation in row.conversations:
-        yield from findings("no-assistant", "error", checks.missing_assistant(conversation))
-        yield from findings("roles", "warning", checks.misplaced_roles(conversation))
-        # A conversation may have been rejected because of its calls.
-        level: Level = "note" if conversation.name == "rejected" else "error"
-        yield from findings("unknown-tool", level, checks.unknown_tools(conversation, tools))
-        yield from findings("arguments-not-object", level, checks.unreadable_calls(conversation))
-        for coercible, message in checks.invalid_arguments(conversation, tools):
-            yield Finding(location, "arguments-unfit", "note" if coercible else level, message)
-        yield from findings("no-tools", "warning", checks.calls_without_tools(conversation, tools))
-        yield from findings("unanswered-call", "warning", checks.unanswered_calls(conversation))
-        orphans = checks.results_without_call(conversation)
-        yield from findings("answer-without-call", "warning", orphans)
-        yield from findings("environment-tokens", "note", checks.environment_turns(conversation))
-        if conversation.name != "rejected":
-            leaks = checks.answers_in_prompt(conversation)
-            yield from findings("answer-in-prompt", "warning", leaks)
-    yield from findings("tool-schema", "warning", checks.invalid_schemas(tools))
-    if row.is_pair and row.conversations[0].messages == row.conversations[1].messages:
-        yield Finding(location, "equal-sides", "error", "chosen and rejected are the same")
-
-
-class DuplicateFinder:
-    """Finds rows that occurred before.
-
-    Holds a hash and a location per row, about 170 bytes of memory.
-    """
-
-    def __init__(self) -> None:
-        self._first_seen: dict[int, SourceLocation] = {}
-
-    def check(self, columns: JsonObject, location: SourceLocation) -> Iterator[Finding]:
-        """Compare the columns that are trained on; ids and rewards may differ."""
-        trained = {name: columns[name] for name in _TRAINED_COLUMNS if name in columns}
-        first = self._first_seen.setdefault(stable_hash(to_json(trained).decode()), location)
-        if first is location:
-            return
-        if first.path == location.path:
-            yield Finding(location, "duplicate", "warning", f"the same as line {first.line}")
-        else:
-            yield Finding(location, "test-in-train", "error", f"the same as {first}")

@@ -3,143 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-from ludus.curation.lint.lint_rows import Conversation, SourceLocation, TrainingRow
+from ludus.curation.lint.lint_rows import Conversation, LintRow, SourceLocation
 from ludus.curation.lint.report import Finding, Level
-from ludus.curation.lint.template_loss import (
-    count_dropped_images,
-    find_dropped_pieces,
-    find_merged_whitespace,
-    renders_list_repr,
-)
-from ludus.errors import RequestRefused, TemplateRefused, TemplateUnmarked
-from ludus.policy.chat.chat_format import ChatFormat, find_chat_format_with_fallback
-from ludus.policy.chat.rendering import RenderedConversation, render, render_pair, render_text
-from ludus.policy.vision.processor import VisionProcessor
-from ludus.policy.vision.row_images import (
-    ContentPartError,
-    check_row_placeholders,
-    expand_image_tokens,
-    row_has_images,
-    row_image_urls,
-    to_text_messages,
-)
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from ludus.curation.lint.student import Student
+from ludus.curation.lint.template_loss import count_dropped_images, find_dropped_pieces
+from ludus.data.tool_schema import JsonObject
+from ludus.errors import RequestRefused, TemplateRefused
+from ludus.policy.chat.rendering import RenderedConversation
+from ludus.policy.vision.row_images import ContentPartError
 
 _ERROR_CHECKS = ("drops-system-prompt", "drops-tools", "drops-tool-calls", "drops-tool-results")
-
-
-@dataclass
-class Student:
-    """The tokenizer, chat template and image processor of the model to be trained."""
-
-    name: str
-    tokenizer: PreTrainedTokenizerBase
-    load_image_processor: Callable[[], VisionProcessor | None] = lambda: None
-    """Called once, at the first row with images."""
-
-    @cached_property
-    def image_processor(self) -> VisionProcessor | None:
-        return self.load_image_processor()
-
-    @cached_property
-    def chat_format(self) -> ChatFormat | str:
-        """The chat format for training and play, or the reason why there is none."""
-        try:
-            return find_chat_format_with_fallback(self.tokenizer)
-        except TemplateUnmarked as error:
-            return str(error).partition(". ")[0]
-
-    @property
-    def is_unmarked(self) -> bool:
-        """Whether the template does not tell which tokens are the assistant's."""
-        return isinstance(self.chat_format, str)
-
-    @property
-    def template(self) -> str | None:
-        """The training template; None: the tokenizer's own, without a loss mask."""
-        return None if isinstance(self.chat_format, str) else self.chat_format.template
-
-    @cached_property
-    def special_tokens(self) -> frozenset[int]:
-        added = self.tokenizer.added_tokens_decoder
-        return frozenset(token_id for token_id, token in added.items() if token.special)
-
-    @property
-    def stop_tokens(self) -> frozenset[int]:
-        """Special tokens, and the tokens that end a turn in the template.
-
-        Both, because not every tokenizer marks its end-of-turn token as special.
-        """
-        if isinstance(self.chat_format, str):
-            return self.special_tokens
-        return self.special_tokens | self.chat_format.stop_token_ids
-
-    def render_row(self, row: TrainingRow) -> list[RenderedConversation]:
-        """Render each conversation of a row, with its loss mask."""
-        conversations = [
-            replace(conversation, messages=self._replace_images(conversation.messages))
-            for conversation in row.conversations
-        ]
-        if not row.is_pair:
-            (conversation,) = conversations
-            rendered = render(
-                self.tokenizer,
-                conversation.messages,
-                row.tools,
-                self.template,
-                num_prompt_messages=conversation.prompt_length,
-            )
-            return [self._expand_images(rendered, row.conversations[0])]
-        chosen, rejected = conversations
-        pair = render_pair(
-            self.tokenizer,
-            chosen.messages[: chosen.prompt_length],
-            chosen.completion,
-            rejected.completion,
-            row.tools,
-            self.template,
-        )
-        return list(map(self._expand_images, (pair.chosen, pair.rejected), row.conversations))
-
-    def render_text(self, messages: Any, tools: Any) -> str:
-        return render_text(self.tokenizer, self._replace_images(messages), tools, self.template)
-
-    def tokenize(self, messages: Any, tools: Any, add_generation_prompt: bool) -> tuple[int, ...]:
-        return render(
-            self.tokenizer,
-            self._replace_images(messages),
-            tools,
-            self.template,
-            add_generation_prompt=add_generation_prompt,
-        ).ids
-
-    def _replace_images(self, messages: Any) -> Any:
-        """Replace each image by its placeholder, if the student has vision."""
-        if not row_has_images(messages) or self.image_processor is None:
-            return messages
-        return to_text_messages(messages, self.image_processor)
-
-    def _expand_images(
-        self, rendered: RenderedConversation, conversation: Conversation
-    ) -> RenderedConversation:
-        """Repeat each image placeholder as often as the image has tokens."""
-        if not row_has_images(conversation.messages) or self.image_processor is None:
-            return rendered
-        urls = row_image_urls(conversation.messages)
-        check_row_placeholders(rendered, self.image_processor, urls)
-        return expand_image_tokens(rendered, self.image_processor, urls)
+_PART_MARK = "zqpartqz"
 
 
 @dataclass(frozen=True, slots=True)
-class RowCheck:
+class TemplateCheckResult:
     """A row rendered with the student's template, and what was found."""
 
     conversations: list[RenderedConversation]
@@ -153,15 +36,15 @@ class RowCheck:
 
 
 def check_row_with_template(
-    row: TrainingRow, location: SourceLocation, student: Student, *, max_length: int | None
-) -> RowCheck:
+    row: LintRow, location: SourceLocation, student: Student, *, max_length: int | None
+) -> TemplateCheckResult:
     """Render a row with the student's template and check the result."""
     if not all(conversation.messages for conversation in row.conversations):
-        return RowCheck([], [])
+        return TemplateCheckResult([], [])
     try:
         conversations = student.render_row(row)
     except (TemplateRefused, RequestRefused, ContentPartError) as error:
-        return RowCheck([], [Finding(location, "template-refuses", "error", str(error))])
+        return TemplateCheckResult([], [Finding(location, "template-refuses", "error", str(error))])
     problems = [
         *_check_template(row, student),
         *(
@@ -170,10 +53,10 @@ def check_row_with_template(
             for problem in _check_tokens(rendered, student, max_length)
         ),
     ]
-    return RowCheck(conversations, [Finding(location, *problem) for problem in problems])
+    return TemplateCheckResult(conversations, [Finding(location, *problem) for problem in problems])
 
 
-def _check_template(row: TrainingRow, student: Student) -> Iterator[tuple[str, Level, str]]:
+def _check_template(row: LintRow, student: Student) -> Iterator[tuple[str, Level, str]]:
     """Yield check, level and message of what the template does to the row's contents."""
     if isinstance(student.chat_format, str):
         yield "template-unmarked", "error", student.chat_format
@@ -184,7 +67,7 @@ def _check_template(row: TrainingRow, student: Student) -> Iterator[tuple[str, L
                 message = "`tools` is an empty list, and the template still announces tools"
                 yield "empty-tools", "warning", message
     for conversation in row.conversations:
-        if renders_list_repr(conversation, row, student.render_text):
+        if _renders_list_repr(conversation, row, student):
             message = "content is a list of parts, and the template renders its Python repr"
             yield "content-as-list", "error", message
         dropped, images = count_dropped_images(conversation, row, student.render_text)
@@ -193,7 +76,7 @@ def _check_template(row: TrainingRow, student: Student) -> Iterator[tuple[str, L
         for kind, message in find_dropped_pieces(conversation, row, student.render_text):
             check = f"drops-{kind}"
             yield check, "error" if check in _ERROR_CHECKS else "warning", message
-        for message in find_merged_whitespace(conversation, row, student.tokenize):
+        for message in _find_merged_whitespace(conversation, row, student):
             yield "prompt-swallows", "warning", message
         if _double_encodes_arguments(conversation, row, student):
             message = "arguments are JSON strings, which the template encodes a second time"
@@ -230,9 +113,68 @@ def last_visible_token(student: Student, rendered: RenderedConversation, end: in
     return next((i for i in reversed(ids) if str(student.tokenizer.decode([i])).strip()), -1)
 
 
-def _double_encodes_arguments(
-    conversation: Conversation, row: TrainingRow, student: Student
+def _renders_list_repr(conversation: Conversation, row: LintRow, student: Student) -> bool:
+    """Whether the template renders the Python repr of a list of content parts.
+
+    Each part gets a key that no template reads: it is rendered only with the part as a whole.
+    """
+    if not any(isinstance(message.get("content"), list) for message in conversation.messages):
+        return False
+    marked = []
+    for message in conversation.messages:
+        content: Any = message.get("content")
+        if isinstance(content, list):
+            parts = [
+                {**part, _PART_MARK: _PART_MARK} if isinstance(part, dict) else part
+                for part in content
+            ]
+            message = {**message, "content": parts}
+        marked.append(message)
+    try:
+        return repr(_PART_MARK) in student.render_text(marked, row.tools)
+    except TemplateRefused:
+        return False
+
+
+def _find_merged_whitespace(
+    conversation: Conversation, row: LintRow, student: Student
+) -> Iterator[str]:
+    """Yield a message for each reply whose leading whitespace merges with the prompt's tokens.
+
+    At inference a reply follows the tokens of the prompt. In a row both are tokenized together, and
+    a newline at the beginning of the reply may merge with the newline at the end of the prompt. The
+    student is then trained on a prompt that never occurs at inference.
+    """
+    for at in range(max(1, conversation.prompt_length), len(conversation.messages)):
+        reply = conversation.messages[at]
+        stripped = {
+            name: value.lstrip() if isinstance(value, str) and name != "role" else value
+            for name, value in reply.items()
+        }
+        if reply["role"] != "assistant" or stripped == reply:
+            continue
+        prompt = conversation.messages[:at]
+        if _prompt_is_prefix(prompt, stripped, row, student) and not _prompt_is_prefix(
+            prompt, reply, row, student
+        ):
+            yield (
+                f"the prompt is not a token prefix of the row: message {at} begins with whitespace"
+            )
+
+
+def _prompt_is_prefix(
+    prompt: Sequence[JsonObject], reply: JsonObject, row: LintRow, student: Student
 ) -> bool:
+    """Whether the tokens of prompt and reply begin with the tokens of the prompt alone."""
+    try:
+        prompt_ids = student.tokenize(prompt, row.tools, True)
+        ids = student.tokenize([*prompt, reply], row.tools, False)
+    except TemplateRefused:
+        return True
+    return list(ids[: len(prompt_ids)]) == list(prompt_ids)
+
+
+def _double_encodes_arguments(conversation: Conversation, row: LintRow, student: Student) -> bool:
     """Whether the template JSON-encodes arguments that are JSON strings already."""
     parsed = []  # The messages with arguments as objects.
     for message in conversation.messages:

@@ -1,15 +1,11 @@
-"""Find out by rendering what a chat template silently drops or garbles.
+"""Find out by rendering what a chat template silently drops.
 
 Text: a marker word that occurs nowhere else is inserted into every piece of a row (a system prompt,
 the name of a call, a tool's name). A marker that is missing from the rendered text belongs to a
 piece that the student would never see.
 
-Images and lists of parts: images leave no text to search for, so each is removed instead; if the
-rendered text stays the same, the template ignores it.
-
-Leading whitespace: at inference a reply follows the tokens of the prompt. In a row both are
-tokenized together, and a newline at the beginning of the reply may merge with the newline at the
-end of the prompt. The student is then trained on a prompt that never occurs at inference.
+Images: they leave no text to search for, so each is removed instead; if the rendered text stays the
+same, the template ignores it.
 """
 
 from __future__ import annotations
@@ -21,16 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ludus.curation.lint.lint_rows import Conversation, TrainingRow
+from ludus.curation.lint.lint_rows import Conversation, LintRow
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import TemplateRefused
 
 RenderText = Callable[[Sequence[JsonObject], Sequence[JsonObject] | None], str]
 """Renders messages and tools."""
-TokenizeMessages = Callable[
-    [Sequence[JsonObject], Sequence[JsonObject] | None, bool], Sequence[int]
-]
-"""Tokenizes messages and tools; the last argument is `add_generation_prompt`."""
 
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 _KIND_BY_ROLE = {
@@ -41,7 +33,6 @@ _KIND_BY_ROLE = {
     "tool": "tool-results",
 }
 _TAG_OR_WORD = re.compile(r"<[^<>]*>|(\w+)")
-_PART_MARK = "zqpartqz"
 _IMAGE_TYPES = ("image", "image_url", "input_image")
 
 
@@ -75,17 +66,17 @@ class _Marker:
         kind = _KIND_BY_ROLE.get(message["role"])
         if kind is not None:
             content: Any = message.get("content")
-            if _has_text(content):
+            if _can_mark(content):
                 content = _insert_word(content, self._next_word(kind))
             elif isinstance(content, list):
                 content = [
                     {**part, "text": _insert_word(part["text"], self._next_word(kind))}
-                    if isinstance(part, dict) and _has_text(part.get("text"))
+                    if isinstance(part, dict) and _can_mark(part.get("text"))
                     else part
                     for part in content
                 ]
             marked["content"] = content
-        reasoning_keys = [name for name in _REASONING_KEYS if _has_text(message.get(name))]
+        reasoning_keys = [name for name in _REASONING_KEYS if _can_mark(message.get(name))]
         if reasoning_keys:
             word = self._next_word("reasoning")
             marked |= {name: _insert_word(message[name], word) for name in reasoning_keys}
@@ -95,7 +86,7 @@ class _Marker:
                 call = self._mark_name(value, "tool-calls")
                 function = dict(call.get("function", call))
                 word = self._next_word("tool-calls")
-                function["arguments"] = _insert_entry(function.get("arguments"), word)
+                function["arguments"] = _mark_arguments(function.get("arguments"), word)
                 call = {**call, "function": function} if "function" in call else function
                 marked["tool_calls"].append(call)
         return marked
@@ -107,7 +98,7 @@ class _Marker:
 
 
 def find_dropped_pieces(
-    conversation: Conversation, row: TrainingRow, render_text: RenderText
+    conversation: Conversation, row: LintRow, render_text: RenderText
 ) -> Iterator[tuple[str, str]]:
     """Yield each kind of piece that the template drops, with a message.
 
@@ -131,30 +122,8 @@ def find_dropped_pieces(
             yield kind, f"the template drops {count} of {totals[kind]} pieces of {name}"
 
 
-def renders_list_repr(
-    conversation: Conversation, row: TrainingRow, render_text: RenderText
-) -> bool:
-    """Whether the template renders the Python repr of a list of content parts.
-
-    Each part gets a key that no template reads: it is rendered only with the part as a whole.
-    """
-    if not any(isinstance(message.get("content"), list) for message in conversation.messages):
-        return False
-    marked = []
-    for message in conversation.messages:
-        content: Any = message.get("content")
-        if isinstance(content, list):
-            parts = [
-                {**part, _PART_MARK: _PART_MARK} if isinstance(part, dict) else part
-                for part in content
-            ]
-            message = {**message, "content": parts}
-        marked.append(message)
-    return repr(_PART_MARK) in (_try_render(marked, row.tools, render_text) or "")
-
-
 def count_dropped_images(
-    conversation: Conversation, row: TrainingRow, render_text: RenderText
+    conversation: Conversation, row: LintRow, render_text: RenderText
 ) -> tuple[int, int]:
     """Return how many images the template ignores, and how many there are."""
     messages = conversation.messages
@@ -177,36 +146,16 @@ def count_dropped_images(
     return dropped, len(positions)
 
 
-def find_merged_whitespace(
-    conversation: Conversation, row: TrainingRow, tokenize: TokenizeMessages
-) -> Iterator[str]:
-    """Yield a message for each reply whose leading whitespace merges with the prompt's tokens."""
-    for at in range(max(1, conversation.prompt_length), len(conversation.messages)):
-        reply = conversation.messages[at]
-        stripped = {
-            name: value.lstrip() if isinstance(value, str) and name != "role" else value
-            for name, value in reply.items()
-        }
-        if reply["role"] != "assistant" or stripped == reply:
-            continue
-        prompt = conversation.messages[:at]
-        if _prompt_is_prefix(prompt, stripped, row, tokenize) and not _prompt_is_prefix(
-            prompt, reply, row, tokenize
-        ):
-            yield (
-                f"the prompt is not a token prefix of the row: message {at} begins with whitespace"
-            )
-
-
 def _missing_marks(
-    marker: _Marker, conversation: Conversation, row: TrainingRow, render_text: RenderText
+    marker: _Marker, conversation: Conversation, row: LintRow, render_text: RenderText
 ) -> list[_Mark] | None:
     """Return the marks that are not rendered; None if the template refuses the marked row."""
     text = _try_render(*marker.mark_conversation(conversation, row.tools), render_text)
     return None if text is None else [mark for mark in marker.marks if mark.word not in text]
 
 
-def _has_text(value: Any) -> bool:
+def _can_mark(value: Any) -> bool:
+    """Whether a value is text into which a marker word can be inserted."""
     return isinstance(value, str) and bool(value.strip())
 
 
@@ -221,7 +170,8 @@ def _insert_word(text: str, word: str) -> str:
     return text[:at] + word + text[at:]
 
 
-def _insert_entry(arguments: Any, word: str) -> Any:
+def _mark_arguments(arguments: Any, word: str) -> Any:
+    """Add a marker word to the arguments of a call, as an argument of its own."""
     if not word:
         return arguments
     if isinstance(arguments, dict):
@@ -233,18 +183,6 @@ def _insert_entry(arguments: Any, word: str) -> Any:
             return arguments + word
         return json.dumps({**parsed, word: word}) if isinstance(parsed, dict) else arguments + word
     return {word: word}
-
-
-def _prompt_is_prefix(
-    prompt: Sequence[JsonObject], reply: JsonObject, row: TrainingRow, tokenize: TokenizeMessages
-) -> bool:
-    """Whether the tokens of prompt and reply begin with the tokens of the prompt alone."""
-    try:
-        prompt_ids = tokenize(prompt, row.tools, True)
-        ids = tokenize([*prompt, reply], row.tools, False)
-    except TemplateRefused:
-        return True
-    return list(ids[: len(prompt_ids)]) == list(prompt_ids)
 
 
 def _try_render(

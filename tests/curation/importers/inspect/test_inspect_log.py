@@ -16,7 +16,7 @@ from curation.importers.inspect_logs import (
     write_log,
 )
 from ludus.curation.importers.base import UnreadableRecord
-from ludus.curation.importers.inspect.inspect_samples import read_episodes
+from ludus.curation.importers.inspect.inspect_importer import InspectImporter
 from ludus.data.episode import Episode
 from ludus.errors import MissingExtra, RunError
 
@@ -24,7 +24,7 @@ PYTHON_READS_ZSTANDARD = sys.version_info >= (3, 14)
 
 
 def unreadable_reasons(path: Path) -> list[str]:
-    return [str(item).removeprefix(f"{path}: ") for item in read_episodes(path)]
+    return [str(item).removeprefix(f"{path}: ") for item in InspectImporter().read_episodes(path)]
 
 
 def test_an_unfinished_log_yields_its_samples(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_damaged_sample_does_not_affect_others(tmp_path: Path) -> None:
     middle = second.header_offset + second.compress_size // 2
     content[middle : middle + 50] = bytes(50)
     path.write_bytes(content)
-    first, *rest = read_episodes(path)
+    first, *rest = InspectImporter().read_episodes(path)
     assert isinstance(first, Episode)
     assert all(isinstance(item, UnreadableRecord) for item in rest)
     assert [str(item).removeprefix(f"{path}: ").split(": ")[0] for item in rest] == [
@@ -94,7 +94,7 @@ def test_samples_are_loaded_one_at_a_time(tmp_path: Path) -> None:
     large = build_sample(store={"notes": ["x" * 1000] * 1000})
     path = write_log(tmp_path, *[large] * 20)
     tracemalloc.start()
-    count = sum(isinstance(item, Episode) for item in read_episodes(path))
+    count = sum(isinstance(item, Episode) for item in InspectImporter().read_episodes(path))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert count == 20
@@ -107,7 +107,7 @@ def test_a_missing_zstandard_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(MissingExtra, match=r"'ludus-rl\[curate\]'"):
-        list(read_episodes(COLOURS))
+        list(InspectImporter().read_episodes(COLOURS))
 
 
 def test_a_damaged_zstandard_member_does_not_affect_others(tmp_path: Path) -> None:
@@ -118,9 +118,11 @@ def test_a_damaged_zstandard_member_does_not_affect_others(tmp_path: Path) -> No
     content = bytearray(COLOURS.read_bytes())
     content[sky.header_offset + 400] ^= 0xFF
     path.write_bytes(content)
-    assert [isinstance(item, Episode) for item in read_episodes(path)].count(False) == 1
+    assert [isinstance(item, Episode) for item in InspectImporter().read_episodes(path)].count(
+        False
+    ) == 1
 
 
 def test_a_missing_log_raises(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"No such file"):
-        list(read_episodes(tmp_path / "none.eval"))
+        list(InspectImporter().read_episodes(tmp_path / "none.eval"))

@@ -18,7 +18,7 @@ from curation.importers.gym_lines import (
     user,
     write_lines,
 )
-from ludus.curation.importers.nemo_gym import nemo_gym_rollouts
+from ludus.curation.importers.nemo_gym.nemo_gym_importer import NemoGymImporter
 from ludus.data.episode import Episode, StopReason
 from ludus.errors import RunError
 
@@ -178,12 +178,12 @@ def test_rollouts_are_found_in_folders(tmp_path: Path) -> None:
         write_lines(tmp_path / "r_reward_profiling.jsonl", {"mean/reward": 1.0, "sample": given}),
         write_lines(tmp_path / "rollout_verdicts.jsonl", {"_ng_task_index": 0, "verdict": "ok"}),
     ]
-    assert nemo_gym_rollouts.find_files(tmp_path) == rollouts
-    assert nemo_gym_rollouts.unread_files(tmp_path) == rest
-    assert nemo_gym_rollouts.find_files(rest[0]) == [rest[0]]
-    assert nemo_gym_rollouts.unread_files(rest[0]) == []
+    assert NemoGymImporter().find_files(tmp_path) == rollouts
+    assert NemoGymImporter().unread_files(tmp_path) == rest
+    assert NemoGymImporter().find_files(rest[0]) == [rest[0]]
+    assert NemoGymImporter().unread_files(rest[0]) == []
 
 
 def test_a_folder_without_rollouts_raises(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="NeMo Gym"):
-        nemo_gym_rollouts.find_files(tmp_path)
+        NemoGymImporter().find_files(tmp_path)

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ludus.curation.importers.base import FormatError, require_object
+from ludus.curation.importers.inspect.inspect_log import resolve_attachments
 from ludus.data.tool_schema import JsonObject
-
-_ATTACHMENT_PREFIX = "attachment://"
 
 
 def to_chat_messages(values: Any, attachments: JsonObject) -> list[JsonObject]:
@@ -22,17 +21,6 @@ def to_chat_messages(values: Any, attachments: JsonObject) -> list[JsonObject]:
         _convert_message(resolve_attachments(require_object(value, f"message {at}"), attachments))
         for at, value in enumerate(values)
     ]
-
-
-def resolve_attachments(value: Any, attachments: JsonObject) -> Any:
-    """Replace all references to attachments in a value by their contents."""
-    if isinstance(value, str) and value.startswith(_ATTACHMENT_PREFIX):
-        return attachments.get(value.removeprefix(_ATTACHMENT_PREFIX), value)
-    if isinstance(value, list):
-        return [resolve_attachments(item, attachments) for item in value]
-    if isinstance(value, dict):
-        return {key: resolve_attachments(item, attachments) for key, item in value.items()}
-    return value
 
 
 def _convert_message(value: JsonObject) -> JsonObject:
@@ -46,7 +34,7 @@ def _convert_message(value: JsonObject) -> JsonObject:
             if isinstance(part, dict) and part.get("type") == "reasoning"
         ]
         reasoning = "\n\n".join(str(text) for text in texts if text) or reasoning
-        content = list(_content_parts(content)) or ""
+        content = list(_convert_inspect_parts(content)) or ""
     message = {"role": value.get("role"), "content": content, "reasoning_content": reasoning}
     if value.get("role") == "tool":
         error = value.get("error")
@@ -66,7 +54,8 @@ def _convert_message(value: JsonObject) -> JsonObject:
     return {**message, "tool_calls": calls}
 
 
-def _content_parts(parts: list[Any]) -> Iterator[Any]:
+def _convert_inspect_parts(parts: list[Any]) -> Iterator[Any]:
+    """Yield the parts of a message of an Inspect log that belong to the content of a chat."""
     for part in parts:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind == "tool_use":

@@ -1,4 +1,4 @@
-"""Read the samples of an Inspect AI log.
+"""Read the samples of an Inspect AI log, and the attachments of its samples.
 
 A `.eval` file is a zip archive with one member per sample, which newer versions compress with
 zstandard; one sample is loaded at a time. A `.json` log is a single document.
@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from zipfile import BadZipFile, ZipFile, ZipInfo
 
 from pydantic_core import from_json
@@ -22,6 +22,9 @@ from ludus.curation.importers.base import FormatError, UnreadableRecord, require
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import MissingExtra, RunError
 
+# The names of logs begin with a date, unlike those of other JSON files that Inspect writes.
+_JSON_LOG = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}[:-]\d{2}[:-]\d{2}.*\.json")
+_ATTACHMENT_PREFIX = "attachment://"
 _ZIP_MAGIC = b"PK\x03\x04"
 _ZSTD_METHOD = 93
 _SAMPLE_MEMBER = re.compile(r"samples/.+_epoch_\d+\.json", re.DOTALL)
@@ -31,6 +34,11 @@ _HEADER_MEMBERS = ("header.json", "_journal/start.json")
 _LOCAL_HEADER_BYTES = 30
 # Raised by zipfile for damaged archives; a negative offset is an OSError.
 _ZIP_ERRORS = (BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError)
+
+
+def is_inspect_log(file: Path) -> bool:
+    """Whether a file is an Inspect AI log, by its name."""
+    return file.suffix == ".eval" or _JSON_LOG.fullmatch(file.name) is not None
 
 
 def read_samples(path: Path) -> Iterator[tuple[JsonObject, JsonObject] | UnreadableRecord]:
@@ -48,13 +56,25 @@ def read_samples(path: Path) -> Iterator[tuple[JsonObject, JsonObject] | Unreada
         yield UnreadableRecord(path, None, "this log has no samples")
 
 
+def resolve_attachments(value: Any, attachments: JsonObject) -> Any:
+    """Replace all references to attachments of the log in a value by their contents."""
+    if isinstance(value, str) and value.startswith(_ATTACHMENT_PREFIX):
+        return attachments.get(value.removeprefix(_ATTACHMENT_PREFIX), value)
+    if isinstance(value, list):
+        return [resolve_attachments(item, attachments) for item in value]
+    if isinstance(value, dict):
+        return {key: resolve_attachments(item, attachments) for key, item in value.items()}
+    return value
+
+
 def _read_json_log(
     path: Path, file: BinaryIO
 ) -> Iterator[tuple[JsonObject, JsonObject] | UnreadableRecord]:
+    """Read a `.json` log of Inspect AI."""
     try:
         log = _check_header(from_json(file.read()))
     except ValueError as error:
-        yield UnreadableRecord(path, None, _describe_error(error))
+        yield UnreadableRecord.from_error(path, None, error)
         return
     logged = log.pop("samples", None) or []
     for number, sample in enumerate(logged if isinstance(logged, list) else [], 1):
@@ -67,6 +87,7 @@ def _read_json_log(
 def _read_eval_log(
     path: Path, file: BinaryIO
 ) -> Iterator[tuple[JsonObject, JsonObject] | UnreadableRecord]:
+    """Read a `.eval` log of Inspect AI."""
     try:
         archive = ZipFile(file)
     except (*_ZIP_ERRORS, ValueError) as error:
@@ -82,14 +103,14 @@ def _read_eval_log(
                 _read_member(archive, file, first) if first is not None else None
             )
         except ValueError as error:
-            yield UnreadableRecord(path, None, _describe_error(error))
+            yield UnreadableRecord.from_error(path, None, error)
             return
         for name, info in members.items():
             if _SAMPLE_MEMBER.fullmatch(name):
                 try:
                     sample = require_object(_read_member(archive, file, info), "the sample")
                 except ValueError as error:
-                    yield UnreadableRecord(path, None, f"{name}: {_describe_error(error)}")
+                    yield UnreadableRecord.from_error(path, None, error, record=name)
                 else:
                     yield header, sample
             elif _SPLIT_SAMPLE_MEMBER.fullmatch(name):
@@ -100,10 +121,6 @@ def _check_header(value: object) -> JsonObject:
     if not isinstance(value, dict) or not isinstance(value.get("eval"), dict):
         raise FormatError("this is not an Inspect AI log: it has no header with `eval`")
     return value
-
-
-def _describe_error(error: ValueError) -> str:
-    return str(error) if isinstance(error, FormatError) else f"not JSON: {error}"
 
 
 def _read_member(archive: ZipFile, file: BinaryIO, info: ZipInfo) -> object:

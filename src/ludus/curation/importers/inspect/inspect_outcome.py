@@ -10,7 +10,8 @@ from datetime import datetime
 from math import isfinite
 from typing import Any
 
-from ludus.curation.importers.base import as_object
+from ludus.curation.importers.base import as_count, as_number, as_object
+from ludus.curation.importers.episode_builder import build_fault
 from ludus.data.episode import Fault, StopReason, Timing, Usage
 from ludus.data.tool_schema import JsonObject
 
@@ -92,7 +93,7 @@ def parse_fault(sample: JsonObject, replies: list[JsonObject]) -> Fault | None:
     limit, error = as_object(sample.get("limit")), as_object(sample.get("error"))
     if not error and limit.get("type") == "operator":
         message = str(limit.get("reason") or "An operator ended the sample.")
-        return Fault(kind="Operator", where="environment", message=message)
+        return build_fault("Operator", message, by_model=False)
     if not error:
         return None
     message = str(error.get("message") or "")
@@ -100,7 +101,7 @@ def parse_fault(sample: JsonObject, replies: list[JsonObject]) -> Fault | None:
     exception = _EXCEPTION_REPR.match(message)
     kind = exception[1] if exception else classes[-1].rpartition(".")[2] if classes else "Error"
     unanswered = bool(replies) and bool(replies[-1].get("error"))
-    return Fault(kind=kind, where="model" if unanswered else "environment", message=message)
+    return build_fault(kind, message, by_model=unanswered)
 
 
 def parse_usage(by_model: JsonObject, model: str) -> Usage:
@@ -109,15 +110,15 @@ def parse_usage(by_model: JsonObject, model: str) -> Usage:
     Inspect's input tokens do not include those read from the cache or written to it.
     """
     total = Usage()
-    for counts in [by_model[model]] if model in by_model else by_model.values():
-        cached = _int_field(counts, "input_tokens_cache_read")
-        written = _int_field(counts, "input_tokens_cache_write")
+    for counts in map(as_object, [by_model[model]] if model in by_model else by_model.values()):
+        cached = as_count(counts, "input_tokens_cache_read")
+        written = as_count(counts, "input_tokens_cache_write")
         total += Usage(
-            prompt_tokens=_int_field(counts, "input_tokens") + cached + written,
-            completion_tokens=_int_field(counts, "output_tokens"),
+            prompt_tokens=as_count(counts, "input_tokens") + cached + written,
+            completion_tokens=as_count(counts, "output_tokens"),
             cached_tokens=cached,
-            reasoning_tokens=_int_field(counts, "reasoning_tokens"),
-            cost=_number_field(as_object(counts), "total_cost"),
+            reasoning_tokens=as_count(counts, "reasoning_tokens"),
+            cost=as_number(counts.get("total_cost")),
         )
     return total
 
@@ -125,26 +126,21 @@ def parse_usage(by_model: JsonObject, model: str) -> Usage:
 def parse_timing(
     sample: JsonObject, replies: list[JsonObject], calls: list[JsonObject]
 ) -> Timing | None:
-    started, over = _parse_time(sample.get("started_at")), _parse_time(sample.get("completed_at"))
+    started, over = (
+        _parse_sample_time(sample.get("started_at")),
+        _parse_sample_time(sample.get("completed_at")),
+    )
     if started is None or over is None:
         return None
-    model = sum(_number_field(event, "working_time") or 0.0 for event in replies)
-    tools = sum(_number_field(event, "working_time") or 0.0 for event in calls)
+    model = sum(as_number(event.get("working_time")) or 0.0 for event in replies)
+    tools = sum(as_number(event.get("working_time")) or 0.0 for event in calls)
     # A tool may call a model: that time is counted as the model's only.
     left = max(0.0, (over - started).total_seconds() - model)
     return Timing(started_at=started, ended_at=over, model_s=model, environment_s=min(tools, left))
 
 
-def _int_field(counts: Any, name: str) -> int:
-    return int(_number_field(as_object(counts), name) or 0)
-
-
-def _number_field(record: JsonObject, name: str) -> float | None:
-    value = record.get(name)
-    return parse_score(value) if isinstance(value, int | float) else None
-
-
-def _parse_time(value: Any) -> datetime | None:
+def _parse_sample_time(value: Any) -> datetime | None:
+    """Parse the time at which an Inspect sample began or ended; None if it has no time zone."""
     try:
         moment = datetime.fromisoformat(str(value))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The outcome of a NeMo Gym rollout: reward, stop reason, fault and usage.
+"""The outcome of a NeMo Gym rollout: reward, stop reason and fault.
 
 Gym also writes a reward of 0 if the infrastructure failed. The failure is in other fields, which
 differ between agents.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from ludus.curation.importers.base import as_object, parse_number, require_object
-from ludus.curation.importers.chat_messages import dump_json
-from ludus.data.episode import Fault, StopReason, Usage
+from ludus.curation.importers.episode_builder import build_fault
+from ludus.data.episode import Fault, StopReason
 from ludus.data.tool_schema import JsonObject
 
 _REASON_FIELDS = (
@@ -32,13 +32,14 @@ def parse_reward(line: JsonObject) -> float | None:
 
 def parse_reward_components(line: JsonObject) -> dict[str, float]:
     """Return the `reward_components`, and numbers whose name ends with `_reward`."""
-    named = {key: value for key, value in line.items() if is_reward_component(key, value)}
+    named = {key: value for key, value in line.items() if is_gym_reward_field(key, value)}
     parts = {**named, **require_object(line.get("reward_components") or {}, "reward_components")}
     rewards = {key: parse_number(value, key) for key, value in parts.items()}
     return {key: value for key, value in rewards.items() if value is not None}
 
 
-def is_reward_component(name: str, value: Any) -> bool:
+def is_gym_reward_field(name: str, value: Any) -> bool:
+    """Whether a field of a NeMo Gym rollout is a part of its reward."""
     return name.endswith("_reward") and isinstance(value, int | float)
 
 
@@ -53,19 +54,19 @@ def parse_fault(line: JsonObject, response: JsonObject) -> Fault | None:
     stage = line.get("_ng_failure_stage", line.get("error_stage"))
     by_model = stage in _MODEL_STAGES
     if failure_class:
-        return _build_fault(failure_class, reason or failure_class, by_model=by_model)
+        return build_fault(failure_class, reason or failure_class, by_model=by_model)
     error = response.get("error")
     if error or response.get("status") in ("failed", "cancelled"):
         code = error.get("code") if isinstance(error, dict) else None
         message = error.get("message") if isinstance(error, dict) else error
         status = response.get("status") or "failed"
-        return _build_fault(code or status, message or reason or status, by_model=True)
+        return build_fault(code or status, message or reason or status, by_model=True)
     kind = line.get("failure_kind") or line.get("error_class")
     if _is_masked(line) and (kind or reason):
-        return _build_fault(kind or "masked", reason or kind, by_model=by_model)
+        return build_fault(kind or "masked", reason or kind, by_model=by_model)
     unscored = line.get("error") or line.get("infrastructure_error")
     if unscored and not line.get("reward"):
-        return _build_fault(kind or "error", unscored, by_model=by_model)
+        return build_fault(kind or "error", unscored, by_model=by_model)
     return None
 
 
@@ -88,24 +89,7 @@ def parse_stop(line: JsonObject, response: JsonObject) -> tuple[StopReason, bool
     return StopReason.DONE, True
 
 
-def parse_usage(value: Any) -> Usage:
-    usage = as_object(value)
-    inputs = usage.get("input_tokens_details") or {}
-    outputs = usage.get("output_tokens_details") or {}
-    return Usage(
-        prompt_tokens=usage.get("input_tokens") or 0,
-        completion_tokens=usage.get("output_tokens") or 0,
-        cached_tokens=inputs.get("cached_tokens") or 0,
-        reasoning_tokens=outputs.get("reasoning_tokens") or 0,
-    )
-
-
 def _is_masked(line: JsonObject) -> bool:
     """Whether the attempt is masked; some agents write that into `instance_config`."""
     nested = as_object(line.get("instance_config")).get("mask_sample")
     return bool(line.get("mask_sample") or nested)
-
-
-def _build_fault(kind: Any, message: Any, *, by_model: bool) -> Fault:
-    text = message if isinstance(message, str) else dump_json(message)
-    return Fault(kind=str(kind), where="model" if by_model else "environment", message=text)

@@ -10,17 +10,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ludus.curation.importers.base import FormatError, as_object, parse_number, require_object
+from ludus.curation.importers.base import (
+    FormatError,
+    as_number,
+    as_numbers,
+    as_object,
+    parse_number,
+    require_object,
+)
 from ludus.curation.importers.chat_messages import parse_messages, parse_tools
-from ludus.curation.importers.episode_builder import build_episode
+from ludus.curation.importers.episode_builder import build_episode, build_timing
 from ludus.curation.importers.verifiers.verifiers_outcome import (
-    agent_fields,
-    build_fault,
-    build_timing,
-    finite_number,
-    finite_numbers,
+    build_verifiers_fault,
     parse_stop_reason,
-    sum_usage,
+    parse_usage,
+    parse_verifiers_agent,
 )
 from ludus.data.episode import Episode, Fault, StopReason, Timing
 from ludus.data.tool_schema import JsonObject
@@ -47,7 +51,7 @@ def parse_rollout(line: JsonObject, environment: str | None) -> Iterator[Episode
         task = as_object(line.get("task"))
         yield build_episode(
             episode_id=str(line.get("id") or ""),
-            environment=_environment_name(name, task),
+            environment=_trace_environment(name, task),
             task=as_object(task.get("data")),
             group=_trace_group_key(task, "agent"),
             messages=(),
@@ -76,7 +80,7 @@ def parse_trace(
         if error is None and record.get("ok") is False:
             # It was stopped while it ran or was scored.
             reason = record.get("stop_condition") or "no reason"
-            error = build_fault("Unfinished", f"Did not complete: {reason}")
+            error = build_verifiers_fault("Unfinished", f"Did not complete: {reason}")
     reward, parts = _parse_reward(record)
     branches = _find_branches(record, nodes)
     trace_id = str(record.get("id") or "")
@@ -89,10 +93,10 @@ def parse_trace(
         offered = nodes[path[0]].get("tools") if path else None
         yield build_episode(
             episode_id=f"{trace_id}-{at}" if trace_id and len(branches) > 1 else trace_id,
-            environment=_environment_name(environment, task),
+            environment=_trace_environment(environment, task),
             task=as_object(task.get("data")),
             group=_trace_group_key(task, role),
-            agent=agent_fields(config.get("model"), config.get("sampling"), role=role),
+            agent=parse_verifiers_agent(config.get("model"), config.get("sampling"), role=role),
             messages=parse_messages([nodes[index].get("message") for index in path]),
             tools=parse_tools(offered or record.get("tools")),
             reward=None if reason.is_fault else reward,
@@ -100,8 +104,8 @@ def parse_trace(
             done=reason is StopReason.DONE,
             stop_reason=reason,
             error=error,
-            usage=sum_usage(as_object(call.get("usage")) for call in calls),
-            timing=_parse_timing(as_object(record.get("timing"))),
+            usage=parse_usage(as_object(call.get("usage")) for call in calls),
+            timing=_parse_trace_timing(as_object(record.get("timing"))),
         )
 
 
@@ -158,8 +162,8 @@ def _parse_reward(record: JsonObject) -> tuple[float | None, dict[str, float]]:
     for name, value in as_object(record.get("rewards")).items():
         if isinstance(value, dict):
             score, weight = (
-                finite_number(value.get("score")),
-                finite_number(value.get("weight", 1.0)),
+                as_number(value.get("score")),
+                as_number(value.get("weight", 1.0)),
             )
             parts[name] = None if score is None or weight is None else score * weight
         else:
@@ -168,7 +172,7 @@ def _parse_reward(record: JsonObject) -> tuple[float | None, dict[str, float]]:
     unscored = not parts or len(known) < len(parts) or bool(record.get("dropped"))
     return (
         None if unscored else sum(known.values()),
-        finite_numbers(as_object(record.get("metrics"))) | known,
+        as_numbers(as_object(record.get("metrics"))) | known,
     )
 
 
@@ -178,10 +182,11 @@ def _parse_fault(record: JsonObject) -> Fault | None:
     if record.get("ok") is True or not isinstance(errors, list) or not errors:
         return None
     last = as_object(errors[-1])
-    return build_fault(str(last.get("type") or "Error"), str(last.get("message") or ""))
+    return build_verifiers_fault(str(last.get("type") or "Error"), str(last.get("message") or ""))
 
 
-def _environment_name(name: str | None, task: JsonObject) -> str:
+def _trace_environment(name: str | None, task: JsonObject) -> str:
+    """Return the environment of a trace: the one of the run, or the type of its task."""
     return str(name or task.get("type") or "verifiers")
 
 
@@ -190,9 +195,10 @@ def _trace_group_key(task: JsonObject, role: str) -> Any:
     return [task.get("key") or task.get("hash") or task.get("data"), role]
 
 
-def _parse_timing(timing: JsonObject) -> Timing | None:
+def _parse_trace_timing(timing: JsonObject) -> Timing | None:
+    """Parse the timing of a trace, which ends with its last span."""
     agent = as_object(timing.get("agent", timing.get("generation")))
-    ends = [finite_number(as_object(span).get("end")) or 0.0 for span in timing.values()]
+    ends = [as_number(as_object(span).get("end")) or 0.0 for span in timing.values()]
     return build_timing(
         timing.get("start"),
         max(ends, default=0.0) or None,

@@ -15,7 +15,7 @@ from curation.importers.inspect_logs import (
     one,
     write_log,
 )
-from ludus.curation.importers.inspect.inspect_samples import find_files, read_episodes, unread_files
+from ludus.curation.importers.inspect.inspect_importer import InspectImporter
 from ludus.data.episode import Episode, Fault, StopReason, Usage
 from ludus.data.messages import ImagePart
 from ludus.errors import RunError
@@ -202,7 +202,7 @@ def test_built_in_tools_of_the_provider_become_text(tmp_path: Path) -> None:
 def test_a_sample_with_audio_is_unreadable(tmp_path: Path) -> None:
     sound = [{"role": "user", "content": [{"type": "audio", "audio": "x", "format": "wav"}]}]
     path = write_log(tmp_path, build_sample(messages=sound), build_sample())
-    record, episode = read_episodes(path)
+    record, episode = InspectImporter().read_episodes(path)
     assert str(record).startswith(f"{path}: sample 'sky', epoch 1:") and "'audio'" in str(record)
     assert isinstance(episode, Episode)
 
@@ -216,16 +216,16 @@ def test_api_keys_in_settings_are_dropped(tmp_path: Path) -> None:
 
 
 def test_logs_are_found_in_folders(tmp_path: Path) -> None:
-    assert find_files(FAILED) == [FAILED]
+    assert InspectImporter().find_files(FAILED) == [FAILED]
     with pytest.raises(RunError, match=r"inspect eval"):
-        find_files(tmp_path)
+        InspectImporter().find_files(tmp_path)
     inner = tmp_path / "logs"
     inner.mkdir()
     logs = [inner / "2026-11-15T08-10-36-00-00_colours_x.json", inner / "b.eval"]
     for file in [*logs, inner / "eval-set.json"]:
         file.touch()
-    assert find_files(tmp_path) == logs
-    assert unread_files(tmp_path) == [inner / "eval-set.json"]
+    assert InspectImporter().find_files(tmp_path) == logs
+    assert InspectImporter().unread_files(tmp_path) == [inner / "eval-set.json"]
 
 
 def test_a_log_of_the_current_version() -> None:

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from curation.importers.openenv_records import collect_with_openenv
-from ludus.curation.importers import openenv
 from ludus.curation.importers.base import UnreadableRecord
+from ludus.curation.importers.openenv_importer import OpenEnvImporter
 from ludus.data.episode import Episode, StopReason
 from ludus.errors import RunError
 
 
 def read(folder: Path) -> list[Episode]:
-    (file,) = openenv.find_files(folder)
-    records = list(openenv.read_episodes(file))
+    (file,) = OpenEnvImporter().find_files(folder)
+    records = list(OpenEnvImporter().read_episodes(file))
     assert not [problem for problem in records if isinstance(problem, UnreadableRecord)]
     return [one for one in records if isinstance(one, Episode)]
 
@@ -67,7 +67,7 @@ def test_unreadable_lines_are_reported_in_order(tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
     file.write_text(line() + '{"episode_id": "x"}\n{"episo\n' + line(extra=[1]))
     (tmp_path / "metadata.json").write_text("{")
-    metadata, good, *bad = openenv.read_episodes(file)
+    metadata, good, *bad = OpenEnvImporter().read_episodes(file)
     assert isinstance(metadata, UnreadableRecord) and metadata.path.name == "metadata.json"
     assert isinstance(good, Episode) and good.environment == "openenv"
     reasons = {one.line: one.reason for one in bad if isinstance(one, UnreadableRecord)}
@@ -81,12 +81,12 @@ def test_other_files_are_not_read(tmp_path: Path) -> None:
     backup, readme = tmp_path / "results.20260101T000000Z.bak.jsonl", tmp_path / "README.md"
     backup.write_text(line())
     readme.write_text("# Rollouts")
-    assert openenv.find_files(tmp_path) == [tmp_path / "results.jsonl"]
-    assert openenv.unread_files(tmp_path) == [readme, backup]
-    assert openenv.find_files(backup) == [backup]
-    assert openenv.unread_files(backup) == []
+    assert OpenEnvImporter().find_files(tmp_path) == [tmp_path / "results.jsonl"]
+    assert OpenEnvImporter().unread_files(tmp_path) == [readme, backup]
+    assert OpenEnvImporter().find_files(backup) == [backup]
+    assert OpenEnvImporter().unread_files(backup) == []
 
 
 def test_a_folder_without_results_raises(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"results\.jsonl"):
-        openenv.find_files(tmp_path)
+        OpenEnvImporter().find_files(tmp_path)

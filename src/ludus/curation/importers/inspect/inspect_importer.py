@@ -6,18 +6,21 @@ name. A sample that broke, timed out or was invalidated is unscored, even if Ins
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from ludus.curation.importers.base import FormatError, UnreadableRecord, as_object, first_error
+from ludus.curation.importers.base import FormatError, UnreadableRecord, as_object
 from ludus.curation.importers.chat_messages import parse_messages, parse_tools
 from ludus.curation.importers.episode_builder import build_episode
-from ludus.curation.importers.inspect.inspect_chat import resolve_attachments, to_chat_messages
-from ludus.curation.importers.inspect.inspect_log import read_samples
+from ludus.curation.importers.inspect.inspect_chat import to_chat_messages
+from ludus.curation.importers.inspect.inspect_log import (
+    is_inspect_log,
+    read_samples,
+    resolve_attachments,
+)
 from ludus.curation.importers.inspect.inspect_outcome import (
     parse_fault,
     parse_reward,
@@ -29,8 +32,6 @@ from ludus.data.episode import Episode, StopReason
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
-# The names of logs begin with a date, unlike those of other JSON files that Inspect writes.
-_JSON_LOG = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}[:-]\d{2}[:-]\d{2}.*\.json")
 # Only these: other settings, such as custom headers, may contain API keys.
 _SAMPLING_FIELDS = frozenset(
     {"temperature", "top_p", "top_k", "max_tokens", "seed", "stop_seqs", "frequency_penalty"}
@@ -38,48 +39,42 @@ _SAMPLING_FIELDS = frozenset(
 )
 
 
-def find_files(path: Path) -> list[Path]:
-    """Return the log itself, or all logs below a folder."""
-    if not path.is_dir():
-        return [path]
-    files = sorted(file for file in path.rglob("*") if _is_log(file) and file.is_file())
-    if not files:
-        raise RunError(
-            f"There is no Inspect AI log in {path}: no .eval, and no .json whose name begins with "
-            "a date. Name the log folder of `inspect eval`, or the log itself."
+class InspectImporter:
+    """Imports the logs of Inspect AI, `.eval` or `.json`."""
+
+    def find_files(self, path: Path) -> list[Path]:
+        """Return the log itself, or all logs below a folder."""
+        if not path.is_dir():
+            return [path]
+        files = sorted(file for file in path.rglob("*") if is_inspect_log(file) and file.is_file())
+        if not files:
+            raise RunError(
+                f"There is no Inspect AI log in {path}: no .eval, and no .json whose name begins "
+                "with a date. Name the log folder of `inspect eval`, or the log itself."
+            )
+        return files
+
+    def unread_files(self, path: Path) -> list[Path]:
+        if not path.is_dir():
+            return []
+        return sorted(
+            file for file in path.rglob("*") if file.is_file() and not is_inspect_log(file)
         )
-    return files
+
+    def read_episodes(self, path: Path) -> Iterator[Episode | UnreadableRecord]:
+        for record in read_samples(path):
+            if isinstance(record, UnreadableRecord):
+                yield record
+                continue
+            header, sample = record
+            try:
+                yield _parse_inspect_sample(header, sample)
+            except (ValidationError, FormatError) as error:
+                name = f"sample {sample.get('id')!r}, epoch {sample.get('epoch')!r}"
+                yield UnreadableRecord.from_error(path, None, error, record=name)
 
 
-def unread_files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return []
-    return sorted(file for file in path.rglob("*") if file.is_file() and not _is_log(file))
-
-
-def read_episodes(path: Path) -> Iterator[Episode | UnreadableRecord]:
-    for record in read_samples(path):
-        if isinstance(record, UnreadableRecord):
-            yield record
-            continue
-        header, sample = record
-        try:
-            yield _parse_episode(header, sample)
-        except ValidationError as error:
-            yield UnreadableRecord(path, None, f"{_describe_sample(sample)}: {first_error(error)}")
-        except FormatError as error:
-            yield UnreadableRecord(path, None, f"{_describe_sample(sample)}: {error}")
-
-
-def _is_log(file: Path) -> bool:
-    return file.suffix == ".eval" or _JSON_LOG.fullmatch(file.name) is not None
-
-
-def _describe_sample(sample: JsonObject) -> str:
-    return f"sample {sample.get('id')!r}, epoch {sample.get('epoch')!r}"
-
-
-def _parse_episode(header: JsonObject, sample: JsonObject) -> Episode:
+def _parse_inspect_sample(header: JsonObject, sample: JsonObject) -> Episode:
     run, attachments = as_object(header.get("eval")), as_object(sample.get("attachments"))
     model = str(run.get("model") or "")
     replies = _filter_events(sample, "model")

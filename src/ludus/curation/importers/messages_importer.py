@@ -5,6 +5,7 @@ Rows of `ludus curate --to sft` keep their groups.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,19 @@ from ludus.curation.importers.base import (
     FormatError,
     UnreadableRecord,
     as_object,
+    list_files,
     parse_name,
     parse_number,
     read_jsonl,
     require_object,
 )
 from ludus.curation.importers.chat_messages import (
-    dump_json,
     parse_content,
     parse_messages,
     parse_tools,
+    wrap_chat_content,
 )
-from ludus.curation.importers.episode_builder import build_episode, prompt_identity
+from ludus.curation.importers.episode_builder import build_episode, build_fault, prompt_group_key
 from ludus.data.episode import Episode, Fault
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
@@ -41,33 +43,34 @@ _AGENT_FIELDS = frozenset(
 )
 
 
-def find_files(path: Path) -> list[Path]:
-    """Return the file itself, or all .jsonl files of a folder."""
-    if not path.is_dir():
-        return [path]
-    files = sorted(path.glob("*.jsonl"))
-    if not files:
-        raise RunError(f"There is no .jsonl file in {path}. Name the file itself.")
-    return files
+class MessagesImporter:
+    """Imports JSONL files of chat messages, whichever tool wrote them."""
+
+    def find_files(self, path: Path) -> list[Path]:
+        """Return the file itself, or all .jsonl files of a folder."""
+        if not path.is_dir():
+            return [path]
+        files = sorted(path.glob("*.jsonl"))
+        if not files:
+            raise RunError(f"There is no .jsonl file in {path}. Name the file itself.")
+        return files
+
+    def unread_files(self, path: Path) -> list[Path]:
+        if not path.is_dir():
+            return []
+        return [file for file in list_files(path) if file.suffix != ".jsonl"]
+
+    def read_episodes(self, path: Path) -> Iterator[Episode | UnreadableRecord]:
+        return read_jsonl(path, _parse_messages_line)
 
 
-def unread_files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return []
-    return sorted(file for file in path.iterdir() if file.is_file() and file.suffix != ".jsonl")
-
-
-def read_episodes(path: Path) -> Iterator[Episode | UnreadableRecord]:
-    return read_jsonl(path, _parse_line)
-
-
-def _parse_line(line: JsonObject) -> Iterator[Episode]:
+def _parse_messages_line(line: JsonObject) -> Iterator[Episode]:
     key = next((name for name in _MESSAGE_KEYS if name in line), None)
     if key is not None:
         messages = parse_messages(line[key])
     elif "prompt" in line and "completion" in line:
-        prompt = _as_messages(line["prompt"], "user")
-        messages = parse_messages([*prompt, *_as_messages(line["completion"], "assistant")])
+        prompt = wrap_chat_content(line["prompt"], "user")
+        messages = parse_messages([*prompt, *wrap_chat_content(line["completion"], "assistant")])
     else:
         raise FormatError("it has neither messages nor prompt and completion")
     # Some files store the system prompt separately.
@@ -81,14 +84,14 @@ def _parse_line(line: JsonObject) -> Iterator[Episode]:
         environment=parse_name(line.get("environment"), "environment") or "messages",
         task=task if is_object else {"task": task},
         # A single word may be the name of a data set as well as that of a task.
-        group=None if is_object else [task, prompt_identity(messages)],
+        group=None if is_object else [task, prompt_group_key(messages)],
         group_id=parse_name(line.get("group_id"), "group_id"),
         seed=line.get("seed"),
         agent=_agent_fields(line),
         messages=messages,
         tools=parse_tools(line.get("tools")),
         reward=parse_number(_first_value(line, _REWARD_KEYS), "reward"),
-        error=_parse_fault(line.get("error")),
+        error=_parse_messages_fault(line.get("error")),
     )
 
 
@@ -112,21 +115,17 @@ def _agent_fields(line: JsonObject) -> JsonObject:
     }
 
 
-def _parse_fault(value: Any) -> Fault | None:
-    """Parse an error: a string, or an object with more fields."""
+def _parse_messages_fault(value: Any) -> Fault | None:
+    """Parse the `error` of a line with messages: a string, or an object with more fields."""
     if not value:
         return None
     fields = as_object(value)
-    message = str(fields.get("message") or (value if isinstance(value, str) else dump_json(value)))
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    message = str(fields.get("message") or text)
     kind = fields.get("kind") or fields.get("type")
     if not kind:
         # The class name of `json.JSONDecodeError: ...` and of `ValueError(...)`.
         name = message.replace("(", ":").partition(":")[0].rpartition(".")[2]
         is_exception = name.isidentifier() and name.endswith(("Error", "Exception"))
         kind = name if is_exception else "Error"
-    by_model = fields.get("where") == "model"
-    return Fault(kind=str(kind), where="model" if by_model else "environment", message=message)
-
-
-def _as_messages(value: Any, role: str) -> list[Any]:
-    return value if isinstance(value, list) else [{"role": role, "content": value}]
+    return build_fault(kind, message, by_model=fields.get("where") == "model")

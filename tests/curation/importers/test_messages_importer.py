@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from curation.importers.message_lines import ASKED, SAID, one, read
-from ludus.curation.importers import messages
 from ludus.curation.importers.base import UnreadableRecord
+from ludus.curation.importers.messages_importer import MessagesImporter
 from ludus.data.content import Text
 from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import ImagePart
@@ -187,7 +187,7 @@ def test_a_line_that_is_not_json_does_not_affect_others(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     row = json.dumps({"messages": [ASKED, SAID]})
     file.write_text(f"{row}\n\n{{oops\n{row}\n")
-    first, bad, last = messages.read_episodes(file)
+    first, bad, last = MessagesImporter().read_episodes(file)
     assert isinstance(first, Episode)
     assert isinstance(last, Episode)
     assert isinstance(bad, UnreadableRecord)
@@ -197,8 +197,8 @@ def test_a_line_that_is_not_json_does_not_affect_others(tmp_path: Path) -> None:
 def test_all_jsonl_files_of_a_folder_are_read(tmp_path: Path) -> None:
     for name in ("b.jsonl", "a.jsonl", "notes.txt"):
         (tmp_path / name).touch()
-    assert [file.name for file in messages.find_files(tmp_path)] == ["a.jsonl", "b.jsonl"]
-    assert [file.name for file in messages.unread_files(tmp_path)] == ["notes.txt"]
+    assert [file.name for file in MessagesImporter().find_files(tmp_path)] == ["a.jsonl", "b.jsonl"]
+    assert [file.name for file in MessagesImporter().unread_files(tmp_path)] == ["notes.txt"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunError, match=r"\.jsonl"):
-        messages.find_files(tmp_path / "empty")
+        MessagesImporter().find_files(tmp_path / "empty")

@@ -16,11 +16,7 @@ from curation.importers.verifiers_lines import (
     write_lines,
 )
 from ludus.curation.importers.base import UnreadableRecord
-from ludus.curation.importers.verifiers.verifiers_results import (
-    find_files,
-    read_episodes,
-    unread_files,
-)
+from ludus.curation.importers.verifiers.verifiers_importer import VerifiersImporter
 from ludus.data.episode import Episode, Fault, StopReason, Usage
 from ludus.errors import RunError
 
@@ -113,7 +109,7 @@ def test_a_huge_reward_and_invalid_calls_are_unreadable(tmp_path: Path) -> None:
     huge = {"prompt": "?", "completion": "!", "reward": 10**400}
     odd = {"prompt": [], "completion": [call], "reward": 0}
     path = write_lines(tmp_path, huge, odd, name="results.jsonl")
-    first, second = (str(item) for item in read_episodes(path))
+    first, second = (str(item) for item in VerifiersImporter().read_episodes(path))
     assert first.startswith(f"{path}:1: reward ") and second.startswith(f"{path}:2: tool_calls ")
 
 
@@ -169,7 +165,7 @@ def test_api_keys_in_settings_are_dropped(tmp_path: Path) -> None:
 def test_unreadable_lines_are_reported(tmp_path: Path) -> None:
     around = {"nodes": [{"parent": 0, "message": {"role": "user"}}]}
     path = write_lines(tmp_path, {"a": 1}, around, {"traces": []}, build_trace())
-    *unreadable, last = read_episodes(path)
+    *unreadable, last = VerifiersImporter().read_episodes(path)
     assert [item.line for item in unreadable if isinstance(item, UnreadableRecord)] == [1, 2, 3]
     assert isinstance(last, Episode)
 
@@ -179,15 +175,15 @@ def test_damaged_metadata_is_reported_and_results_are_read(tmp_path: Path) -> No
         tmp_path, {"prompt": "?", "completion": "!", "reward": 1}, name="results.jsonl"
     )
     (tmp_path / "metadata.json").write_text("{")
-    record, episode = read_episodes(path)
+    record, episode = VerifiersImporter().read_episodes(path)
     assert isinstance(record, UnreadableRecord) and record.path.name == "metadata.json"
     assert isinstance(episode, Episode) and episode.environment == "verifiers"
 
 
 def test_results_and_traces_are_found_in_folders(tmp_path: Path) -> None:
-    assert find_files(RESULTS) == [RESULTS]
-    assert find_files(FILES) == sorted([EARLY, RESULTS, TRACES])
-    assert unread_files(FILES) == []
+    assert VerifiersImporter().find_files(RESULTS) == [RESULTS]
+    assert VerifiersImporter().find_files(FILES) == sorted([EARLY, RESULTS, TRACES])
+    assert VerifiersImporter().unread_files(FILES) == []
     (tmp_path / "eval.log").touch()
     with pytest.raises(RunError, match=r"vf-eval"):
-        find_files(tmp_path)
+        VerifiersImporter().find_files(tmp_path)

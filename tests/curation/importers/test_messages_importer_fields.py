@@ -10,8 +10,8 @@ import pytest
 from pydantic_core import to_json
 
 from curation.importers.message_lines import ASKED, SAID, one, read
-from ludus.curation.importers import messages
 from ludus.curation.importers.episode_builder import build_episode
+from ludus.curation.importers.messages_importer import MessagesImporter
 from ludus.curation.training_rows import RowConfig, sft_row
 from ludus.data.episode import Episode, Fault, StopReason
 from ludus.data.episode_reader import episodes as recorded
@@ -30,7 +30,7 @@ def returned(folder: Path, *rows: dict[str, Any]) -> list[Episode]:
     """Import rows as `ludus curate` writes them."""
     file = folder / "train.jsonl"
     file.write_bytes(b"".join(to_json(row) + b"\n" for row in rows))
-    return [item for item in messages.read_episodes(file) if isinstance(item, Episode)]
+    return [item for item in MessagesImporter().read_episodes(file) if isinstance(item, Episode)]
 
 
 def kept(episode: Episode) -> tuple[Any, ...]:

@@ -16,7 +16,9 @@ from ludus.curation.importers import round_trip
 from ludus.curation.importers.base import (
     FormatError,
     UnreadableRecord,
+    as_numbers,
     as_object,
+    list_files,
     parse_number,
     read_jsonl,
     require_object,
@@ -31,38 +33,39 @@ _RESULTS_FILE, _METADATA_FILE = "results.jsonl", "metadata.json"
 _REWARD_WORDS = frozenset({"reward", "rewards", "score"})
 
 
-def read_episodes(path: Path) -> Iterator[Episode | UnreadableRecord]:
-    metadata_path, metadata = path.with_name(_METADATA_FILE), {}
-    try:
-        metadata = require_object(from_json(metadata_path.read_bytes()), "the file")
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError) as error:
-        reason = f"{error}; model and environment of these episodes are unknown"
-        yield UnreadableRecord(metadata_path, None, reason)
-    yield from read_jsonl(path, partial(_parse_line, metadata))
+class OpenEnvImporter:
+    """Imports the output of `openenv collect`."""
+
+    def find_files(self, path: Path) -> list[Path]:
+        """Return the file itself, or the results of a folder without backups."""
+        if not path.is_dir():
+            return [path]
+        if not (path / _RESULTS_FILE).is_file():
+            raise RunError(
+                f"There is no {_RESULTS_FILE} in {path}. Name the output folder of `openenv "
+                "collect`, or the file itself."
+            )
+        return [path / _RESULTS_FILE]
+
+    def unread_files(self, path: Path) -> list[Path]:
+        if not path.is_dir():
+            return []
+        read = {path / _METADATA_FILE, *self.find_files(path)}
+        return [file for file in list_files(path) if file not in read]
+
+    def read_episodes(self, path: Path) -> Iterator[Episode | UnreadableRecord]:
+        metadata_path, metadata = path.with_name(_METADATA_FILE), {}
+        try:
+            metadata = require_object(from_json(metadata_path.read_bytes()), "the file")
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            reason = f"{error}; model and environment of these episodes are unknown"
+            yield UnreadableRecord(metadata_path, None, reason)
+        yield from read_jsonl(path, partial(_parse_openenv_line, metadata))
 
 
-def find_files(path: Path) -> list[Path]:
-    """Return the file itself, or the results of a folder without backups."""
-    if not path.is_dir():
-        return [path]
-    if not (path / _RESULTS_FILE).is_file():
-        raise RunError(
-            f"There is no {_RESULTS_FILE} in {path}. Name the output folder of `openenv collect`, "
-            "or the file itself."
-        )
-    return [path / _RESULTS_FILE]
-
-
-def unread_files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return []
-    read = {path / _METADATA_FILE, *find_files(path)}
-    return sorted(file for file in path.iterdir() if file.is_file() and file not in read)
-
-
-def _parse_line(metadata: JsonObject, line: JsonObject) -> Iterator[Episode]:
+def _parse_openenv_line(metadata: JsonObject, line: JsonObject) -> Iterator[Episode]:
     if "messages" not in line:
         raise FormatError("it has no messages")
     extra = require_object(line.get("extra") or {}, "extra")
@@ -82,9 +85,8 @@ def _parse_line(metadata: JsonObject, line: JsonObject) -> Iterator[Episode]:
         # Files that Ludus wrote list the metrics that are parts of the reward. In other files
         # they are called a reward or a score.
         rewards={
-            name: float(value)
-            for name, value in as_object(line.get("verify_metrics")).items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
+            name: value
+            for name, value in as_numbers(as_object(line.get("verify_metrics"))).items()
             if (
                 name in reward_names
                 if isinstance(reward_names, list)

@@ -14,18 +14,28 @@ from typing import Any
 from pydantic_core import from_json
 
 from ludus.curation.importers import round_trip
-from ludus.curation.importers.base import FormatError, UnreadableRecord, read_jsonl, require_object
+from ludus.curation.importers.base import (
+    FormatError,
+    UnreadableRecord,
+    list_files,
+    read_jsonl,
+    require_object,
+)
 from ludus.curation.importers.chat_messages import parse_messages, parse_tools
 from ludus.curation.importers.episode_builder import build_episode
 from ludus.curation.importers.nemo_gym.nemo_gym_outcome import (
-    is_reward_component,
+    is_gym_reward_field,
     parse_fault,
     parse_reward,
     parse_reward_components,
     parse_stop,
-    parse_usage,
 )
-from ludus.curation.importers.responses_api import iter_new_items, parse_items, to_chat_messages
+from ludus.curation.importers.responses_api import (
+    iter_new_items,
+    parse_items,
+    parse_response_usage,
+    to_chat_messages,
+)
 from ludus.data.episode import Episode
 from ludus.data.jsonl import numbered_lines
 from ludus.data.messages import Message
@@ -59,66 +69,63 @@ _TASK_ID_FIELDS = (
 _PEEK_LINES = 10
 
 
-def read_episodes(path: Path) -> Iterator[Episode | UnreadableRecord]:
-    # A line alone does not tell the fields of the task from those that the verifier added. The
-    # inputs of the collection do, if they are next to it.
-    stem = path.stem.removesuffix("_failures")
-    inputs = path.with_name(f"{stem}_materialized_inputs.jsonl")
-    task_fields: set[str] | None = None
-    if inputs != path and inputs.is_file():
-        task_fields = set()
-        for _, line in numbered_lines(inputs):
-            try:
-                task_fields.update(from_json(line))
-            except (ValueError, TypeError):
+class NemoGymImporter:
+    """Imports the output files of NeMo Gym's rollout collection."""
+
+    def find_files(self, path: Path) -> list[Path]:
+        """Return the file itself, or all files of a folder with rollouts or failures.
+
+        Gym writes inputs, metrics and verdicts into the same folder, also as JSONL. Rollouts are
+        recognized by the first lines of a file.
+        """
+        if not path.is_dir():
+            return [path]
+        files = []
+        for file in list_files(path):
+            if file.suffix != ".jsonl":
                 continue
-    return read_jsonl(path, lambda line: iter([_parse_episode(line, task_fields)]))
+            for _, line in islice(numbered_lines(file), _PEEK_LINES):
+                try:
+                    fields = from_json(line)
+                except ValueError:
+                    continue
+                if isinstance(fields, dict) and _is_rollout(fields):
+                    files.append(file)
+                break
+        if not files:
+            raise RunError(
+                f"There are no rollouts of NeMo Gym in {path}: no .jsonl file has a line with "
+                "`response`. Name the output file of the rollout collection."
+            )
+        return files
 
+    def unread_files(self, path: Path) -> list[Path]:
+        if not path.is_dir():
+            return []
+        rollouts = set(self.find_files(path))
+        return [file for file in list_files(path) if file not in rollouts]
 
-def find_files(path: Path) -> list[Path]:
-    """Return the file itself, or all files of a folder with rollouts or failures.
-
-    Gym writes inputs, metrics and verdicts into the same folder, also as JSONL. Rollouts are
-    recognized by the first lines of a file.
-    """
-    if not path.is_dir():
-        return [path]
-    files = []
-    for file in _files_in(path):
-        if file.suffix != ".jsonl":
-            continue
-        for _, line in islice(numbered_lines(file), _PEEK_LINES):
-            try:
-                fields = from_json(line)
-            except ValueError:
-                continue
-            if isinstance(fields, dict) and _is_rollout(fields):
-                files.append(file)
-            break
-    if not files:
-        raise RunError(
-            f"There are no rollouts of NeMo Gym in {path}: no .jsonl file has a line with "
-            "`response`. Name the output file of the rollout collection."
-        )
-    return files
-
-
-def unread_files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return []
-    rollouts = set(find_files(path))
-    return [file for file in _files_in(path) if file not in rollouts]
-
-
-def _files_in(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if file.is_file())
+    def read_episodes(self, path: Path) -> Iterator[Episode | UnreadableRecord]:
+        # A line alone does not tell the fields of the task from those that the verifier added. The
+        # inputs of the collection do, if they are next to it.
+        stem = path.stem.removesuffix("_failures")
+        inputs = path.with_name(f"{stem}_materialized_inputs.jsonl")
+        task_fields: set[str] | None = None
+        if inputs != path and inputs.is_file():
+            task_fields = set()
+            for _, line in numbered_lines(inputs):
+                try:
+                    task_fields.update(from_json(line))
+                except (ValueError, TypeError):
+                    continue
+        return read_jsonl(path, lambda line: iter([_parse_gym_rollout(line, task_fields)]))
 
 
 def _is_rollout(line: JsonObject) -> bool:
     return any(name in line for name in ("response", "output", "_ng_failure_class"))
 
 
-def _parse_episode(line: JsonObject, task_fields: set[str] | None) -> Episode:
+def _parse_gym_rollout(line: JsonObject, task_fields: set[str] | None) -> Episode:
     """Parse a line. Without `task_fields`, all fields not known to be others are the task's."""
     if not _is_rollout(line):
         raise FormatError("it has no `response`, so it is not a rollout")
@@ -135,7 +142,7 @@ def _parse_episode(line: JsonObject, task_fields: set[str] | None) -> Episode:
         if key == TASK_INDEX_KEY
         or (
             is_task_field(key)
-            and (not is_reward_component(key, value) if task_fields is None else key in task_fields)
+            and (not is_gym_reward_field(key, value) if task_fields is None else key in task_fields)
         )
     }
     agent = {key: value for key, value in params.items() if key not in _PROMPT_FIELDS}
@@ -155,7 +162,7 @@ def _parse_episode(line: JsonObject, task_fields: set[str] | None) -> Episode:
         done=done,
         stop_reason=stop_reason,
         error=parse_fault(line, response),
-        usage=parse_usage(response.get("usage")),
+        usage=parse_response_usage(response.get("usage")),
     )
     return round_trip.restore_fields(episode, line.get(round_trip.KEY))
 

@@ -1,0 +1,71 @@
+"""The report of `curate`: what was kept, and why every other episode was left out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ludus.curation.catalog import UNREADABLE, Catalog, FilterStep
+from ludus.curation.token_lengths import TokenLengths
+from ludus.data.tool_schema import JsonObject
+
+_MAX_UNREADABLE_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class CurateReport:
+    """Numbers of episodes, rows and tasks, and what each filter left out."""
+
+    episodes: int
+    kept: int
+    steps: tuple[FilterStep, ...]
+    left_out: dict[str, int]
+    """Number of episodes by reason."""
+    rows: dict[str, int]
+    """Number of rows by split: `train`, and `test` if there is one."""
+    tasks: dict[str, int]
+    """Number of tasks by split."""
+    families: int = 0
+    """Number of tasks that were put into a split because of a near duplicate."""
+    unreadable: tuple[str, ...] = ()
+    """The first unreadable lines, as `file:line`."""
+    rewards: dict[str, float] = field(default_factory=dict)
+    """`min`, `mean` and `max` reward of the kept episodes."""
+    lengths: TokenLengths | None = None
+    """Lengths of the training rows in the student's tokens."""
+
+    def as_json(self) -> JsonObject:
+        return asdict(self)
+
+
+def build_report(catalog: Catalog, rows: dict[str, int], families: int) -> CurateReport:
+    """Build the report from the catalog after all filters, and the number of rows by split."""
+    tasks = dict(
+        catalog.sql(
+            "SELECT coalesce(split, 'train'), count(DISTINCT task) FROM episodes "
+            "WHERE reason IS NULL GROUP BY 1"
+        )
+    )
+    rewards: tuple[Any, ...] = catalog.sql(
+        # Scaled, so that the sum of huge rewards does not overflow.
+        "SELECT min(reward), avg(reward / pow(2, 64)) * pow(2, 64), max(reward) FROM episodes "
+        "WHERE reason IS NULL"
+    )[0]
+    unreadable = catalog.sql(
+        "SELECT rowid FROM episodes WHERE reason = ? ORDER BY rowid LIMIT ?",
+        UNREADABLE,
+        _MAX_UNREADABLE_SHOWN,
+    )
+    return CurateReport(
+        episodes=catalog.total,
+        kept=catalog.kept,
+        steps=tuple(catalog.steps),
+        left_out=catalog.excluded_counts,
+        rows=rows,
+        tasks={name: tasks.get(name, 0) for name in rows},
+        families=families,
+        unreadable=tuple("{}:{}".format(*catalog.location(row)) for (row,) in unreadable),
+        rewards=dict(zip(("min", "mean", "max"), rewards, strict=True))
+        if rewards[0] is not None
+        else {},
+    )

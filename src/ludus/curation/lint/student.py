@@ -1,0 +1,126 @@
+"""The student: the model to be trained, as far as lint needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ludus.curation.lint.lint_rows import Conversation, LintRow
+from ludus.errors import TemplateUnmarked
+from ludus.policy.chat.chat_format import ChatFormat, find_chat_format_with_fallback
+from ludus.policy.chat.rendering import RenderedConversation, render, render_pair, render_text
+from ludus.policy.vision.processor import VisionProcessor
+from ludus.policy.vision.row_images import (
+    check_row_placeholders,
+    expand_image_tokens,
+    row_has_images,
+    row_image_urls,
+    to_text_messages,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass
+class Student:
+    """The tokenizer, chat template and image processor of the model to be trained."""
+
+    name: str
+    tokenizer: PreTrainedTokenizerBase
+    load_image_processor: Callable[[], VisionProcessor | None] = lambda: None
+    """Called once, at the first row with images."""
+
+    @cached_property
+    def image_processor(self) -> VisionProcessor | None:
+        return self.load_image_processor()
+
+    @cached_property
+    def chat_format(self) -> ChatFormat | str:
+        """The chat format for training and play, or the reason why there is none."""
+        try:
+            return find_chat_format_with_fallback(self.tokenizer)
+        except TemplateUnmarked as error:
+            return str(error).partition(". ")[0]
+
+    @property
+    def is_unmarked(self) -> bool:
+        """Whether the template does not tell which tokens are the assistant's."""
+        return isinstance(self.chat_format, str)
+
+    @property
+    def template(self) -> str | None:
+        """The training template; None: the tokenizer's own, without a loss mask."""
+        return None if isinstance(self.chat_format, str) else self.chat_format.template
+
+    @cached_property
+    def special_tokens(self) -> frozenset[int]:
+        added = self.tokenizer.added_tokens_decoder
+        return frozenset(token_id for token_id, token in added.items() if token.special)
+
+    @property
+    def stop_tokens(self) -> frozenset[int]:
+        """Special tokens, and the tokens that end a turn in the template.
+
+        Both, because not every tokenizer marks its end-of-turn token as special.
+        """
+        if isinstance(self.chat_format, str):
+            return self.special_tokens
+        return self.special_tokens | self.chat_format.stop_token_ids
+
+    def render_row(self, row: LintRow) -> list[RenderedConversation]:
+        """Render each conversation of a row, with its loss mask."""
+        conversations = [
+            replace(conversation, messages=self._replace_images(conversation.messages))
+            for conversation in row.conversations
+        ]
+        if not row.is_pair:
+            (conversation,) = conversations
+            rendered = render(
+                self.tokenizer,
+                conversation.messages,
+                row.tools,
+                self.template,
+                num_prompt_messages=conversation.prompt_length,
+            )
+            return [self._expand_images(rendered, row.conversations[0])]
+        chosen, rejected = conversations
+        pair = render_pair(
+            self.tokenizer,
+            chosen.messages[: chosen.prompt_length],
+            chosen.completion,
+            rejected.completion,
+            row.tools,
+            self.template,
+        )
+        return list(map(self._expand_images, (pair.chosen, pair.rejected), row.conversations))
+
+    def render_text(self, messages: Any, tools: Any) -> str:
+        return render_text(self.tokenizer, self._replace_images(messages), tools, self.template)
+
+    def tokenize(self, messages: Any, tools: Any, add_generation_prompt: bool) -> tuple[int, ...]:
+        return render(
+            self.tokenizer,
+            self._replace_images(messages),
+            tools,
+            self.template,
+            add_generation_prompt=add_generation_prompt,
+        ).ids
+
+    def _replace_images(self, messages: Any) -> Any:
+        """Replace each image by its placeholder, if the student has vision."""
+        if not row_has_images(messages) or self.image_processor is None:
+            return messages
+        return to_text_messages(messages, self.image_processor)
+
+    def _expand_images(
+        self, rendered: RenderedConversation, conversation: Conversation
+    ) -> RenderedConversation:
+        """Repeat each image placeholder as often as the image has tokens."""
+        if not row_has_images(conversation.messages) or self.image_processor is None:
+            return rendered
+        urls = row_image_urls(conversation.messages)
+        check_row_placeholders(rendered, self.image_processor, urls)
+        return expand_image_tokens(rendered, self.image_processor, urls)
