@@ -11,17 +11,15 @@ from ludus.policy.hf_logging import require
 from ludus.policy.load import load_model
 from ludus.policy.preflight import check_model
 from ludus.rollout.progress import PhaseProgress
-from ludus.train.callbacks import RunCallback
-from ludus.train.config import Method, TrainConfig, resolve_learning_rate, with_defaults
+from ludus.train.callbacks import OfflineCallback, RunCallback
+from ludus.train.config import Method, TrainConfig, with_defaults
 from ludus.train.context import OfflineContext, build_context
 from ludus.train.data.loading import open_data
 from ludus.train.data.loss_mask import LossMaskIndex
 from ludus.train.data.prepared_data import PreparedData, PreparedRows, prepare
 from ludus.train.data.template_fidelity import check_template_fidelity
 from ludus.train.data.tokenization import RowTokenizer, tokenize_splits
-from ludus.train.output.checkpoints import CheckpointState
 from ludus.train.output.finalize import finalize, finished_result
-from ludus.train.output.record_schema import DataRecord
 from ludus.train.output.result import TrainResult
 from ludus.train.output.training_folder import (
     check_output_dir,
@@ -31,10 +29,10 @@ from ludus.train.output.training_folder import (
 from ludus.train.overrides import check_override_keys
 from ludus.train.process_env import training_process
 from ludus.train.progress import NoProgress, TrainProgress
-from ludus.train.resume import find_previous_run, run_trainer, start_record
+from ludus.train.resume import find_previous_run
 from ludus.train.speed.acceleration import accelerate, skip_unlabelled_logits
-from ludus.train.trl_config import set_data_dependent_fields
-from ludus.train.trl_trainers import build_trainer
+from ludus.train.trl_config import resolve_learning_rate, set_data_dependent_fields
+from ludus.train.trl_trainers import build_trainer, run_trainer
 
 _DEFAULT_CONFIG = TrainConfig()
 
@@ -117,35 +115,6 @@ def _train(
                     trainer = _build_trainer(context, loaded_model, prepared, callback)
                 run_trainer(trainer, previous.checkpoint)
                 return finalize(context, trainer, callback)
-
-
-class OfflineCallback(RunCallback):
-    """Starts the record of a run of SFT or DPO."""
-
-    def __init__(
-        self,
-        context: OfflineContext,
-        prepared: PreparedData,
-        resume_state: CheckpointState | None,
-        *,
-        overwrite: bool,
-    ) -> None:
-        super().__init__(
-            context.out, context.progress, context.distributed,
-            checkpoint_every=context.config.checkpoint_every, resume_state=resume_state,
-        )  # fmt: skip
-        self._context, self._prepared, self._overwrite = context, prepared, overwrite
-
-    def start_run(self) -> None:
-        data, prepared = self._context.data, self._prepared
-        data_record = DataRecord(
-            path=data.name, rows=prepared.rows, digest=data.digest,
-            test_rows=prepared.test_rows or None, left_out=prepared.left_out, cut=prepared.cut,
-            environments=prepared.environments, task=data.task,
-        )  # fmt: skip
-        start_record(
-            self._context, {"data": data_record}, self.resume_state, overwrite=self._overwrite
-        )
 
 
 def _load_model_and_prepare_data(context: OfflineContext) -> Any:

@@ -15,10 +15,10 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from ludus.data.checksum import file_digest
 from ludus.data.hub_id import is_hub_id, similar_path_hint
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, MissingExtra
-from ludus.train.output.metadata import file_digest
 
 NumberedRow = tuple[int, bytes | JsonObject]
 """A row and its number, counted from 1; for a file, its line."""

@@ -14,7 +14,7 @@ from ludus.train.grpo.episode_log import EpisodeLog
 from ludus.train.grpo.grpo_context import GRPOContext
 from ludus.train.grpo.held_out import HeldOutEvaluator
 from ludus.train.output.checkpoints import CheckpointState
-from ludus.train.resume import start_record
+from ludus.train.resume import start_or_resume
 
 EVENTS = ("on_step_begin", "on_step_end", "on_epoch_end", "on_log")
 _UNLOGGED_METRICS = frozenset({"step_time", "frac_reward_zero_std", "epoch"})
@@ -68,7 +68,7 @@ class GRPOCallback(RunCallback):
 
     def start_run(self) -> None:
         trained_on = self._context.environment_record(self._environment_names)
-        start_record(self._context, trained_on, self.resume_state, overwrite=self._overwrite)
+        start_or_resume(self._context, trained_on, self.resume_state, overwrite=self._overwrite)
         self._episodes.open(self.resume_state.episodes if self.resume_state else 0)
 
     def on_train_begin(

@@ -15,7 +15,6 @@ from ludus.policy.preflight import check_model
 from ludus.policy.vision.trainer_inputs import allow_batches_without_images
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import PhaseProgress
-from ludus.train.config import resolve_learning_rate
 from ludus.train.grpo.episode_log import EpisodeLog
 from ludus.train.grpo.group_rollouts import GroupRollouts
 from ludus.train.grpo.groups import SeedCheck
@@ -37,8 +36,10 @@ from ludus.train.output.training_folder import check_output_dir, discard_if_unst
 from ludus.train.overrides import check_override_keys
 from ludus.train.process_env import training_process
 from ludus.train.progress import NoProgress, TrainProgress
-from ludus.train.resume import PreviousRun, find_previous_run, run_trainer
+from ludus.train.resume import PreviousRun, find_previous_run
 from ludus.train.speed.acceleration import skip_unlabelled_logits
+from ludus.train.trl_config import resolve_learning_rate
+from ludus.train.trl_trainers import run_trainer
 
 _DEFAULT_CONFIG = GRPOConfig()
 

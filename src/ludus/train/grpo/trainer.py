@@ -28,7 +28,8 @@ from ludus.train.grpo.group_rollouts import GroupRollouts
 from ludus.train.grpo.groups import split_into_groups
 from ludus.train.grpo.grpo_callbacks import EVENTS, GRPOCallback
 from ludus.train.grpo.grpo_context import GRPOContext
-from ludus.train.trl_trainers import TrainerMixin, build_peft_config
+from ludus.train.trl_config import build_peft_config
+from ludus.train.trl_trainers import TrainerMixin
 
 _LEFT_PADDED = ("prompt_ids", "prompt_mask")
 _RIGHT_PADDED = (
