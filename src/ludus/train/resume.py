@@ -1,4 +1,4 @@
-"""Resuming a run: what an earlier call left in the output folder, and whether it is the same run."""
+"""Resuming a run: what an earlier call left in the output folder, and if it is the same run."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from ludus.train.data.sample_task import sample_episode_task
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.reward_plot import plot_rewards
-from ludus.train.grpo.rewards import RewardFunctions, parse_reward_functions
+from ludus.train.grpo.rewards import RewardFunctions, import_reward_functions
 from ludus.train.grpo.trl_grpo_config import build_trl_grpo_config, rejected_fields
 from ludus.train.output.record_schema import (
     EnvironmentRecord,
@@ -73,7 +73,7 @@ def build_context(
     command: str | None, progress: TrainProgress,
 ) -> GRPOContext:  # fmt: skip
     """Import reward functions, resolve the model, and build TRL's config; checks all of them."""
-    rewards = parse_reward_functions(config.reward_funcs)
+    rewards = import_reward_functions(config.reward_funcs)
     model_ref, tokenizer = load_tokenizer(model, out, progress)
     # Agents call tools: chat formats without them are rejected here.
     chat_format = find_chat_format(tokenizer, chat_template_kwargs=config.chat_template_kwargs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from ludus.data.training_log import EPISODES_FILE
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import OutOfMemory, RunError
 from ludus.policy.hf_logging import require
-from ludus.policy.load import Policy, eos_token_ids, load_model
+from ludus.policy.load import load_model
 from ludus.policy.preflight import check_model
 from ludus.policy.vision.trainer_inputs import allow_batches_without_images
 from ludus.rollout.plan import Plan
@@ -22,13 +21,12 @@ from ludus.train.grpo.grpo_callbacks import GRPOCallback
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.grpo_context import GRPOContext, build_context
 from ludus.train.grpo.held_out import HeldOutEvaluator
-from ludus.train.grpo.policy_agent import TrainingPolicyAgent
+from ludus.train.grpo.policy_agent import TrainingPolicyAgent, build_policy_agent
 from ludus.train.grpo.rewards import build_reward_funcs
 from ludus.train.grpo.rollout_worker import RolloutWorker
 from ludus.train.grpo.task_dataset import build_task_dataset
 from ludus.train.grpo.trainer import build_trainer
 from ludus.train.grpo.trl_grpo_config import MANAGED_FIELDS
-from ludus.train.grpo.vllm_engine import VllmEngine
 from ludus.train.output import checkpoints
 from ludus.train.output.finalize import finalize, finished_result, is_finished
 from ludus.train.output.result import TrainResult
@@ -120,7 +118,7 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
             )  # fmt: skip
             trainer = _build_trainer(context, model, callback, episodes, worker, plan)
             if config.rollouts == "fast" or config.eval_every:
-                worker.agent = agent = _build_agent(context, trainer)
+                worker.agent = agent = build_policy_agent(context, trainer)
                 # Before training: engines inspect the forward method, which the trainer wraps.
                 worker.run(agent.ensure_loaded())
             _say_how_it_trains(context, worker)
@@ -167,19 +165,6 @@ def _build_trainer(
     trainer = build_trainer(context, model, callback, None, **trl_rollouts.trainer_kwargs)
     trl_rollouts.attach(trainer)
     return trainer
-
-
-def _build_agent(context: GRPOContext, trainer: Any) -> TrainingPolicyAgent:
-    """The trainer's model as an agent."""
-    config, chat_format = context.config, context.chat_format
-    stop_token_ids = chat_format.stop_token_ids | eos_token_ids(trainer.model)
-    policy = Policy(
-        context.model_ref.name, trainer.model, context.tokenizer,
-        replace(chat_format, stop_token_ids=stop_token_ids), vision=context.vision,
-    )  # fmt: skip
-    engine = VllmEngine(trainer) if config.vllm_mode else None
-    max_batch = config.episodes // context.distributed.world_size
-    return TrainingPolicyAgent(policy, config, engine=engine, max_batch=max_batch)
 
 
 def _say_how_it_trains(context: GRPOContext, worker: RolloutWorker) -> None:
