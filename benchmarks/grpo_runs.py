@@ -139,13 +139,13 @@ def _build_trl_trainer(
     from transformers import PrinterCallback, TrainerCallback
 
     from ludus.policy.load import load_model
-    from ludus.train.config import resolve_learning_rate
     from ludus.train.grpo.trl_grpo_config import build_trl_grpo_config
     from ludus.train.trl_compat.environment_factory import (
         environment_factory,
-        use_exact_tool_schemas,
+        offer_environment_tools,
     )
     from ludus.train.trl_compat.task_rows import tasks
+    from ludus.train.trl_config import resolve_learning_rate
 
     def on_log(args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if logs and "train_runtime" not in logs:
@@ -168,7 +168,7 @@ def _build_trl_trainer(
         callbacks=[type("LogCallback", (TrainerCallback,), {"on_log": staticmethod(on_log)})()],
     )  # fmt: skip
     # TRL derives its own tool schemas from methods; both must see the same prompt.
-    use_exact_tool_schemas(trainer)
+    offer_environment_tools(trainer)
     trainer.remove_callback(PrinterCallback)
     return trainer, env_class
 

@@ -8,7 +8,13 @@ import pytest
 import torch
 
 from ludus.errors import ConfigError
-from ludus.policy.device import _cpu_flags, choose_device, choose_dtype, default_dtype
+from ludus.policy.device import (
+    _cpu_flags,
+    choose_device,
+    choose_dtype,
+    default_dtype,
+    device_names,
+)
 
 
 def fake_devices(monkeypatch: pytest.MonkeyPatch, *, cuda: int = 0, mps: bool = False) -> None:
@@ -93,3 +99,7 @@ def test_cpu_flags_are_read_from_cpuinfo(tmp_path: Path) -> None:
     cpuinfo.write_text("model name\t: avx512_bf16?\nflags\t\t: fpu avx2 amx_bf16\n")
     assert _cpu_flags(cpuinfo) == {"fpu", "avx2", "amx_bf16"}
     assert _cpu_flags(tmp_path / "nowhere") == set()
+
+
+def test_devices_are_named_once_for_each_process() -> None:
+    assert len(device_names("cpu", 2)) == 2 and device_names("cpu")[0].startswith("cpu")

@@ -21,10 +21,10 @@ from ludus.policy.load import load, load_model
 from ludus.policy.tokenizer import load_tokenizer
 from ludus.policy.vision.processor import VisionProcessor, load_vision_processor
 from ludus.train import Lora
+from ludus.train.data.collators import ImageCollator, PairCollator
 from ludus.train.data.loading import JsonlRows
 from ludus.train.data.loss_mask import IGNORE_INDEX
 from ludus.train.data.tokenization import RowTokenizer
-from ludus.train.trl_trainers import ImageCollator, PairCollator
 from train.image_rows import image_rows
 from train.sample_rows import sft_row, write_jsonl
 from train.short_runs import RecordingProgress, read_curve, same_curve, train_config

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trl
 
 from ludus.errors import ConfigError
 from ludus.train.config import Method
@@ -14,6 +18,8 @@ from ludus.train.overrides import (
     MANAGED_FIELDS,
     NON_DECISIVE_FIELDS,
     drop_redundant,
+    overridable_fields,
+    parse_override_assignments,
     parse_overrides,
 )
 from ludus.train.trl_config import build_trl_config
@@ -176,3 +182,37 @@ def test_values_other_than_strings_are_kept() -> None:
     import trl
 
     assert parse_overrides(trl.SFTConfig, {"weight_decay": 0.5}) == {"weight_decay": 0.5}
+
+
+def test_assignments_are_parsed_into_a_mapping() -> None:
+    assert parse_override_assignments(["weight-decay=0.1", "optim = sgd", "a=b=c"]) == {
+        "weight_decay": "0.1",
+        "optim": "sgd",
+        "a": "b=c",
+    }
+
+
+@pytest.mark.parametrize("text", ["optim", "=1", "optim=a optim=b"])
+def test_invalid_assignments_raise(text: str) -> None:
+    with pytest.raises(ConfigError, match="`overrides`"):
+        parse_override_assignments(text.split())
+
+
+@pytest.mark.parametrize(
+    ("method", "config"), [("sft", trl.SFTConfig), ("dpo", trl.DPOConfig), ("grpo", trl.GRPOConfig)]
+)
+def test_overridable_fields_are_those_of_the_config_class(method: str, config: type) -> None:
+    assert overridable_fields(method) == frozenset(field.name for field in fields(config))
+
+
+def test_the_overridable_fields_of_an_unknown_method_are_none() -> None:
+    assert overridable_fields("unknown") is None
+
+
+def test_overridable_fields_are_read_without_importing_trl_or_torch() -> None:
+    code = (
+        "import sys; from ludus.train.overrides import overridable_fields;"
+        "assert overridable_fields('sft');"
+        "assert not {'torch', 'trl', 'transformers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

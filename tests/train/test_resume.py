@@ -23,7 +23,10 @@ from ludus.train.output.checkpoints import (
     read_state,
     remove_incomplete,
 )
+from ludus.train.output.record import create_record
+from ludus.train.resume import check_same_run
 from train import killed_run
+from train.sample_records import record_fields
 from train.sample_rows import sft_data
 from train.short_runs import RecordingProgress, read_curve, same_curve, train_config
 
@@ -135,3 +138,26 @@ def test_a_checkpoint_that_cannot_be_saved_raises(tmp_path: Path, base: str) -> 
         sft(data, base, out, train_config(), progress=CheckpointBlocker(out))
     result = sft(data, base, out, train_config())
     assert result.resumed_from is None and weights(out)
+
+
+def test_only_a_run_with_the_same_decisive_settings_is_the_same(tmp_path: Path) -> None:
+    check_same_run(tmp_path, record_fields())
+    create_record(tmp_path, record_fields())
+    check_same_run(tmp_path, record_fields())
+    elsewhere = {**record_fields()["settings"], "device": "cuda"}
+    moved = {**record_fields()["data"], "path": "copies/wordle"}
+    check_same_run(tmp_path, record_fields(settings=elsewhere, data=moved))
+    logged = {**record_fields()["settings"], "overrides": {"logging_steps": "5"}}
+    check_same_run(tmp_path, record_fields(settings=logged))
+    for changed, difference in (
+        (record_fields(model="other"), 'model: .*"smollm2".*"other"'),
+        (
+            record_fields(data={**record_fields()["data"], "digest": "cd" * 32}),
+            r"data\.digest: .*abab.*cdcd",
+        ),
+        (record_fields(settings={**record_fields()["settings"], "epochs": 4}), "epochs: 3 .*4"),
+        (record_fields(settings={**logged, "overrides": {"optim": "sgd"}}), "optim: .*sgd"),
+    ):
+        with pytest.raises(RunError, match=difference) as caught:
+            check_same_run(tmp_path, changed)
+        assert "`overwrite`" in str(caught.value) and "\n" not in str(caught.value)

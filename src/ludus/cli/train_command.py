@@ -62,8 +62,9 @@ class HubPush:
         The model card gets the repository as its title; a README.md that the user wrote is kept.
         """
         from ludus.publish.model_upload import push_model
-        from ludus.train.output.model_card import CARD_FILE, build_model_card
+        from ludus.train.output.model_card import build_model_card
         from ludus.train.output.record import read_record
+        from ludus.train.output.training_folder import CARD_FILE
 
         file, record = folder / CARD_FILE, read_record(folder)
         card = file.read_text(encoding="utf-8-sig") if file.is_file() else ""

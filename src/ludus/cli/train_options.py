@@ -155,9 +155,9 @@ def shared_config_fields(
     checkpoint_every: str, overrides: list[str] | None, report_to: ExperimentTracker | None
 ) -> dict[str, Any]:
     """Parse the options of every training method whose text differs from the config field."""
-    from ludus.train.config import parse_assignments
+    from ludus.train.overrides import parse_override_assignments
 
-    assignments = parse_assignments(overrides or ())
+    assignments = parse_override_assignments(overrides or ())
     if secret := next((key for key in assignments if key.endswith("hub_token")), None):
         raise ConfigError(
             f"--set {secret} would be stored in the training record. Set HF_TOKEN instead."

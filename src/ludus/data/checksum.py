@@ -1,7 +1,8 @@
-"""Checksum of an append-only file, by which a change of its beginning is detected."""
+"""Checksums of files: of append-only ones, to detect a change of their beginning, and SHA-256."""
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple, Self
 from zlib import crc32
@@ -34,3 +35,13 @@ class Checksum(NamedTuple):
     def extend(self, data: bytes) -> Self:
         """The checksum after `data` was appended."""
         return type(self)(self.size + len(data), crc32(data, self.crc32))
+
+
+def file_digest(*files: Path) -> str:
+    """The SHA-256 of a file, as `sha256sum` prints it, or of several files in a row."""
+    digest = sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                digest.update(block)
+    return digest.hexdigest()

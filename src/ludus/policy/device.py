@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import sys
 from pathlib import Path
 
@@ -72,6 +73,19 @@ def default_dtype(device: str, *, has_bf16: bool) -> str:
     if has_bf16:
         return "bfloat16"
     return "float32" if device.startswith("cpu") else "float16"
+
+
+def device_names(device: str, processes: int = 1) -> tuple[str, ...]:
+    """The name of a device, once for each process."""
+    kind, _, index = device.partition(":")
+    name = kind
+    if kind == "cuda":
+        import torch
+
+        name = torch.cuda.get_device_name(int(index) if index else None)
+    elif kind == "cpu":
+        name = f"cpu ({platform.machine()})"
+    return (str(name),) * processes
 
 
 def _parse_device(device: str) -> tuple[str, str]:

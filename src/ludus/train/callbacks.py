@@ -10,9 +10,13 @@ from typing import Any
 
 from ludus.data import training_log
 from ludus.rollout.progress import PhaseProgress
+from ludus.train.context import OfflineContext
+from ludus.train.data.prepared_data import PreparedData
 from ludus.train.distributed import Distributed
 from ludus.train.output.checkpoints import CheckpointState
+from ludus.train.output.record_schema import DataRecord
 from ludus.train.progress import TrainProgress
+from ludus.train.resume import start_or_resume
 
 STOP_REASONS = ("interrupted", "terminated", "stopped")
 _UNLOGGED_KEYS = frozenset({"total_flos", "eval_runtime", "eval_num_tokens"})
@@ -79,13 +83,13 @@ class RunCallback:
         if state.global_step >= state.max_steps:
             return
         # At the end of an epoch the evaluation comes first, so that the checkpoint includes it.
-        if not _is_epoch_end(state.epoch):
+        if not self._is_epoch_end(state):
             self._save_or_stop(control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step >= state.max_steps:
             return
-        if _is_epoch_end(state.epoch):
+        if self._is_epoch_end(state):
             self._save_or_stop(control)
         elif self.stop_reason:
             control.should_evaluate = False
@@ -146,6 +150,40 @@ class RunCallback:
         if self.stop_reason:
             control.should_training_stop = True
 
+    @staticmethod
+    def _is_epoch_end(state: Any) -> bool:
+        return state.epoch is not None and abs(state.epoch - round(state.epoch)) < 1e-9
+
+
+class OfflineCallback(RunCallback):
+    """Starts the record of a run of SFT or DPO."""
+
+    def __init__(
+        self,
+        context: OfflineContext,
+        prepared: PreparedData,
+        resume_state: CheckpointState | None,
+        *,
+        overwrite: bool,
+    ) -> None:
+        super().__init__(
+            context.out, context.progress, context.distributed,
+            checkpoint_every=context.config.checkpoint_every, resume_state=resume_state,
+        )  # fmt: skip
+        self._context, self._prepared, self._overwrite = context, prepared, overwrite
+
+    def start_run(self) -> None:
+        """Write the record, with the counts of the prepared rows."""
+        data, prepared = self._context.data, self._prepared
+        data_record = DataRecord(
+            path=data.name, rows=prepared.rows, digest=data.digest,
+            test_rows=prepared.test_rows or None, left_out=prepared.left_out, cut=prepared.cut,
+            environments=prepared.environments, task=data.task,
+        )  # fmt: skip
+        start_or_resume(
+            self._context, {"data": data_record}, self.resume_state, overwrite=self._overwrite
+        )
+
 
 def add_callback(trainer: Any, callback: RunCallback, events: Sequence[str]) -> None:
     """Register the callback for these events and for `on_train_begin`, and drop TRL's printer.
@@ -166,7 +204,3 @@ def add_callback(trainer: Any, callback: RunCallback, events: Sequence[str]) -> 
     trainer.callback_handler.callbacks.insert(0, start())
     trainer.add_callback(rest())
     trainer.callback = callback
-
-
-def _is_epoch_end(epoch: float | None) -> bool:
-    return epoch is not None and abs(epoch - round(epoch)) < 1e-9

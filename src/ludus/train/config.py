@@ -5,9 +5,8 @@ TRL's own config fields are set by `overrides`; see `ludus.train.overrides`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from math import sqrt
 from typing import Any, Literal
 
 from ludus.errors import ConfigError, did_you_mean
@@ -19,13 +18,6 @@ DEFAULT_BATCH_SIZE = 8
 `gradient_accumulation_steps` makes it larger without more memory."""
 DEFAULT_EPOCHS: Mapping[str, float] = {"sft": 3.0, "dpo": 1.0}
 """DPO overfits when it sees a pair more than once."""
-LARGE_MODEL_PARAMETERS = 1_000_000_000
-_DEFAULT_LEARNING_RATES: Mapping[Method, tuple[float, float, float]] = {
-    "sft": (2e-4, 2e-5, 2e-4),
-    "dpo": (5e-6, 1e-6, 5e-6),
-    "grpo": (5e-6, 1e-6, 2e-5),
-}
-"""For a small model, for a large one, and for a LoRA adapter."""
 DEFAULT_GROUPS = 16
 """Groups per step of GRPO, for which its learning rates are meant."""
 
@@ -63,7 +55,7 @@ class BaseTrainConfig:
     batch_size: int | None = None
     """Rows per batch and process."""
     learning_rate: float | None = None
-    """Peak learning rate; None: see `resolve_learning_rate`."""
+    """Peak learning rate; None: see `trl_config.resolve_learning_rate`."""
     beta: float | None = None
     """KL penalty coefficient; None: 0.1 for DPO, 0 for GRPO."""
     lora: Lora | None = None
@@ -148,45 +140,21 @@ def with_defaults(config: TrainConfig, method: Method) -> TrainConfig:
     return replace(config, epochs=config.epochs or DEFAULT_EPOCHS[method])
 
 
-def resolve_learning_rate(
-    config: BaseTrainConfig, method: Method, parameters: int, *, groups: int = DEFAULT_GROUPS
-) -> float:
-    """The configured learning rate, or one that suits the method and the model.
-
-    Small models need a high rate; models of a billion parameters and more forget under it. A LoRA
-    adapter starts from zero and needs a high rate at any size. DPO separates the two sides at a
-    hundredth of SFT's rates. In GRPO the noise of a step falls with the number of groups, so the
-    rate of small models and adapters grows with its square root.
-    """
-    if config.learning_rate is not None:
-        return config.learning_rate
-    small, large, adapter = _DEFAULT_LEARNING_RATES[method]
-    if config.lora is None and parameters >= LARGE_MODEL_PARAMETERS:
-        return large
-    return (small if config.lora is None else adapter) * sqrt(groups / DEFAULT_GROUPS)
-
-
-def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
-    """Parse `key=value` strings; raise for a key that is given twice."""
-    overrides: dict[str, str] = {}
-    for text in assignments:
-        key, equals, value = text.partition("=")
-        key = key.strip().replace("-", "_")
-        if not equals or not key:
-            raise ConfigError(f"`overrides` takes key=value, got {text!r}.")
-        if key in overrides:
-            raise ConfigError(f"`overrides` has {key} twice.")
-        overrides[key] = value.strip()
-    return overrides
-
-
 def check_at_least(name: str, value: float | None, minimum: int) -> None:
-    """Raise if an argument is below its minimum; None is allowed."""
+    """Raise if a field of a training config is below its minimum; None is allowed."""
     if value is not None and not value >= minimum:
         raise ConfigError(f"`{name}` must be at least {minimum}, got {value}.")
 
 
 def check_positive(name: str, value: float | None) -> None:
-    """Raise if an argument is not positive and finite; None is allowed."""
+    """Raise if a field of a training config is not positive and finite; None is allowed."""
     if value is not None and not 0 < value < float("inf"):
         raise ConfigError(f"`{name}` must be positive, got {value}.")
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raise if a field of a training config is none of its choices."""
+    if value not in choices:
+        hint = did_you_mean(str(value), choices)
+        message = f"`{name}` must be one of {', '.join(choices)}, got {value!r}. {hint}"
+        raise ConfigError(message.rstrip())

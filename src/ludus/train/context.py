@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import ChatFormat, find_chat_format_with_fallback
+from ludus.policy.device import device_names
 from ludus.policy.fingerprint import fingerprint
 from ludus.policy.model_ref import ModelKind, ModelRef, resolve_model
 from ludus.policy.tokenizer import load_tokenizer_from
@@ -20,12 +21,11 @@ from ludus.train.data.loading import TrainingData
 from ludus.train.data.sample_task import sample_row_task
 from ludus.train.distributed import Distributed
 from ludus.train.output.loss_plot import plot_loss
-from ludus.train.output.metadata import config_json, device_names
 from ludus.train.output.record_schema import ChatFormatInfo, TaskExample, TrainingRecord
 from ludus.train.output.training_folder import TOKENS_DIR, check_model_outside
 from ludus.train.overrides import drop_redundant
 from ludus.train.progress import TrainProgress
-from ludus.train.trl_config import build_trl_config
+from ludus.train.trl_config import build_trl_config, trl_config_json
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class TrainContext(ABC):
                 chat_template_kwargs=dict(self.chat_format.chat_template_kwargs),
             ),
             "settings": {**self.config.as_json(), "processes": self.distributed.world_size},
-            "config": config_json(self.trl_config),
+            "config": trl_config_json(self.trl_config),
             "seeds": {"seed": self.trl_config.seed, "data_seed": self.trl_config.data_seed},
             "devices": device_names(str(self.trl_config.device), self.distributed.world_size),
         }

@@ -11,17 +11,15 @@ from ludus.policy.load import load_model
 from ludus.policy.load_errors import require_transformers
 from ludus.policy.preflight import check_model
 from ludus.rollout.progress import PhaseProgress
-from ludus.train.callbacks import RunCallback
-from ludus.train.config import Method, TrainConfig, resolve_learning_rate, with_defaults
+from ludus.train.callbacks import OfflineCallback, RunCallback
+from ludus.train.config import Method, TrainConfig, with_defaults
 from ludus.train.context import OfflineContext, build_context
-from ludus.train.data import prepared_data
 from ludus.train.data.loading import open_data
 from ludus.train.data.loss_mask import LossMaskIndex
-from ludus.train.data.prepared_data import PreparedData
-from ludus.train.data.tokenization import RowTokenizer
-from ludus.train.output.checkpoints import CheckpointState
+from ludus.train.data.prepared_data import PreparedData, PreparedRows, prepare
+from ludus.train.data.template_fidelity import check_template_fidelity
+from ludus.train.data.tokenization import RowTokenizer, tokenize_splits
 from ludus.train.output.finalize import finalize, finished_result
-from ludus.train.output.record_schema import DataRecord
 from ludus.train.output.result import TrainResult
 from ludus.train.output.training_folder import (
     check_output_dir,
@@ -31,10 +29,10 @@ from ludus.train.output.training_folder import (
 from ludus.train.overrides import check_override_keys
 from ludus.train.process_env import training_process
 from ludus.train.progress import NoProgress, TrainProgress
-from ludus.train.resume import find_previous_run, run_trainer, start_record
+from ludus.train.resume import find_previous_run
 from ludus.train.speed.acceleration import accelerate, skip_unlabelled_logits
-from ludus.train.trl_config import set_data_dependent_fields
-from ludus.train.trl_trainers import build_trainer
+from ludus.train.trl_config import resolve_learning_rate, set_data_dependent_fields
+from ludus.train.trl_trainers import build_trainer, run_trainer
 
 _DEFAULT_CONFIG = TrainConfig()
 
@@ -113,41 +111,12 @@ def _train(
             with discard_if_unstarted(out, context.distributed), skip_unlabelled_logits():
                 with context.distributed.raise_on_all_ranks():
                     loaded_model = _load_model_and_prepare_data(context)
-                prepared = prepared_data.load_prepared_data(context.tokens_dir)
+                prepared = PreparedRows(context.tokens_dir).info()
                 callback = OfflineCallback(context, prepared, previous.state, overwrite=overwrite)
                 with context.distributed.raise_on_all_ranks():
                     trainer = _build_trainer(context, loaded_model, prepared, callback)
                 run_trainer(trainer, previous.checkpoint)
                 return finalize(context, trainer, callback)
-
-
-class OfflineCallback(RunCallback):
-    """Starts the record of a run of SFT or DPO."""
-
-    def __init__(
-        self,
-        context: OfflineContext,
-        prepared: PreparedData,
-        resume_state: CheckpointState | None,
-        *,
-        overwrite: bool,
-    ) -> None:
-        super().__init__(
-            context.out, context.progress, context.distributed,
-            checkpoint_every=context.config.checkpoint_every, resume_state=resume_state,
-        )  # fmt: skip
-        self._context, self._prepared, self._overwrite = context, prepared, overwrite
-
-    def start_run(self) -> None:
-        data, prepared = self._context.data, self._prepared
-        data_record = DataRecord(
-            path=data.name, rows=prepared.rows, digest=data.digest,
-            test_rows=prepared.test_rows or None, left_out=prepared.left_out, cut=prepared.cut,
-            environments=prepared.environments, task=data.task,
-        )  # fmt: skip
-        start_record(
-            self._context, {"data": data_record}, self.resume_state, overwrite=self._overwrite
-        )
 
 
 def _load_model_and_prepare_data(context: OfflineContext) -> Any:
@@ -164,12 +133,13 @@ def _load_model_and_prepare_data(context: OfflineContext) -> Any:
         row_tokenizer = RowTokenizer(
             context.tokenizer, context.chat_format.template, context.method, context.vision
         )
-        tokenized = prepared_data.tokenize_splits(data, row_tokenizer, context.tokens_dir, counts)
+        check_template_fidelity(data.train, row_tokenizer)
+        tokenized = tokenize_splits(data, row_tokenizer, context.tokens_dir, counts)
     context.progress.phase(PhaseProgress(f"Loading {name}", in_log=True))
     model = load_model(name, device="cpu", dtype="float32", allow_vision=True)
     if tokenized is not None:
         positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        prepared = prepared_data.prepare(
+        prepared = prepare(
             tokenized, data, context.method, context.config, name,
             context_length=positions if isinstance(positions, int) and positions > 0 else None,
             folder=context.tokens_dir,
@@ -187,8 +157,8 @@ def _build_trainer(
     context: OfflineContext, model: Any, prepared: PreparedData, callback: RunCallback
 ) -> Any:
     method, config, trl_config = context.method, context.config, context.trl_config
-    train_rows = prepared_data.load_train_rows(context.tokens_dir)
-    test_rows = prepared_data.load_test_rows(context.tokens_dir)
+    rows = PreparedRows(context.tokens_dir)
+    train_rows, test_rows = rows.train(), rows.test()
     steps = int(trl_config.max_steps)
     if steps <= 0:
         batch_size = trl_config.per_device_train_batch_size * context.distributed.world_size
@@ -207,8 +177,7 @@ def _build_trainer(
         train_dataset=train_rows, eval_dataset=test_rows, callback=callback,
         ref_model=_load_reference_model(context), vision=context.vision,
     )  # fmt: skip
-    unpacked = prepared_data.load_unpacked_rows(context.tokens_dir)
-    trainer.loss_masks = LossMaskIndex.build(unpacked, method)
+    trainer.loss_masks = LossMaskIndex.build(rows.unpacked(), method)
     if method == "sft" and context.vision is None:
         accelerate(trainer, config, context.distributed, context.progress.say)
     elif config.compile:

@@ -7,16 +7,18 @@ error that names the argument to use.
 
 from __future__ import annotations
 
+import ast
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from ludus.errors import ConfigError, closest_match, did_you_mean
-from ludus.train.trl_fields import field_names
 
 _TOKENIZATION = "rows are tokenized by Ludus, with the chat template that inference uses"
 _LOSS = "the loss is always on the assistant's tokens alone"
@@ -93,11 +95,31 @@ _RENAMED_FIELDS = {
     "no_cuda": ("use_cpu",),
 }
 """Former names of fields, and names in the configs of other methods."""
+_TRL_SOURCES = (
+    ("trl", "trainer/{method}_config.py"),
+    ("trl", "trainer/base_config.py"),
+    ("transformers", "training_args.py"),
+)
+"""Where the config class of a method and its bases are defined."""
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _NULLS = ("none", "null")
 _TYPE_NAMES: Mapping[Any, str] = {
     bool: "true or false", int: "a whole number", float: "a number", dict: "JSON", list: "JSON",
 }  # fmt: skip
+
+
+def parse_override_assignments(assignments: Iterable[str]) -> dict[str, str]:
+    """Parse overrides given as `key=value`; raise for a key that is given twice."""
+    overrides: dict[str, str] = {}
+    for text in assignments:
+        key, equals, value = text.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or not key:
+            raise ConfigError(f"`overrides` takes key=value, got {text!r}.")
+        if key in overrides:
+            raise ConfigError(f"`overrides` has {key} twice.")
+        overrides[key] = value.strip()
+    return overrides
 
 
 def parse_overrides(
@@ -128,12 +150,38 @@ def check_override_keys(
     method: str, overrides: Mapping[str, Any], managed: Mapping[str, str] = MANAGED_FIELDS
 ) -> None:
     """Raise for keys that the config of `method` does not have, without importing TRL or torch."""
-    known = field_names(method) if overrides else None
+    known = overridable_fields(method) if overrides else None
     if known is None:
         return
     for key in overrides:
         if key not in known:
             raise _unknown_field_error(key, set(known), managed)
+
+
+def overridable_fields(method: str) -> frozenset[str] | None:
+    """The fields of TRL's config that `overrides` may name; None if its source cannot be read.
+
+    They are read from the source: importing TRL takes seconds, and a misspelt override should be
+    reported before that.
+    """
+    names: set[str] = set()
+    for package, pattern in _TRL_SOURCES:
+        spec = find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            return None
+        file = Path(spec.submodule_search_locations[0]) / pattern.format(method=method)
+        try:
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+        except (OSError, SyntaxError, ValueError):
+            return None
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                names |= {
+                    line.target.id
+                    for line in node.body
+                    if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+                }
+    return frozenset(names)
 
 
 def drop_redundant(

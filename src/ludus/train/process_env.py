@@ -33,8 +33,8 @@ def training_process(out: Path) -> Iterator[None]:
     }
     with (
         _environment_variables(variables),
-        _without_progress_bars(),
-        _without_log_messages(),
+        _suppress_datasets_progress(),
+        _suppress_library_logs(),
         suppress_hf_logging(),
     ):
         try:
@@ -58,7 +58,8 @@ def _environment_variables(variables: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _without_progress_bars() -> Iterator[None]:
+def _suppress_datasets_progress() -> Iterator[None]:
+    """Hide the progress bars of `datasets` in the process that trains."""
     import datasets
 
     hidden = datasets.are_progress_bars_disabled()
@@ -71,7 +72,8 @@ def _without_progress_bars() -> Iterator[None]:
 
 
 @contextmanager
-def _without_log_messages() -> Iterator[None]:
+def _suppress_library_logs() -> Iterator[None]:
+    """Silence the loggers of training libraries in the process that trains."""
     levels = {name: logging.getLogger(name).level for name in _QUIET_LOGGERS}
     for name in levels:
         logging.getLogger(name).setLevel(logging.CRITICAL)

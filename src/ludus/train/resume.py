@@ -1,19 +1,28 @@
-"""Resuming a run: what an earlier call left in the output folder, and training from there."""
+"""Resuming a run: what an earlier call left in the output folder, and if it is the same run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ludus.data.config_diff import describe_differences
+from ludus.data.jsonable import to_jsonable
+from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import truncate_log
-from ludus.errors import ConfigError, LudusError, RunError
-from ludus.policy.engine.scoped_settings import without_cudnn_sdpa
+from ludus.errors import RunError
 from ludus.train.context import TrainContext
 from ludus.train.output import checkpoints, record, training_folder
 from ludus.train.output.checkpoints import CheckpointState
-from ludus.train.output.record_schema import TrainingRecord
+from ludus.train.output.record_schema import TrainingRecord, rename_settings
+from ludus.train.overrides import NON_DECISIVE_FIELDS
+
+_MAX_DIFFERENCES_SHOWN = 8
+NON_DECISIVE = frozenset({"device", "report_to", "checkpoint_every", "compile", "allow_unseeded"})
+"""Settings that may differ when a run is resumed: they do not affect the trained weights."""
+NON_DECISIVE_IN_GRPO = NON_DECISIVE | {"batch_size"}
+"""In GRPO the gradient of a step is over all its episodes, in however many batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +47,12 @@ def find_previous_run(context: TrainContext, *, overwrite: bool) -> PreviousRun:
     """Look into the output folder. A run with another config raises, unless `overwrite`."""
     out, progress = context.out, context.progress
     previous = record.read_record(out)
-    if previous is None or overwrite or not record.has_progress(out):
+    if previous is None or overwrite or not training_folder.has_progress(out):
         return PreviousRun()
     trained_on = context.data_identity(previous) if previous.kind == context.method else {}
-    record.check_same_run(out, context.record_fields(trained_on))
+    check_same_run(out, context.record_fields(trained_on))
     config = context.config.as_json()
-    extends = record.previous_steps(previous, context.method, config) is not None
+    extends = previous.steps_before_extension(context.method, config) is not None
     checkpoint = checkpoints.latest_checkpoint(out)
     state = checkpoints.read_state(checkpoint) if checkpoint is not None else None
     if extends and state is not None:
@@ -62,14 +71,14 @@ def find_previous_run(context: TrainContext, *, overwrite: bool) -> PreviousRun:
     return PreviousRun(previous, checkpoint, state, extends)
 
 
-def start_record(
+def start_or_resume(
     context: TrainContext,
     trained_on: Mapping[str, Any],
     state: CheckpointState | None,
     *,
     overwrite: bool,
 ) -> None:
-    """Write `training.json` and rewind the log to the checkpoint that the run resumes from.
+    """Write the record of a run that starts or resumes, and rewind its log to the checkpoint.
 
     Called when the trainer has accepted its config: until then an existing model must stay.
     """
@@ -83,26 +92,50 @@ def start_record(
     truncate_log(context.out, -1 if step is None else step)
 
 
-def run_trainer(trainer: Any, checkpoint: Path | None) -> None:
-    """Train, and turn what goes wrong into an error of one line."""
-    import torch
+def check_same_run(out: Path, fields: Mapping[str, Any]) -> None:
+    """Raise if the folder holds a run with another model, other data or another config.
 
-    try:
-        # cuDNN builds a plan per shape, and hardly two batches have the same length.
-        with without_cudnn_sdpa():
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    except LudusError:
-        raise
-    except torch.OutOfMemoryError as error:
+    A GRPO run with more steps is the same run: it is extended.
+    """
+    previous = record.read_record(out)
+    if previous is None:
+        return
+    extends = previous.steps_before_extension(fields["kind"], fields["settings"]) is not None
+    ignored = ("steps",) if extends else ()
+    before, now = previous.model_dump(), to_jsonable(fields)
+    differences = list(
+        describe_differences(_decisive_fields(before, ignored), _decisive_fields(now, ignored))
+    )
+    if differences:
+        shown = differences[:_MAX_DIFFERENCES_SHOWN]
+        if len(differences) > len(shown):
+            shown.append(f"and {len(differences) - len(shown)} more")
         raise RunError(
-            "The GPU ran out of memory. Use a smaller `batch_size`, fewer tokens (`max_length` or "
-            "`max_episode_tokens`), `gradient_checkpointing`, or `lora`; with the same settings it "
-            "fails again."
-        ) from error
-    except Exception as error:
-        # Some fields are rejected only when they are first used.
-        rejected = isinstance(error, ValueError) and not trainer.first_step_done
-        if trainer.first_step_started and not rejected:
-            raise
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ConfigError(f"Training cannot begin with these settings: {reason}") from error
+            f"{out} holds a run with other settings ({'; '.join(shown)}). Set `overwrite` to "
+            "replace it, or use another `out`."
+        )
+
+
+def _decisive_fields(fields: Mapping[str, Any], ignored: Collection[str]) -> JsonObject:
+    """The fields that must be the same to resume a run: of the data its digest, not its path."""
+    data, environment = fields.get("data"), fields.get("environment")
+    non_decisive = NON_DECISIVE_IN_GRPO if fields["kind"] == "grpo" else NON_DECISIVE
+    settings = rename_settings(fields["settings"])
+    return {
+        **{key: fields.get(key) for key in ("kind", "model", "weights", "dialect")},
+        "data": {"digest": data["digest"]} if data else None,
+        "environment": environment and environment["spec"],
+        **decisive_config(settings, ignored=non_decisive | set(ignored)),
+    }
+
+
+def decisive_config(
+    config: Mapping[str, Any], *, ignored: Collection[str] = NON_DECISIVE
+) -> JsonObject:
+    """The settings that must be the same to resume a run, without those `ignored`."""
+    overrides = config.get("overrides") or {}
+    decisive = {key: value for key, value in config.items() if key not in ignored}
+    decisive["overrides"] = {
+        key: value for key, value in overrides.items() if key not in NON_DECISIVE_FIELDS
+    }
+    return decisive

@@ -8,12 +8,22 @@ model's knowledge does not fade; evaluation after each epoch if there are test r
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
+from ludus.data.jsonable import to_jsonable
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 from ludus.policy.device import choose_device, choose_dtype
-from ludus.train.config import DEFAULT_BATCH_SIZE, BaseTrainConfig, Method, TrainConfig
+from ludus.train.config import (
+    DEFAULT_BATCH_SIZE,
+    DEFAULT_GROUPS,
+    BaseTrainConfig,
+    Lora,
+    Method,
+    TrainConfig,
+)
 from ludus.train.output.checkpoints import CHECKPOINTS_DIR
 from ludus.train.overrides import FIXED_VALUES, parse_overrides
 
@@ -25,6 +35,16 @@ DEFAULT_DPO_BETA = 0.1
 WARMUP_FRACTION = 0.03
 MIN_WARMUP_RUN_STEPS = 50
 """A shorter run has no warm-up: the first step, with a learning rate of 0, would be wasted."""
+LARGE_MODEL_PARAMETERS = 1_000_000_000
+_DEFAULT_LEARNING_RATES: Mapping[Method, tuple[float, float, float]] = {
+    "sft": (2e-4, 2e-5, 2e-4),
+    "dpo": (5e-6, 1e-6, 5e-6),
+    "grpo": (5e-6, 1e-6, 2e-5),
+}
+"""For a small model, for a large one, and for a LoRA adapter."""
+_SECRET_FIELDS = frozenset({"hub_token", "push_to_hub_token"})
+_LOCAL_FIELDS = frozenset({"output_dir", "logging_dir", "run_name", "resume_from_checkpoint"})
+"""Paths and names of this machine, which differ from run to run."""
 _PRECISION_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
@@ -33,7 +53,7 @@ def build_trl_config(method: Method, config: TrainConfig, out: Path) -> Any:
     import trl
 
     batch_size = config.batch_size or DEFAULT_BATCH_SIZE
-    fields = common_fields(config, out) | {
+    fields = common_trl_fields(config, out) | {
         "per_device_train_batch_size": batch_size,
         "per_device_eval_batch_size": batch_size,
         "gradient_accumulation_steps": config.gradient_accumulation_steps,
@@ -58,12 +78,12 @@ def build_trl_config(method: Method, config: TrainConfig, out: Path) -> Any:
         "max_steps": config.steps or -1,
         "torch_compile": config.compile,
     }
-    effective = effective_values(config, {**not_passed, **fields}, out)
+    effective = effective_trl_fields(config, {**not_passed, **fields}, out)
     overrides = parse_overrides(config_class, config.overrides, effective=effective)
-    return construct_config(config_class, fields, overrides)
+    return construct_trl_config(config_class, fields, overrides)
 
 
-def effective_values(
+def effective_trl_fields(
     config: BaseTrainConfig, fields: Mapping[str, Any], out: Path
 ) -> dict[str, Any]:
     """The values of TRL's fields in this run, as far as they are known before it begins."""
@@ -77,7 +97,7 @@ def effective_values(
     return known | {"report_to": config.report_to}
 
 
-def construct_config(
+def construct_trl_config(
     config_class: Any, fields: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> Any:
     """Construct one of TRL's configs; raise a `ConfigError` if it rejects the fields."""
@@ -114,6 +134,24 @@ def set_data_dependent_fields(
     trl_config.max_length = max_length
 
 
+def resolve_learning_rate(
+    config: BaseTrainConfig, method: Method, parameters: int, *, groups: int = DEFAULT_GROUPS
+) -> float:
+    """The configured learning rate, or one that suits the method and the model.
+
+    Small models need a high rate; models of a billion parameters and more forget under it. A LoRA
+    adapter starts from zero and needs a high rate at any size. DPO separates the two sides at a
+    hundredth of SFT's rates. In GRPO the noise of a step falls with the number of groups, so the
+    rate of small models and adapters grows with its square root.
+    """
+    if config.learning_rate is not None:
+        return config.learning_rate
+    small, large, adapter = _DEFAULT_LEARNING_RATES[method]
+    if config.lora is None and parameters >= LARGE_MODEL_PARAMETERS:
+        return large
+    return (small if config.lora is None else adapter) * sqrt(groups / DEFAULT_GROUPS)
+
+
 def resolve_precision(config: BaseTrainConfig) -> str:
     """The precision of the computation: by default bf16 if the device has it. Weights stay fp32."""
     device = choose_device(config.device)
@@ -124,7 +162,7 @@ def resolve_precision(config: BaseTrainConfig) -> str:
     return config.precision
 
 
-def common_fields(config: BaseTrainConfig, out: Path) -> dict[str, Any]:
+def common_trl_fields(config: BaseTrainConfig, out: Path) -> dict[str, Any]:
     """The fields that all methods share."""
     device, precision = choose_device(config.device), resolve_precision(config)
     if ":" in device:
@@ -154,3 +192,23 @@ def common_fields(config: BaseTrainConfig, out: Path) -> dict[str, Any]:
         "log_level": "error",
         "log_level_replica": "error",
     }
+
+
+def trl_config_json(trl_config: Any) -> JsonObject:
+    """All fields of TRL's config, except secrets and local paths."""
+    fields: Mapping[str, Any] = trl_config.to_dict()
+    excluded = _SECRET_FIELDS | _LOCAL_FIELDS
+    return {key: to_jsonable(value) for key, value in fields.items() if key not in excluded}
+
+
+def build_peft_config(lora: Lora) -> Any:
+    """PEFT's config for the adapter."""
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.effective_alpha,
+        lora_dropout=lora.dropout,
+        target_modules=list(lora.target_modules) if lora.target_modules else "all-linear",
+        task_type="CAUSAL_LM",
+    )

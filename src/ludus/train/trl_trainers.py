@@ -6,28 +6,23 @@ The trainers get tokenized rows. TRL's model card draft and telemetry are turned
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from ludus.errors import ConfigError, RunError
+from ludus.errors import ConfigError, LudusError, RunError
+from ludus.policy.engine.scoped_settings import without_cudnn_sdpa
 from ludus.policy.hf_logging import suppress_hf_logging
 from ludus.policy.vision.model_families import supports_images
 from ludus.policy.vision.processor import VisionProcessor
-from ludus.policy.vision.trainer_inputs import image_inputs
 from ludus.train.callbacks import RunCallback, add_callback
-from ludus.train.config import Lora, Method, TrainConfig
-from ludus.train.data.loss_mask import (
-    IGNORE_INDEX,
-    LossMaskIndex,
-    check_loss_mask,
-    to_completion_mask,
-)
+from ludus.train.config import Method, TrainConfig
+from ludus.train.data.collators import REFERENCE_COLUMNS, ImageCollator, PairCollator
+from ludus.train.data.loss_mask import LossMaskIndex, check_loss_mask
 from ludus.train.data.row_schema import IMAGE_COLUMNS, TOKEN_COLUMNS
 from ludus.train.output.checkpoints import CheckpointState, mark_complete
+from ludus.train.trl_config import build_peft_config
 
-REFERENCE_COLUMNS = ("ref_chosen_logps", "ref_rejected_logps")
-"""Reference log-probabilities of each side, where TRL computed them beforehand."""
 _EVENTS = ("on_step_end", "on_epoch_end", "on_log")
 
 
@@ -138,55 +133,6 @@ class DPOMixin(TrainerMixin):
         cast(Any, self)._signature_columns = [*columns, *IMAGE_COLUMNS["dpo"], *REFERENCE_COLUMNS]
 
 
-class ImageCollator:
-    """Pads SFT rows with images into a batch."""
-
-    def __init__(self, pad_token_id: int, vision: VisionProcessor) -> None:
-        self.pad_token_id, self.vision = pad_token_id, vision
-
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        ids = [row["input_ids"] for row in rows]
-        width = max(map(len, ids))
-        batch = {
-            "input_ids": _pad_rows(ids, self.pad_token_id, width),
-            "attention_mask": _pad_rows([[1] * len(each) for each in ids], 0, width),
-            "labels": _pad_rows([row["labels"] for row in rows], IGNORE_INDEX, width),
-        }
-        (column,) = IMAGE_COLUMNS["sft"]
-        urls = [url for row in rows for url in row[column]]
-        return batch | image_inputs(self.vision, urls, batch["input_ids"])
-
-
-class PairCollator:
-    """Pads pairs into a batch: all chosen sides, then all rejected ones, with their loss masks."""
-
-    def __init__(self, pad_token_id: int, vision: VisionProcessor | None = None) -> None:
-        self.pad_token_id, self.vision = pad_token_id, vision
-
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        import torch
-
-        ids = [row[column] for column, _ in TOKEN_COLUMNS["dpo"] for row in rows]
-        labels = [row[column] for _, column in TOKEN_COLUMNS["dpo"] for row in rows]
-        width = max(map(len, ids))
-        batch = {
-            "input_ids": _pad_rows(ids, self.pad_token_id, width),
-            "attention_mask": _pad_rows([[1] * len(each) for each in ids], 0, width),
-            "completion_mask": to_completion_mask(_pad_rows(labels, IGNORE_INDEX, width)),
-        }
-        if self.vision is not None:
-            urls = [url for column in IMAGE_COLUMNS["dpo"] for row in rows for url in row[column]]
-            batch |= image_inputs(self.vision, urls, batch["input_ids"])
-        columns = [name for name in REFERENCE_COLUMNS if name in rows[0]]
-        return batch | {name: torch.tensor([row[name] for row in rows]) for name in columns}
-
-
-def _pad_rows(rows: Sequence[Sequence[int]], filler: int, width: int) -> Any:
-    import torch
-
-    return torch.tensor([[*row, *[filler] * (width - len(row))] for row in rows])
-
-
 def build_trainer(
     method: Method,
     *,
@@ -228,14 +174,26 @@ def build_trainer(
     return trainer
 
 
-def build_peft_config(lora: Lora) -> Any:
-    """PEFT's config for the adapter."""
-    from peft import LoraConfig
+def run_trainer(trainer: Any, checkpoint: Path | None) -> None:
+    """Run one of TRL's trainers, and turn what goes wrong into an error of one line."""
+    import torch
 
-    return LoraConfig(
-        r=lora.rank,
-        lora_alpha=lora.effective_alpha,
-        lora_dropout=lora.dropout,
-        target_modules=list(lora.target_modules) if lora.target_modules else "all-linear",
-        task_type="CAUSAL_LM",
-    )
+    try:
+        # cuDNN builds a plan per shape, and hardly two batches have the same length.
+        with without_cudnn_sdpa():
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    except LudusError:
+        raise
+    except torch.OutOfMemoryError as error:
+        raise RunError(
+            "The GPU ran out of memory. Use a smaller `batch_size`, fewer tokens (`max_length` or "
+            "`max_episode_tokens`), `gradient_checkpointing`, or `lora`; with the same settings it "
+            "fails again."
+        ) from error
+    except Exception as error:
+        # Some fields are rejected only when they are first used.
+        rejected = isinstance(error, ValueError) and not trainer.first_step_done
+        if trainer.first_step_started and not rejected:
+            raise
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ConfigError(f"Training cannot begin with these settings: {reason}") from error

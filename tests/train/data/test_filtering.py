@@ -16,7 +16,6 @@ from ludus.train.data.filtering import (
     choose_max_length,
     find_unusable,
     measure_rows,
-    truncation_point,
     write_usable_rows,
 )
 from ludus.train.data.loading import JsonlRows
@@ -91,20 +90,3 @@ def test_the_length_fits_the_rows_and_the_context_of_the_model(tmp_path: Path) -
     assert choose_max_length(stats, requested=100, context_length=2048) == 100
     with pytest.raises(ConfigError, match=r"`max_length`.* 64.* 100"):
         choose_max_length(stats, requested=100, context_length=64)
-
-
-@pytest.mark.parametrize(
-    ("ids", "max_length", "end", "images"),
-    [
-        ([1, 7, 7, 2, 7, 7, 3], 7, 7, 2),
-        ([1, 7, 7, 2, 7, 7, 3], 6, 6, 2),
-        ([1, 7, 7, 2, 7, 7, 3], 5, 4, 1),
-        ([1, 7, 7, 2, 7, 7, 3], 4, 4, 1),
-        ([1, 7, 7, 2, 7, 7, 3], 2, 1, 0),
-        ([1, 2, 3], 2, 2, 0),
-    ],
-)
-def test_a_row_is_not_truncated_within_an_image(
-    ids: list[int], max_length: int, end: int, images: int
-) -> None:
-    assert truncation_point(ids, max_length, image_token=7) == (end, images)

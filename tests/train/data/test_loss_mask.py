@@ -14,10 +14,10 @@ from ludus.errors import RunError
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.train.callbacks import RunCallback
 from ludus.train.config import Method, TrainConfig
-from ludus.train.data import prepared_data
 from ludus.train.data.loading import open_data
 from ludus.train.data.loss_mask import LossMaskIndex, check_loss_mask
-from ludus.train.data.tokenization import RowTokenizer
+from ludus.train.data.prepared_data import PreparedRows, prepare
+from ludus.train.data.tokenization import RowTokenizer, tokenize_splits
 from ludus.train.distributed import Distributed
 from ludus.train.progress import NoProgress
 from ludus.train.trl_config import build_trl_config, set_data_dependent_fields
@@ -41,10 +41,8 @@ def build(folder: Path, tokenizer: Any, method: Method, config: TrainConfig) -> 
     data = open_data(write_jsonl(folder / "rows.jsonl", SFT if method == "sft" else DPO))
     row_tokenizer = RowTokenizer(tokenizer, find_chat_format(tokenizer).template, method)
     tokens = folder / "tokens"
-    tokenized = prepared_data.tokenize_splits(data, row_tokenizer, tokens)
-    prepared = prepared_data.prepare(
-        tokenized, data, method, config, "m", context_length=2048, folder=tokens
-    )
+    tokenized = tokenize_splits(data, row_tokenizer, tokens)
+    prepared = prepare(tokenized, data, method, config, "m", context_length=2048, folder=tokens)
     trl_config = build_trl_config(method, config, folder)
     set_data_dependent_fields(
         trl_config, config, learning_rate=1e-4, max_length=prepared.max_length, steps=3,
@@ -53,7 +51,7 @@ def build(folder: Path, tokenizer: Any, method: Method, config: TrainConfig) -> 
     callback = RunCallback(folder, NoProgress(), Distributed(), checkpoint_every=60)
     return build_trainer(
         method, model=tiny(tokenizer), trl_config=trl_config, tokenizer=tokenizer, config=config,
-        train_dataset=prepared_data.load_train_rows(tokens), eval_dataset=None, callback=callback,
+        train_dataset=PreparedRows(tokens).train(), eval_dataset=None, callback=callback,
     )  # fmt: skip
 
 
@@ -137,7 +135,7 @@ def test_labels_are_the_same_without_padding(tmp_path: Path, packing: bool) -> N
 
 
 def loss_masks(folder: Path, method: Method) -> LossMaskIndex:
-    return LossMaskIndex.build(prepared_data.load_unpacked_rows(folder / "tokens"), method)
+    return LossMaskIndex.build(PreparedRows(folder / "tokens").unpacked(), method)
 
 
 def concatenated_rows(batch: dict[str, Any]) -> list[tuple[Any, Any]]:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+from math import nan
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from ludus import Episode, ToolEnvironment, grpo, tool
-from ludus.data.episode import StopReason
+from ludus import ToolEnvironment, grpo, tool
 from ludus.data.reward_variance import is_zero_variance
 from ludus.errors import RunError
-from ludus.train.grpo.groups import split_into_groups
+from ludus.train.grpo.groups import split_into_groups, zero_variance_mask
+from ludus.train.grpo.rewards import sum_rewards
 from ludus.train.grpo.task_dataset import FIRST_SPARE_TASK, spare_task_number
-from ludus.train.grpo.trainer import rows_to_keep
 from train.grpo.toy_environments import FLAT, PICK, read_episodes, small_config
 from train.short_runs import RecordingProgress, read_curve
-
-
-def test_rows_without_signal_only_fill_up_to_the_size() -> None:
-    assert rows_to_keep([True, False, True, False], 2) == [0, 2]
-    assert rows_to_keep([True, False, False, True], 3) == [0, 1, 3]
-    assert rows_to_keep([False] * 4, 2) == [0, 1]
-    assert rows_to_keep([True] * 4, 4) == [0, 1, 2, 3]
 
 
 def test_spare_task_numbers_are_unique() -> None:
@@ -119,13 +113,6 @@ def test_zero_variance_groups_are_replaced_by_other_tasks(model: Path, tmp_path:
     assert len(set(groups)) == len(groups)
 
 
-def test_an_episode_without_sampled_tokens_is_masked() -> None:
-    from ludus.train.grpo.group_rollouts import to_trl_row
-
-    episode = Episode(episode_id="x", stop_reason=StopReason.BROKEN, environment="e", group_id="g")
-    assert to_trl_row(episode, 7) == ([7], [7], [0.0], [0])
-
-
 def test_skipping_changes_only_the_normalization_of_the_gradient(
     model: Path, tmp_path: Path
 ) -> None:
@@ -149,3 +136,21 @@ def test_skipping_changes_only_the_normalization_of_the_gradient(
     # TRL normalizes by all sampled tokens of the step, Ludus by those of groups with variance.
     share = trained / sum(sampled)
     assert grads["skip"]["grad_norm"] * share == pytest.approx(grads["keep"]["grad_norm"], rel=1e-3)
+
+
+@pytest.mark.parametrize("size", range(2, 17))
+def test_rounding_of_equal_rewards_is_no_variance(size: int) -> None:
+    values = torch.arange(0.01, 2.0, 0.01).repeat_interleave(size).unsqueeze(1)
+    assert zero_variance_mask(values, size).all()
+    values[::size] += 1e-3
+    assert not zero_variance_mask(values, size).any()
+
+
+def test_unscored_rows_are_ignored_in_the_variance() -> None:
+    parts = torch.tensor([[0.5, nan], [nan, nan], [0.2, 0.3], [0.4, 0.1], [nan, nan], [1.0, nan]])
+    sums = sum_rewards(parts, torch.tensor([1.0, 1.0]))
+    assert sums.isnan().flatten().tolist() == [False, True, False, False, True, False]
+    assert zero_variance_mask(sums, 2).tolist() == [True, True, True, True, True, True]
+    assert zero_variance_mask(sums, 3).tolist() == [True, True, True, False, False, False]
+    # Part by part: equal sums can have different parts.
+    assert zero_variance_mask(parts, 2).tolist() == [True, True, False, False, True, True]

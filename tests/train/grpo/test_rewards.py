@@ -14,7 +14,7 @@ import torch
 from ludus import Episode, grpo
 from ludus.data.episode import StopReason
 from ludus.errors import ConfigError, RunError
-from ludus.train.grpo.rewards import parse_reward_functions
+from ludus.train.grpo.rewards import import_reward_functions
 from train.grpo.toy_environments import CLIMB, PICK, read_episodes, small_config
 from train.short_runs import read_curve
 
@@ -71,7 +71,7 @@ def build_episode(**changes: object) -> Episode:
 
 
 def score(texts: list[str], episode: Episode) -> Episode:
-    return asyncio.run(parse_reward_functions(texts).score(episode))
+    return asyncio.run(import_reward_functions(texts).score(episode))
 
 
 def test_rewards_are_summed_by_weight() -> None:
@@ -116,7 +116,7 @@ def test_an_awaitable_result_is_awaited() -> None:
 
 
 def test_the_environments_own_parts_are_never_summed() -> None:
-    rewards = parse_reward_functions([f"{HERE}:climbing", f"{HERE}:brief=0.25"])
+    rewards = import_reward_functions([f"{HERE}:climbing", f"{HERE}:brief=0.25"])
     own = {"climbing": 7.0, "brief": 8.0, PICK: 9.0, "speed": 0.1}
     episode = asyncio.run(rewards.score(build_episode(rewards=own)))
     parts = rewards.parts(episode)
@@ -129,7 +129,7 @@ def test_the_environments_own_parts_are_never_summed() -> None:
 
 def test_a_function_with_the_name_of_an_environment_raises() -> None:
     with pytest.raises(ConfigError, match="brief"):
-        parse_reward_functions([f"{HERE}:brief"]).weights(["wordle", "brief"])
+        import_reward_functions([f"{HERE}:brief"]).weights(["wordle", "brief"])
 
 
 def test_functions_with_the_same_name_are_named_with_their_modules(
@@ -138,14 +138,14 @@ def test_functions_with_the_same_name_are_named_with_their_modules(
     (tmp_path / "other_rewards.py").write_text("def brief(episode):\n    return 3.0\n")
     monkeypatch.syspath_prepend(tmp_path)
     texts = [f"{HERE}:brief", "other_rewards:brief=0.5", f"{HERE}:climbing"]
-    rewards = parse_reward_functions(texts)
+    rewards = import_reward_functions(texts)
     episode = asyncio.run(rewards.score(build_episode()))
     assert rewards.parts(episode) == {PICK: 1.0, f"{HERE}:brief": -2.0, "other_rewards:brief": 3.0}
     assert episode.reward == 1.0 - 2.0 + 1.5
     names = [PICK, f"{HERE}:brief", "other_rewards:brief", "climbing"]
     assert list(rewards.weights([PICK])) == names
     with pytest.raises(ConfigError, match=f"{HERE}:brief twice"):
-        parse_reward_functions([f"{HERE}:brief", f"{HERE}:brief=2"])
+        import_reward_functions([f"{HERE}:brief", f"{HERE}:brief=2"])
 
 
 @pytest.mark.parametrize("name", ["broken", "leaving", "leaving_later", "endless"])
@@ -166,7 +166,7 @@ def test_a_failing_function_is_named(name: str) -> None:
 )
 def test_invalid_reward_functions_raise(text: str, match: str) -> None:
     with pytest.raises(ConfigError, match=match):
-        parse_reward_functions([text])
+        import_reward_functions([text])
 
 
 def test_a_mixture_logs_rewards_per_environment_and_never_nan(model: Path, tmp_path: Path) -> None:

@@ -13,10 +13,9 @@ from ludus.rollout import EpisodeLimits
 from ludus.rollout.reward_sum import RewardSum
 from ludus.train.trl_compat.env_session import EpisodeState
 from ludus.train.trl_compat.trl_episodes import (
-    TRLRollout,
+    TRLEpisode,
     build_tokens,
     parse_messages,
-    stop_reason,
 )
 
 LIMITS = EpisodeLimits(max_turns=2, max_episode_tokens=4)
@@ -29,9 +28,9 @@ FAULT = Fault(kind="SessionLost", where="environment", message="It is gone.")
 
 def build_rollout(
     completion: list[dict[str, Any]], state: EpisodeState, tokens: int = 3
-) -> TRLRollout:
+) -> TRLEpisode:
     built_tokens = build_tokens([9, 9], [5] * tokens, None)
-    return TRLRollout([], completion, state, "here", (), built_tokens)
+    return TRLEpisode([], completion, state, "here", (), built_tokens)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +52,7 @@ def build_rollout(
 def test_stop_reason(
     completion: list[dict[str, Any]], state: EpisodeState, tokens: int, reason: StopReason
 ) -> None:
-    assert stop_reason(build_rollout(completion, state, tokens), LIMITS) is reason
+    assert build_rollout(completion, state, tokens).stop_reason(LIMITS) is reason
 
 
 def test_tool_results_get_the_ids_of_their_calls() -> None:

@@ -8,14 +8,15 @@ with a placeholder for each image, expanded in the ids to the number of the imag
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ludus.data.content import Text
 from ludus.data.messages import ImagePart, ImageUrl, Part
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RequestRefused
-from ludus.policy.chat.rendering import RenderedConversation
+from ludus.policy.chat.rendering import Conversation, RenderedConversation
+from ludus.policy.vision.model_families import SUPPORTED_FAMILIES
 from ludus.policy.vision.processor import VisionProcessor
 
 IMAGE_PART_TYPES = ("image_url", "image", "input_image")
@@ -25,7 +26,7 @@ _URL_KEYS = ("image_url", "image", "url")
 
 
 class ContentPartError(ValueError):
-    """A content part that is neither text nor an image with a data URL."""
+    """Content that the model cannot be trained on. The message continues the location of a row."""
 
 
 def row_has_parts(messages: Iterable[Mapping[str, Any]]) -> bool:
@@ -56,6 +57,33 @@ def to_text_messages(
         else dict(message)
         for message in messages
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class TextAndImages:
+    """A conversation with its images taken out."""
+
+    conversation: Conversation
+    images: Sequence[str] = ()
+    """Data URLs; the text holds a placeholder for each."""
+
+
+def separate_row_images(
+    conversation: Conversation, vision: VisionProcessor | None
+) -> TextAndImages:
+    """Take the images out of the conversation of a row; raise for a model that takes none."""
+    messages = conversation.messages
+    if not row_has_parts(messages):
+        return TextAndImages(conversation)
+    if vision is None:
+        if row_has_images(messages):
+            raise ContentPartError(
+                f"has images, and this model takes only text; use one of {SUPPORTED_FAMILIES}"
+            )
+        return TextAndImages(conversation)
+    images = row_image_urls(messages)
+    text = replace(conversation, messages=to_text_messages(messages, vision))
+    return TextAndImages(text, images)
 
 
 def expand_image_tokens(

@@ -1,4 +1,4 @@
-"""Filtering and truncation of tokenized rows, before training.
+"""Filtering of tokenized rows, before training.
 
 Rows without any loss raise an error with their location, unless `drop_untrainable` is set: a run
 that silently trained on fewer rows than it was given would look like any other.
@@ -19,6 +19,7 @@ from ludus.train.data.loading import Split
 from ludus.train.data.loss_mask import find_loss_starts
 from ludus.train.data.row_schema import IMAGE_COLUMNS, ROW_COLUMN, TOKEN_COLUMNS
 from ludus.train.data.tokenization import TokenizedRows
+from ludus.train.data.truncation import truncate_columns
 
 _ROWS_PER_BATCH = 1000
 _ROWS_WITH_IMAGES_PER_BATCH = 50
@@ -141,7 +142,6 @@ def write_usable_rows(
     `image_token` is the token that images are made of, in rows for models that take images.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
     from datasets import Dataset
 
     keep = (stats.loss_starts >= 0) & (stats.loss_starts < max_length)
@@ -153,39 +153,6 @@ def write_usable_rows(
         for batch in table.to_batches(max_chunksize=batch_rows):
             usable = batch.filter(pa.array(keep[start : start + len(batch)]))
             start += len(batch)
-            if image_token is None:
-                columns = [
-                    pc.list_slice(column, 0, max_length).cast(pa.list_(pa.int32()))
-                    for column in usable.columns
-                ]
-            else:
-                columns = _truncate_between_images(usable, method, max_length, image_token)
+            columns = truncate_columns(usable, method, max_length, image_token)
             file.write_batch(pa.record_batch(columns, schema=table.schema))
     return Dataset.from_file(str(path))
-
-
-def _truncate_between_images(
-    batch: Any, method: Method, max_length: int, image_token: int
-) -> list[Any]:
-    """The columns, truncated at `max_length` or before an image that would be split there."""
-    import pyarrow as pa
-
-    columns: dict[str, list[Any]] = {name: [] for name in batch.schema.names}
-    for row in batch.to_pylist():
-        for (ids, labels), urls in zip(TOKEN_COLUMNS[method], IMAGE_COLUMNS[method], strict=True):
-            end, images = truncation_point(row[ids], max_length, image_token)
-            columns[ids].append(row[ids][:end])
-            columns[labels].append(row[labels][:end])
-            columns[urls].append(row[urls][:images])
-    return [pa.array(columns[field.name], field.type) for field in batch.schema]
-
-
-def truncation_point(ids: Sequence[int], max_length: int, image_token: int) -> tuple[int, int]:
-    """The largest end up to `max_length` that splits no image, and the images before it."""
-    end = min(len(ids), max_length)
-    while 0 < end < len(ids) and ids[end - 1] == ids[end] == image_token:
-        end -= 1
-    is_image = [token == image_token for token in ids[:end]]
-    before = [False, *is_image[:-1]]
-    images = sum(now and not last for last, now in zip(before, is_image, strict=True))
-    return end, images

@@ -15,10 +15,10 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from ludus.data.checksum import file_digest
 from ludus.data.hub_id import is_hub_id
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, MissingExtra, similar_path_hint
-from ludus.train.output.metadata import file_digest
 
 NumberedRow = tuple[int, bytes | JsonObject]
 """A row and its number, counted from 1; for a file, its line."""
@@ -112,13 +112,13 @@ class TrainingData:
     def task(self) -> JsonObject:
         """The reset arguments of the runs that the rows come from, if all have the same."""
         runs = [run for run in (self.curation or {}).get("runs") or () if isinstance(run, str)]
-        settings = [_read_object(Path(run) / "run.json").get("settings") or {} for run in runs]
-        tasks = [each.get("task") or {} for each in settings]
+        records = [_read_curation_json(Path(run) / "run.json") for run in runs]
+        tasks = [(each.get("settings") or {}).get("task") or {} for each in records]
         return tasks[0] if tasks and all(task == tasks[0] for task in tasks) else {}
 
 
-def _read_object(file: Path) -> JsonObject:
-    """A JSON object; an empty one if there is none."""
+def _read_curation_json(file: Path) -> JsonObject:
+    """`curation.json`, or the `run.json` of a curated run; empty if there is none."""
     try:
         value = from_json(file.read_bytes())
     except (OSError, ValueError):
@@ -140,7 +140,7 @@ def open_data(data: str | Path) -> TrainingData:
             "the Hub."
         )
         raise ConfigError(f"There is no data set {name!r}: no such folder or file. {hint}")
-    datasets = _import_datasets()
+    datasets = _import_datasets_library()
     try:
         splits = datasets.load_dataset(name)
     except Exception as error:
@@ -153,14 +153,14 @@ def open_data(data: str | Path) -> TrainingData:
 
 
 def _open_folder(name: str, folder: Path) -> TrainingData:
-    curation = _read_object(folder / CURATION_FILE) or None
+    curation = _read_curation_json(folder / CURATION_FILE) or None
     for suffix in _SUFFIXES:
         train, test = folder / f"{TRAIN_SPLIT}{suffix}", folder / f"{TEST_SPLIT}{suffix}"
         if train.is_file():
             test_rows = _open_file(test) if test.is_file() else None
             return TrainingData(name, _open_file(train), test_rows, curation)
     if (folder / "dataset_dict.json").is_file():
-        datasets = _import_datasets()
+        datasets = _import_datasets_library()
         try:
             splits = datasets.load_from_disk(str(folder))
         except Exception as error:
@@ -183,7 +183,7 @@ def _open_file(path: Path) -> Split:
         return JsonlRows(path)
     if path.suffix != ".parquet":
         raise ConfigError(f"{path} is neither .jsonl nor .parquet.")
-    datasets = _import_datasets()
+    datasets = _import_datasets_library()
     try:
         # In memory: nobody would clean up the cache that it would otherwise be converted into.
         rows = datasets.Dataset.from_parquet(str(path), keep_in_memory=True)
@@ -202,7 +202,8 @@ def _from_splits(name: str, splits: Any, curation: Mapping[str, Any] | None) -> 
     return TrainingData(name, train, test, curation)
 
 
-def _import_datasets() -> Any:
+def _import_datasets_library() -> Any:
+    """The `datasets` library, for loading training data without progress bars."""
     try:
         import datasets
     except ImportError:

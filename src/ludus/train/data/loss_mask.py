@@ -31,8 +31,11 @@ def trim_after_loss(conversation: RenderedConversation) -> RenderedConversation:
     return conversation.truncate(conversation.spans[-1][1])
 
 
-def make_labels(conversation: RenderedConversation) -> list[int]:
-    """The labels of a conversation. The first token has no loss: nothing predicts it."""
+def apply_loss_mask(conversation: RenderedConversation) -> list[int]:
+    """The labels of a conversation by its loss mask.
+
+    The first token has no loss: nothing predicts it.
+    """
     tokens = zip(conversation.ids, conversation.mask, strict=True)
     labels = [token if has_loss else IGNORE_INDEX for token, has_loss in tokens]
     return [IGNORE_INDEX, *labels[1:]]
@@ -76,7 +79,7 @@ class LossMaskIndex:
                 offsets = ids.offsets.to_numpy().astype(np.int64)
                 flat_ids, flat_labels = ids.flatten().to_numpy(), labels.flatten().to_numpy()
                 chunks.append((offsets - offsets[0], flat_ids, flat_labels))
-        keys = [_hash_rows(offsets[:-1], np.diff(offsets), ids) for offsets, ids, _ in chunks]
+        keys = [cls._hash_rows(offsets[:-1], np.diff(offsets), ids) for offsets, ids, _ in chunks]
         rows = [
             np.stack([np.full(len(some), chunk), np.arange(len(some))], axis=1)
             for chunk, some in enumerate(keys)
@@ -89,7 +92,7 @@ class LossMaskIndex:
         """The labels of every row with exactly these tokens."""
         import numpy as np
 
-        (key,) = _hash_rows(np.array([0]), np.array([len(tokens)]), tokens)
+        (key,) = self._hash_rows(np.array([0]), np.array([len(tokens)]), tokens)
         first = np.searchsorted(self.keys, key, "left")
         last = np.searchsorted(self.keys, key, "right")
         for chunk, row in self.rows[first:last]:
@@ -98,15 +101,15 @@ class LossMaskIndex:
             if np.array_equal(ids[span], tokens):
                 yield labels[span]
 
+    @staticmethod
+    def _hash_rows(starts: Any, sizes: Any, tokens: Any) -> Any:
+        """A hash of each row's length and of eight tokens spread over it."""
+        import numpy as np
 
-def _hash_rows(starts: Any, sizes: Any, tokens: Any) -> Any:
-    """A hash of each row's length and of eight tokens spread over it."""
-    import numpy as np
-
-    keys = sizes.astype(np.int64)
-    for eighth in range(1, 9):
-        keys = keys * 1_000_003 + tokens[starts + (sizes - 1) * eighth // 8].astype(np.int64)
-    return keys
+        keys = sizes.astype(np.int64)
+        for eighth in range(1, 9):
+            keys = keys * 1_000_003 + tokens[starts + (sizes - 1) * eighth // 8].astype(np.int64)
+        return keys
 
 
 def check_loss_mask(batch: Mapping[str, Any], index: LossMaskIndex) -> int:
@@ -114,7 +117,7 @@ def check_loss_mask(batch: Mapping[str, Any], index: LossMaskIndex) -> int:
     import numpy as np
 
     tokens_with_loss = 0
-    for tokens, labels in _split_batch(batch):
+    for tokens, labels in _iter_tokens_and_labels(batch):
         known = list(index.find_labels(tokens))
         if not known:
             raise RunError(
@@ -132,8 +135,8 @@ def check_loss_mask(batch: Mapping[str, Any], index: LossMaskIndex) -> int:
     return tokens_with_loss
 
 
-def _split_batch(batch: Mapping[str, Any]) -> Iterator[TokensAndLabels]:
-    """The rows of a batch that was padded or packed, without padding."""
+def _iter_tokens_and_labels(batch: Mapping[str, Any]) -> Iterator[TokensAndLabels]:
+    """Tokens and labels of each row of a padded or packed batch, without padding."""
     import numpy as np
 
     ids = batch["input_ids"].cpu().numpy()

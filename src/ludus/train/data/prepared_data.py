@@ -1,4 +1,4 @@
-"""The data that a trainer gets: tokenized, checked, truncated, and packed if requested.
+"""The data that a trainer gets: filtered, truncated, and packed if requested.
 
 The main process writes it into the folder `tokens`; the other ranks load it from there.
 """
@@ -6,13 +6,11 @@ The main process writes it into the folder `tokens`; the other ranks load it fro
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ludus.errors import ConfigError
-from ludus.rollout.progress import PhaseProgress
 from ludus.train.config import Method, TrainConfig
 from ludus.train.data.filtering import (
     check_usable,
@@ -22,11 +20,8 @@ from ludus.train.data.filtering import (
     write_usable_rows,
 )
 from ludus.train.data.loading import TrainingData
-from ludus.train.data.template_fidelity import check_template_fidelity
-from ludus.train.data.tokenization import RowTokenizer, TokenizedRows, tokenize
+from ludus.train.data.tokenization import TokenizedSplits
 
-MAX_TEST_ROWS = 256
-"""Rows on which the eval loss is measured: enough to see it rise, and fast."""
 _TRAIN_FILE, _TEST_FILE, _PACKED_DIR = "train.arrow", "test.arrow", "packed"
 _INFO_FILE = "supply.json"
 
@@ -44,34 +39,6 @@ class PreparedData:
     max_length: int
     environments: dict[str, int] = field(default_factory=dict)
     """How many rows come from which environment, where rows say so."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizedSplits:
-    """The tokenized rows, before truncation."""
-
-    train: TokenizedRows
-    test: TokenizedRows | None
-
-
-def tokenize_splits(
-    data: TrainingData,
-    row_tokenizer: RowTokenizer,
-    folder: Path,
-    progress: PhaseProgress | None = None,
-) -> TokenizedSplits:
-    """Tokenize all rows into `folder`. Raises for the first invalid row."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    check_template_fidelity(data.train, row_tokenizer)
-    train = tokenize(data.train, row_tokenizer, folder / "rows.arrow", progress=progress)
-    if not train.rows_read:
-        raise ConfigError(f"{data.name} has no rows to train on.")
-    if data.test is None:
-        return TokenizedSplits(train, None)
-    file = folder / "test-rows.arrow"
-    test = tokenize(data.test, row_tokenizer, file, progress=progress, max_rows=MAX_TEST_ROWS)
-    return TokenizedSplits(train, test)
 
 
 def prepare(
@@ -116,30 +83,32 @@ def prepare(
     return prepared
 
 
-def load_prepared_data(folder: Path) -> PreparedData:
-    """The counts, as the main process wrote them."""
-    return PreparedData(**json.loads((folder / _INFO_FILE).read_text(encoding="utf-8")))
+@dataclass(frozen=True, slots=True)
+class PreparedRows:
+    """The rows that `prepare` wrote into a folder, as memory-mapped `datasets.Dataset`s."""
 
+    folder: Path
 
-def load_unpacked_rows(folder: Path) -> Any:
-    """The training rows before packing."""
-    return _open_dataset(folder / _TRAIN_FILE)
+    def info(self) -> PreparedData:
+        """The counts, as the main process wrote them."""
+        return PreparedData(**json.loads((self.folder / _INFO_FILE).read_text(encoding="utf-8")))
 
+    def train(self) -> Any:
+        """The training rows, packed if that was requested."""
+        from datasets import load_from_disk
 
-def load_train_rows(folder: Path) -> Any:
-    """The training rows, packed if that was requested."""
-    from datasets import load_from_disk
+        packed = self.folder / _PACKED_DIR
+        return load_from_disk(str(packed)) if packed.is_dir() else self.unpacked()
 
-    packed = folder / _PACKED_DIR
-    return load_from_disk(str(packed)) if packed.is_dir() else load_unpacked_rows(folder)
+    def unpacked(self) -> Any:
+        """The training rows before packing."""
+        from datasets import Dataset
 
+        return Dataset.from_file(str(self.folder / _TRAIN_FILE))
 
-def load_test_rows(folder: Path) -> Any | None:
-    """The test rows, if there are any."""
-    return _open_dataset(folder / _TEST_FILE) if (folder / _TEST_FILE).is_file() else None
+    def test(self) -> Any | None:
+        """The test rows, if there are any."""
+        from datasets import Dataset
 
-
-def _open_dataset(file: Path) -> Any:
-    from datasets import Dataset
-
-    return Dataset.from_file(str(file))
+        file = self.folder / _TEST_FILE
+        return Dataset.from_file(str(file)) if file.is_file() else None

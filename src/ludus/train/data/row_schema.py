@@ -6,8 +6,6 @@ Rows are those that `ludus curate` writes, or others in TRL's conversational for
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
@@ -17,15 +15,6 @@ from ludus.data.tool_arguments import parse_arguments
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 from ludus.policy.chat.rendering import Conversation
-from ludus.policy.vision.model_families import SUPPORTED_FAMILIES
-from ludus.policy.vision.processor import VisionProcessor
-from ludus.policy.vision.row_images import (
-    ContentPartError,
-    row_has_images,
-    row_has_parts,
-    row_image_urls,
-    to_text_messages,
-)
 from ludus.train.config import Method
 
 Messages = list[JsonObject]
@@ -53,7 +42,7 @@ class InvalidRow(ValueError):
 
 def parse_conversations(row: bytes | JsonObject, method: Method) -> list[Conversation]:
     """The conversation of an SFT row, or the chosen and the rejected one of a DPO row."""
-    fields = parse_row(row)
+    fields = parse_row_columns(row)
     row_method: Method | None = None
     if {"chosen", "rejected"} <= fields.keys():
         row_method = "dpo"
@@ -67,61 +56,28 @@ def parse_conversations(row: bytes | JsonObject, method: Method) -> list[Convers
             f"These are rows for {row_method.upper()}, with {_EXPECTED_COLUMNS[row_method]}. "
             f"Train on them with `ludus train {row_method}`."
         )
-    tools = _parse_tools(fields.get("tools"))
+    tools = _parse_tools_column(fields.get("tools"))
     prompt: Messages = []
     if method == "dpo":
-        chosen, rejected = _parse_messages(fields, "chosen"), _parse_messages(fields, "rejected")
+        chosen = _parse_messages_column(fields, "chosen")
+        rejected = _parse_messages_column(fields, "rejected")
         if fields.get("prompt"):
-            prompt, sides = _parse_messages(fields, "prompt"), [chosen, rejected]
+            prompt, sides = _parse_messages_column(fields, "prompt"), [chosen, rejected]
         else:
             # The prompt is the common prefix of both sides.
             pairs = zip(chosen, rejected, strict=False)
             shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
             prompt, sides = chosen[:shared], [chosen[shared:], rejected[shared:]]
     elif "messages" in fields:
-        sides = [_parse_messages(fields, "messages")]
+        sides = [_parse_messages_column(fields, "messages")]
     else:
-        prompt, sides = _parse_messages(fields, "prompt"), [_parse_messages(fields, "completion")]
+        prompt = _parse_messages_column(fields, "prompt")
+        sides = [_parse_messages_column(fields, "completion")]
     return [Conversation([*prompt, *side], tools, len(prompt)) for side in sides]
 
 
-@dataclass(frozen=True, slots=True)
-class TextAndImages:
-    """A conversation with its images taken out."""
-
-    conversation: Conversation
-    images: Sequence[str] = ()
-    """Data URLs; the text holds a placeholder for each."""
-
-
-def separate_images(conversation: Conversation, vision: VisionProcessor | None) -> TextAndImages:
-    """Take the images out of a conversation; raise for a model that takes none."""
-    messages = conversation.messages
-    if not row_has_parts(messages):
-        return TextAndImages(conversation)
-    if vision is None:
-        if row_has_images(messages):
-            raise InvalidRow(
-                f"has images, and this model takes only text; use one of {SUPPORTED_FAMILIES}"
-            )
-        return TextAndImages(conversation)
-    try:
-        images = row_image_urls(messages)
-        text = replace(conversation, messages=to_text_messages(messages, vision))
-        return TextAndImages(text, images)
-    except ContentPartError as error:
-        raise InvalidRow(str(error)) from error
-
-
-def iter_tool_calls(messages: Sequence[Any]) -> Iterator[JsonObject]:
-    """The functions that are called in the messages."""
-    for message in messages:
-        for call in message.get("tool_calls") or ():
-            yield call.get("function") or call
-
-
-def parse_row(row: bytes | JsonObject) -> JsonObject:
-    """The columns of a row, which may be a line of JSONL."""
+def parse_row_columns(row: bytes | JsonObject) -> JsonObject:
+    """The columns of a training row, which may be a line of JSONL; raises `InvalidRow`."""
     if not isinstance(row, bytes):
         return row
     try:
@@ -133,7 +89,8 @@ def parse_row(row: bytes | JsonObject) -> JsonObject:
     return fields
 
 
-def _parse_messages(fields: JsonObject, column: str) -> Messages:
+def _parse_messages_column(fields: JsonObject, column: str) -> Messages:
+    """The messages in a column of a training row; raises `InvalidRow`."""
     messages = fields.get(column)
     if isinstance(messages, str):
         raise InvalidRow(f"has text in `{column}`, where a list of messages is expected")
@@ -141,11 +98,14 @@ def _parse_messages(fields: JsonObject, column: str) -> Messages:
         raise InvalidRow(f"has no messages in `{column}`")
     if not all(isinstance(each, dict) and isinstance(each.get("role"), str) for each in messages):
         raise InvalidRow(f"has an item in `{column}` that is not a message with a `role`")
-    return [_parse_message(each) for each in messages]
+    return [_parse_row_message(each) for each in messages]
 
 
-def _parse_message(message: JsonObject) -> JsonObject:
-    """As chat templates expect it: the arguments of tool calls as objects, not as JSON text."""
+def _parse_row_message(message: JsonObject) -> JsonObject:
+    """A message of a training row as chat templates expect it.
+
+    The arguments of tool calls become objects instead of JSON text.
+    """
     calls = message.get("tool_calls")
     if not calls:
         return message
@@ -164,7 +124,8 @@ def _parse_message(message: JsonObject) -> JsonObject:
     return {**message, "tool_calls": parsed}
 
 
-def _parse_tools(tools: Any) -> list[JsonObject] | None:
+def _parse_tools_column(tools: Any) -> list[JsonObject] | None:
+    """The tools of a training row, which may be JSON text; raises `InvalidRow`."""
     if isinstance(tools, str):
         try:
             tools = from_json(tools) if tools.strip() else None

@@ -8,10 +8,11 @@ that no generic conversation has, so some of them are checked here.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, TemplateRefused
 from ludus.policy.chat.rendering import (
     Conversation,
@@ -19,13 +20,9 @@ from ludus.policy.chat.rendering import (
     render_many,
     render_text,
 )
+from ludus.policy.vision.row_images import ContentPartError, separate_row_images
 from ludus.train.data.loading import Split
-from ludus.train.data.row_schema import (
-    InvalidRow,
-    iter_tool_calls,
-    parse_conversations,
-    separate_images,
-)
+from ludus.train.data.row_schema import InvalidRow, parse_conversations
 from ludus.train.data.tokenization import RowTokenizer
 
 SAMPLE_ROWS = 64
@@ -39,10 +36,10 @@ def check_template_fidelity(split: Split, row_tokenizer: RowTokenizer) -> None:
     for number, row in islice(rows, SAMPLE_ROWS):
         try:
             conversations = [
-                separate_images(each, row_tokenizer.vision).conversation
+                separate_row_images(each, row_tokenizer.vision).conversation
                 for each in parse_conversations(row, row_tokenizer.method)
             ]
-        except InvalidRow as error:
+        except (InvalidRow, ContentPartError) as error:
             raise ConfigError(f"{split.location(number)} {error}.") from error
         rendered = render_many(tokenizer, conversations, template)
         for conversation, result in zip(conversations, rendered, strict=True):
@@ -69,17 +66,16 @@ def lost_content(conversation: Conversation, rendered: RenderedConversation) -> 
     for tool in conversation.tools or ():
         if (name := tool.get("function", tool).get("name", "")) not in rendered.text:
             return f"the tool {name}"
-    for call in iter_tool_calls([each for each in messages if each["role"] == "assistant"]):
+    for call in _iter_called_functions([each for each in messages if each["role"] == "assistant"]):
         if call["name"] not in with_loss:
             return f"the call of {call['name']}"
         for name, value in call["arguments"].items():
-            leaves = _iter_leaves(value)
-            if not all(any(form in with_loss for form in _written_forms(leaf)) for leaf in leaves):
+            if not all(_is_kept(leaf, with_loss) for leaf in _iter_argument_leaves(value)):
                 return f"{name} of the call of {call['name']}"
     for message in messages:
         content = message.get("content")
         is_result = message["role"] == "tool" and isinstance(content, str)
-        if is_result and not any(form in rendered.text for form in _written_forms(content)):
+        if is_result and not _is_kept(content, rendered.text):
             return "a tool result"
     return None
 
@@ -108,19 +104,27 @@ def has_unprompted_reasoning(conversation: Conversation, tokenizer: Any, templat
     return False
 
 
-def _iter_leaves(value: Any) -> Iterator[Any]:
+def _iter_called_functions(messages: Sequence[Any]) -> Iterator[JsonObject]:
+    """The functions that are called in the messages, which the template must keep."""
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            yield call.get("function") or call
+
+
+def _iter_argument_leaves(value: Any) -> Iterator[Any]:
+    """The values in an argument of a tool call, which the template must keep."""
     if isinstance(value, Mapping):
         for item in value.values():
-            yield from _iter_leaves(item)
+            yield from _iter_argument_leaves(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _iter_leaves(item)
+            yield from _iter_argument_leaves(item)
     elif value is not None:
         yield value
 
 
-def _written_forms(value: Any) -> Iterator[str]:
-    """How a template may write a value: as Python or as JSON."""
-    yield str(value).strip()
-    for ensure_ascii in (False, True):
-        yield json.dumps(value, ensure_ascii=ensure_ascii).strip('"')
+def _is_kept(value: Any, text: str) -> bool:
+    """Whether a chat template wrote a value into the text, as Python or as JSON writes it."""
+    return str(value).strip() in text or any(
+        json.dumps(value, ensure_ascii=flag).strip('"') in text for flag in (False, True)
+    )

@@ -1,13 +1,14 @@
 """Tokenization of rows into an Arrow file, with labels.
 
 Large data sets are tokenized in parallel processes and streamed to disk, so that memory stays
-bounded. Filtering and truncation follow in `ludus.train.data.filtering`.
+bounded. Filtering and truncation follow in `ludus.train.data.prepared_data`.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import sys
 import warnings
 from collections import Counter
@@ -21,26 +22,32 @@ from typing import Any
 from ludus.errors import ConfigError, RequestRefused, TemplateRefused
 from ludus.policy.chat.rendering import RenderedConversation, render_many
 from ludus.policy.vision.processor import VisionProcessor
-from ludus.policy.vision.row_images import check_row_placeholders, expand_image_tokens
+from ludus.policy.vision.row_images import (
+    ContentPartError,
+    TextAndImages,
+    check_row_placeholders,
+    expand_image_tokens,
+    separate_row_images,
+)
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.config import Method
-from ludus.train.data.loading import NumberedRow, Split
-from ludus.train.data.loss_mask import make_labels, trim_after_loss
+from ludus.train.data.loading import NumberedRow, Split, TrainingData
+from ludus.train.data.loss_mask import apply_loss_mask, trim_after_loss
 from ludus.train.data.row_schema import (
     IMAGE_COLUMNS,
     ROW_COLUMN,
     TOKEN_COLUMNS,
     InvalidRow,
-    TextAndImages,
     parse_conversations,
-    parse_row,
-    separate_images,
+    parse_row_columns,
 )
 
 _BATCH_ROWS = 256
 _PARALLEL_MIN_BATCHES = 8
 """With fewer batches, starting processes costs more than it gains."""
 _MAX_WORKERS = 16
+MAX_TEST_ROWS = 256
+"""Rows on which the eval loss is measured: enough to see it rise, and fast."""
 
 TokenizedSide = tuple[RenderedConversation, Sequence[str]]
 """One conversation of a row, and the data URLs of its images."""
@@ -82,12 +89,12 @@ class RowTokenizer:
         rows = []
         for number, row in batch:
             try:
-                fields = parse_row(row)
+                fields = parse_row_columns(row)
                 parsed = parse_conversations(fields, self.method)
                 if isinstance(name := fields.get("environment"), str):
                     environments[name] += 1
-                rows.append([separate_images(each, self.vision) for each in parsed])
-            except InvalidRow as error:
+                rows.append([separate_row_images(each, self.vision) for each in parsed])
+            except (InvalidRow, ContentPartError) as error:
                 raise RowError(number, str(error)) from error
         conversations = [side.conversation for sides in rows for side in sides]
         rendered = iter(render_many(self.tokenizer, conversations, self.template))
@@ -108,7 +115,9 @@ class RowTokenizer:
         lists, urls = pa.list_(pa.int32()), pa.list_(pa.large_string())
         for side, (ids, labels) in enumerate(TOKEN_COLUMNS[self.method]):
             columns[ids] = pa.array([sides[side][0].ids for _, sides in rows], lists)
-            columns[labels] = pa.array([make_labels(sides[side][0]) for _, sides in rows], lists)
+            columns[labels] = pa.array(
+                [apply_loss_mask(sides[side][0]) for _, sides in rows], lists
+            )
         for side, images in enumerate(IMAGE_COLUMNS[self.method] if self.vision else ()):
             columns[images] = pa.array([sides[side][1] for _, sides in rows], urls)
         return pa.table(columns)
@@ -172,6 +181,33 @@ def tokenize(
     except RowError as error:
         raise ConfigError(f"{split.location(error.number)} {error.reason}.") from error
     return TokenizedRows(path, rows_read, template_errors, environments)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedSplits:
+    """The tokenized rows, before truncation."""
+
+    train: TokenizedRows
+    test: TokenizedRows | None
+
+
+def tokenize_splits(
+    data: TrainingData,
+    row_tokenizer: RowTokenizer,
+    folder: Path,
+    progress: PhaseProgress | None = None,
+) -> TokenizedSplits:
+    """Tokenize the training and the test split into `folder`. Raises for the first invalid row."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    train = tokenize(data.train, row_tokenizer, folder / "rows.arrow", progress=progress)
+    if not train.rows_read:
+        raise ConfigError(f"{data.name} has no rows to train on.")
+    if data.test is None:
+        return TokenizedSplits(train, None)
+    file = folder / "test-rows.arrow"
+    test = tokenize(data.test, row_tokenizer, file, progress=progress, max_rows=MAX_TEST_ROWS)
+    return TokenizedSplits(train, test)
 
 
 def _tokenize_batches(

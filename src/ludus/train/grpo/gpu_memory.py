@@ -28,6 +28,7 @@ class StepSnapshot:
 
     @classmethod
     def take(cls, trainer: Any) -> Self:
+        """Copy the sums before a step that may exceed the GPU's memory."""
         metrics = {name: list(values) for name, values in trainer._metrics["train"].items()}
         return cls(trainer._tr_loss.clone(), metrics, trainer.state.num_input_tokens_seen)
 
@@ -84,8 +85,11 @@ def reserve_optimizer_memory(trainer: Any) -> Any:
     return torch.empty(size, dtype=torch.uint8, device=trainer.args.device)
 
 
-def out_of_memory_error(batch_size: int, largest: int | None, device: Any) -> OutOfMemory:
-    """An error that advises the largest `batch_size` that fits; None: not a single row fits."""
+def gpu_memory_error(batch_size: int, largest: int | None, device: Any) -> OutOfMemory:
+    """The error of a step that exceeds the GPU's memory; it advises the largest `batch_size`.
+
+    `largest` is None if not even a single row fits.
+    """
     import torch
 
     others_note = ""

@@ -14,6 +14,7 @@ from ludus.train.speed.cuda_graphs import GraphedForward, capture_graph
 
 Shape = tuple[int, int]
 """Lanes and their length."""
+_GRAPH_INPUTS = ("input_ids", "attention_mask", "position_ids")
 GRAPH_LENGTH_MULTIPLE = 64
 MAX_GRAPH_TOKENS = 8192
 """Larger batches keep the GPU busy without graphs."""
@@ -70,7 +71,8 @@ class GraphCache:
         graph = None if args else self._find_or_capture(inputs)
         if graph is None:
             return self._forward(*args, **inputs)
-        return BaseModelOutputWithPast(last_hidden_state=graph(*_graph_inputs(inputs)))
+        hidden = graph(*(inputs[name] for name in _GRAPH_INPUTS))
+        return BaseModelOutputWithPast(last_hidden_state=hidden)
 
     def _find_or_capture(self, inputs: dict[str, Any]) -> GraphedForward | None:
         import torch
@@ -94,7 +96,7 @@ class GraphCache:
             if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
             # The graph keeps these tensors: later inputs are copied into them.
-            static_inputs = [tensor.clone() for tensor in _graph_inputs(inputs)]
+            static_inputs = [inputs[name].clone() for name in _GRAPH_INPUTS]
             graph = capture_graph(self._core, compute, static_inputs, self._dtype, pool=self._pool)
         except Exception as error:
             self._max_graphs = len(self._graphs)
@@ -103,10 +105,6 @@ class GraphCache:
             return None
         self._graphs[lanes, length] = graph
         return graph
-
-
-def _graph_inputs(inputs: dict[str, Any]) -> tuple[Any, Any, Any]:
-    return inputs["input_ids"], inputs["attention_mask"], inputs["position_ids"]
 
 
 def _num_tokens(shape: Shape) -> int:

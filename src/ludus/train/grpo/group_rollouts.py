@@ -18,10 +18,11 @@ from ludus.rollout.circuit_breaker import FATAL_FAULTS, PERMANENT_FAULTS
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.distributed import Distributed
-from ludus.train.grpo.groups import SeedCheck, prompt_digest, split_into_groups
+from ludus.train.grpo.groups import SeedCheck, group_prompt_digest, split_into_groups
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent
 from ludus.train.grpo.rewards import RewardFunctions
+from ludus.train.grpo.rollout_batch import to_rollout_batch
 from ludus.train.grpo.rollout_worker import RolloutWorker
 from ludus.train.grpo.step_metrics import decode_metrics, episode_metrics, pre_resampling_metrics
 from ludus.train.grpo.task_dataset import parse_task_numbers, spare_task_number
@@ -81,7 +82,7 @@ class GroupRollouts:
         metrics["time/rollout"] = perf_counter() - started
         for name, value in metrics.items():
             trainer._metrics["train" if training else "eval"][name].append(value)
-        batch = to_trl_batch(self.episodes, trainer.processing_class.pad_token_id)
+        batch = to_rollout_batch(self.episodes, trainer.processing_class.pad_token_id)
         return {**batch, "scores": [self.rewards.parts(episode) for episode in self.episodes]}
 
     def _play_episodes(self, indices: Sequence[int], phase: str) -> list[Episode]:
@@ -115,7 +116,9 @@ class GroupRollouts:
     def _find_zero_variance(self) -> tuple[list[bool], dict[str, float]]:
         """Which of the step's groups have zero variance, and the metrics of `check_seeds`."""
         size = self.config.group_size
-        facts = [(each.reward, prompt_digest(each), each.environment) for each in self.episodes]
+        facts = [
+            (each.reward, group_prompt_digest(each), each.environment) for each in self.episodes
+        ]
         rewards, prompts, names = zip(*self.distributed.all_gather(facts), strict=True)
         unseeded = self.check_seeds(prompts, names, size)
         return [is_zero_variance(group) for group in split_into_groups(rewards, size)], unseeded
@@ -159,31 +162,3 @@ class GroupRollouts:
     def _global_slot(self, slot: int) -> int:
         slots_per_rank = self.config.episodes // self.distributed.world_size
         return self.distributed.rank * slots_per_rank + slot
-
-
-TRLRow = tuple[list[int], list[int], list[float], list[int]]
-"""Prompt ids, completion ids, log-probabilities, and the mask of sampled tokens."""
-
-
-def to_trl_batch(episodes: Sequence[Episode], pad_token_id: int) -> dict[str, Any]:
-    """Episodes in the form that TRL's `rollout_func` returns."""
-    rows = [to_trl_row(episode, pad_token_id) for episode in episodes]
-    names = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
-    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-
-
-def to_trl_row(episode: Episode, pad_token_id: int) -> TRLRow:
-    """The completion starts with the first sampled token.
-
-    An episode without sampled tokens becomes a single masked token.
-    """
-    tokens = episode.tokens
-    if tokens is None or 1 not in tokens.mask:
-        return [pad_token_id], [pad_token_id], [0.0], [0]
-    first = tokens.mask.index(1)
-    return (
-        list(tokens.ids[:first]),
-        list(tokens.ids[first:]),
-        [logprob or 0.0 for logprob in tokens.logprobs[first:]],
-        list(tokens.mask[first:]),
-    )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from math import isnan
+from typing import Any, TypeVar
 
 from ludus.data.episode import Episode
+from ludus.data.reward_variance import is_zero_variance
 from ludus.data.stable_hash import stable_hash
 from ludus.errors import RunError
 
@@ -19,9 +21,26 @@ def split_into_groups(items: Sequence[Item], size: int) -> list[tuple[Item, ...]
     return [tuple(items[at : at + size]) for at in range(0, len(items), size)]
 
 
-def prompt_digest(episode: Episode) -> int | None:
-    """Digest of all messages before the model's first; None if there is nothing but a system
-    prompt."""
+def zero_variance_mask(rewards: Any, group_size: int) -> Any:
+    """For each row of rewards (rows, parts), whether its group has zero variance in every part.
+
+    NaN stands for a missing score.
+    """
+    import torch
+
+    rows = [[None if isnan(value) else value for value in row] for row in rewards.tolist()]
+    flags = [
+        all(is_zero_variance(part) for part in zip(*group, strict=True))
+        for group in split_into_groups(rows, group_size)
+    ]
+    return torch.tensor(flags, device=rewards.device).repeat_interleave(group_size)
+
+
+def group_prompt_digest(episode: Episode) -> int | None:
+    """Digest of the prompt, which all members of a group must share.
+
+    The prompt is all messages before the model's first; None if there is only a system prompt.
+    """
     prompt = []
     for message in episode.messages:
         if message.role == "assistant":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import isfinite
 from time import perf_counter
 from typing import Any
 
@@ -13,12 +11,11 @@ from ludus.train.callbacks import RunCallback
 from ludus.train.grpo.episode_log import EpisodeLog
 from ludus.train.grpo.grpo_context import GRPOContext
 from ludus.train.grpo.held_out import HeldOutEvaluator
+from ludus.train.grpo.step_metrics import to_log_line
 from ludus.train.output.checkpoints import CheckpointState
-from ludus.train.resume import start_record
+from ludus.train.resume import start_or_resume
 
 EVENTS = ("on_step_begin", "on_step_end", "on_epoch_end", "on_log")
-_UNLOGGED_METRICS = frozenset({"step_time", "frac_reward_zero_std", "epoch"})
-_UNLOGGED_PREFIXES = ("completions/", "clip_ratio/", "tools/", "sampling/", "profiling/")
 
 
 class GRPOCallback(RunCallback):
@@ -68,7 +65,7 @@ class GRPOCallback(RunCallback):
 
     def start_run(self) -> None:
         trained_on = self._context.environment_record(self._environment_names)
-        start_record(self._context, trained_on, self.resume_state, overwrite=self._overwrite)
+        start_or_resume(self._context, trained_on, self.resume_state, overwrite=self._overwrite)
         self._episodes.open(self.resume_state.episodes if self.resume_state else 0)
 
     def on_train_begin(
@@ -123,20 +120,3 @@ class GRPOCallback(RunCallback):
         metrics = self._evaluate_held_out(trainer.model, step)
         if self.distributed.is_main:
             self.write_log({"step": step, **metrics})
-
-
-def to_log_line(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """TRL's metrics under Ludus's names, without values that are no finite numbers."""
-    line = {
-        name: value
-        for name, value in logs.items()
-        if name not in _UNLOGGED_METRICS and not name.startswith(_UNLOGGED_PREFIXES)
-        if isinstance(value, int | float) and isfinite(value)
-    }
-    if (tokens := line.pop("num_tokens", None)) is not None:
-        line["tokens"] = int(tokens)
-    # After resampling, TRL's reward is that of selected tasks. `reward` is the unbiased one.
-    for name in ("reward", "reward_std"):
-        if (before_resampling := line.pop(f"asked/{name}", None)) is not None:
-            line[f"{name}_trained"], line[name] = line[name], before_resampling
-    return line

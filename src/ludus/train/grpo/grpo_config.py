@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from ludus.errors import ConfigError, did_you_mean
+from ludus.errors import ConfigError
 from ludus.policy.engine.sampling import SamplingParams
 from ludus.rollout.config import RolloutConfig
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
-from ludus.train.config import DEFAULT_GROUPS, BaseTrainConfig, check_at_least
+from ludus.train.config import DEFAULT_GROUPS, BaseTrainConfig, check_at_least, check_choice
 
 ZeroVarianceMode = Literal["skip", "resample", "keep"]
 RolloutBackend = Literal["fast", "trl"]
@@ -71,10 +71,10 @@ class GRPOConfig(BaseTrainConfig):
         BaseTrainConfig.__post_init__(self)
         for name, minimum in _MINIMUMS.items():
             check_at_least(name, getattr(self, name), minimum)
-        _check_choice("zero_variance_groups", self.zero_variance_groups, get_args(ZeroVarianceMode))
-        _check_choice("rollouts", self.rollouts, get_args(RolloutBackend))
+        check_choice("zero_variance_groups", self.zero_variance_groups, get_args(ZeroVarianceMode))
+        check_choice("rollouts", self.rollouts, get_args(RolloutBackend))
         if self.vllm_mode is not None:
-            _check_choice("vllm_mode", self.vllm_mode, get_args(VllmMode))
+            check_choice("vllm_mode", self.vllm_mode, get_args(VllmMode))
         SamplingParams(self.temperature, self.top_p, self.top_k)
         if self.temperature == 0:
             raise ConfigError(
@@ -128,10 +128,3 @@ _MINIMUMS = {
 }  # fmt: skip
 _NOT_STORED = ("base_url", "token")
 """Where the environment is served may change when a run is resumed."""
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        hint = did_you_mean(str(value), choices)
-        message = f"`{name}` must be one of {', '.join(choices)}, got {value!r}. {hint}"
-        raise ConfigError(message.rstrip())

@@ -20,17 +20,17 @@ from ludus.train.data.sample_task import sample_episode_task
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.reward_plot import plot_rewards
-from ludus.train.grpo.rewards import RewardFunctions, parse_reward_functions
+from ludus.train.grpo.rewards import RewardFunctions, import_reward_functions
 from ludus.train.grpo.trl_grpo_config import build_trl_grpo_config, rejected_fields
-from ludus.train.output.record import NON_DECISIVE_IN_GRPO, decisive_config
 from ludus.train.output.record_schema import (
-    RENAMED_SETTINGS,
     EnvironmentRecord,
     TaskExample,
     TrainingRecord,
+    restore_setting_names,
 )
 from ludus.train.overrides import drop_redundant
 from ludus.train.progress import TrainProgress
+from ludus.train.resume import NON_DECISIVE_IN_GRPO, decisive_config
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class GRPOContext(TrainContext):
         """The prefix of episode ids; the same when the run is resumed or extended."""
         config = decisive_config(self.config.as_json(), ignored=NON_DECISIVE_IN_GRPO | {"steps"})
         identity = {"model": self.model_ref.name, "environment": self.subject}
-        return config_digest({**_with_old_names(config), **identity})
+        return config_digest({**restore_setting_names(config), **identity})
 
     def example_task(self) -> TaskExample | None:
         return sample_episode_task(self.out / EPISODES_FILE)
@@ -73,7 +73,7 @@ def build_context(
     command: str | None, progress: TrainProgress,
 ) -> GRPOContext:  # fmt: skip
     """Import reward functions, resolve the model, and build TRL's config; checks all of them."""
-    rewards = parse_reward_functions(config.reward_funcs)
+    rewards = import_reward_functions(config.reward_funcs)
     model_ref, tokenizer = load_tokenizer(model, out, progress)
     # Agents call tools: chat formats without them are rejected here.
     chat_format = find_chat_format(tokenizer, chat_template_kwargs=config.chat_template_kwargs)
@@ -103,14 +103,3 @@ def build_context(
         distributed=Distributed.current(), progress=progress, command=command, vision=vision,
         environments=environments, rewards=rewards,
     )  # fmt: skip
-
-
-_OLD_NAMES = {new: old for old, new in RENAMED_SETTINGS.items()}
-
-
-def _with_old_names(config: JsonObject) -> JsonObject:
-    """Fields under the names with which run ids were first computed, so that they do not change."""
-    return {
-        _OLD_NAMES.get(name, name): _with_old_names(value) if name == "lora" and value else value
-        for name, value in config.items()
-    }

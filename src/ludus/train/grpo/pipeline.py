@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ludus.data.training_log import EPISODES_FILE
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import OutOfMemory, RunError
-from ludus.policy.load import Policy, load_model
+from ludus.policy.load import load_model
 from ludus.policy.load_errors import require_transformers
 from ludus.policy.preflight import check_model
-from ludus.policy.sampling_config import eos_token_ids
 from ludus.policy.vision.trainer_inputs import drop_empty_image_inputs
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import PhaseProgress
-from ludus.train.config import resolve_learning_rate
 from ludus.train.grpo.episode_log import EpisodeLog
 from ludus.train.grpo.group_rollouts import GroupRollouts
 from ludus.train.grpo.groups import SeedCheck
@@ -24,13 +21,12 @@ from ludus.train.grpo.grpo_callbacks import GRPOCallback
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.grpo_context import GRPOContext, build_context
 from ludus.train.grpo.held_out import HeldOutEvaluator
-from ludus.train.grpo.policy_agent import TrainingPolicyAgent
+from ludus.train.grpo.policy_agent import TrainingPolicyAgent, build_policy_agent
 from ludus.train.grpo.rewards import build_reward_funcs
 from ludus.train.grpo.rollout_worker import RolloutWorker
 from ludus.train.grpo.task_dataset import build_task_dataset
 from ludus.train.grpo.trainer import build_trainer
 from ludus.train.grpo.trl_grpo_config import MANAGED_FIELDS
-from ludus.train.grpo.vllm_engine import VllmEngine
 from ludus.train.output import checkpoints
 from ludus.train.output.finalize import finalize, finished_result, is_finished
 from ludus.train.output.result import TrainResult
@@ -38,8 +34,10 @@ from ludus.train.output.training_folder import check_output_dir, discard_if_unst
 from ludus.train.overrides import check_override_keys
 from ludus.train.process_env import training_process
 from ludus.train.progress import NoProgress, TrainProgress
-from ludus.train.resume import PreviousRun, find_previous_run, run_trainer
+from ludus.train.resume import PreviousRun, find_previous_run
 from ludus.train.speed.acceleration import skip_unlabelled_logits
+from ludus.train.trl_config import resolve_learning_rate
+from ludus.train.trl_trainers import run_trainer
 
 _DEFAULT_CONFIG = GRPOConfig()
 
@@ -122,7 +120,7 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
             )  # fmt: skip
             trainer = _build_trainer(context, model, callback, episodes, worker, plan)
             if config.rollouts == "fast" or config.eval_every:
-                worker.agent = agent = _build_agent(context, trainer)
+                worker.agent = agent = build_policy_agent(context, trainer)
                 # Before training: engines inspect the forward method, which the trainer wraps.
                 worker.run(agent.ensure_loaded())
             _say_how_it_trains(context, worker)
@@ -169,19 +167,6 @@ def _build_trainer(
     trainer = build_trainer(context, model, callback, None, **trl_rollouts.trainer_kwargs)
     trl_rollouts.attach(trainer)
     return trainer
-
-
-def _build_agent(context: GRPOContext, trainer: Any) -> TrainingPolicyAgent:
-    """The trainer's model as an agent."""
-    config, chat_format = context.config, context.chat_format
-    stop_token_ids = chat_format.stop_token_ids | eos_token_ids(trainer.model)
-    policy = Policy(
-        context.model_ref.name, trainer.model, context.tokenizer,
-        replace(chat_format, stop_token_ids=stop_token_ids), vision=context.vision,
-    )  # fmt: skip
-    engine = VllmEngine(trainer) if config.vllm_mode else None
-    max_batch = config.episodes // context.distributed.world_size
-    return TrainingPolicyAgent(policy, config, engine=engine, max_batch=max_batch)
 
 
 def _say_how_it_trains(context: GRPOContext, worker: RolloutWorker) -> None:

@@ -11,8 +11,10 @@ from ludus.policy.agent import AgentRuntime, PolicyAgent
 from ludus.policy.engine.batcher import Engine, RequestBatcher
 from ludus.policy.engine.decode_stats import DecodeStats
 from ludus.policy.load import Policy
-from ludus.policy.sampling_config import resolve_sampling
+from ludus.policy.sampling_config import eos_token_ids, resolve_sampling
 from ludus.train.grpo.grpo_config import GRPOConfig
+from ludus.train.grpo.grpo_context import GRPOContext
+from ludus.train.grpo.vllm_engine import VllmEngine
 
 
 class TrainingPolicyAgent(PolicyAgent):
@@ -52,3 +54,16 @@ class TrainingPolicyAgent(PolicyAgent):
         batcher = (await self.ensure_loaded()).batcher
         # In a thread: all weights are copied, and the event loop has open sessions to serve.
         await asyncio.to_thread(batcher.refresh)
+
+
+def build_policy_agent(context: GRPOContext, trainer: Any) -> TrainingPolicyAgent:
+    """The model of a GRPO run's trainer as a policy agent."""
+    config, chat_format = context.config, context.chat_format
+    stop_token_ids = chat_format.stop_token_ids | eos_token_ids(trainer.model)
+    policy = Policy(
+        context.model_ref.name, trainer.model, context.tokenizer,
+        replace(chat_format, stop_token_ids=stop_token_ids), vision=context.vision,
+    )  # fmt: skip
+    engine = VllmEngine(trainer) if config.vllm_mode else None
+    max_batch = config.episodes // context.distributed.world_size
+    return TrainingPolicyAgent(policy, config, engine=engine, max_batch=max_batch)

@@ -15,7 +15,13 @@ from typing import Any
 from ludus.data.atomic_write import atomic_file
 from ludus.data.training_log import log_points
 from ludus.errors import MissingExtra
-from ludus.train.output.loss_plot import Points, smooth
+from ludus.train.output.loss_plot import (
+    MAX_TITLE_CHARS,
+    shorten_plot_title,
+    smooth,
+    style_plot_axes,
+    unzip_points,
+)
 
 _SMOOTH_FROM_STEPS = 40
 """From this many steps on, a smoothed line is drawn over the raw one."""
@@ -38,16 +44,18 @@ def plot_rewards(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
     figure = Figure(figsize=(8, 6), dpi=120, layout="constrained")
     above, below = figure.subplots(2, sharex=True, height_ratios=(2.4, 1))
     _plot_rewards(above, lines)
-    above.set_title(_shorten_label(title, 90), loc="left", fontsize=11, parse_math=False)
-    _style_axes(below, "zero-variance groups")
+    above.set_title(
+        shorten_plot_title(title, MAX_TITLE_CHARS), loc="left", fontsize=11, parse_math=False
+    )
+    style_plot_axes(below, "zero-variance groups")
     below.yaxis.label.set_color(_ZERO_VARIANCE_COLOR)
     below.set_ylim(-0.05, 1.05)
     below.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
     zero_variance, entropy = log_points(lines, "equal"), log_points(lines, "entropy")
-    below.plot(*_to_columns(smooth(zero_variance)), color=_ZERO_VARIANCE_COLOR, linewidth=1.6)
+    below.plot(*unzip_points(smooth(zero_variance)), color=_ZERO_VARIANCE_COLOR, linewidth=1.6)
     if entropy:
         right_axes = below.twinx()
-        right_axes.plot(*_to_columns(smooth(entropy)), color=_ENTROPY_COLOR, linewidth=1.6)
+        right_axes.plot(*unzip_points(smooth(entropy)), color=_ENTROPY_COLOR, linewidth=1.6)
         right_axes.set_ylabel("entropy", color=_ENTROPY_COLOR)
         right_axes.set_ylim(0, 1.1 * max(value for _, value in entropy) or 1.0)
         right_axes.spines[["top", "left"]].set_visible(False)
@@ -59,7 +67,7 @@ def plot_rewards(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
 
 def _plot_rewards(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
     train, test = log_points(lines, "reward"), log_points(lines, "eval_reward")
-    _style_axes(axes, "reward")
+    style_plot_axes(axes, "reward")
     if not train and not test:
         axes.text(0.5, 0.5, "no reward was logged", transform=axes.transAxes, ha="center")
         return
@@ -76,15 +84,15 @@ def _plot_rewards(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
         axes.fill_between(steps, low, high, color=_BAND_COLOR, linewidth=0, label=label)
     if len(train) < _SMOOTH_FROM_STEPS:
         style = {"color": _SMOOTH_COLOR, "linewidth": 1.2, "markersize": 3}
-        axes.plot(*_to_columns(train), "o-", label="train", **style)
+        axes.plot(*unzip_points(train), "o-", label="train", **style)
     else:
-        axes.plot(*_to_columns(train), color=_RAW_COLOR, linewidth=0.9, label="train")
-        smoothed = _to_columns(smooth(train))
+        axes.plot(*unzip_points(train), color=_RAW_COLOR, linewidth=0.9, label="train")
+        smoothed = unzip_points(smooth(train))
         axes.plot(*smoothed, color=_SMOOTH_COLOR, linewidth=2.2, label="train, smoothed")
     _plot_reward_parts(axes, lines)
     if test:
         axes.plot(
-            *_to_columns(test), "o--", color=_HELD_OUT_COLOR, linewidth=1.0, markersize=6,
+            *unzip_points(test), "o--", color=_HELD_OUT_COLOR, linewidth=1.0, markersize=6,
             zorder=5, label="held out",
         )  # fmt: skip
     if unit_scale:
@@ -102,22 +110,6 @@ def _plot_reward_parts(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
     for key, color in zip(keys, _PART_COLORS, strict=False):
         name = key.removeprefix("rewards/").removesuffix("/mean")
         # Matplotlib leaves labels with a leading underscore out of the legend.
-        label = _shorten_label(name, _MAX_LABEL_CHARS).replace("$", r"\$").lstrip("_")
-        points = _to_columns(smooth(log_points(lines, key)))
+        label = shorten_plot_title(name, _MAX_LABEL_CHARS).replace("$", r"\$").lstrip("_")
+        points = unzip_points(smooth(log_points(lines, key)))
         axes.plot(*points, color=color, linewidth=1.3, label=label)
-
-
-def _style_axes(axes: Any, name: str) -> None:
-    axes.set_ylabel(name)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
-    axes.set_axisbelow(True)
-
-
-def _to_columns(points: Points) -> tuple[list[int], list[float]]:
-    return [step for step, _ in points], [value for _, value in points]
-
-
-def _shorten_label(text: str, width: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= width else f"{line[: width - 1]}…"

@@ -135,12 +135,18 @@ def build_reward_funcs(weights: Mapping[str, float]) -> list[Callable[..., list[
     return [build(name) for name in weights]
 
 
-def parse_reward_functions(texts: Sequence[str]) -> RewardFunctions:
-    """Import `module:function` or `module:function=0.5`.
+def sum_rewards(rewards: Any, weights: Any) -> Any:
+    """Weighted sums of rewards of shape (rows, functions), as (rows, 1); NaN for unscored rows."""
+    scored = ~rewards.isnan().all(1)
+    return (rewards * weights).nansum(1).where(scored, float("nan")).unsqueeze(1)
+
+
+def import_reward_functions(specs: Sequence[str]) -> RewardFunctions:
+    """Import reward functions, given as `module:function` or `module:function=0.5`.
 
     Functions are named by the function's name, and by module and function where two names clash.
     """
-    functions = [_parse_reward_function(text) for text in texts]
+    functions = [_import_reward_function(spec) for spec in specs]
     paths = [function.name for function in functions]
     duplicate = next((path for path in paths if paths.count(path) > 1), None)
     if duplicate is not None:
@@ -154,8 +160,8 @@ def parse_reward_functions(texts: Sequence[str]) -> RewardFunctions:
     )
 
 
-def _parse_reward_function(text: str) -> RewardFunction:
-    """One reward function, named by its whole path."""
+def _import_reward_function(text: str) -> RewardFunction:
+    """Import one reward function, named by its whole path."""
     path, equals, number = text.partition("=")
     module, colon, name = path.strip().partition(":")
     if not (module and colon and name):

@@ -1,12 +1,17 @@
-"""Metrics of a step's episodes, for the training log. Pure functions."""
+"""Metrics of a step and of its episodes, for the training log. Pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import isfinite
 from statistics import fmean, stdev
+from typing import Any
 
 from ludus.data.episode import Episode, StopReason
 from ludus.policy.engine.decode_stats import DecodeStats
+
+_UNLOGGED_METRICS = frozenset({"step_time", "frac_reward_zero_std", "epoch"})
+_UNLOGGED_PREFIXES = ("completions/", "clip_ratio/", "tools/", "sampling/", "profiling/")
 
 
 def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
@@ -61,3 +66,20 @@ def format_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """Share of format-compliant episodes among those with a complete reply; empty without any."""
     flags = [flag for each in episodes if (flag := each.format_compliant) is not None]
     return {"format": fmean(flags)} if flags else {}
+
+
+def to_log_line(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """TRL's metrics of a step under Ludus's names, without values that are no finite numbers."""
+    line = {
+        name: value
+        for name, value in logs.items()
+        if name not in _UNLOGGED_METRICS and not name.startswith(_UNLOGGED_PREFIXES)
+        if isinstance(value, int | float) and isfinite(value)
+    }
+    if (tokens := line.pop("num_tokens", None)) is not None:
+        line["tokens"] = int(tokens)
+    # After resampling, TRL's reward is that of selected tasks. `reward` is the unbiased one.
+    for name in ("reward", "reward_std"):
+        if (before_resampling := line.pop(f"asked/{name}", None)) is not None:
+            line[f"{name}_trained"], line[name] = line[name], before_resampling
+    return line

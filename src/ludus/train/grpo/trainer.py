@@ -7,10 +7,8 @@ The loss, the optimizer and the advantages of all other groups are TRL's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isnan
 from typing import Any, cast
 
-from ludus.data.reward_variance import is_zero_variance
 from ludus.errors import ConfigError
 from ludus.policy.vision.processor import VisionProcessor
 from ludus.train.callbacks import add_callback
@@ -19,24 +17,20 @@ from ludus.train.grpo.gpu_memory import (
     StepSnapshot,
     divisors_below,
     find_largest_batch,
+    gpu_memory_error,
     longest_rows,
-    out_of_memory_error,
     release_gpu_memory,
     reserve_optimizer_memory,
 )
 from ludus.train.grpo.group_rollouts import GroupRollouts
-from ludus.train.grpo.groups import split_into_groups
+from ludus.train.grpo.groups import zero_variance_mask
 from ludus.train.grpo.grpo_callbacks import EVENTS, GRPOCallback
 from ludus.train.grpo.grpo_context import GRPOContext
-from ludus.train.trl_trainers import TrainerMixin, build_peft_config
-
-_LEFT_PADDED = ("prompt_ids", "prompt_mask")
-_RIGHT_PADDED = (
-    "completion_ids", "completion_mask", "tool_mask", "old_per_token_logps",
-    "ref_per_token_logps", "sampling_per_token_logps", "importance_sampling_ratio",
-)  # fmt: skip
-
-Batch = dict[str, Any]
+from ludus.train.grpo.lr_schedule import restore_scheduled_lr, warmup_linear_schedule
+from ludus.train.grpo.rewards import sum_rewards
+from ludus.train.grpo.rollout_batch import Batch, choose_batch_rows, select_batch_rows
+from ludus.train.trl_config import build_peft_config
+from ludus.train.trl_trainers import TrainerMixin
 
 
 class GRPOMixin(TrainerMixin):
@@ -97,7 +91,7 @@ class GRPOMixin(TrainerMixin):
         largest = self._find_largest_batch(model)
         self._step_snapshot.restore(trainer)
         args = trainer.args
-        raise out_of_memory_error(args.per_device_train_batch_size, largest, args.device)
+        raise gpu_memory_error(args.per_device_train_batch_size, largest, args.device)
 
     def _find_largest_batch(self, model: Any) -> int | None:
         """The largest batch size for which the failed batch fits into the GPU's memory."""
@@ -114,7 +108,7 @@ class GRPOMixin(TrainerMixin):
         def try_batch(size: int) -> None:
             unwrapped.zero_grad(set_to_none=True)
             reserved = reserve_optimizer_memory(trainer)
-            rows = select_rows(batch, longest_rows(batch, size))
+            rows = select_batch_rows(batch, longest_rows(batch, size))
             with trainer.compute_loss_context_manager():
                 loss = trainer.compute_loss(unwrapped, rows)
             trainer.accelerator.backward(loss)
@@ -179,92 +173,9 @@ class GRPOMixin(TrainerMixin):
         batches = int(trainer.args.steps_per_generation)
         # All ranks must keep the same number of rows, and all batches too.
         (size,) = self.distributed.all_reduce_max([-(-sum(has_signal) // batches) or 1])
-        selected = select_rows(batch, rows_to_keep(has_signal, size * batches))
+        rows = choose_batch_rows(has_signal, size * batches)
+        selected = select_batch_rows(batch, rows)
         return {**selected, "num_items_in_batch": loss_tokens}
-
-
-def warmup_linear_schedule(optimizer: Any, warmup_steps: int, steps: int) -> Any:
-    """Linear warm-up and linear decay, in which the first and the last step have a positive rate.
-
-    With a rate of 0 the episodes of a step would be played in vain.
-    """
-    from torch.optim.lr_scheduler import LambdaLR
-
-    def factor(step: int) -> float:
-        warmup = (step + 1) / (warmup_steps + 1)
-        return min(warmup, max(0, steps - step) / max(1, steps - warmup_steps))
-
-    return LambdaLR(optimizer, factor)
-
-
-def restore_scheduled_lr(scheduler: Any) -> None:
-    """Set the learning rate of the next step by the current schedule.
-
-    A checkpoint restores the rate of the schedule under which it was made. For a run that is
-    extended that is 0, from the end of the shorter schedule.
-    """
-    from torch.optim.lr_scheduler import LambdaLR
-
-    if not isinstance(scheduler, LambdaLR):
-        return
-    rates = [
-        base * factor(scheduler.last_epoch)
-        for base, factor in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
-    ]
-    for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
-    scheduler._last_lr = rates
-
-
-def sum_rewards(rewards: Any, weights: Any) -> Any:
-    """Weighted sums of rewards of shape (rows, functions), as (rows, 1); NaN for unscored rows."""
-    scored = ~rewards.isnan().all(1)
-    return (rewards * weights).nansum(1).where(scored, float("nan")).unsqueeze(1)
-
-
-def zero_variance_mask(rewards: Any, group_size: int) -> Any:
-    """For each row of rewards (rows, parts), whether its group has zero variance in every part.
-
-    NaN stands for a missing score.
-    """
-    import torch
-
-    rows = [[None if isnan(value) else value for value in row] for row in rewards.tolist()]
-    flags = [
-        all(is_zero_variance(part) for part in zip(*group, strict=True))
-        for group in split_into_groups(rows, group_size)
-    ]
-    return torch.tensor(flags, device=rewards.device).repeat_interleave(group_size)
-
-
-def rows_to_keep(has_signal: Sequence[bool], size: int) -> list[int]:
-    """The rows with a learning signal, filled up to `size` with others, whose gradient is 0."""
-    trained = [row for row, flag in enumerate(has_signal) if flag]
-    others = [row for row, flag in enumerate(has_signal) if not flag]
-    return sorted([*trained, *others[: size - len(trained)]])
-
-
-def select_rows(batch: Batch, rows: Sequence[int]) -> Batch:
-    """Only these rows, without padding that they do not need."""
-    import torch
-
-    selected = {}
-    count = len(batch["prompt_ids"])
-    for name, value in batch.items():
-        if isinstance(value, torch.Tensor) and value.ndim and len(value) == count:
-            value = value[torch.tensor(rows, device=value.device)]
-        elif isinstance(value, list) and len(value) == count:
-            value = [value[row] for row in rows]
-        selected[name] = value
-    prompt_length, completion_length = (
-        max(1, int(selected[name].sum(1).max())) for name in ("prompt_mask", "completion_mask")
-    )
-    for name in _LEFT_PADDED:
-        selected[name] = selected[name][:, -prompt_length:]
-    for name in _RIGHT_PADDED:
-        if name in selected and selected[name].ndim == 2 and selected[name].shape[1] > 1:
-            selected[name] = selected[name][:, :completion_length]
-    return selected
 
 
 def build_trainer(

@@ -18,7 +18,7 @@ from ludus.policy.device import choose_device
 from ludus.train import overrides as common_overrides
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.overrides import parse_overrides
-from ludus.train.trl_config import common_fields, construct_config, effective_values
+from ludus.train.trl_config import common_trl_fields, construct_trl_config, effective_trl_fields
 
 MAX_WARMUP_STEPS = 10
 CPU_BATCH_SIZE = 8
@@ -61,7 +61,7 @@ def build_trl_grpo_config(config: GRPOConfig, out: Path) -> Any:
     import trl
 
     values = {
-        **common_fields(config, out),
+        **common_trl_fields(config, out),
         **_batch_fields(config),
         "max_completion_length": config.max_episode_tokens,
         "max_tool_calling_iterations": config.max_turns,
@@ -74,10 +74,10 @@ def build_trl_grpo_config(config: GRPOConfig, out: Path) -> Any:
         # Episodes are in `episodes.jsonl`.
         "log_completions": False,
     }
-    effective = effective_values(config, values, out)
+    effective = effective_trl_fields(config, values, out)
     rejected = rejected_fields(config)
     overrides = parse_overrides(trl.GRPOConfig, config.overrides, rejected, effective)
-    trl_config = construct_config(trl.GRPOConfig, values, overrides)
+    trl_config = construct_trl_config(trl.GRPOConfig, values, overrides)
     played_by_ludus = config.rollouts == "fast" or config.eval_every is not None
     if config.vllm_mode and played_by_ludus and trl_config.vllm_tensor_parallel_size > 1:
         # With tensor parallelism, vLLM answers only if all ranks call it at the same time.

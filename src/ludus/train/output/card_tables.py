@@ -32,9 +32,9 @@ def metrics_table(metrics: FinalMetrics | None) -> str:
         "Steps": _format_number(metrics.steps),
         "Epochs": _format_number(metrics.epochs),
         "Tokens": _format_number(metrics.tokens),
-        "Reward, first and last": _format_range(metrics.first_reward, metrics.last_reward),
+        "Reward, first and last": _range_cell(metrics.first_reward, metrics.last_reward),
         "Reward on held-out tasks": _format_number(metrics.eval_reward),
-        "Loss, first and last": _format_range(metrics.first_loss, metrics.last_loss),
+        "Loss, first and last": _range_cell(metrics.first_loss, metrics.last_loss),
         "Loss on the test split": _format_number(metrics.eval_loss),
         "Seconds": _format_number(seconds and round(seconds, 1)),
         "Tokens per second": _format_number(speed and round(speed)),
@@ -112,7 +112,8 @@ def _markdown_table(rows: dict[str, str]) -> str:
     return markdown_table(("", ""), [(name, value) for name, value in rows.items() if value])
 
 
-def _format_range(first: float | None, last: float | None) -> str:
+def _range_cell(first: float | None, last: float | None) -> str:
+    """A cell of a card's table: the first and the last value of a metric."""
     if first is None or last is None:
         return ""
     return f"{_format_number(first)} to {_format_number(last)}"

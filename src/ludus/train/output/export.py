@@ -16,7 +16,7 @@ from ludus.policy.model_ref import ModelKind, ModelRef, resolve_base_model
 from ludus.train.config import BaseTrainConfig
 from ludus.train.context import TrainContext
 from ludus.train.output.training_folder import ADAPTER_DIR
-from ludus.train.trl_trainers import build_peft_config
+from ludus.train.trl_config import build_peft_config
 
 
 def export_model(context: TrainContext, trainer: Any) -> None:

@@ -13,9 +13,10 @@ from ludus.train.callbacks import RunCallback
 from ludus.train.context import TrainContext
 from ludus.train.output import record, training_folder
 from ludus.train.output.export import export_model
-from ludus.train.output.model_card import CARD_FILE, build_model_card, plot_file
+from ludus.train.output.model_card import build_model_card
 from ludus.train.output.record_schema import FinalMetrics, TrainingRecord
 from ludus.train.output.result import TrainResult
+from ludus.train.output.training_folder import CARD_FILE, plot_file
 
 REWARD_WINDOW_STEPS = 5
 """Logged steps over which the first and the last reward are averaged."""

@@ -1,4 +1,7 @@
-"""The plot of the loss, `loss.png`. Drawn without pyplot, so without a window or global state."""
+"""The plot of the loss, `loss.png`, and the look that the plot of the reward shares with it.
+
+Drawn without pyplot, so without a window or global state.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _MIN_SMOOTHED_POINTS = 40
 """With fewer points the line is readable without smoothing."""
 _OUTLIER_FRACTION = 0.02
 """The fraction of the highest losses that may lie outside the axes."""
-_MAX_TITLE_CHARS = 90
+MAX_TITLE_CHARS = 90
 _RAW_COLOR, _SMOOTH_COLOR, _TEST_COLOR = "#a9c4e4", "#1f5fa8", "#d9632b"
 
 Points = list[tuple[int, float]]
@@ -34,14 +37,10 @@ def plot_loss(log: Sequence[Mapping[str, Any]], file: Path, *, title: str) -> No
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     _plot_curves(axes, log_points(log), log_points(log, "eval_loss"))
-    line = " ".join(title.split())
-    if len(line) > _MAX_TITLE_CHARS:
-        line = f"{line[: _MAX_TITLE_CHARS - 1]}…"
+    line = shorten_plot_title(title, MAX_TITLE_CHARS)
     axes.set_title(line, loc="left", fontsize=11, parse_math=False)
-    axes.set(xlabel="step", ylabel="loss")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
-    axes.set_axisbelow(True)
+    axes.set_xlabel("step")
+    style_plot_axes(axes, "loss")
     with atomic_file(file) as draft:
         FigureCanvasAgg(figure).print_png(str(draft))
 
@@ -71,18 +70,16 @@ def _plot_curves(axes: Any, train: Points, test: Points) -> None:
     if train:
         marker = {"marker": "o", "markersize": 3} if not many else {}
         color = _RAW_COLOR if many else _SMOOTH_COLOR
-        axes.plot(*_unzip_points(train), color=color, linewidth=1.0, label="train", **marker)
+        axes.plot(*unzip_points(train), color=color, linewidth=1.0, label="train", **marker)
     if many:
         axes.plot(
-            *_unzip_points(smooth(train)),
+            *unzip_points(smooth(train)),
             color=_SMOOTH_COLOR,
             linewidth=2.0,
             label="train, smoothed",
         )
     if test:
-        axes.plot(
-            *_unzip_points(test), "o", color=_TEST_COLOR, markersize=6, label="test", zorder=5
-        )
+        axes.plot(*unzip_points(test), "o", color=_TEST_COLOR, markersize=6, label="test", zorder=5)
     # Fit the axes to all values except a few outliers, which would flatten the rest.
     ordered = sorted(value for _, value in (*train, *test))
     low, high = ordered[0], ordered[-1]
@@ -95,5 +92,20 @@ def _plot_curves(axes: Any, train: Points, test: Points) -> None:
     axes.legend(frameon=False, loc="upper right")
 
 
-def _unzip_points(points: Points) -> tuple[list[int], list[float]]:
+def unzip_points(points: Points) -> tuple[list[int], list[float]]:
+    """The steps and the values of a plotted line."""
     return [step for step, _ in points], [value for _, value in points]
+
+
+def style_plot_axes(axes: Any, ylabel: str) -> None:
+    """The look that the plots of all methods share."""
+    axes.set_ylabel(ylabel)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def shorten_plot_title(text: str, width: int) -> str:
+    """A title or a label of a plot on one line of at most `width` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else f"{line[: width - 1]}…"

@@ -12,10 +12,8 @@ from ludus.policy import smollm2
 from ludus.train.output import card_tables
 from ludus.train.output.next_steps import environment_arguments
 from ludus.train.output.record_schema import TaskExample, TrainingRecord
+from ludus.train.output.training_folder import PLOT_FILES, plot_file
 
-CARD_FILE = "README.md"
-LOSS_PLOT_FILE = "loss.png"
-PLOT_FILES = {"grpo": "reward.png"}
 _MAX_LINE_WIDTH = 80
 """Width of the lines of literals in the example code, without their key."""
 _METHOD_NAMES = {
@@ -32,7 +30,7 @@ _TEMPLATE_ORIGINS = {"own": "the model's own", "trl": "the one that TRL trains t
 
 def build_model_card(record: TrainingRecord, *, name: str, plot: bool = True) -> str:
     """The whole `README.md`. `name` is what the model is loaded by: a folder, or USER/NAME."""
-    adapter = is_adapter_only(record)
+    adapter = record.is_adapter_only
     front_matter: JsonObject = {
         "base_model": record.base,
         "base_model_relation": record.base and ("adapter" if adapter else "finetune"),
@@ -56,20 +54,9 @@ def build_model_card(record: TrainingRecord, *, name: str, plot: bool = True) ->
     return f"{build_front_matter(front_matter, [])}\n{body}\n"
 
 
-def plot_file(kind: str) -> str:
-    """The name of the plot of a method."""
-    return PLOT_FILES.get(kind, LOSS_PLOT_FILE)
-
-
-def is_adapter_only(record: TrainingRecord) -> bool:
-    """Whether the folder holds an adapter without its base model."""
-    lora = record.settings.get("lora")
-    return lora is not None and not lora.get("merge_adapter", True)
-
-
 def _introduction_section(record: TrainingRecord) -> str:
     chat_format = record.dialect
-    what = "An adapter for" if is_adapter_only(record) else "Trained from"
+    what = "An adapter for" if record.is_adapter_only else "Trained from"
     template = _TEMPLATE_ORIGINS.get(chat_format.origin, "Ludus's, and saved with the model")
     if kwargs := chat_format.chat_template_kwargs:
         template += (
@@ -152,7 +139,7 @@ def _loading_code(record: TrainingRecord, name: str) -> tuple[str, ...]:
             "model, tokenizer = policy.model, policy.tokenizer",
             *vision,
         )
-    if is_adapter_only(record):
+    if record.is_adapter_only:
         auto_class = "AutoPeftModelForCausalLM"
         imports = [f"from peft import {auto_class}", "from transformers import AutoTokenizer"]
     else:
@@ -169,4 +156,4 @@ def _loading_code(record: TrainingRecord, name: str) -> tuple[str, ...]:
 
 def _is_smollm2_adapter(record: TrainingRecord) -> bool:
     """Whether it is an adapter for a model whose name only Ludus resolves."""
-    return is_adapter_only(record) and record.model == smollm2.NAME
+    return record.is_adapter_only and record.model == smollm2.NAME

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from ludus.environment.mixture import mix
 from ludus.rollout import SYSTEM_PROMPT
@@ -15,14 +14,15 @@ UNKNOWN_ENVIRONMENT = "ENV"
 
 def environment_arguments(training: TrainingRecord) -> tuple[str, ...]:
     """The environment that the model was trained on, with its task, as `ludus eval` takes them."""
+    prompt_option: tuple[str, ...] = ()
     if training.environment is not None:
+        spec, task = training.environment.spec, training.settings.get("task")
         prompt = training.settings.get("system_prompt", SYSTEM_PROMPT)
-        option = () if prompt == SYSTEM_PROMPT else ("--system-prompt", prompt or "")
-        return (training.environment.spec, *_task_option(training.settings.get("task")), *option)
-    if training.data is None or not training.data.environments:
+        if prompt != SYSTEM_PROMPT:
+            prompt_option = ("--system-prompt", prompt or "")
+    elif training.data is not None and training.data.environments:
+        spec, task = str(mix(training.data.environments)), training.data.task
+    else:
         return (UNKNOWN_ENVIRONMENT,)
-    return (str(mix(training.data.environments)), *_task_option(training.data.task))
-
-
-def _task_option(task: Any) -> tuple[str, ...]:
-    return ("--task", json.dumps(task, ensure_ascii=False)) if task else ()
+    task_option = ("--task", json.dumps(task, ensure_ascii=False)) if task else ()
+    return (spec, *task_option, *prompt_option)

@@ -30,6 +30,20 @@ def rename_settings(settings: Mapping[str, Any]) -> JsonObject:
     return renamed
 
 
+def restore_setting_names(settings: JsonObject) -> JsonObject:
+    """The inverse of `rename_settings`: settings under their names in the first records.
+
+    Run ids are computed from these, so that they do not change.
+    """
+    old_names = {new: old for old, new in RENAMED_SETTINGS.items()}
+    return {
+        old_names.get(name, name): restore_setting_names(value)
+        if name == "lora" and value
+        else value
+        for name, value in settings.items()
+    }
+
+
 class _RecordModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,7 +55,7 @@ class DataRecord(_RecordModel):
     """As the caller gave it."""
     rows: int
     digest: str
-    """`metadata.file_digest` of the files of the training split."""
+    """`checksum.file_digest` of the files of the training split."""
     test_rows: int | None = None
     """Rows of the test split, on which the eval loss is measured."""
     left_out: int = 0
@@ -125,11 +139,11 @@ class TrainingRecord(_RecordModel):
     settings: JsonObject
     """`BaseTrainConfig.as_json()`, and the number of `processes`."""
     config: JsonObject
-    """TRL's whole config: `metadata.config_json`."""
+    """TRL's whole config: `trl_config.trl_config_json`."""
     seeds: dict[str, int]
     versions: dict[str, str]
     devices: tuple[str, ...]
-    """One for each process: `metadata.device_names`."""
+    """One for each process: `device.device_names`."""
     resumed_from: tuple[int, ...] = ()
     """The steps after which the run was resumed."""
     extended_from: tuple[int, ...] = ()
@@ -142,3 +156,16 @@ class TrainingRecord(_RecordModel):
     @classmethod
     def _rename_settings(cls, settings: Any) -> Any:
         return rename_settings(settings) if isinstance(settings, dict) else settings
+
+    @property
+    def is_adapter_only(self) -> bool:
+        """Whether the folder holds an adapter without its base model."""
+        lora = self.settings.get("lora")
+        return lora is not None and not lora.get("merge_adapter", True)
+
+    def steps_before_extension(self, kind: str, settings: Mapping[str, Any]) -> int | None:
+        """The number of steps of a GRPO run that is extended: more are requested now."""
+        if not self.kind == kind == "grpo":
+            return None
+        before = self.settings["steps"]
+        return int(before) if before < settings["steps"] else None

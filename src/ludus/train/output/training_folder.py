@@ -11,14 +11,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
-from ludus.data.training_log import EPISODES_FILE, LOG_FILE, RECORD_FILE
+from ludus.data.training_log import EPISODES_FILE, LOG_FILE, RECORD_FILE, read_log
 from ludus.errors import LudusError, RunError
 from ludus.policy.model_ref import ModelKind, ModelRef, base_model_name, find_local_model
 from ludus.train.distributed import Distributed
 from ludus.train.output.checkpoints import CHECKPOINTS_DIR, latest_checkpoint
-from ludus.train.output.model_card import CARD_FILE, LOSS_PLOT_FILE, PLOT_FILES
-from ludus.train.output.record import has_progress
+from ludus.train.output.record import read_record
 
+CARD_FILE = "README.md"
+LOSS_PLOT_FILE = "loss.png"
+PLOT_FILES = {"grpo": "reward.png"}
 TOKENS_DIR = "tokens"
 ADAPTER_DIR = "adapter"
 TENSORBOARD_DIR = "runs"
@@ -51,6 +53,19 @@ def check_output_dir(out: Path) -> None:
         f"{out} is not empty ({names[0]}{more}) and holds no training run of Ludus: there is no "
         f"{RECORD_FILE} in it. Use another `out`."
     )
+
+
+def plot_file(kind: str) -> str:
+    """The name of the plot of a method."""
+    return PLOT_FILES.get(kind, LOSS_PLOT_FILE)
+
+
+def has_progress(out: Path) -> bool:
+    """Whether a step was made since the record was written; otherwise nothing is lost with it."""
+    record = read_record(out)
+    if record is None:
+        return False
+    return record.figures is not None or latest_checkpoint(out) is not None or any(read_log(out))
 
 
 @contextmanager
@@ -114,19 +129,19 @@ def remove_run(out: Path) -> None:
     for path in sorted(paths, key=lambda path: path.name == RECORD_FILE):
         owned = any(fnmatch(path.name, pattern) for pattern in _OWNED_PATTERNS)
         if owned and path.name != TOKENS_DIR:
-            _remove_path(path)
+            _remove_run_path(path)
 
 
 def remove_temporary_files(out: Path, *, keep_last_checkpoint: bool = False) -> None:
     """Remove what a finished run does not need; its last checkpoint is needed to extend it."""
-    _remove_path(out / TOKENS_DIR)
+    _remove_run_path(out / TOKENS_DIR)
     last = latest_checkpoint(out) if keep_last_checkpoint else None
     if last is None:
-        _remove_path(out / CHECKPOINTS_DIR)
+        _remove_run_path(out / CHECKPOINTS_DIR)
         return
     for path in last.parent.iterdir():
         if path != last:
-            _remove_path(path)
+            _remove_run_path(path)
 
 
 @contextmanager
@@ -136,16 +151,17 @@ def discard_if_unstarted(out: Path, distributed: Distributed) -> Iterator[None]:
         yield
     except LudusError:
         if distributed.is_main:
-            _remove_path(out / TOKENS_DIR)
+            _remove_run_path(out / TOKENS_DIR)
             if latest_checkpoint(out) is None:
-                _remove_path(out / CHECKPOINTS_DIR)
+                _remove_run_path(out / CHECKPOINTS_DIR)
             if not has_progress(out):
                 for name in (TENSORBOARD_DIR, EPISODES_FILE, LOG_FILE, RECORD_FILE):
-                    _remove_path(out / name)
+                    _remove_run_path(out / name)
         raise
 
 
-def _remove_path(path: Path) -> None:
+def _remove_run_path(path: Path) -> None:
+    """Remove a file or a folder of a training run, if it is there."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:

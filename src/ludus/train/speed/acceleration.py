@@ -15,13 +15,12 @@ from typing import Any
 
 from ludus.train.config import TrainConfig
 from ludus.train.distributed import Distributed
-from ludus.train.speed.cuda_graphs import capture_graph, supports_cuda_graphs
-from ludus.train.speed.packing import PackingCollator
+from ludus.train.speed.cuda_graphs import replace_forward_by_graph, supports_cuda_graphs
+from ludus.train.speed.packing import PackingCollator, row_lengths
 from ludus.train.speed.varlen_attention import kernel_works, supports_varlen, use_varlen_attention
 
 MAX_WASTED_FRACTION = 0.2
 """Above that share of padding, rows differ too much in length for batches of one shape."""
-_GRAPH_INPUTS = ("input_ids", "position_ids", "cu_seq_lens_q")
 Say = Callable[[str], None]
 
 
@@ -82,9 +81,9 @@ def _use_cuda_graph(trainer: Any, say: Say) -> bool:
     rows = trainer.train_dataset.with_format("numpy")
     test_rows = None if test_rows is None else test_rows.with_format("numpy")
     batch_size = args.per_device_train_batch_size
-    lengths = _row_lengths(rows)
+    lengths = row_lengths(rows)
     collator = PackingCollator.for_lengths(
-        lengths if test_rows is None else [*lengths, *_row_lengths(test_rows)],
+        lengths if test_rows is None else [*lengths, *row_lengths(test_rows)],
         max(batch_size, args.per_device_eval_batch_size),
         trainer.processing_class.pad_token_id,
     )
@@ -95,7 +94,7 @@ def _use_cuda_graph(trainer: Any, say: Say) -> bool:
     forward = base_model.forward
     try:
         _compile_layers(trainer.model, dynamic=False)
-        _replace_forward(base_model, first_batch, collator.longest_row, args)
+        replace_forward_by_graph(base_model, first_batch, collator.longest_row, args)
     except Exception as error:
         base_model.forward = forward
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
@@ -104,27 +103,6 @@ def _use_cuda_graph(trainer: Any, say: Say) -> bool:
     trainer.train_dataset, trainer.eval_dataset = rows, test_rows
     trainer.data_collator = collator
     return True
-
-
-def _replace_forward(base_model: Any, example: dict[str, Any], longest_row: int, args: Any) -> None:
-    """Replace the forward pass of the model below its head by a CUDA graph."""
-    import torch
-    from transformers.modeling_outputs import BaseModelOutputWithPast
-
-    forward, dtype = base_model.forward, torch.bfloat16 if args.bf16 else torch.float16
-
-    def compute(*inputs: Any) -> Any:
-        named = dict(zip(_GRAPH_INPUTS, inputs, strict=True))
-        return forward(**named, max_length_q=longest_row, use_cache=False).last_hidden_state
-
-    inputs = [example[name].to(args.device) for name in _GRAPH_INPUTS]
-    graphed = capture_graph(base_model, compute, inputs, dtype)
-
-    def run(**inputs: Any) -> Any:
-        hidden = graphed(*(inputs[name] for name in _GRAPH_INPUTS))
-        return BaseModelOutputWithPast(last_hidden_state=hidden)
-
-    base_model.forward = run
 
 
 def _compile_layers(model: Any, *, dynamic: bool) -> None:
@@ -140,9 +118,3 @@ def _compile_layers(model: Any, *, dynamic: bool) -> None:
 
 def _unwrap_adapter(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
-def _row_lengths(rows: Any) -> Any:
-    import pyarrow.compute as pc
-
-    return pc.list_value_length(rows.data.column("input_ids")).to_numpy()

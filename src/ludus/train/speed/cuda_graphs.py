@@ -12,6 +12,8 @@ from typing import Any
 from ludus.policy.triton_engine.cuda_graphs import gc_disabled
 from ludus.train.distributed import Distributed
 
+_GRAPH_INPUTS = ("input_ids", "position_ids", "cu_seq_lens_q")
+"""Tensors of a packed batch that a graph reads."""
 GraphedForward = Callable[..., Any]
 
 
@@ -74,3 +76,26 @@ def capture_graph(
         module.forward = before
         # The warm-up ran in a stream of its own, whose memory no other stream can reuse.
         torch.cuda.empty_cache()
+
+
+def replace_forward_by_graph(
+    base_model: Any, example: dict[str, Any], longest_row: int, args: Any
+) -> None:
+    """Replace the forward pass of the model below its head by a CUDA graph."""
+    import torch
+    from transformers.modeling_outputs import BaseModelOutputWithPast
+
+    forward, dtype = base_model.forward, torch.bfloat16 if args.bf16 else torch.float16
+
+    def compute(*inputs: Any) -> Any:
+        named = dict(zip(_GRAPH_INPUTS, inputs, strict=True))
+        return forward(**named, max_length_q=longest_row, use_cache=False).last_hidden_state
+
+    inputs = [example[name].to(args.device) for name in _GRAPH_INPUTS]
+    graphed = capture_graph(base_model, compute, inputs, dtype)
+
+    def run(**inputs: Any) -> Any:
+        hidden = graphed(*(inputs[name] for name in _GRAPH_INPUTS))
+        return BaseModelOutputWithPast(last_hidden_state=hidden)
+
+    base_model.forward = run

@@ -70,3 +70,10 @@ class PackingCollator:
             "attention_mask": (torch.arange(self.length) < tokens).long()[None],
             "cu_seq_lens_q": torch.from_numpy(cu_seq_lens),
         }
+
+
+def row_lengths(rows: Any) -> Any:
+    """The number of tokens of each row of a data set, as an array; see `for_lengths`."""
+    import pyarrow.compute as pc
+
+    return pc.list_value_length(rows.data.column("input_ids")).to_numpy()

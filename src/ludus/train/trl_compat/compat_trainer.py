@@ -27,7 +27,7 @@ from ludus.policy.engine.batcher import RequestBatcher
 from ludus.policy.engine.engine_selection import choose_engine
 from ludus.policy.load import Policy
 from ludus.train.trl_compat import legacy_rollout_func
-from ludus.train.trl_compat.environment_factory import use_exact_tool_schemas
+from ludus.train.trl_compat.environment_factory import offer_environment_tools
 from ludus.train.trl_compat.vllm_shim import CompletionService, PolicyServer
 
 __all__ = ["GRPOConfig", "GRPOTrainer"]
@@ -60,13 +60,15 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # TRL is not typed.
                 "Without vLLM this rollout function can be run in one process only, got "
                 f"{self.accelerator.num_processes}."
             )
-        use_exact_tool_schemas(self)
+        offer_environment_tools(self)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train; if a script of TRL needs a vLLM server, the policy is served in its place."""
         with self._run_policy_server():
             return super().train(*args, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate; if a script of TRL needs a vLLM server, the policy is served in its place."""
         with self._run_policy_server():
             return super().evaluate(*args, **kwargs)
 

@@ -163,10 +163,11 @@ def tool_schemas(environment_class: Any) -> list[JsonObject]:
     return [tool.to_openai() for tool in environment_class._tools]
 
 
-def use_exact_tool_schemas(trainer: Any) -> None:
-    """Make a TRL trainer offer the tools as `collect` does, instead of deriving them from methods.
+def offer_environment_tools(trainer: Any) -> None:
+    """Make a trainer with an `environment_factory` offer its tools as `collect` does.
 
-    Also tells the classes whether the trained model takes images.
+    TRL would derive them from the methods. Also tells the classes whether the trained model takes
+    images.
     """
     for name, environment_class in (trainer.environment_factories or {}).items():
         if isinstance(environment_class, type) and issubclass(environment_class, TRLEnvironment):

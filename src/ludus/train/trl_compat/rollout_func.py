@@ -26,10 +26,10 @@ from ludus.policy.load import Policy
 from ludus.rollout.config import RolloutConfig
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
 from ludus.train.distributed import Distributed
-from ludus.train.grpo.group_rollouts import to_trl_batch
-from ludus.train.grpo.groups import SeedCheck, prompt_digest
+from ludus.train.grpo.groups import SeedCheck, group_prompt_digest
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent
+from ludus.train.grpo.rollout_batch import to_rollout_batch
 from ludus.train.grpo.rollout_worker import RolloutWorker
 from ludus.train.grpo.trl_grpo_config import GENERATION_FIELDS
 
@@ -92,6 +92,7 @@ class _RolloutFunc:
         self._mixture, self._config, self._limits, self._seed = mixture, config, limits, seed
         self._check_seeds = check_seeds
         self._worker: RolloutWorker | None = None
+        self._agent: TrainingPolicyAgent
         self._eval_progress = (0, 0)
         """The step of the current evaluation, and the groups that it has played."""
 
@@ -113,17 +114,17 @@ class _RolloutFunc:
         plan = worker.plan(RUN_ID, seed=seed, group_size=size)
         trainer.model.eval()
         try:
-            worker.run(_policy_agent(worker).refresh_weights())
+            worker.run(self._agent.refresh_weights())
             episodes = worker.play(plan, indices)
         finally:
             trainer.model.train(training)
         all_episodes = distributed.all_gather(episodes)
         names = [episode.environment for episode in all_episodes]
-        digests = [prompt_digest(episode) for episode in all_episodes]
+        digests = [group_prompt_digest(episode) for episode in all_episodes]
         for name, share in self._check_seeds(digests, names, size).items():
             trainer._metrics["train" if training else "eval"][name].append(share)
         rewards = [episode.reward for episode in episodes]
-        rows = to_trl_batch(episodes, trainer.processing_class.pad_token_id)
+        rows = to_rollout_batch(episodes, trainer.processing_class.pad_token_id)
         return {**rows, "env_reward": rewards, "episodes": episodes}
 
     def _count_groups_before(self, trainer: Any, groups: int) -> int:
@@ -157,31 +158,27 @@ class _RolloutFunc:
             limits = self._limits or EpisodeLimits(max_episode_tokens=trainer.max_completion_length)
             self._worker = RolloutWorker(self._mixture, replace(self._config, **asdict(limits)))
             self._worker.__enter__()
-            self._worker.agent = _build_policy_agent(trainer)
+            self._worker.agent = self._agent = self._build_agent(trainer)
             weakref.finalize(self, self._worker.__exit__)
-        _policy_agent(self._worker).step = trainer.state.global_step + 1
+        self._agent.step = trainer.state.global_step + 1
         return self._worker
 
-
-def _policy_agent(worker: RolloutWorker) -> TrainingPolicyAgent:
-    assert isinstance(worker.agent, TrainingPolicyAgent)
-    return worker.agent
-
-
-def _build_policy_agent(trainer: Any) -> TrainingPolicyAgent:
-    """Build an agent for the trainer's model, with the trainer's sampling parameters."""
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    tokenizer = trainer.processing_class
-    chat_format = find_chat_format(tokenizer, chat_template_kwargs=trainer.chat_template_kwargs)
-    chat_format = replace(
-        chat_format, stop_token_ids=chat_format.stop_token_ids | frozenset(trainer.eos_token_ids)
-    )
-    config = GRPOConfig(
-        temperature=trainer.temperature,
-        top_p=trainer.top_p,
-        top_k=trainer.top_k if trainer.top_k and trainer.top_k > 0 else None,
-        seed=trainer.args.seed,
-    )
-    return TrainingPolicyAgent(
-        Policy(model.name_or_path or "policy", model, tokenizer, chat_format), config
-    )
+    @staticmethod
+    def _build_agent(trainer: Any) -> TrainingPolicyAgent:
+        """Build an agent for the trainer's model, with the trainer's sampling parameters."""
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        tokenizer = trainer.processing_class
+        chat_format = find_chat_format(tokenizer, chat_template_kwargs=trainer.chat_template_kwargs)
+        chat_format = replace(
+            chat_format,
+            stop_token_ids=chat_format.stop_token_ids | frozenset(trainer.eos_token_ids),
+        )
+        config = GRPOConfig(
+            temperature=trainer.temperature,
+            top_p=trainer.top_p,
+            top_k=trainer.top_k if trainer.top_k and trainer.top_k > 0 else None,
+            seed=trainer.args.seed,
+        )
+        return TrainingPolicyAgent(
+            Policy(model.name_or_path or "policy", model, tokenizer, chat_format), config
+        )

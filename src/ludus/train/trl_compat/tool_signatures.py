@@ -34,7 +34,11 @@ _MAX_DEPTH = 8
 
 def build_method(tool: ToolSpec, call: ToolMethod) -> ToolMethod:
     """Build a method with the tool's signature that runs `call(self, tool_name, arguments)`."""
-    properties: Mapping[str, Any] = tool.input_schema.get("properties", {})
+    # The schema of a property may be `true` instead of an object.
+    properties: dict[str, Mapping[str, Any]] = {
+        name: schema if isinstance(schema, Mapping) else {}
+        for name, schema in tool.input_schema.get("properties", {}).items()
+    }
     _check_names(tool.name, properties)
 
     # `self` is positional-only, so a tool may have an argument of that name.
@@ -48,7 +52,7 @@ def build_method(tool: ToolSpec, call: ToolMethod) -> ToolMethod:
             inspect.Parameter.KEYWORD_ONLY,
             default=inspect.Parameter.empty
             if name in tool.input_schema.get("required", ())
-            else _schema_keyword(schema, "default"),
+            else schema.get("default"),
             annotation=type_hint(schema, tool.input_schema.get("$defs")),
         )
         for name, schema in properties.items()
@@ -56,7 +60,7 @@ def build_method(tool: ToolSpec, call: ToolMethod) -> ToolMethod:
     # TRL's docstring parser takes the next line for a missing description, and stops at a line
     # break: every argument has a description, on one line.
     lines = [
-        f"    {name}: {' '.join(str(_schema_keyword(schema, 'description') or '').split()) or name}"
+        f"    {name}: {' '.join(str(schema.get('description') or '').split()) or name}"
         for name, schema in properties.items()
     ]
     purpose = _DOCSTRING_SECTIONS.sub("", tool.description).strip() or f"Call {tool.name}."
@@ -105,11 +109,6 @@ def _union_hint(hints: list[Any]) -> Any:
     if Any in hints:
         return Any
     return functools.reduce(operator.or_, hints)
-
-
-def _schema_keyword(schema: Any, name: str) -> Any:
-    """Return a keyword of a schema, which may be `true` instead of an object."""
-    return schema.get(name) if isinstance(schema, Mapping) else None
 
 
 def _check_names(tool_name: str, arguments: Iterable[str]) -> None:

@@ -24,8 +24,8 @@ ChatMessage = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class TRLRollout:
-    """One rollout of TRL's loop."""
+class TRLEpisode:
+    """An episode as TRL's loop played it."""
 
     prompt: Sequence[ChatMessage]
     completion: Sequence[ChatMessage]
@@ -34,33 +34,52 @@ class TRLRollout:
     tools: tuple[JsonObject, ...]
     tokens: Tokens | None = None
 
+    def stop_reason(self, limits: EpisodeLimits) -> StopReason:
+        """Return why TRL ended the episode, in the terms of Ludus's loop."""
+        if self.state.fault is not None:
+            return StopReason.BROKEN
+        if self.state.score.done:
+            return StopReason.DONE
+        last = self.completion[-1]
+        turns = sum(message["role"] == "assistant" for message in self.completion)
+        if last["role"] == "tool" or last.get("tool_calls"):
+            # A limit ended it: TRL's token limit also counts the environment's tokens.
+            return StopReason.MAX_TURNS if turns > limits.max_turns else StopReason.MAX_TOKENS
+        tokens, budget = self.tokens, limits.max_episode_tokens
+        if budget is None:
+            return StopReason.NO_TOOL_CALL
+        length = 0
+        if tokens is not None:
+            length = len(tokens.ids) - (tokens.mask.index(1) if 1 in tokens.mask else 0)
+        return StopReason.MAX_TOKENS if length >= budget else StopReason.NO_TOOL_CALL
+
 
 def build_episode(
-    rollout: TRLRollout,
+    trl_episode: TRLEpisode,
     *,
     episode_id: str,
     agent: JsonObject,
     limits: EpisodeLimits,
     model_s: float = 0.0,
 ) -> Episode:
-    """Build the record of a rollout, with the environment's own reward."""
-    state = rollout.state
-    replies = [message for message in rollout.completion if message["role"] == "assistant"]
+    """Build the record of an episode of TRL's loop, with the environment's own reward."""
+    state = trl_episode.state
+    replies = [message for message in trl_episode.completion if message["role"] == "assistant"]
     calls = [call for reply in replies for call in reply.get("tool_calls") or ()]
-    tool_names = {tool["function"]["name"] for tool in rollout.tools}
+    tool_names = {tool["function"]["name"] for tool in trl_episode.tools}
     # TRL answers calls of unknown tools itself, so the environment has not counted them.
     unknown_calls = sum(call["function"]["name"] not in tool_names for call in calls)
     return Episode(
         episode_id=episode_id,
-        stop_reason=stop_reason(rollout, limits),
+        stop_reason=trl_episode.stop_reason(limits),
         reward=state.reward,
-        environment=rollout.environment,
+        environment=trl_episode.environment,
         task=state.task,
         seed=state.task.get("seed"),
-        group_id=task_group_id(rollout.environment, state.task),
+        group_id=task_group_id(trl_episode.environment, state.task),
         agent=agent,
-        messages=parse_messages([*rollout.prompt, *rollout.completion]),
-        tools=rollout.tools,
+        messages=parse_messages([*trl_episode.prompt, *trl_episode.completion]),
+        tools=trl_episode.tools,
         rewards=dict(state.score.parts) if state.fault is None else {},
         done=state.score.done,
         turns=len(replies),
@@ -73,28 +92,8 @@ def build_episode(
             model_s=round(model_s, 6),
             environment_s=round(state.environment_s, 6),
         ),
-        tokens=rollout.tokens,
+        tokens=trl_episode.tokens,
     )
-
-
-def stop_reason(rollout: TRLRollout, limits: EpisodeLimits) -> StopReason:
-    """Return why TRL ended the rollout, in the terms of Ludus's loop."""
-    if rollout.state.fault is not None:
-        return StopReason.BROKEN
-    if rollout.state.score.done:
-        return StopReason.DONE
-    last = rollout.completion[-1]
-    turns = sum(message["role"] == "assistant" for message in rollout.completion)
-    if last["role"] == "tool" or last.get("tool_calls"):
-        # A limit ended it: TRL's token limit also counts the environment's tokens.
-        return StopReason.MAX_TURNS if turns > limits.max_turns else StopReason.MAX_TOKENS
-    tokens, budget = rollout.tokens, limits.max_episode_tokens
-    if budget is None:
-        return StopReason.NO_TOOL_CALL
-    length = 0
-    if tokens is not None:
-        length = len(tokens.ids) - (tokens.mask.index(1) if 1 in tokens.mask else 0)
-    return StopReason.MAX_TOKENS if length >= budget else StopReason.NO_TOOL_CALL
 
 
 def parse_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:

@@ -18,18 +18,18 @@ from ludus.data.reward_variance import is_zero_variance
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
 from ludus.train.distributed import Distributed
-from ludus.train.grpo.groups import SeedCheck, prompt_digest, split_into_groups
+from ludus.train.grpo.groups import SeedCheck, group_prompt_digest, split_into_groups
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.rewards import RewardFunctions
 from ludus.train.grpo.step_metrics import episode_metrics
 from ludus.train.trl_compat.environment_factory import (
     TRLEnvironment,
     environment_factory,
+    offer_environment_tools,
     tool_schemas,
-    use_exact_tool_schemas,
 )
 from ludus.train.trl_compat.task_rows import tasks
-from ludus.train.trl_compat.trl_episodes import TRLRollout, build_episode, build_tokens
+from ludus.train.trl_compat.trl_episodes import TRLEpisode, build_episode, build_tokens
 
 OnEpisodes = Callable[[Sequence[Episode]], None]
 TRLRewardFunction = Callable[..., list[float | None]]
@@ -57,7 +57,7 @@ def build_trl_rollouts(
     )
     classes = tuple(factory.values()) if isinstance(factory, dict) else (factory,)
     check_seeds = SeedCheck(config.allow_unseeded, warn)
-    scorer = EpisodeScorer(config, rewards, distributed, on_episodes, agent, run_id, check_seeds)
+    scorer = TRLRolloutScorer(config, rewards, distributed, on_episodes, agent, run_id, check_seeds)
     weights = rewards.weights([environment_class.__name__ for environment_class in classes])
     rows = tasks(
         environments,
@@ -80,11 +80,11 @@ class TRLRollouts:
     trainer_kwargs: dict[str, Any]
     reward_weights: dict[str, float]
     """By reward function, in their order."""
-    scorer: EpisodeScorer
+    scorer: TRLRolloutScorer
 
     def attach(self, trainer: Any) -> None:
         """Make the trainer offer tools as `collect` does, and pass its token ids to the scorer."""
-        use_exact_tool_schemas(trainer)
+        offer_environment_tools(trainer)
         generate = trainer._generate
 
         def generate_and_record(prompts: Any) -> Any:
@@ -100,7 +100,7 @@ class TRLRollouts:
 
 
 @dataclass(slots=True)
-class EpisodeScorer:
+class TRLRolloutScorer:
     """Builds and scores the episodes of a batch once, for all of TRL's reward functions."""
 
     config: GRPOConfig
@@ -127,6 +127,7 @@ class EpisodeScorer:
         return component
 
     def _score_batch(self, batch: Mapping[str, Any]) -> list[dict[str, float]]:
+        """The parts of each reward in a batch of TRL's rollouts; the episodes are passed on."""
         environments: Sequence[TRLEnvironment] = batch["environments"]
         started_at = min(environment._session.state.started_at for environment in environments)
         duration = (datetime.now(UTC) - started_at).total_seconds()
@@ -142,7 +143,7 @@ class EpisodeScorer:
             self.on_episodes(all_episodes)
         size = self.config.group_size
         names = [episode.environment for episode in all_episodes]
-        digests = [prompt_digest(episode) for episode in all_episodes]
+        digests = [group_prompt_digest(episode) for episode in all_episodes]
         unseeded = self.check_seeds(digests, names, size)
         groups = split_into_groups([episode.reward for episode in all_episodes], size)
         metrics = {
@@ -165,7 +166,7 @@ class EpisodeScorer:
         rows = zip(batch["prompts"], batch["completions"], environments, tokens, strict=True)
         return [
             build_episode(
-                TRLRollout(
+                TRLEpisode(
                     prompt,
                     completion,
                     environment._session.state,
