@@ -119,3 +119,13 @@ def _finish_background_tasks() -> None:
     # With a time limit here too: code that blocks the loop must not keep the process from ending.
     future = asyncio.run_coroutine_threadsafe(finish_all(), background_loop())
     concurrent.futures.wait([future], CLOSE_TIMEOUT_S)
+
+
+def run_async(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on uvloop where it is installed, else on asyncio's own loop."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(main)

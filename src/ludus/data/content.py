@@ -9,9 +9,9 @@ import base64
 import mimetypes
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 
 class Text(BaseModel):
@@ -49,6 +49,7 @@ class Image(BaseModel):
 
 Block = Annotated[Text | Image, Field(discriminator="type")]
 Content = str | Sequence[Text | Image]
+_blocks: TypeAdapter[list[Text | Image]] = TypeAdapter(list[Block])
 
 
 def content_text(content: Content) -> str:
@@ -58,3 +59,11 @@ def content_text(content: Content) -> str:
     return "\n".join(
         block.text if isinstance(block, Text) else f"[{block.mime_type}]" for block in content
     )
+
+
+def parse_blocks(content: Any) -> list[Text | Image]:
+    """Parse content that is a list of text and image blocks; empty where it is something else."""
+    try:
+        return _blocks.validate_python(content)
+    except ValidationError:
+        return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
@@ -35,6 +35,22 @@ class ToolSpec(BaseModel):
                 "parameters": self.input_schema,
             },
         }
+
+    def parameters(self) -> dict[str, JsonObject]:
+        """The schema of each parameter, with references resolved."""
+        definitions = self.input_schema.get("$defs", {})
+        schemas: dict[str, JsonObject] = {}
+        for name, schema in self.input_schema.get("properties", {}).items():
+            schemas[name] = dict(schema) if isinstance(schema, dict) else {}
+            if "$ref" in schemas[name]:
+                reference = str(schemas[name].pop("$ref")).rpartition("/")[2]
+                schemas[name] = {**definitions.get(reference, {}), **schemas[name]}
+        return schemas
+
+    @property
+    def required_parameters(self) -> Sequence[str]:
+        names: Sequence[str] = self.input_schema.get("required", ())
+        return names
 
 
 class ToolCall(BaseModel):
@@ -130,3 +146,16 @@ def coerce_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) ->
                 coerced[name] = candidate
                 break
     return coerced
+
+
+def strip_titles(schema: Any) -> Any:
+    """Remove the titles that pydantic adds to a schema: they cost tokens in every prompt."""
+    if isinstance(schema, Mapping):
+        return {
+            key: strip_titles(value)
+            for key, value in schema.items()
+            if not (key == "title" and isinstance(value, str))
+        }
+    if isinstance(schema, list):
+        return [strip_titles(item) for item in schema]
+    return schema

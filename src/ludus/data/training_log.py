@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pydantic_core import from_json
@@ -20,6 +21,8 @@ RECORD_FILE = "training.json"
 LOG_FILE = "log.jsonl"
 EPISODES_FILE = "episodes.jsonl"
 """The episodes that a GRPO run was trained on."""
+CHANGE_WINDOW_STEPS = 10
+"""Steps over which the first and the last rewards are averaged, because single steps are noisy."""
 _TAIL_BLOCK_BYTES = 1 << 20
 
 
@@ -64,3 +67,14 @@ def logged_values(
     """The steps at which a metric was logged, with its values."""
     points = ((line.get("step"), line.get(key)) for line in logged)
     return [(step, value) for step, value in points if step is not None and value is not None]
+
+
+def logged_rewards(lines: Iterable[Mapping[str, Any]]) -> list[float]:
+    """The rewards of those lines of the log that have one."""
+    return [line["reward"] for line in lines if line.get("reward") is not None]
+
+
+def first_and_last_means(rewards: Sequence[float]) -> tuple[float, float] | None:
+    """Means over the first and last logged steps, without overlap; None: fewer than two."""
+    width = min(CHANGE_WINDOW_STEPS, len(rewards) // 2)
+    return (fmean(rewards[:width]), fmean(rewards[-width:])) if width else None

@@ -19,10 +19,9 @@ from pydantic import (
     create_model,
 )
 
-from ludus.data.tool_schema import ToolSpec, coerce_arguments
+from ludus.data.tool_schema import ToolSpec, coerce_arguments, strip_titles
 from ludus.environment.error_location import format_exception_line, function_location
 from ludus.errors import BadEnvironment, did_you_mean
-from ludus.protocol.action_tools import strip_titles
 from ludus.protocol.types import ToolFault
 
 RESERVED_NAMES = frozenset({"reset", "step", "state", "close"})

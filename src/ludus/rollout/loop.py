@@ -14,10 +14,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Player, Reply
-from ludus.client.session import Session, StepResult
+from ludus.client.session import Session
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Tokens, Usage
 from ludus.data.messages import Call, Function, Message, message_from_content
 from ludus.data.tool_schema import JsonObject, ToolSpec
+from ludus.protocol.types import StepResult
 from ludus.rollout.monitoring import EpisodeStatus
 from ludus.rollout.plan import Assignment
 from ludus.rollout.reward_sum import RewardSum

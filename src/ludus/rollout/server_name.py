@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from ludus.client.remote_session import fetch_json_value
+from ludus.client.server_http import fetch_json_value
 from ludus.client.websocket import WebSocketClient
 from ludus.environment.registry import registered_environments
 from ludus.errors import ConfigError, ConnectFailed

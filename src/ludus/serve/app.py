@@ -19,7 +19,7 @@ from starlette.routing import WebSocketRoute
 
 from ludus.environment.spec import EnvSpec
 from ludus.errors import CapacityReached, InvalidAction, SessionError, SessionLost, WireError
-from ludus.protocol.frames import readable_errors, result_payload
+from ludus.protocol.frames import error_frame_details, result_payload
 from ludus.protocol.types import EnvironmentMetadata
 from ludus.serve.access import AccessMiddleware, AccessPolicy, client_address
 from ludus.serve.capacity import SessionCapacity
@@ -197,7 +197,7 @@ async def parse_body(request: Request, model: type[M]) -> M:
     try:
         return model.model_validate_json(await request.body() or b"{}")
     except ValidationError as error:
-        raise HTTPException(422, readable_errors(error)) from None
+        raise HTTPException(422, error_frame_details(error)) from None
 
 
 def _http_error(error: SessionError) -> HTTPException:

@@ -57,7 +57,7 @@ def _print_report(report: CheckReport) -> None:
     from rich.text import Text
 
     from ludus.cli.display.console import console
-    from ludus.cli.flags import name_flags
+    from ludus.cli.flag_names import name_flags
 
     marks = {"pass": "[green]pass[/]", "fail": "[bold red]FAIL[/]", "skip": "[dim]skip[/]"}
     table = Table("check", "", "details", box=None, header_style="bold")
