@@ -44,9 +44,9 @@ class TrainPush:
             if private:
                 raise ConfigError("--private needs --push-to-hub USER/NAME.")
             return None
-        from ludus.publish.hub_upload import MODEL, check_login, check_repo_id
+        from ludus.publish.hub_upload import MODEL, check_login, check_upload_target
 
-        check_repo_id(repo_id, MODEL)
+        check_upload_target(repo_id, MODEL)
         check_login()
         return cls(repo_id, private)
 

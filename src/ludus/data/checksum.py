@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from zlib import crc32
 
 from ludus.errors import RunError
@@ -30,6 +31,12 @@ class Checksum(NamedTuple):
         except OSError as error:
             raise RunError(f"{path} cannot be read: {error.strerror or error}.") from error
         return cls(size, crc)
+
+    @classmethod
+    def from_summary(cls, summary: Mapping[str, Any]) -> Self | None:
+        """The checksum of the journal in a run's summary; None where there is none."""
+        size, crc32 = summary.get("bytes"), summary.get("crc32")
+        return cls(size, crc32) if isinstance(size, int) and isinstance(crc32, int) else None
 
     def extend(self, data: bytes) -> Self:
         """The checksum after `data` was appended."""

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any
 
 from ludus.data import training_log
-from ludus.rollout.progress import PhaseProgress
+from ludus.rollout.phase_progress import PhaseProgress
 from ludus.train.distributed import Distributed
 from ludus.train.output.checkpoints import CheckpointState
 from ludus.train.progress import TrainProgress

@@ -159,9 +159,9 @@ def collect(
     from ludus.rollout.config import STALL_WARNING_S
 
     if push_to_hub is not None:
-        from ludus.publish.hub_upload import check_login, check_repo_id
+        from ludus.publish.hub_upload import check_login, check_upload_target
 
-        check_repo_id(push_to_hub)
+        check_upload_target(push_to_hub)
         check_login()
     agent = agent_from_config(
         AgentConfig(

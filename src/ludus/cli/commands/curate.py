@@ -163,9 +163,9 @@ def curate(
     from ludus.curation import CurateConfig, pipeline
 
     if push_to_hub is not None:
-        from ludus.publish.hub_upload import check_login, check_repo_id
+        from ludus.publish.hub_upload import check_login, check_upload_target
 
-        check_repo_id(push_to_hub)
+        check_upload_target(push_to_hub)
         check_login()
     config = CurateConfig(
         to=to.value,

@@ -23,7 +23,7 @@ from ludus.errors import LudusError
 if TYPE_CHECKING:
     from ludus.evaluation import Candidate, Evaluation
     from ludus.evaluation.config import EvalConfig
-    from ludus.rollout.callbacks import CollectProgress
+    from ludus.rollout.collect_progress import CollectProgress
 
 
 def evaluate(

@@ -27,9 +27,9 @@ from ludus.cli.display.status import (
     stderr_status,
 )
 from ludus.cli.flag_names import name_flags
-from ludus.rollout.callbacks import CollectProgress
+from ludus.rollout.collect_progress import CollectProgress
 from ludus.rollout.collector import Collector
-from ludus.rollout.progress import PhaseProgress
+from ludus.rollout.phase_progress import PhaseProgress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -12,7 +12,7 @@ from ludus.cli.display.formatting import format_count, format_estimate
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ludus.rollout.progress import PhaseProgress
+    from ludus.rollout.phase_progress import PhaseProgress
 
 BAR_WIDTH, _MIN_BAR_WIDTH = 30, 8
 
@@ -74,6 +74,7 @@ def decode_texts(tokens: int | None, rate: float | None) -> list[str]:
 
 
 def time_left(seconds: float | None) -> list[str]:
+    """The estimate `~3 min left`; empty where there is none."""
     return [] if seconds is None else [f"{format_estimate(seconds)} left"]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import ConfigError
-from ludus.rollout.progress import PhaseProgress
+from ludus.rollout.phase_progress import PhaseProgress
 from ludus.train.config import Method, TrainConfig
 from ludus.train.data.filtering import (
     check_usable,

@@ -22,7 +22,7 @@ from ludus.errors import ConfigError, RequestRefused, TemplateRefused
 from ludus.policy.chat.rendering import RenderedConversation, render_many
 from ludus.policy.vision.processor import VisionProcessor
 from ludus.policy.vision.row_images import check_placeholders, expand_image_tokens
-from ludus.rollout.progress import PhaseProgress
+from ludus.rollout.phase_progress import PhaseProgress
 from ludus.train.config import Method
 from ludus.train.data.loading import NumberedRow, Split
 from ludus.train.data.loss_mask import make_labels, trim_after_loss

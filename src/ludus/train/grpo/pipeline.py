@@ -13,8 +13,8 @@ from ludus.policy.hf_logging import require
 from ludus.policy.load import Policy, eos_token_ids, load_model
 from ludus.policy.preflight import check_model
 from ludus.policy.vision.trainer_inputs import allow_batches_without_images
+from ludus.rollout.phase_progress import PhaseProgress
 from ludus.rollout.plan import Plan
-from ludus.rollout.progress import PhaseProgress
 from ludus.train.config import resolve_learning_rate
 from ludus.train.grpo.episode_log import EpisodeLog
 from ludus.train.grpo.group_rollouts import GroupRollouts
