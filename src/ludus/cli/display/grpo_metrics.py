@@ -7,7 +7,6 @@ from typing import Any
 
 from ludus.cli.display.formatting import sparkline
 from ludus.cli.display.train_metrics import TrainMetrics, format_metrics
-from ludus.data.training_log import first_and_last_means, logged_rewards
 
 _GROUP_FORMATS = {
     "reward_std": "std {:.3f}",
@@ -56,12 +55,16 @@ class GRPOMetrics(TrainMetrics):
         self._rewards: list[float] = []
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
+        from ludus.data.training_log import logged_rewards
+
         super().begin(total_steps, resumed_from)
         if resumed_from is not None:
             lines = (line for line in self._past_log() if line.get("step", 0) <= resumed_from)
             self._rewards = logged_rewards(lines)
 
     def add(self, line: Mapping[str, Any]) -> None:
+        from ludus.data.training_log import logged_rewards
+
         super().add(line)
         self._rewards += logged_rewards([line])
 
@@ -95,6 +98,8 @@ class GRPOMetrics(TrainMetrics):
 
     def _reward_change(self) -> list[str]:
         """The latest reward, and its change since the first steps."""
+        from ludus.data.training_log import first_and_last_means
+
         if not self._rewards:
             return []
         latest = f"{self._rewards[-1]:.3f}"
