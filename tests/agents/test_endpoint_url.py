@@ -4,7 +4,7 @@ import pytest
 from chat_stub import chat_stub
 
 from agents.stub_agents import ask, chat_response
-from ludus.agents.endpoint_url import base_url, proxy_for
+from ludus.agents.endpoint_url import base_url, endpoint_proxy
 from ludus.agents.openai import OpenAIAgent
 from ludus.errors import ConfigError
 
@@ -55,11 +55,11 @@ def test_a_proxy_is_used_for_other_hosts_only(
     monkeypatch.setenv("http_proxy", "proxy:3128")
     monkeypatch.setenv("https_proxy", "http://me:pw@secure:3128")
     monkeypatch.setenv("no_proxy", "inside.example")
-    assert proxy_for("http://model.example/v1") == "http://proxy:3128"
-    assert proxy_for("https://model.example/v1") == "http://me:pw@secure:3128"
-    assert proxy_for("http://inside.example/v1") is None
+    assert endpoint_proxy("http://model.example/v1") == "http://proxy:3128"
+    assert endpoint_proxy("https://model.example/v1") == "http://me:pw@secure:3128"
+    assert endpoint_proxy("http://inside.example/v1") is None
     for host in ("localhost", "a.localhost", "127.0.0.1", "127.8.8.8", "[::1]", "0.0.0.0"):
-        assert proxy_for(f"http://{host}:8000/v1") is None
+        assert endpoint_proxy(f"http://{host}:8000/v1") is None
 
 
 async def test_requests_go_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ from ludus.agents.response_errors import (
     RefusalReason,
     TransientFault,
     classify_response,
-    parse_json,
     parse_retry_after,
 )
+from ludus.agents.response_json import parse_response_json
 from ludus.errors import BadReply, ModelBusy
 
 
@@ -162,7 +162,7 @@ def test_the_servers_message_is_found_in_every_format(body: Any, message: str) -
 
 
 def test_a_lone_surrogate_becomes_a_question_mark() -> None:
-    assert parse_json(b'{"text": "a\\ud83d!", "whole": "\\ud83d\\ude00"}') == {
+    assert parse_response_json(b'{"text": "a\\ud83d!", "whole": "\\ud83d\\ude00"}') == {
         "text": "a?!",
         "whole": "\N{GRINNING FACE}",
     }
@@ -170,7 +170,7 @@ def test_a_lone_surrogate_becomes_a_question_mark() -> None:
 
 @pytest.mark.parametrize("body", [b"\xff", b"[" * 100_000])
 def test_invalid_json_is_none(body: bytes) -> None:
-    assert parse_json(body) is None
+    assert parse_response_json(body) is None
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from ludus import ToolEnvironment, tool
 from ludus.agents.typed_call import (
     InvalidCall,
     describe_type,
-    find_tool,
-    parameters,
+    find_typed_tool,
     parse_typed_arguments,
     usage_line,
 )
@@ -86,7 +85,7 @@ TOOLS = {name: tool_method.spec for name, tool_method in collect_tools(House).it
 )
 def test_a_line_is_parsed_as_a_call(line: str, arguments: dict[str, Any]) -> None:
     name, _, rest = line.partition(" ")
-    assert parse_typed_arguments(find_tool(name, TOOLS), rest) == arguments
+    assert parse_typed_arguments(find_typed_tool(name, TOOLS), rest) == arguments
 
 
 @pytest.mark.parametrize(
@@ -107,7 +106,7 @@ def test_a_line_is_parsed_as_a_call(line: str, arguments: dict[str, Any]) -> Non
 def test_an_invalid_line_is_explained(line: str, reason: str) -> None:
     name, _, rest = line.partition(" ")
     with pytest.raises(InvalidCall) as caught:
-        parse_typed_arguments(find_tool(name, TOOLS), rest)
+        parse_typed_arguments(find_typed_tool(name, TOOLS), rest)
     assert reason in str(caught.value)
 
 
@@ -118,5 +117,5 @@ def test_usage_and_types_are_described() -> None:
         "say WORDS",
         "paint COLOUR PLACES [BRIGHT]",
     ]
-    types = [describe_type(schema) for schema in parameters(TOOLS["paint"]).values()]
+    types = [describe_type(schema) for schema in TOOLS["paint"].parameters().values()]
     assert types == ["red or blue", "a JSON list", "yes or no"]

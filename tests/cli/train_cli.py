@@ -15,7 +15,7 @@ from tiny_tokenizers import student, template_of
 from typer.testing import CliRunner, Result
 
 from cli.collect_cli import CLEAN_ENV
-from ludus.cli.flags import name_flags
+from ludus.cli.flag_names import name_flags
 from ludus.cli.main import app
 from ludus.errors import LudusError
 

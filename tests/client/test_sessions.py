@@ -8,7 +8,7 @@ import pytest
 from world import Counter, LineWorld, Slow, Two, serving
 
 from ludus.client.endpoint import LocalEndpoint, RemoteEndpoint
-from ludus.client.session import Session, StepResult
+from ludus.client.session import Session
 from ludus.environment.introspection import build_env_spec
 from ludus.errors import (
     ConnectFailed,
@@ -17,6 +17,7 @@ from ludus.errors import (
     SessionError,
     SessionLost,
 )
+from ludus.protocol.types import StepResult
 
 Opener = Callable[..., Session]
 

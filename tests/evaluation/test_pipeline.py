@@ -23,8 +23,8 @@ from ludus.data.episode_reader import find_episode
 from ludus.errors import ConfigError, ModelBusy, RunError
 from ludus.evaluation import Candidate, Evaluation, evaluate
 from ludus.rollout import CollectConfig
-from ludus.rollout.callbacks import CollectProgress
 from ludus.rollout.collect import collect
+from ludus.rollout.collect_progress import CollectProgress
 from ludus.rollout.collector import Collector
 
 

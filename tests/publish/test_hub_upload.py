@@ -13,7 +13,7 @@ import pytest
 from datasets import load_dataset
 
 from ludus.errors import ConfigError, MissingExtra, PublishFailed
-from ludus.publish.hub_upload import check_login, check_repo_id, open_repo, push_folder
+from ludus.publish.hub_upload import check_login, check_upload_target, open_repo, push_folder
 from publish.fake_hub import TOKEN, fake_hub
 from publish.sample_episodes import (
     broken_episode,
@@ -141,7 +141,7 @@ def test_unreachable_hub_and_empty_folder_are_errors(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["ada/sums", "ada-b/sums_2.x"])
 def test_valid_repo_id_is_accepted(name: str) -> None:
-    check_repo_id(name)
+    check_upload_target(name)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_valid_repo_id_is_accepted(name: str) -> None:
 )
 def test_invalid_repo_id_is_rejected(name: str) -> None:
     with pytest.raises(ConfigError, match="USER/NAME"):
-        check_repo_id(name)
+        check_upload_target(name)
 
 
 def test_check_login_requires_a_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

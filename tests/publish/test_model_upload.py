@@ -8,7 +8,7 @@ import pytest
 from policy.models import saved
 
 from ludus.errors import ConfigError, PublishFailed
-from ludus.publish.hub_upload import MODEL, check_repo_id, open_repo
+from ludus.publish.hub_upload import MODEL, check_upload_target, open_repo
 from ludus.publish.model_upload import model_files, push_model
 from publish.fake_hub import TOKEN, fake_hub
 
@@ -100,7 +100,7 @@ def test_open_repo_creates_a_private_model_repo() -> None:
 
 def test_invalid_model_name_is_rejected() -> None:
     with pytest.raises(ConfigError, match=r"'player'.*'ada/wordle-player'"):
-        check_repo_id("player", MODEL)
+        check_upload_target("player", MODEL)
 
 
 def test_model_files_exclude_the_card_and_hidden_files(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from ludus.data.episode import Episode, Usage
 from ludus.data.episode_reader import episodes
 from ludus.data.messages import Message
 from ludus.rollout import CollectConfig, CollectResult
-from ludus.rollout.callbacks import CollectProgress
 from ludus.rollout.collect import collect
+from ludus.rollout.collect_progress import CollectProgress
 from ludus.rollout.collector import Collector
 
 COUNTER = "world:Counter"

@@ -10,8 +10,9 @@ from world import Counter, serving, until
 
 from ludus import connect
 from ludus.client.endpoint import Endpoint
-from ludus.client.session import Session, StepResult
+from ludus.client.session import Session
 from ludus.errors import CapacityReached, ConnectFailed, SessionError
+from ludus.protocol.types import StepResult
 from ludus.rollout import session_pool
 from ludus.rollout.session_pool import SessionPool
 

@@ -14,8 +14,8 @@ from world import Counter, Served, serving
 
 from ludus.client.websocket import status_error as refused_by_server
 from ludus.protocol.loopback import is_loopback
-from ludus.serve.access import AccessPolicy, is_valid_origin, parse_hostname
-from ludus.serve.config import ServeConfig
+from ludus.serve.access import AccessPolicy, parse_hostname
+from ludus.serve.config import ServeConfig, is_valid_origin
 
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 STEP = {"action": {"number": 1}}

@@ -13,8 +13,7 @@ from world import Counter, Slow, Two, serving, until
 from ludus import ToolEnvironment, connect, tool
 from ludus.environment.introspection import build_env_spec
 from ludus.errors import CapacityReached, FactoryFailed, SessionError
-from ludus.serve.config import ServeConfig
-from ludus.serve.server import ServeError, check_config
+from ludus.serve.config import ServeConfig, ServeError, check_config
 
 
 async def test_a_newcomer_waits_for_a_slot_and_gets_it() -> None:

@@ -9,12 +9,12 @@ from ludus.agents.agent import EpisodeContext, Player, Reply
 from ludus.agents.anthropic_wire import (
     BlockHistory,
     Blocks,
+    build_anthropic_tool,
     build_messages,
     build_system,
-    build_tool,
     parse_reply,
 )
-from ludus.agents.api_agent import APIAgent, reply_from_refusal
+from ludus.agents.api_agent import APIAgent
 from ludus.agents.api_keys import ApiKey
 from ludus.agents.error_messages import ContentFiltered, ContextLengthExceeded
 from ludus.data.messages import Message
@@ -57,7 +57,7 @@ class AnthropicAgent(APIAgent):
 class _AnthropicPlayer(Player):
     def __init__(self, agent: AnthropicAgent, context: EpisodeContext) -> None:
         self._agent = agent
-        self._tools = [build_tool(tool) for tool in context.tools]
+        self._tools = [build_anthropic_tool(tool) for tool in context.tools]
         self._member = context.member
         self._history = BlockHistory()
 
@@ -74,6 +74,6 @@ class _AnthropicPlayer(Player):
         try:
             reply, blocks = await self._agent.request_reply(body, messages, self._member)
         except (ContextLengthExceeded, ContentFiltered) as error:
-            return reply_from_refusal(error)
+            return self._agent.reply_from_refusal(error)
         self._history.record(len(messages), reply.message, blocks)
         return reply

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ludus.agents.agent import FinishReason, Reply
-from ludus.agents.response_errors import token_count
+from ludus.agents.response_json import response_object, response_token_count
 from ludus.agents.tool_calls import RawToolCall, parse_arguments, parse_tool_calls, sanitize_name
 from ludus.data.content import Text
 from ludus.data.episode import Usage
@@ -43,7 +43,8 @@ class BlockHistory:
         return blocks if recorded is message or recorded == message else None
 
 
-def build_tool(tool: ToolSpec) -> JsonObject:
+def build_anthropic_tool(tool: ToolSpec) -> JsonObject:
+    """A tool in the format of the Anthropic Messages API."""
     return {
         "name": tool.name,
         "description": tool.description,
@@ -161,11 +162,11 @@ def _join_blocks(blocks: Blocks, kind: str) -> str:
 
 def parse_usage(usage: Any) -> Usage:
     """Token counts. This API counts cache reads and writes apart from input_tokens."""
-    counts: JsonObject = usage if isinstance(usage, dict) else {}
-    cache_reads = token_count(counts.get("cache_read_input_tokens"))
-    cache_writes = token_count(counts.get("cache_creation_input_tokens"))
+    counts = response_object(usage)
+    cache_reads = response_token_count(counts.get("cache_read_input_tokens"))
+    cache_writes = response_token_count(counts.get("cache_creation_input_tokens"))
     return Usage(
-        prompt_tokens=token_count(counts.get("input_tokens")) + cache_writes + cache_reads,
-        completion_tokens=token_count(counts.get("output_tokens")),
+        prompt_tokens=response_token_count(counts.get("input_tokens")) + cache_writes + cache_reads,
+        completion_tokens=response_token_count(counts.get("output_tokens")),
         cached_tokens=cache_reads,
     )

@@ -14,8 +14,9 @@ from ludus.agents.api_keys import ApiKey, find_key
 from ludus.agents.endpoint_url import base_url
 from ludus.agents.error_messages import ContextLengthExceeded
 from ludus.agents.prices import PriceTable
-from ludus.agents.provider import Backoff, ProviderClient
+from ludus.agents.provider import ProviderClient
 from ludus.agents.response_cache import ResponseCache
+from ludus.agents.throttle import Backoff
 from ludus.data.episode import Usage
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
@@ -132,12 +133,12 @@ class APIAgent(Agent):
         cost = self._price(usage) if self._price else None
         return usage if cost is None else usage.model_copy(update={"cost": cost})
 
-
-def reply_from_refusal(error: RequestRefused) -> Reply:
-    """An empty reply, for a refusal because of the context's length or a content filter."""
-    too_long = isinstance(error, ContextLengthExceeded)
-    finish_reason = FinishReason.LENGTH if too_long else FinishReason.REFUSED
-    return Reply(Message(role="assistant"), finish_reason)
+    @staticmethod
+    def reply_from_refusal(error: RequestRefused) -> Reply:
+        """An empty reply, for a refusal because of the context's length or a content filter."""
+        too_long = isinstance(error, ContextLengthExceeded)
+        finish_reason = FinishReason.LENGTH if too_long else FinishReason.REFUSED
+        return Reply(Message(role="assistant"), finish_reason)
 
 
 def _build_request_options(

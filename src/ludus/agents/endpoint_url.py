@@ -37,12 +37,12 @@ def base_url(endpoint: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{path}"
 
 
-def proxy_for(url: str) -> str | None:
-    """The proxy that environment variables name for this URL; None for this machine itself.
+def endpoint_proxy(endpoint: str) -> str | None:
+    """The proxy that environment variables name for an API's URL; None for this machine itself.
 
     Called once per session: aiohttp's `trust_env` looks it up for every request, in a thread.
     """
-    parts = urlsplit(url)
+    parts = urlsplit(endpoint)
     host = parts.hostname or ""
     if is_loopback(host) or host in ("0.0.0.0", "::") or proxy_bypass(parts.netloc):
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from ludus.agents.api_keys import ApiKey
@@ -103,3 +104,9 @@ class ProviderErrors:
         """The server's message on one line. Scrubbed before it is cut: half a key is a secret."""
         line = " ".join(self.scrub(text).split())
         return line if len(line) <= _MAX_MESSAGE_CHARS else f"{line[: _MAX_MESSAGE_CHARS - 3]}..."
+
+
+def connection_error_text(error: Exception) -> str:
+    """Why a connection to a provider failed, in a few words."""
+    number = getattr(error, "errno", None)
+    return os.strerror(number) if number else str(error) or type(error).__name__

@@ -12,11 +12,9 @@ from ludus.agents.tool_calls import build_tool_call_message
 from ludus.agents.typed_call import (
     InvalidCall,
     describe_type,
-    find_tool,
-    parameters,
+    find_typed_tool,
     parse_typed_arguments,
-    parse_value,
-    required_parameters,
+    parse_typed_value,
     usage_line,
 )
 from ludus.data.messages import Message
@@ -101,25 +99,25 @@ class _HumanPlayer(Player):
         if len(self._tools) == 1:
             (tool,) = self._tools.values()
             arguments: JsonObject = {}
-            missing = list(parameters(tool))
+            missing = list(tool.parameters())
             if not missing:
                 await self._ask_line(f"{tool.name} (Enter): ", tool)
         else:
             name, _, rest = (await self._ask_line("> ")).strip().partition(" ")
             if not name:
                 raise InvalidCall("Type a tool and its arguments; help shows them, quit leaves.")
-            tool = find_tool(name, self._tools)
+            tool = find_typed_tool(name, self._tools)
             arguments = parse_typed_arguments(tool, rest)
-            missing = [name for name in required_parameters(tool) if name not in arguments]
+            missing = [name for name in tool.required_parameters if name not in arguments]
         for name in missing:
             arguments |= await self._ask_argument(tool, name)
         return ToolCall(name=tool.name, arguments=arguments)
 
     async def _ask_argument(self, tool: ToolSpec, name: str) -> JsonObject:
         """Ask for one argument until it is valid; an empty line skips an optional one."""
-        schema = parameters(tool)[name]
+        schema = tool.parameters()[name]
         kind = "" if describe_type(schema) == "text" else f" ({describe_type(schema)})"
-        optional = name not in required_parameters(tool)
+        optional = name not in tool.required_parameters
         prompt = f"{name}{kind}{', or Enter' if optional else ''}: "
         while True:
             line = await self._ask_line(prompt, tool)
@@ -131,7 +129,7 @@ class _HumanPlayer(Player):
                     raise InvalidCall(f"Type {name}{empty}; quit leaves.")
                 if line.strip() in _QUOTED_WORDS:
                     line = line[1:-1]
-                return {name: parse_value(tool, name, line)}
+                return {name: parse_typed_value(tool, name, line)}
             except InvalidCall as reason:
                 self._say(str(reason))
 
@@ -148,7 +146,9 @@ class _HumanPlayer(Player):
                 self._say(help_text([tool]))
                 continue
             try:
-                tools = [find_tool(about.strip(), self._tools)] if about else self._tools.values()
+                tools = (
+                    [find_typed_tool(about.strip(), self._tools)] if about else self._tools.values()
+                )
                 self._say(help_text(list(tools)))
             except InvalidCall as reason:
                 self._say(str(reason))
@@ -156,13 +156,16 @@ class _HumanPlayer(Player):
 
 def introduction(tools: Sequence[ToolSpec]) -> str:
     """The text before the first observation: the tools, and what to type."""
+    summaries = [next(iter(tool.description.splitlines()), "") for tool in tools]
     if len(tools) == 1:
-        (tool,) = tools
-        names = list(parameters(tool))
+        tool = tools[0]
+        names = list(tool.parameters())
         what = f"Type {' and '.join(names)}" if names else "Press Enter"
-        return f"{what} to call {tool.name}: {_summary_line(tool)}\nhelp says more, quit leaves.\n"
-    width = max(len(usage_line(tool)) for tool in tools)
-    lines = [f"  {usage_line(tool):<{width}}  {_summary_line(tool)}" for tool in tools]
+        return f"{what} to call {tool.name}: {summaries[0]}\nhelp says more, quit leaves.\n"
+    usages = [usage_line(tool) for tool in tools]
+    width = max(map(len, usages))
+    rows = zip(usages, summaries, strict=True)
+    lines = [f"  {usage:<{width}}  {summary}" for usage, summary in rows]
     how = "Type a tool and its arguments. help TOOL says more, quit leaves."
     return "\n".join(["Tools:", *lines, how, ""])
 
@@ -172,7 +175,7 @@ def help_text(tools: Sequence[ToolSpec]) -> str:
     lines = []
     for tool in tools:
         lines += ["", usage_line(tool), *(f"  {line}" for line in tool.description.splitlines())]
-        for name, schema in parameters(tool).items():
+        for name, schema in tool.parameters().items():
             default = ""
             if "default" in schema:
                 value = repr(schema["default"])
@@ -182,14 +185,10 @@ def help_text(tools: Sequence[ToolSpec]) -> str:
     syntax = (
         "Write arguments in this order, as name=value, or all as one JSON object; quotes keep "
         "words together."
-        if len(tools) > 1 or any(len(parameters(tool)) > 1 for tool in tools)
+        if len(tools) > 1 or any(len(tool.parameters()) > 1 for tool in tools)
         else 'To send the word help or quit itself, put it in quotes: "help".'
     )
     return "\n".join([*lines[1:], "", syntax, "quit (or Ctrl-D) leaves the episode.", ""])
-
-
-def _summary_line(tool: ToolSpec) -> str:
-    return next(iter(tool.description.splitlines()), "")
 
 
 class TerminalInput:

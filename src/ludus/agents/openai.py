@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ludus.agents.agent import EpisodeContext, Player, Reply
-from ludus.agents.api_agent import APIAgent, reply_from_refusal
+from ludus.agents.api_agent import APIAgent
 from ludus.agents.api_keys import ApiKey
 from ludus.agents.error_messages import ContentFiltered, ContextLengthExceeded
 from ludus.agents.openai_wire import build_messages, parse_reply
@@ -81,7 +81,7 @@ class OpenAIAgent(APIAgent):
                 return await post({})
             return await self._post_with_limit(post, max_tokens)
         except (ContextLengthExceeded, ContentFiltered) as error:
-            return reply_from_refusal(error)
+            return self.reply_from_refusal(error)
 
     async def _post_with_limit(self, post: PostFn, max_tokens: int) -> Reply:
         """Post with a token limit, and find out under which name the server knows it."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ludus.agents.agent import FinishReason, Reply
-from ludus.agents.response_errors import token_count
+from ludus.agents.response_json import response_object, response_token_count
 from ludus.agents.tool_calls import RawToolCall, parse_arguments, parse_tool_calls, sanitize_name
 from ludus.data.content import Text
 from ludus.data.episode import Usage
@@ -139,8 +139,8 @@ def _raw_tool_calls(message: JsonObject) -> list[RawToolCall]:
         calls = [{"function": message["function_call"]}]  # OpenAI's older form.
     raw_calls = []
     for call in calls if isinstance(calls, list) else []:
-        call = _dict_or_empty(call)
-        function = _dict_or_empty(call.get("function"))
+        call = response_object(call)
+        function = response_object(call.get("function"))
         raw_calls.append(
             RawToolCall(call.get("id"), function.get("name"), function.get("arguments"))
         )
@@ -149,19 +149,15 @@ def _raw_tool_calls(message: JsonObject) -> list[RawToolCall]:
 
 def parse_usage(usage: Any) -> Usage:
     """Token counts, 0 where missing. Gateways also send the cost."""
-    usage = _dict_or_empty(usage)
-    prompt_details = _dict_or_empty(usage.get("prompt_tokens_details"))
-    completion_details = _dict_or_empty(usage.get("completion_tokens_details"))
+    usage = response_object(usage)
+    prompt_details = response_object(usage.get("prompt_tokens_details"))
+    completion_details = response_object(usage.get("completion_tokens_details"))
     cost = usage.get("cost")
     is_valid_cost = isinstance(cost, int | float) and math.isfinite(cost)
     return Usage(
-        prompt_tokens=token_count(usage.get("prompt_tokens")),
-        completion_tokens=token_count(usage.get("completion_tokens")),
-        cached_tokens=token_count(prompt_details.get("cached_tokens")),
-        reasoning_tokens=token_count(completion_details.get("reasoning_tokens")),
+        prompt_tokens=response_token_count(usage.get("prompt_tokens")),
+        completion_tokens=response_token_count(usage.get("completion_tokens")),
+        cached_tokens=response_token_count(prompt_details.get("cached_tokens")),
+        reasoning_tokens=response_token_count(completion_details.get("reasoning_tokens")),
         cost=float(cost) if is_valid_cost else None,
     )
-
-
-def _dict_or_empty(value: Any) -> JsonObject:
-    return value if isinstance(value, dict) else {}

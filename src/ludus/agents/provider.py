@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import random
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 import aiohttp
 
 from ludus.agents.api_keys import ApiKey
-from ludus.agents.endpoint_url import proxy_for
-from ludus.agents.error_messages import ProviderErrors
+from ludus.agents.endpoint_url import endpoint_proxy
+from ludus.agents.error_messages import ProviderErrors, connection_error_text
 from ludus.agents.response_cache import ResponseCache, request_key
 from ludus.agents.response_errors import Refusal, RefusalReason, TransientFault, classify_response
-from ludus.agents.throttle import Throttle
+from ludus.agents.throttle import Backoff, Throttle
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import BadReply, ConfigError, ModelTimeout, ModelUnreachable
 
@@ -33,20 +30,6 @@ MAX_RETRY_AFTER_S = 600.0
 _CONNECT_TIMEOUT_S = 30.0
 _PROBE_TIMEOUT_S = 10.0
 _PROBE_ATTEMPTS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """Exponential backoff with full jitter, in seconds.
-
-    Jitter keeps calls that failed together from coming back together.
-    """
-
-    base: float = 0.5
-    cap: float = 30.0
-
-    def delay_s(self, retry: int) -> float:
-        return random.uniform(0.0, min(self.cap, self.base * 2.0 ** min(retry, 30)))
 
 
 class ProviderClient:
@@ -164,7 +147,7 @@ class ProviderClient:
             text = f"no reply within {self._call_timeout:g} s"
             return TransientFault(ModelTimeout, "timeout", text)
         except (aiohttp.ClientError, OSError) as error:
-            text = f"the connection failed ({_describe_error(error)})"
+            text = f"the connection failed ({connection_error_text(error)})"
             return TransientFault(ModelUnreachable, "connection", text)
 
     def _get_session(self) -> aiohttp.ClientSession:
@@ -176,7 +159,7 @@ class ProviderClient:
                 timeout=aiohttp.ClientTimeout(
                     total=self._call_timeout, sock_connect=_CONNECT_TIMEOUT_S
                 ),
-                proxy=proxy_for(self.base_url),
+                proxy=endpoint_proxy(self.base_url),
             )
         return self._session
 
@@ -189,7 +172,7 @@ class ProviderClient:
             try:
                 return await self._probe()
             except (aiohttp.ClientError, OSError) as error:
-                reason = _describe_error(error)
+                reason = connection_error_text(error)
         raise self._errors.unreachable(reason)
 
     async def _probe(self) -> None:
@@ -213,8 +196,3 @@ class ProviderClient:
         if self._session is not None:
             session, self._session = self._session, None
             await session.close()
-
-
-def _describe_error(error: Exception) -> str:
-    number = getattr(error, "errno", None)
-    return os.strerror(number) if number else str(error) or type(error).__name__

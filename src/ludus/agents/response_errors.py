@@ -16,8 +16,7 @@ from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import Any
 
-from pydantic_core import from_json
-
+from ludus.agents.response_json import parse_response_json
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import AgentError, BadReply, ModelBusy
 
@@ -87,7 +86,7 @@ def classify_response(
     status: int, headers: Mapping[str, str], body: bytes
 ) -> JsonObject | TransientFault | Refusal:
     """The reply, or what is wrong instead."""
-    parsed = parse_json(body)
+    parsed = parse_response_json(body)
     body_text = body[:_MAX_BODY_BYTES_SHOWN].decode("utf-8", "replace")
     if status == 200:
         if not isinstance(parsed, dict):
@@ -110,22 +109,6 @@ def classify_response(
     )
 
 
-def parse_json(body: bytes) -> Any:
-    """The JSON value, or None. A lone surrogate becomes a question mark.
-
-    Models split emoji, and text with half a surrogate pair could not be written to a file.
-    """
-    try:
-        return from_json(body)
-    except ValueError:
-        pass
-    try:
-        whole = json.dumps(json.loads(body), ensure_ascii=False)
-        return from_json(whole.encode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return None
-
-
 def parse_retry_after(headers: Mapping[str, str], *, now: float | None = None) -> float | None:
     """Seconds to wait, given in milliseconds, in seconds or as a date; None if invalid."""
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
@@ -139,11 +122,6 @@ def parse_retry_after(headers: Mapping[str, str], *, now: float | None = None) -
     except (ValueError, OverflowError):
         return None
     return max(0.0, timestamp - (time.time() if now is None else now))
-
-
-def token_count(value: Any) -> int:
-    """A number of tokens; servers omit it or send null."""
-    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _refusal_reason(status: int, text: str) -> RefusalReason | None:

@@ -1,15 +1,18 @@
-"""An adaptive concurrency limit for API calls: additive increase, multiplicative decrease.
+"""Throttles API calls: an adaptive concurrency limit, and a backoff between attempts.
 
-As in TCP's congestion control: providers do not say how many concurrent calls they accept, but
-they reject calls when it is exceeded.
+The limit has additive increase and multiplicative decrease, as in TCP's congestion control:
+providers do not say how many concurrent calls they accept, but they reject calls when it is
+exceeded.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ludus.errors import ConfigError
@@ -154,3 +157,18 @@ class ThrottleSlot:
 
     async def __aexit__(self, *error: object) -> None:
         self._throttle._release()
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Exponential backoff with full jitter, in seconds.
+
+    Jitter keeps calls that failed together from coming back together.
+    """
+
+    base: float = 0.5
+    cap: float = 30.0
+
+    def delay_s(self, retry: int) -> float:
+        """A random delay before this retry of a call; the first has the number 0."""
+        return random.uniform(0.0, min(self.cap, self.base * 2.0 ** min(retry, 30)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ludus.data.tool_arguments import coerce_arguments, json_types
@@ -29,24 +29,8 @@ class InvalidCall(Exception):
     """The line is not a valid call; the message says why, and what to type."""
 
 
-def parameters(tool: ToolSpec) -> dict[str, JsonObject]:
-    """The schema of each parameter, with references resolved."""
-    definitions = tool.input_schema.get("$defs", {})
-    schemas: dict[str, JsonObject] = {}
-    for name, schema in tool.input_schema.get("properties", {}).items():
-        schemas[name] = dict(schema) if isinstance(schema, dict) else {}
-        if "$ref" in schemas[name]:
-            reference = str(schemas[name].pop("$ref")).rpartition("/")[2]
-            schemas[name] = {**definitions.get(reference, {}), **schemas[name]}
-    return schemas
-
-
-def required_parameters(tool: ToolSpec) -> Sequence[str]:
-    names: Sequence[str] = tool.input_schema.get("required", ())
-    return names
-
-
-def find_tool(name: str, tools: Mapping[str, ToolSpec]) -> ToolSpec:
+def find_typed_tool(name: str, tools: Mapping[str, ToolSpec]) -> ToolSpec:
+    """The tool of a typed name; raises `InvalidCall` with a hint where there is none."""
     if name in tools:
         return tools[name]
     hint = did_you_mean(name, [*tools, "help", "quit"], f"Tools: {', '.join(tools)}.")
@@ -56,7 +40,7 @@ def find_tool(name: str, tools: Mapping[str, ToolSpec]) -> ToolSpec:
 def parse_typed_arguments(tool: ToolSpec, line: str) -> JsonObject:
     """Parse what follows a tool's name. Required arguments may be missing."""
     line = line.strip()
-    names = list(parameters(tool))
+    names = list(tool.parameters())
     if not line:
         return {}
     if line.startswith("{"):
@@ -65,7 +49,7 @@ def parse_typed_arguments(tool: ToolSpec, line: str) -> JsonObject:
         raise InvalidCall(f"{tool.name} takes no arguments. Type {tool.name} alone.")
     if len(names) == 1 and not line.startswith(f"{names[0]}="):
         is_quoted = len(line) > 1 and line[0] == line[-1] and line[0] in "\"'"
-        return {names[0]: parse_value(tool, names[0], line[1:-1] if is_quoted else line)}
+        return {names[0]: parse_typed_value(tool, names[0], line[1:-1] if is_quoted else line)}
     try:
         words = shlex.split(line)
     except ValueError:
@@ -82,14 +66,14 @@ def parse_typed_arguments(tool: ToolSpec, line: str) -> JsonObject:
                 f"Too many arguments for {usage_line(tool)}. Quotes keep words together."
             )
         typed[free] = word
-    return {name: parse_value(tool, name, text) for name, text in typed.items()}
+    return {name: parse_typed_value(tool, name, text) for name, text in typed.items()}
 
 
-def parse_value(tool: ToolSpec, name: str, text: str) -> Any:
-    """The value of one argument, in the type of its schema."""
+def parse_typed_value(tool: ToolSpec, name: str, text: str) -> Any:
+    """The value of one typed argument, in the type of its schema."""
     from jsonschema import Draft202012Validator
 
-    schema = parameters(tool)[name]
+    schema = tool.parameters()[name]
     value: Any = coerce_arguments({name: text}, {"properties": {name: schema}})[name]
     if "boolean" in json_types(schema) and isinstance(value, str):
         value = _BOOLEAN_WORDS.get(value.lower(), value)
@@ -113,8 +97,10 @@ def describe_type(schema: Mapping[str, Any]) -> str:
 
 def usage_line(tool: ToolSpec) -> str:
     """The tool's usage, such as `move DIRECTION [STEPS]`."""
-    required = required_parameters(tool)
-    words = [name.upper() if name in required else f"[{name.upper()}]" for name in parameters(tool)]
+    required = tool.required_parameters
+    words = [
+        name.upper() if name in required else f"[{name.upper()}]" for name in tool.parameters()
+    ]
     return " ".join([tool.name, *words])
 
 
@@ -123,12 +109,12 @@ def _parse_json_arguments(tool: ToolSpec, line: str) -> JsonObject:
         arguments = json.loads(line)
     except ValueError as error:
         raise InvalidCall(f"Invalid JSON: {error}.") from None
-    known = parameters(tool)
+    known = tool.parameters()
     for name in arguments:
         if name not in known:
             hint = did_you_mean(name, known, f"It takes {', '.join(known) or 'none'}.")
             raise InvalidCall(f"{tool.name} has no argument {name!r}. {hint}")
     return {
-        name: parse_value(tool, name, value if isinstance(value, str) else json.dumps(value))
+        name: parse_typed_value(tool, name, value if isinstance(value, str) else json.dumps(value))
         for name, value in arguments.items()
     }

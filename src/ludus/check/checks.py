@@ -6,16 +6,16 @@ import asyncio
 import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 from jsonschema import Draft202012Validator
 
 from ludus.agents.random_agent import random_call
-from ludus.check.episodes import EpisodePlayer, Transcript, TurnOrder
+from ludus.check.episodes import EpisodePlayer, EpisodeTurns, Transcript
 from ludus.check.visibility import describe_visibility
 from ludus.client.endpoint import Endpoint, LocalEndpoint, connect
-from ludus.client.remote_session import fetch_json_object
+from ludus.client.server_http import fetch_json_object
 from ludus.client.session import Session
 from ludus.client.websocket import WebSocketClient
 from ludus.environment.registry import find_environment, is_url
@@ -65,7 +65,12 @@ class EnvironmentChecks:
         else:
             server = WebSocketClient(spec, token=token)
             schemas = await fetch_json_object(server, "/schema")
-            env_spec = _find_local((await fetch_json_object(server, "/metadata")).get("name"))
+            name = (await fetch_json_object(server, "/metadata")).get("name")
+            env_spec = None
+            if isinstance(name, str) and not is_url(name):
+                # Where it is installed here too, its oracle can play the server's tasks.
+                with suppress(LudusError):
+                    env_spec = find_environment(name)
         return cls(endpoint, env_spec, schemas, seeds=seeds, sessions=sessions)
 
     def named_checks(self) -> list[tuple[str, Callable[[], Awaitable[str]]]]:
@@ -173,7 +178,7 @@ class EnvironmentChecks:
     async def check_isolation(self) -> str:
         """Play two episodes step by step in alternation; each must be as when played alone."""
         seeds = list(self._seeds)[:2]
-        turns = TurnOrder(len(seeds))
+        turns = EpisodeTurns(len(seeds))
 
         async def play_in_turn(number: int) -> Transcript:
             async with self._player_session() as (player, session):
@@ -211,14 +216,6 @@ class EnvironmentChecks:
     async def _player_session(self) -> AsyncIterator[tuple[EpisodePlayer, Session]]:
         async with self._endpoint.session() as session:
             yield EpisodePlayer(self._env_spec), session
-
-
-def _find_local(name: Any) -> EnvSpec | None:
-    """Return the installed environment of that name, whose oracle can play the server's tasks."""
-    try:
-        return find_environment(name) if isinstance(name, str) and not is_url(name) else None
-    except LudusError:
-        return None
 
 
 async def _expect_error(session: Session, message: str) -> str:

@@ -17,10 +17,11 @@ from ludus.agents.agent import Agent
 from ludus.agents.oracle import OracleAgent, ShadowEnvironment
 from ludus.agents.random_agent import RandomAgent
 from ludus.check.advice import RETURN_MOVE
-from ludus.client.session import Session, StepResult
+from ludus.client.session import Session
 from ludus.environment.spec import EnvSpec
 from ludus.errors import BadEnvironment, LudusError
 from ludus.protocol.frames import action_payload
+from ludus.protocol.types import StepResult
 from ludus.rollout import Assignment, EpisodeLimits, run_episode
 
 MAX_STEPS = 100
@@ -137,8 +138,8 @@ class EpisodePlayer:
         return recorder.transcript
 
 
-class TurnOrder:
-    """Makes several concurrent players take turns, step by step."""
+class EpisodeTurns:
+    """Makes the players of concurrent check episodes take turns, step by step."""
 
     def __init__(self, players: int) -> None:
         self._active = list(range(players))
@@ -155,7 +156,7 @@ class TurnOrder:
         return turn
 
     async def leave(self, player: int) -> None:
-        """Take a player out of the order: its episode is over."""
+        """Take a player out of the order: its episode of the check is over."""
         async with self._turn_changed:
             position = self._active.index(player)
             self._active.remove(player)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ def expand_user_path(text: str) -> Path:
         raise typer.BadParameter(f"{text}: there is no such user.") from None
 
 
+_SECONDS_PER_UNIT = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SPEC_FORMS = "name, name:variant, file.py:Class, package.module:Class"
 
 Env = Annotated[
@@ -142,8 +144,10 @@ def parse_json_object(text: str | None, option: str) -> dict[str, Any]:
     return value
 
 
-def template_kwargs(thinking: bool | None, chat_template_kwargs: str | None) -> dict[str, Any]:
-    """Combine --thinking and --chat-template-kwargs."""
+def parse_template_options(
+    thinking: bool | None, chat_template_kwargs: str | None
+) -> dict[str, Any]:
+    """Combine the options --thinking and --chat-template-kwargs."""
     from ludus.policy.chat.template_kwargs import THINKING_VARIABLE as THINKING
 
     kwargs = parse_json_object(chat_template_kwargs, "--chat-template-kwargs")
@@ -155,9 +159,17 @@ def template_kwargs(thinking: bool | None, chat_template_kwargs: str | None) -> 
     return {**kwargs, THINKING: thinking}
 
 
-def task_arguments(task: str | None, dataset_config: str | None) -> dict[str, Any]:
-    """Combine --task and --dataset-config into arguments of reset."""
+def parse_task_options(task: str | None, dataset_config: str | None) -> dict[str, Any]:
+    """Combine the options --task and --dataset-config into arguments of reset."""
     arguments = parse_json_object(task, "--task")
     if dataset_config is not None:
         arguments["dataset_config"] = parse_json_object(dataset_config, "--dataset-config")
     return arguments
+
+
+def parse_duration(text: str, option: str) -> float:
+    """Parse the value of an option as seconds: 90, 90s, 10m, 2h or 1d."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
+    if match is None or float(match[1]) <= 0:
+        raise typer.BadParameter(f"{option}: {text!r} is not a duration; write 90s, 10m or 2h.")
+    return float(match[1]) * _SECONDS_PER_UNIT[match[2]]

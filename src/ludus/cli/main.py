@@ -28,14 +28,15 @@ from ludus.cli.commands import (
 )
 from ludus.cli.display.console import print_error
 from ludus.cli.display.signals import EXIT_CODES, INTERRUPTED
-from ludus.cli.flags import FlagCommand, name_flags
+from ludus.cli.flag_names import FlagCommand, name_flags
 from ludus.errors import LudusError
 
 
-class CommandGroup(TyperGroup):
+class MainGroup(TyperGroup):
     """Ends an interrupted command with one line: the message of the exception, if it has one."""
 
     def invoke(self, ctx: Any) -> Any:
+        """Run a command of the program; Ctrl-C ends it with exit code 130."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
@@ -45,7 +46,7 @@ class CommandGroup(TyperGroup):
 
 app = typer.Typer(
     name="ludus",
-    cls=CommandGroup,
+    cls=MainGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

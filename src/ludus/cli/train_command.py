@@ -18,35 +18,35 @@ import typer
 
 from ludus.cli.display.console import escape_control_chars
 from ludus.cli.display.signals import EXIT_CODES
-from ludus.cli.flags import name_flags
+from ludus.cli.flag_names import name_flags
 from ludus.errors import ConfigError, LudusError
 
 if TYPE_CHECKING:
-    from ludus.cli.display.sft_progress import TrainMetrics
-    from ludus.cli.display.sft_summary import TrainSummary
     from ludus.cli.display.train_display import TrainDisplay
+    from ludus.cli.display.train_metrics import TrainMetrics
+    from ludus.cli.display.train_summary import TrainSummary
     from ludus.train import TrainProgress, TrainResult
 
 _MIN_NAME_WIDTH = 10
 
 
 @dataclass(frozen=True, slots=True)
-class HubPush:
+class TrainPush:
     """The Hub repository that the trained model is uploaded to."""
 
     repo_id: str
     private: bool
 
     @classmethod
-    def from_options(cls, repo_id: str | None, *, private: bool) -> HubPush | None:
-        """Check the options without network access; None without --push-to-hub."""
+    def from_options(cls, repo_id: str | None, *, private: bool) -> TrainPush | None:
+        """Check the options of a train command, offline; None without --push-to-hub."""
         if repo_id is None:
             if private:
                 raise ConfigError("--private needs --push-to-hub USER/NAME.")
             return None
-        from ludus.publish.hub_upload import MODEL, check_login, check_repo_id
+        from ludus.publish.hub_upload import MODEL, check_login, check_upload_target
 
-        check_repo_id(repo_id, MODEL)
+        check_upload_target(repo_id, MODEL)
         check_login()
         return cls(repo_id, private)
 
@@ -82,7 +82,7 @@ def run_training(
     metrics: TrainMetrics,
     summary: TrainSummary,
     overwrite: bool,
-    push: HubPush | None,
+    push: TrainPush | None,
     as_json: bool,
 ) -> None:
     """Train, print the result, and upload the model."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ludus.cli.display.formatting import parse_duration
+from ludus.cli.common_options import parse_duration
 from ludus.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def shared_config_fields(
     return {
         "checkpoint_every": parse_duration(checkpoint_every, "--checkpoint-every"),
         "overrides": assignments,
-        "report_to": _resolve_tracker(report_to),
+        "report_to": _tracker_option(report_to),
     }
 
 
@@ -200,7 +200,8 @@ def build_lora_config(
     return None
 
 
-def _resolve_tracker(tracker: ExperimentTracker | None) -> str | None:
+def _tracker_option(tracker: ExperimentTracker | None) -> str | None:
+    """The value of --report-to; by default trackio, if it is installed."""
     if tracker is None:
         installed = find_spec(ExperimentTracker.TRACKIO) is not None
         return ExperimentTracker.TRACKIO.value if installed else None

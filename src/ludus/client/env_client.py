@@ -15,10 +15,10 @@ from pydantic import BaseModel
 
 from ludus.client.event_loop import run_sync
 from ludus.client.remote_session import describe_server
-from ludus.client.session import StepResult, parse_result
 from ludus.client.websocket import WebSocketClient
 from ludus.data.tool_schema import ToolSpec
-from ludus.protocol.frames import action_payload
+from ludus.protocol.frames import action_payload, parse_result
+from ludus.protocol.types import StepResult
 
 ActT = TypeVar("ActT")
 ObsT = TypeVar("ObsT")

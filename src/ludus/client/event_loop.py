@@ -1,4 +1,4 @@
-"""One event loop in a background thread, for synchronous callers of async code.
+"""Event loops: one in a background thread for synchronous callers of async code, and tasks.
 
 `run_sync` also works in a notebook, where an event loop runs already. The loop starts on first use.
 At exit, it waits for the coroutines that were started with `run_in_background`.
@@ -119,3 +119,21 @@ def _finish_background_tasks() -> None:
     # With a time limit here too: code that blocks the loop must not keep the process from ending.
     future = asyncio.run_coroutine_threadsafe(finish_all(), background_loop())
     concurrent.futures.wait([future], CLOSE_TIMEOUT_S)
+
+
+def run_async(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on uvloop where it is installed, else on asyncio's own loop."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(main)
+
+
+def create_background_task(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """A task whose exception is not logged where its result is never awaited."""
+    task = asyncio.ensure_future(coroutine)
+    # Retrieving the exception is what keeps asyncio from logging it.
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())
+    return task

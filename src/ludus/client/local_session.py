@@ -7,14 +7,16 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ludus.client.session import Session, StepResult, parse_result
+from ludus.client.session import Session
 from ludus.environment.error_mapping import raise_with_location
 from ludus.environment.runner import EnvironmentRunner
 from ludus.environment.spec import EnvSpec
 from ludus.errors import SessionLost, StepTimeout
 from ludus.protocol.action_tools import calls_by_name
-from ludus.protocol.frames import action_payload, result_payload
-from ludus.protocol.types import Observation
+from ludus.protocol.frames import action_payload, parse_result, result_payload
+from ludus.protocol.types import Observation, StepResult
+
+_CLOSED_MESSAGE = "The session is closed; open another."
 
 
 class LocalSession(Session):
@@ -39,7 +41,7 @@ class LocalSession(Session):
 
     async def state(self) -> dict[str, Any]:
         if not self._open:
-            raise _closed_error()
+            raise SessionLost(_CLOSED_MESSAGE)
         with raise_with_location():
             return await self._runner.state()
 
@@ -51,14 +53,10 @@ class LocalSession(Session):
     async def _request(self, seen: Coroutine[Any, Any, Observation]) -> StepResult[dict[str, Any]]:
         if not self._open:
             seen.close()
-            raise _closed_error()
+            raise SessionLost(_CLOSED_MESSAGE)
         try:
             with raise_with_location():
                 return parse_result(result_payload(await seen))
         except StepTimeout:
             self._open = False
             raise
-
-
-def _closed_error() -> SessionLost:
-    return SessionLost("The session is closed; open another.")

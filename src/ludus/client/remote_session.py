@@ -8,18 +8,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ludus.client.session import Session, StepResult, parse_result
-from ludus.client.websocket import (
-    WebSocketClient,
-    http_url,
-    is_local,
-    status_error,
-    unreachable_error,
-)
+from ludus.client.server_http import fetch_json_object
+from ludus.client.session import Session
+from ludus.client.websocket import WebSocketClient
 from ludus.data.tool_schema import JsonObject, ToolSpec
-from ludus.errors import ConnectFailed, WireError
+from ludus.errors import WireError
 from ludus.protocol.action_tools import calls_by_name, tool_from_action
-from ludus.protocol.frames import action_payload
+from ludus.protocol.frames import action_payload, parse_result
+from ludus.protocol.types import StepResult
 
 _UNSUPPORTED_FRAME_CODES = ("UNKNOWN_TYPE", "VALIDATION_ERROR", "EXECUTION_ERROR")
 """Error codes with which servers without MCP reply to an `mcp` frame."""
@@ -86,36 +82,3 @@ async def describe_server(socket: WebSocketClient) -> ServerDescription:
     )
     tools = tools or (tool_from_action(action_schema),)
     return ServerDescription(action_schema, tools, calls_by_name(action_schema, tools))
-
-
-async def fetch_json_object(socket: WebSocketClient, path: str) -> dict[str, Any]:
-    """Fetch a JSON object from an HTTP route of the server."""
-    reply = await fetch_json_value(socket, path)
-    if not isinstance(reply, dict):
-        url = http_url(socket.base_url, path)
-        raise ConnectFailed(f"{url} did not return a JSON object.")
-    return reply
-
-
-async def fetch_json_value(socket: WebSocketClient, path: str) -> Any:
-    """Fetch JSON from an HTTP route of the server."""
-    import aiohttp
-
-    url = http_url(socket.base_url, path)
-    try:
-        async with (
-            aiohttp.ClientSession(
-                headers=socket.headers,
-                trust_env=not is_local(url),
-                timeout=aiohttp.ClientTimeout(total=10.0),
-            ) as client,
-            client.get(url, allow_redirects=False) as reply,
-        ):
-            if reply.status != 200:
-                raise status_error(url, reply.status)
-            return await reply.json(content_type=None)
-    except aiohttp.ClientConnectorError as error:
-        raise unreachable_error(socket.base_url, error.os_error) from None
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        why = str(error) or "no answer in 10 s"
-        raise ConnectFailed(f"{url} cannot be read: {why}") from None

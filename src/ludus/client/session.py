@@ -4,64 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self
 
 from pydantic import BaseModel
 
-from ludus.data.content import Content
 from ludus.data.tool_arguments import coerce_arguments
 from ludus.data.tool_schema import ToolSpec
 from ludus.errors import InvalidAction, did_you_mean
-from ludus.protocol.observation_text import conversation_text, render_observation
-
-ObsT = TypeVar("ObsT")
+from ludus.protocol.observation_text import conversation_text
+from ludus.protocol.types import StepResult
 
 _MALFORMED_CALL_TYPES = ("tool_not_found", "invalid_args")
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult(Generic[ObsT]):
-    """The result of a reset or a step."""
-
-    observation: ObsT
-    reward: float | None = None
-    done: bool = False
-    metadata: dict[str, Any] = field(default_factory=dict)
-    error: str | None = None
-    """The model's mistake, such as an unknown tool or a bad argument. The episode continues."""
-    malformed: bool = False
-    """Whether the mistake was a malformed call, not one that the tool itself rejected."""
-    shown_before: str = field(default="", repr=False)
-    """The part of a cumulative transcript that earlier results have shown."""
-
-    @property
-    def content(self) -> Content:
-        """What the model is shown of the result."""
-        if self.error is not None:
-            return f"Error: {self.error}"
-        fields: Any = self.observation
-        if isinstance(fields, BaseModel):
-            fields = fields.model_dump(mode="json")
-        return render_observation(fields, shown_before=self.shown_before)
-
-    @property
-    def rewards(self) -> dict[str, float]:
-        """The named parts of the reward."""
-        return dict(self.metadata.get("rewards", {}))
-
-
-def parse_result(payload: Mapping[str, Any]) -> StepResult[dict[str, Any]]:
-    """Parse the payload of a result; versions of OpenEnv have metadata in different places."""
-    observation = dict(payload.get("observation") or {})
-    metadata = payload.get("metadata") or observation.get("metadata") or {}
-    return StepResult(
-        observation=observation,
-        reward=payload.get("reward"),
-        done=bool(payload.get("done", False)),
-        metadata=dict(metadata),
-    )
 
 
 class Session(ABC):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlencode, urlsplit, urlunsplit
+from urllib.parse import urlencode
 
 from pydantic_core import from_json, to_json
 from websockets.asyncio.client import ClientConnection
@@ -26,6 +26,7 @@ from websockets.exceptions import (
     InvalidURI,
 )
 
+from ludus.client.server_url import is_local_server, websocket_url
 from ludus.errors import (
     CapacityReached,
     ConnectFailed,
@@ -37,7 +38,6 @@ from ludus.errors import (
     WireError,
 )
 from ludus.protocol.frames import REQUESTS_HEADER, RESUME_HEADER, SESSION_HEADER
-from ludus.protocol.loopback import is_loopback
 
 _ERROR_CLASSES: dict[str, type[WireError]] = {
     "VALIDATION_ERROR": InvalidAction,
@@ -48,29 +48,6 @@ _ERROR_CLASSES: dict[str, type[WireError]] = {
 _SESSION_ENDING_CODES = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")
 _REFUSED_GRACE_S = 3.0
 """Time after which a refused connection means that the server is gone, and its sessions with it."""
-
-
-def websocket_url(base_url: str) -> str:
-    """The URL of the `/ws` endpoint: http becomes ws, https becomes wss, a bare host ws."""
-    if "://" not in base_url:
-        base_url = f"ws://{base_url}"
-    parts = urlsplit(base_url)
-    scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
-    path = parts.path.rstrip("/")
-    path = path if path.endswith("/ws") else f"{path}/ws"
-    return urlunsplit((scheme, parts.netloc, path, parts.query, ""))
-
-
-def http_url(base_url: str, path: str) -> str:
-    """The URL of an HTTP route of the server."""
-    parts = urlsplit(websocket_url(base_url))
-    scheme = {"ws": "http", "wss": "https"}[parts.scheme]
-    return urlunsplit((scheme, parts.netloc, parts.path.removesuffix("/ws") + path, "", ""))
-
-
-def is_local(url: str) -> bool:
-    """Whether the server is on this machine, so that no proxy is used."""
-    return is_loopback(urlsplit(url).hostname or "")
 
 
 class WebSocketClient:
@@ -88,7 +65,9 @@ class WebSocketClient:
         max_message_mb: float = 100.0,
     ) -> None:
         self.base_url = base_url
-        self.headers = auth_headers(headers, token)
+        self.headers = dict(headers or {})
+        if token:
+            self.headers["Authorization"] = f"Bearer {token}"
         self._url = websocket_url(base_url)
         self._connect_timeout = connect_timeout
         self._message_timeout = message_timeout
@@ -242,7 +221,7 @@ class WebSocketClient:
             open_timeout=self._connect_timeout,
             max_size=self._max_size,
             compression=None,
-            proxy=None if is_local(url) else True,
+            proxy=None if is_local_server(url) else True,
         )
 
     def _unwrap_reply(self, reply: str) -> dict[str, Any]:
@@ -263,10 +242,6 @@ class WebSocketClient:
         self._closed_reason = reason
         if self._connection is not None:
             self._connection.transport.abort()
-
-
-def auth_headers(headers: Mapping[str, str] | None, token: str | None) -> dict[str, str]:
-    return {**(headers or {}), **({"Authorization": f"Bearer {token}"} if token else {})}
 
 
 def unreachable_error(base_url: str, error: OSError) -> ConnectFailed:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from zlib import crc32
 
 from ludus.errors import RunError
@@ -31,6 +32,12 @@ class Checksum(NamedTuple):
         except OSError as error:
             raise RunError(f"{path} cannot be read: {error.strerror or error}.") from error
         return cls(size, crc)
+
+    @classmethod
+    def from_summary(cls, summary: Mapping[str, Any]) -> Self | None:
+        """The checksum of the journal in a run's summary; None where there is none."""
+        size, crc32 = summary.get("bytes"), summary.get("crc32")
+        return cls(size, crc32) if isinstance(size, int) and isinstance(crc32, int) else None
 
     def extend(self, data: bytes) -> Self:
         """The checksum after `data` was appended."""

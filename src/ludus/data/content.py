@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 
 class Text(BaseModel):
@@ -49,6 +49,7 @@ class Image(BaseModel):
 
 Block = Annotated[Text | Image, Field(discriminator="type")]
 Content = str | Sequence[Text | Image]
+_blocks: TypeAdapter[list[Text | Image]] = TypeAdapter(list[Block])
 
 
 def content_text(content: Content) -> str:
@@ -68,3 +69,11 @@ def is_content_blocks(value: Any) -> bool:
         and bool(value)
         and all(isinstance(block, Text | Image) for block in value)
     )
+
+
+def parse_blocks(content: Any) -> list[Text | Image]:
+    """Parse content that is a list of text and image blocks; empty where it is something else."""
+    try:
+        return _blocks.validate_python(content)
+    except ValidationError:
+        return []

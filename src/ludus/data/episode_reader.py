@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from ludus.data.episode import Episode, StopReason
 from ludus.data.episode_head import parse_head
@@ -92,3 +93,14 @@ def _damaged_line_error(path: Path, number: int, error: ValidationError) -> RunE
     field = ".".join(map(str, first["loc"]))
     location = f"{field}: " if field else ""
     return RunError(f"{path}:{number} is not a valid episode: {location}{first['msg']}")
+
+
+def holds_episodes(file: Path) -> bool:
+    """Whether a JSONL file holds episodes, judged by its first readable line; True if none is."""
+    for _, line in numbered_lines(file):
+        try:
+            fields = from_json(line)
+        except ValueError:
+            continue
+        return isinstance(fields, dict) and "stop_reason" in fields
+    return True

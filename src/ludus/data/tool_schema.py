@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
@@ -33,6 +34,22 @@ class ToolSpec(BaseModel):
             },
         }
 
+    def parameters(self) -> dict[str, JsonObject]:
+        """The schema of each parameter, with references resolved."""
+        definitions = self.input_schema.get("$defs", {})
+        schemas: dict[str, JsonObject] = {}
+        for name, schema in self.input_schema.get("properties", {}).items():
+            schemas[name] = dict(schema) if isinstance(schema, dict) else {}
+            if "$ref" in schemas[name]:
+                reference = str(schemas[name].pop("$ref")).rpartition("/")[2]
+                schemas[name] = {**definitions.get(reference, {}), **schemas[name]}
+        return schemas
+
+    @property
+    def required_parameters(self) -> Sequence[str]:
+        names: Sequence[str] = self.input_schema.get("required", ())
+        return names
+
 
 class ToolCall(BaseModel):
     """A call of a tool."""
@@ -41,3 +58,16 @@ class ToolCall(BaseModel):
 
     name: str
     arguments: JsonObject = Field(default_factory=dict)
+
+
+def strip_titles(schema: Any) -> Any:
+    """Remove the titles that pydantic adds to a schema: they cost tokens in every prompt."""
+    if isinstance(schema, Mapping):
+        return {
+            key: strip_titles(value)
+            for key, value in schema.items()
+            if not (key == "title" and isinstance(value, str))
+        }
+    if isinstance(schema, list):
+        return [strip_titles(item) for item in schema]
+    return schema

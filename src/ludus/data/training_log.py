@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import isfinite
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pydantic_core import from_json
@@ -20,6 +21,8 @@ RECORD_FILE = "training.json"
 LOG_FILE = "log.jsonl"
 EPISODES_FILE = "episodes.jsonl"
 """The episodes that a GRPO run was trained on."""
+CHANGE_WINDOW_STEPS = 10
+"""Steps over which the first and the last rewards are averaged, because single steps are noisy."""
 _TAIL_BLOCK_BYTES = 1 << 20
 
 LogEntry = Mapping[str, Any]
@@ -93,3 +96,14 @@ def entropy_key(entries: Iterable[LogEntry]) -> str:
 def step_number(entry: LogEntry) -> int:
     """The training step of an entry of the log; 0 where it has none."""
     return int(metric(entry, "step") or 0)
+
+
+def logged_rewards(lines: Iterable[Mapping[str, Any]]) -> list[float]:
+    """The rewards of those lines of the log that have one."""
+    return [line["reward"] for line in lines if line.get("reward") is not None]
+
+
+def first_and_last_means(rewards: Sequence[float]) -> tuple[float, float] | None:
+    """Means over the first and last logged steps, without overlap; None: fewer than two."""
+    width = min(CHANGE_WINDOW_STEPS, len(rewards) // 2)
+    return (fmean(rewards[:width]), fmean(rewards[-width:])) if width else None

@@ -22,7 +22,7 @@ from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import collect_tools
 from ludus.errors import BadEnvironment, InvalidAction, describe_in_one_line
 from ludus.protocol.action_tools import takes_tool_calls, tool_from_action
-from ludus.protocol.frames import readable_errors
+from ludus.protocol.frames import error_frame_details
 from ludus.protocol.types import CallToolAction, EnvironmentMetadata
 
 IMPLICIT_TASK_ARGUMENTS = ("seed", "episode_id")
@@ -111,7 +111,7 @@ class EnvSpec:
             known = [name for name in model.model_fields if name != "metadata"]
             raise InvalidAction(
                 f"Invalid action: {explain_validation_error(error, known)}",
-                details={"errors": readable_errors(error)},
+                details={"errors": error_frame_details(error)},
             ) from None
 
     @cached_property
@@ -179,6 +179,6 @@ class EnvSpec:
         except ValidationError as error:
             reason = explain_validation_error(error, list(self.task_arguments))
             raise InvalidAction(
-                f"Cannot reset {self.id}: {reason}", details={"errors": readable_errors(error)}
+                f"Cannot reset {self.id}: {reason}", details={"errors": error_frame_details(error)}
             ) from None
         return {name: getattr(model, name) for name in arguments}

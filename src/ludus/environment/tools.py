@@ -20,11 +20,10 @@ from pydantic import (
 )
 
 from ludus.data.tool_arguments import coerce_arguments
-from ludus.data.tool_schema import ToolSpec
+from ludus.data.tool_schema import ToolSpec, strip_titles
 from ludus.environment.error_location import locate_function
 from ludus.environment.error_mapping import explain_validation_error
 from ludus.errors import BadEnvironment, describe_in_one_line
-from ludus.protocol.action_tools import strip_titles
 
 RESERVED_NAMES = frozenset({"reset", "step", "state", "close"})
 _TOOL_ATTRIBUTE = "__ludus_tool__"

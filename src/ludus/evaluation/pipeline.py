@@ -28,10 +28,10 @@ from ludus.evaluation.output_dir import (
 from ludus.evaluation.preflight import check_local_models
 from ludus.evaluation.report import write_report
 from ludus.evaluation.results import CandidateAttempts, Evaluation, score_candidates
-from ludus.rollout.callbacks import CollectProgress
 from ludus.rollout.collect import collect
+from ludus.rollout.collect_progress import CollectProgress
 from ludus.rollout.config import CollectConfig
-from ludus.rollout.progress import PhaseProgress
+from ludus.rollout.phase_progress import PhaseProgress
 
 ProgressFactory = Callable[[str], AbstractContextManager[CollectProgress]]
 """Called with the label of a candidate; makes the object that receives its progress."""

@@ -14,7 +14,7 @@ from ludus.policy.load_errors import require_transformers
 from ludus.policy.model_ref import resolve_model
 from ludus.policy.preflight import check_model
 from ludus.policy.tokenizer import load_tokenizer_from
-from ludus.rollout.progress import PhaseProgress
+from ludus.rollout.phase_progress import PhaseProgress
 
 
 def check_candidate_model(

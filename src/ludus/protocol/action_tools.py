@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ludus.data.tool_schema import JsonObject, ToolSpec
+from ludus.data.tool_schema import JsonObject, ToolSpec, strip_titles
 
 
 def takes_tool_calls(action_schema: Mapping[str, Any]) -> bool:
@@ -42,19 +42,6 @@ def tool_from_action(action_schema: Mapping[str, Any]) -> ToolSpec:
         description=str(action_schema.get("description", "")),
         input_schema=parameters,
     )
-
-
-def strip_titles(schema: Any) -> Any:
-    """Remove the titles that pydantic adds to a schema: they cost tokens in every prompt."""
-    if isinstance(schema, Mapping):
-        return {
-            key: strip_titles(value)
-            for key, value in schema.items()
-            if not (key == "title" and isinstance(value, str))
-        }
-    if isinstance(schema, list):
-        return [strip_titles(item) for item in schema]
-    return schema
 
 
 def calls_by_name(action_schema: Mapping[str, Any], tools: Sequence[ToolSpec]) -> bool:

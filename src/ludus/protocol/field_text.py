@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from ludus.data.content import Image
-from ludus.protocol.observation_images import dimensions, image_from_array, image_from_text
+from ludus.protocol.observation_images import dimensions, find_image
 
 MAX_ARRAY_NUMBERS = 2000
 """Larger arrays are not shown: they would fill the context of the model."""
@@ -28,19 +28,19 @@ _ENCODED = re.compile(r"[A-Za-z0-9+/=_-]+")
 def render_field(name: str, value: Any, observation: Mapping[str, Any], images: NamedImages) -> str:
     """Render a field. Images in it are added to `images`; a field that is an image has no text."""
     shape = observation.get(f"{name}_shape")
-    if (image := _find_image(name, value, shape)) is not None:
+    if (image := find_image(name, value, shape)) is not None:
         images.append((name, image))
         return ""
     if isinstance(value, str):
-        return _elide_encoded(value)
-    if is_chat(value):
-        return "\n".join(_format_message(message) for message in value).strip()
+        return _elide_encoded_field(value)
+    if is_chat_field(value):
+        return "\n".join(_format_field_message(message) for message in value).strip()
     sizes = dimensions(value)
     if prod(sizes) > MAX_ARRAY_NUMBERS:
         return _elided_array(sizes)
     if sizes and _is_regular(value, sizes):
         return _format_array_field(name, value, sizes)
-    json_value = _to_json_value(name, value, images)
+    json_value = _field_to_json(name, value, images)
     if isinstance(value, list) and all(isinstance(item, Mapping) for item in value):
         return "\n".join(_field_json(item) for item in json_value)
     return _field_json(json_value)
@@ -48,10 +48,10 @@ def render_field(name: str, value: Any, observation: Mapping[str, Any], images: 
 
 def render_json_field(name: str, value: Any, images: NamedImages) -> str:
     """Render text as it is and any other value as JSON; images are added to `images`."""
-    if (image := _find_image(name, value)) is not None:
+    if (image := find_image(name, value)) is not None:
         images.append((name, image))
         return ""
-    return value if isinstance(value, str) else _field_json(_to_json_value(name, value, images))
+    return value if isinstance(value, str) else _field_json(_field_to_json(name, value, images))
 
 
 def label_field(name: str, text: str) -> str:
@@ -60,8 +60,8 @@ def label_field(name: str, text: str) -> str:
     return f"{name}:\n{text}" if "\n" in text else f"{name}: {text}"
 
 
-def is_chat(value: Any) -> bool:
-    """Whether a value is a list of messages, as in TextArena and chat APIs."""
+def is_chat_field(value: Any) -> bool:
+    """Whether a field holds a list of messages, as in TextArena and chat APIs."""
     return (
         isinstance(value, list)
         and bool(value)
@@ -74,8 +74,8 @@ def is_chat(value: Any) -> bool:
     )
 
 
-def _format_message(message: Mapping[str, Any]) -> str:
-    """Format a message with its sender; messages of the game itself have a negative id."""
+def _format_field_message(message: Mapping[str, Any]) -> str:
+    """Format a message in a field with its sender; those of the game itself have a negative id."""
     content = message["content"].strip()
     sender = message.get("sender_id")
     if isinstance(sender, int) and sender >= 0:
@@ -117,30 +117,25 @@ def _format_array_number(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else _field_json(value)
 
 
-def _to_json_value(name: str, value: Any, images: NamedImages) -> Any:
-    """A JSON value without its images, which are added to `images`, and without large values."""
-    if (image := _find_image(name, value)) is not None:
+def _field_to_json(name: str, value: Any, images: NamedImages) -> Any:
+    """The JSON of a field without large values and images, which are added to `images`."""
+    if (image := find_image(name, value)) is not None:
         images.append((name, image))
         return "[image]"
     if isinstance(value, str):
-        return _elide_encoded(value)
+        return _elide_encoded_field(value)
     if isinstance(value, Mapping):
-        return {key: _to_json_value(f"{name}.{key}", item, images) for key, item in value.items()}
+        return {key: _field_to_json(f"{name}.{key}", item, images) for key, item in value.items()}
     if isinstance(value, list):
         sizes = dimensions(value)
         if prod(sizes) > MAX_ARRAY_NUMBERS:
             return _elided_array(sizes)
-        return value if sizes else [_to_json_value(name, item, images) for item in value]
+        return value if sizes else [_field_to_json(name, item, images) for item in value]
     return value
 
 
-def _find_image(name: str, value: Any, shape: Any = None) -> Image | None:
-    if isinstance(value, str):
-        return image_from_text(name, value)
-    return image_from_array(name, value, shape) if isinstance(value, list) else None
-
-
-def _elide_encoded(text: str) -> str:
+def _elide_encoded_field(text: str) -> str:
+    """The text of a field; of long encoded data only its length."""
     if len(text) > MAX_ENCODED_CHARS and _ENCODED.fullmatch(text):
         return f"[{len(text)} characters of encoded data, not shown]"
     return text

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from ludus.errors import WireError
-from ludus.protocol.types import ErrorCode, Observation
+from ludus.protocol.types import ErrorCode, Observation, StepResult
 
 SESSION_HEADER = "ludus-session"
 """Response header of an upgrade: the session's id, which a client sends to resume it."""
@@ -75,12 +75,14 @@ def parse_frame(text: str | bytes) -> Frame:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         code = _CODES.get(first["type"], ErrorCode.VALIDATION_ERROR)
-        details = {"errors": readable_errors(error)} if code is ErrorCode.VALIDATION_ERROR else {}
+        details = (
+            {"errors": error_frame_details(error)} if code is ErrorCode.VALIDATION_ERROR else {}
+        )
         raise InvalidFrame(first["msg"], code, details) from None
 
 
-def readable_errors(error: ValidationError) -> list[dict[str, Any]]:
-    """The errors of a pydantic `ValidationError`, without URLs and without the input."""
+def error_frame_details(error: ValidationError) -> list[dict[str, Any]]:
+    """The errors of a pydantic `ValidationError` as in an error frame: without the input."""
     return [
         dict(item)
         for item in error.errors(include_url=False, include_context=False, include_input=False)
@@ -97,6 +99,18 @@ def result_payload(observation: Observation) -> dict[str, Any]:
     if observation.metadata:
         payload["metadata"] = payload["observation"]["metadata"]
     return payload
+
+
+def parse_result(payload: Mapping[str, Any]) -> StepResult[dict[str, Any]]:
+    """Parse the payload of a result; versions of OpenEnv have metadata in different places."""
+    observation = dict(payload.get("observation") or {})
+    metadata = payload.get("metadata") or observation.get("metadata") or {}
+    return StepResult(
+        observation=observation,
+        reward=payload.get("reward"),
+        done=bool(payload.get("done", False)),
+        metadata=dict(metadata),
+    )
 
 
 def action_payload(action: Mapping[str, Any] | BaseModel) -> dict[str, Any]:

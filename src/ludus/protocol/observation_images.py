@@ -23,6 +23,13 @@ _COLOR_TYPES = {1: 0, 3: 2, 4: 6}
 """PNG's color type by number of channels: grey, RGB, RGBA."""
 
 
+def find_image(name: str, value: Any, shape: Any = None) -> Image | None:
+    """The image that a field of an observation holds as text or as an array, or None."""
+    if isinstance(value, str):
+        return image_from_text(name, value)
+    return image_from_array(name, value, shape) if isinstance(value, list) else None
+
+
 def image_from_text(name: str, text: str) -> Image | None:
     """The image in a data URL or in base64, or None."""
     if text.startswith("data:image/"):

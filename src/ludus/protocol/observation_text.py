@@ -13,12 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from ludus.data.content import Block, Content, Image, Text
+from ludus.data.content import Content, Image, Text, parse_blocks
 from ludus.protocol.field_text import (
     NamedImages,
-    is_chat,
+    is_chat_field,
     label_field,
     render_field,
     render_json_field,
@@ -28,8 +26,8 @@ MAIN_FIELDS = ("text", "question", "prompt", "message", "echoed_message", "scene
 """The first of these fields that holds text is the main text."""
 LEADING_FIELDS = ("goal", "instruction", "error")
 """Shown before the main text, which may be as long as a web page."""
-INTERNAL_FIELDS = ("info", "done", "reward", "rubric_reward", "episode_id")
-"""Not shown, like every field whose name ends in `metadata`."""
+_INTERNAL_FIELD = re.compile(r"(^(info|done|reward|rubric_reward|episode_id)|metadata)\Z")
+"""Fields for the infrastructure, which are not shown."""
 _ANSWER_FIELD = re.compile(r"(^|_)(answers?|solution|ground_truth|secret(_\w+)?)$")
 """Fields that may hold the answer: not shown where a main text may be the question."""
 _GAME_ID = re.compile(r"\w+-v\d+(-\w+)*")
@@ -40,7 +38,6 @@ REPEATED_REASON, INTERNAL_REASON = "shown in another field", "for the infrastruc
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 _BLOCK_KEYS = ("type", "text", "data", "mimeType", "mime_type")
-_blocks: TypeAdapter[list[Text | Image]] = TypeAdapter(list[Block])
 
 
 @dataclass(slots=True)
@@ -91,7 +88,9 @@ def build_view(observation: Mapping[str, Any], *, shown_before: str = "") -> Obs
         return ObservationView(lines=[f"Error: {fault['message']}"], shown=["error"])
     if "tool_name" in observation and "result" in observation:
         result = render_tool_result(observation["result"])
-        internal = [name for name, value in observation.items() if value and _is_internal(name)]
+        internal = [
+            name for name, value in observation.items() if value and _INTERNAL_FIELD.search(name)
+        ]
         view = ObservationView(shown=["result"], hidden=dict.fromkeys(internal, INTERNAL_REASON))
         if isinstance(result, str):
             view.lines.append(result)
@@ -117,7 +116,7 @@ class _ViewBuilder:
         )
         # Content blocks of the environment; `text` then holds their text again.
         content = observation.get("content")
-        self._view = ObservationView(blocks=_valid_blocks(content) if content else [])
+        self._view = ObservationView(blocks=parse_blocks(content) if content else [])
         texts = [block.text for block in self._view.blocks if isinstance(block, Text)]
         self._texts = [shown_before, *texts, "\n".join(texts)]
 
@@ -131,11 +130,35 @@ class _ViewBuilder:
         for name in (*first, *(name for name in self._observation if name not in first)):
             if self._observation[name] in _EMPTY or name in self._view.shown:
                 continue
-            if reason := _reason_to_hide(name, self._observation, self._main):
+            if reason := self._reason_to_hide(name):
                 self._view.hidden[name] = reason
             else:
                 self._show_field(name)
         return self._view
+
+    def _reason_to_hide(self, name: str) -> str:
+        """Why a field is not shown; empty where it is shown."""
+        observation = self._observation
+        if _INTERNAL_FIELD.search(name):
+            return INTERNAL_REASON
+        if self._main is not None and _ANSWER_FIELD.search(name):
+            return "may hold the answer"
+        if name == "message_length" and "echoed_message" in observation:
+            return REPEATED_REASON
+        if name == "last_action_error" and (not observation[name] or observation.get("error")):
+            return REPEATED_REASON
+        if name.endswith("_shape") and name.removesuffix("_shape") in observation:
+            return "describes an array"
+        if not observation.get("messages"):
+            return ""
+        # TextArena.
+        value = observation[name]
+        if name == "prompt" and isinstance(value, str) and _GAME_ID.fullmatch(value.strip()):
+            return "only names the game"
+        alone = len(observation.get("legal_players") or ()) == 1
+        if name in ("current_player_id", "legal_players") and alone:
+            return "there is one player"
+        return ""
 
     def _show_field(self, name: str) -> None:
         value = self._observation[name]
@@ -145,7 +168,7 @@ class _ViewBuilder:
         if isinstance(value, str) and text and self._is_repeated(text.strip()):
             self._view.hidden[name] = REPEATED_REASON
             return
-        if name == "messages" and is_chat(value):
+        if name == "messages" and is_chat_field(value):
             if not (text := self._new_messages(text)):
                 self._view.hidden[name] = REPEATED_REASON
                 return
@@ -175,7 +198,7 @@ class _ViewBuilder:
 def conversation_text(observation: Mapping[str, Any]) -> str:
     """The text of `messages`, which some servers (TextArena) send in full with every step."""
     messages = observation.get("messages")
-    return render_field("messages", messages, observation, []) if is_chat(messages) else ""
+    return render_field("messages", messages, observation, []) if is_chat_field(messages) else ""
 
 
 def render_tool_result(result: Any) -> Content:
@@ -189,7 +212,7 @@ def render_tool_result(result: Any) -> Content:
             if item.get("type") == "resource" and isinstance(item.get("resource"), Mapping):
                 block = {"type": "text", "text": item["resource"].get("text")}
             # Blocks of other types, such as audio, are left out.
-            blocks += _valid_blocks([{key: block[key] for key in _BLOCK_KEYS if key in block}])
+            blocks += parse_blocks([{key: block[key] for key in _BLOCK_KEYS if key in block}])
         if all(isinstance(block, Text) for block in blocks):
             return "\n".join(block.text for block in blocks if isinstance(block, Text))
         return blocks
@@ -198,39 +221,3 @@ def render_tool_result(result: Any) -> Content:
     if not images:
         return text
     return [*([Text(text=text)] if text else []), *(image for _, image in images)]
-
-
-def _valid_blocks(content: Any) -> list[Text | Image]:
-    """Validate a list of text and image blocks; empty where it is something else."""
-    try:
-        return _blocks.validate_python(content)
-    except ValidationError:
-        return []
-
-
-def _reason_to_hide(name: str, observation: Mapping[str, Any], main: str | None) -> str:
-    """Why a field is not shown; empty where it is shown."""
-    if _is_internal(name):
-        return INTERNAL_REASON
-    if main is not None and _ANSWER_FIELD.search(name):
-        return "may hold the answer"
-    if name == "message_length" and "echoed_message" in observation:
-        return REPEATED_REASON
-    if name == "last_action_error" and (not observation[name] or observation.get("error")):
-        return REPEATED_REASON
-    if name.endswith("_shape") and name.removesuffix("_shape") in observation:
-        return "describes an array"
-    if not observation.get("messages"):
-        return ""
-    # TextArena.
-    value = observation[name]
-    if name == "prompt" and isinstance(value, str) and _GAME_ID.fullmatch(value.strip()):
-        return "only names the game"
-    alone = len(observation.get("legal_players") or ()) == 1
-    if name in ("current_player_id", "legal_players") and alone:
-        return "there is one player"
-    return ""
-
-
-def _is_internal(name: str) -> bool:
-    return name.endswith("metadata") or name in INTERNAL_FIELDS

@@ -1,14 +1,18 @@
-"""The types of OpenEnv's protocol: actions, observations, state, and tool calls."""
+"""The types of OpenEnv's protocol: actions, observations, results, state, and tool calls."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ludus.data.content import Block, Content, Image
 from ludus.data.tool_schema import ToolSpec
+from ludus.protocol.observation_text import render_observation
+
+ObsT = TypeVar("ObsT")
 
 
 class Action(BaseModel):
@@ -52,6 +56,37 @@ class TextObservation(Observation):
             return cls(text=content)
         text = "\n".join(block.text for block in content if not isinstance(block, Image))
         return cls(text=text, content=list(content))
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult(Generic[ObsT]):
+    """The result of a reset or a step."""
+
+    observation: ObsT
+    reward: float | None = None
+    done: bool = False
+    metadata: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    """The model's mistake, such as an unknown tool or a bad argument. The episode continues."""
+    malformed: bool = False
+    """Whether the mistake was a malformed call, not one that the tool itself rejected."""
+    shown_before: str = field(default="", repr=False)
+    """The part of a cumulative transcript that earlier results have shown."""
+
+    @property
+    def content(self) -> Content:
+        """What the model is shown of the result."""
+        if self.error is not None:
+            return f"Error: {self.error}"
+        fields: Any = self.observation
+        if isinstance(fields, BaseModel):
+            fields = fields.model_dump(mode="json")
+        return render_observation(fields, shown_before=self.shown_before)
+
+    @property
+    def rewards(self) -> dict[str, float]:
+        """The named parts of the reward."""
+        return dict(self.metadata.get("rewards", {}))
 
 
 class ListToolsAction(Action):

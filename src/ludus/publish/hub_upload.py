@@ -1,8 +1,8 @@
 """Upload of a folder to the Hugging Face Hub: a run as a data set, or a trained model.
 
-Call `check_repo_id`, `check_login` and `open_repo` before a long run, so that a missing permission
-is found at once; `push_folder` uploads at the end. Nothing is written into the folder, and large
-files are streamed.
+Call `check_upload_target`, `check_login` and `open_repo` before a long run, so that a missing
+permission is found at once; `push_folder` uploads at the end. Nothing is written into the folder,
+and large files are streamed.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _REPO_ID_PATTERN = re.compile(rf"{_NAME_PATTERN}/{_NAME_PATTERN}")
 _MAX_REPO_ID_LENGTH = 96
 
 
-def check_repo_id(repo_id: str, kind: RepoKind = DATASET) -> None:
-    """Raise ConfigError unless this is a valid repository id."""
+def check_upload_target(repo_id: str, kind: RepoKind = DATASET) -> None:
+    """Raise ConfigError unless this can be the repository of an upload."""
     is_valid = _REPO_ID_PATTERN.fullmatch(repo_id) and len(repo_id) <= _MAX_REPO_ID_LENGTH
     if not is_valid or "--" in repo_id or ".." in repo_id or repo_id.endswith(".git"):
         raise ConfigError(
@@ -65,7 +65,7 @@ def check_login() -> None:
         try:
             token = get_token()
         except Exception as error:
-            raise ConfigError(f"Cannot read the Hub token: {_describe_error(error)}.") from None
+            raise ConfigError(f"Cannot read the Hub token: {_describe_hub_error(error)}.") from None
     if not token:
         raise ConfigError("Uploading needs a login: run `hf auth login`, or set HF_TOKEN.")
     if constants.HF_HUB_OFFLINE:
@@ -91,7 +91,7 @@ def open_repo(
         raise
     except Exception as error:
         raise ConfigError(
-            f"Nothing can be uploaded to {repo_id}: {_describe_error(error)}."
+            f"Nothing can be uploaded to {repo_id}: {_describe_hub_error(error)}."
         ) from None
 
 
@@ -153,7 +153,7 @@ def push_folder(
         raise
     except Exception as error:
         again = f" Go on with: {retry_command}" if retry_command else ""
-        reason = _describe_error(error)
+        reason = _describe_hub_error(error)
         raise PublishFailed(
             f"The upload to {repo_id} failed: {reason}. Everything is in {folder}.{again}"
         ) from None
@@ -193,14 +193,14 @@ def _hub_api(endpoint: str | None = None, timeout: float = REQUEST_TIMEOUT_S) ->
                 bars.enable_progress_bars()
 
 
-def _describe_error(error: BaseException) -> str:
+def _describe_hub_error(error: BaseException) -> str:
     """Return the reason in one line, without a traceback, a request id or a token."""
     if isinstance(error, PublishFailed):
         return str(error)
     response = getattr(error, "response", None)
     if response is not None:
         status, message = response.status_code, getattr(error, "server_message", None)
-        details = f": {_redacted_line(message)}" if message else ""
+        details = f": {_redact_hub_message(message)}" if message else ""
         if status == 401:
             return "the Hub does not accept the token (HTTP 401); `hf auth login`, or set HF_TOKEN"
         if status == 403:
@@ -211,12 +211,13 @@ def _describe_error(error: BaseException) -> str:
     if "TimeoutException" in class_names:
         return "the Hub did not answer in time"
     if "TransportError" in class_names:
-        return f"the Hub cannot be reached ({_redacted_line(error)})"
-    cause = f" ({_describe_error(error.__cause__)})" if error.__cause__ is not None else ""
-    return _redacted_line(error) + cause
+        return f"the Hub cannot be reached ({_redact_hub_message(error)})"
+    cause = f" ({_describe_hub_error(error.__cause__)})" if error.__cause__ is not None else ""
+    return _redact_hub_message(error) + cause
 
 
-def _redacted_line(message: object) -> str:
+def _redact_hub_message(message: object) -> str:
+    """A message of the Hub in one line, without tokens."""
     text = " ".join(str(message).split()).rstrip(".") or type(message).__name__
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         if token := os.environ.get(name):

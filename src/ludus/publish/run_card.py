@@ -63,9 +63,9 @@ def render_card(
         rows = [(inline_code(reason), f"{number:,}") for reason, number in ordered]
         parts += ["## Stop reasons", markdown_table(("stop_reason", "episodes"), rows)]
     parts.append(_usage_section(repo_id, records=records))
-    parts.append(_columns_section(OPENENV_COLUMNS if records else COLUMNS, "Columns"))
+    parts.append(_run_columns_section(OPENENV_COLUMNS if records else COLUMNS, "Columns"))
     if records:
-        parts.append(_columns_section(COLUMNS, f"Columns of `{EPISODES_FILE}`"))
+        parts.append(_run_columns_section(COLUMNS, f"Columns of `{EPISODES_FILE}`"))
     if command or settings:
         parts.append("## Reproduce")
     if command:
@@ -109,8 +109,8 @@ def card_for_run(folder: Path, repo_id: str, *, command: str | None = None) -> s
 
     If it has no front matter, ours is added: without it `load_dataset` would also read run.json.
     """
-    settings = _read_json(folder / "run.json").get("settings") or {}
-    summary = _read_json(folder / "summary.json")
+    settings = _read_card_json(folder / "run.json").get("settings") or {}
+    summary = _read_card_json(folder / "summary.json")
     readme, records = folder / CARD_FILE, (folder / OPENENV_RESULTS_FILE).is_file()
     if not readme.is_file():
         return render_card(settings, summary, repo_id=repo_id, command=command, records=records)
@@ -120,7 +120,8 @@ def card_for_run(folder: Path, repo_id: str, *, command: str | None = None) -> s
     return f"{front_matter(settings, summary, records=records)}\n{text}"
 
 
-def _read_json(path: Path) -> JsonObject:
+def _read_card_json(path: Path) -> JsonObject:
+    """Read what the card is built from; empty where it is missing or damaged."""
     try:
         content = from_json(path.read_bytes())
     except (FileNotFoundError, ValueError):
@@ -153,9 +154,9 @@ def _facts_table(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> str
     facts = {
         "Environment": inline_code(settings.get("environment")),
         "Agent": ", ".join(filter(None, [inline_code(agent.get("model")), provider, *options])),
-        "Episodes": _format_number(episodes),
-        "Scored": _format_number(scored),
-        "Mean reward": _format_number(summary.get("mean_reward")),
+        "Episodes": _format_card_number(episodes),
+        "Scored": _format_card_number(scored),
+        "Mean reward": _format_card_number(summary.get("mean_reward")),
         "Tokens": ", ".join(tokens),
         "Cost": f"${usage['cost']:,.2f}" if usage.get("cost") is not None else "",
     }
@@ -194,7 +195,8 @@ print(f"{{len(solved)}} of {{len(episodes)}} are solved")"""
     return "\n\n".join(parts)
 
 
-def _columns_section(columns: Sequence[Column], title: str) -> str:
+def _run_columns_section(columns: Sequence[Column], title: str) -> str:
+    """The section of a run's card that describes the columns of a file."""
     rows = [(inline_code(column.name), column.description) for column in columns]
     return f"## {title}\n\n" + markdown_table(("column", "content"), rows)
 
@@ -205,7 +207,8 @@ def _agent_info(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     return agent if isinstance(agent, Mapping) else {"provider": agent} if agent else {}
 
 
-def _format_number(value: Any) -> str:
+def _format_card_number(value: Any) -> str:
+    """A number in the table of the card; empty where it is unknown."""
     if value is None:
         return ""
     return f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"

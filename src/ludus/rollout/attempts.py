@@ -13,13 +13,8 @@ from ludus.agents.agent import Agent
 from ludus.data.episode import Episode, StopReason, Usage
 from ludus.errors import SessionLost
 from ludus.rollout.circuit_breaker import PERMANENT_FAULTS
-from ludus.rollout.loop import (
-    EpisodeLimits,
-    build_episode,
-    deadline_fault,
-    fault_from_exception,
-    run_episode,
-)
+from ludus.rollout.episode_record import build_episode_record, deadline_fault, fault_from_exception
+from ludus.rollout.loop import EpisodeLimits, describe_agent, run_episode
 from ludus.rollout.monitoring import EpisodeStatus
 from ludus.rollout.plan import Assignment
 from ludus.rollout.session_pool import SessionPool
@@ -57,7 +52,9 @@ class EpisodeRunner:
                     break
                 if attempt < self.max_attempts:
                     delay = self.retry_delay * 2 ** (attempt - 1)
-                    await wait_for_event(self.stopping, delay * random.uniform(0.5, 1.5))
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(delay * random.uniform(0.5, 1.5)):
+                            await self.stopping.wait()
                     if self.stopping.is_set():
                         return None
         finally:
@@ -77,13 +74,12 @@ class EpisodeRunner:
                     session = await pool.acquire()
         except Exception as error:
             late = isinstance(error, TimeoutError)
-            return build_episode(
+            return build_episode_record(
                 assignment,
-                self.agent,
-                limits,
+                agent=describe_agent(self.agent, limits),
                 attempt=attempt,
                 stop_reason=StopReason.DEADLINE if late else StopReason.BROKEN,
-                error=deadline_fault(status, limits)
+                error=deadline_fault(status, limits.episode_timeout)
                 if late
                 else fault_from_exception(error, status),
                 started_at=started_at,
@@ -110,10 +106,3 @@ class EpisodeRunner:
                 # The server is probably gone, and the idle sessions with it.
                 await pool.discard_idle()
         return episode
-
-
-async def wait_for_event(event: asyncio.Event, timeout: float) -> None:
-    """Wait until the event is set or `timeout` seconds have passed."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(timeout):
-            await event.wait()

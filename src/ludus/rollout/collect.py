@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ludus.agents.oracle import OracleAgent
 from ludus.client.event_loop import to_sync
+from ludus.data.checksum import Checksum
 from ludus.data.config_diff import config_digest
 from ludus.data.episode_reader import format_damaged_lines
 from ludus.data.journal import Journal
@@ -19,20 +18,16 @@ from ludus.data.resume_index import ResumeIndex, read_resume_index
 from ludus.data.run_folder import RunFolder, create_unused_dir
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
-from ludus.errors import CapacityReached, ConfigError, ExecutionFailed, InvalidAction, RunError
-from ludus.rollout.callbacks import CollectProgress
+from ludus.errors import ConfigError, RunError
+from ludus.rollout.collect_progress import CollectProgress
 from ludus.rollout.collector import Collector
 from ludus.rollout.config import CollectConfig
-from ludus.rollout.endpoints import EnvironmentEndpoint, resolve_endpoints
-from ludus.rollout.monitoring import EpisodeStatus
+from ludus.rollout.endpoints import preflight_endpoints, resolve_endpoints
+from ludus.rollout.phase_progress import PhaseProgress
 from ludus.rollout.plan import Plan
-from ludus.rollout.progress import PhaseProgress
-from ludus.rollout.summary import parse_checksum, summarize_run
+from ludus.rollout.summary import summarize_run
 
 RUNS_DIR = Path("runs")
-PREFLIGHT_TIMEOUT_S = 300.0
-PREFLIGHT_TASKS = 3
-"""Tasks of an environment whose reset has to crash before the run is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +88,7 @@ async def collect(
         variant_tasks={spec: each.variant_task for spec, each in endpoints.items()},
         tasks=config.tasks,
     )
-    await preflight(plan, endpoints, config.total_episodes)
+    await preflight_endpoints(plan, endpoints, config.total_episodes)
     if model is not None:
         progress.phase(PhaseProgress(f"Loading {model}", in_log=True))
     await agent.prepare([each.name for each in endpoints.values()])
@@ -137,7 +132,7 @@ def _completed_result(
 def _read_index(folder: RunFolder, warn: Callable[[str], None]) -> ResumeIndex:
     """Read which episodes the run has, and warn about lines that this run has not written."""
     try:
-        checksum = parse_checksum(folder.read_summary() or {})
+        checksum = Checksum.from_summary(folder.read_summary() or {})
     except RunError:
         checksum = None  # Without a readable summary every line is parsed.
     journal = folder.episodes_path
@@ -156,46 +151,3 @@ def default_output_dir(mixture: Mixture, settings: JsonObject) -> Path:
     """The folder of a run without `out`; the same settings always give the same one."""
     name = re.sub(r"[^A-Za-z0-9._]+", "-", str(mixture)).strip("-")[:60]
     return RUNS_DIR / f"{name}-{config_digest(settings)}"
-
-
-async def preflight(
-    plan: Plan,
-    endpoints: Mapping[str, EnvironmentEndpoint],
-    num_episodes: int,
-    statuses: MutableMapping[str, EpisodeStatus] | None = None,
-) -> None:
-    """Reset every environment once, so that errors are raised before there is a run folder.
-
-    `statuses` holds what is waited for meanwhile, for a watchdog.
-    """
-    statuses = {} if statuses is None else statuses
-    for spec, endpoint in endpoints.items():
-        first_of_groups = range(0, num_episodes, plan.group_size)
-        tasks = (plan[index].task for index in first_of_groups if plan.spec_of(index) == spec)
-        statuses[spec] = EpisodeStatus(f"The preflight check of {spec}", endpoint.name, "reset")
-        await _check_reset(spec, endpoint, list(islice(tasks, PREFLIGHT_TASKS)))
-        del statuses[spec]
-
-
-async def _check_reset(
-    spec: str, endpoint: EnvironmentEndpoint, tasks: Sequence[JsonObject]
-) -> None:
-    """Raise unless one of the tasks can be reset: a single task may crash for its own reasons."""
-    crash: ExecutionFailed | None = None
-    for task in tasks:
-        try:
-            async with asyncio.timeout(PREFLIGHT_TIMEOUT_S), endpoint.endpoint.session() as session:
-                await session.reset(**task)
-            return
-        except InvalidAction as error:
-            raise ConfigError(str(error)) from None
-        except ExecutionFailed as error:
-            crash = error
-        except TimeoutError:
-            raise ConfigError(
-                f"The reset of {spec} has not returned after {PREFLIGHT_TIMEOUT_S:g} s."
-            ) from None
-        except CapacityReached:
-            return  # Other clients use the server: the run will wait for a free session.
-    if crash is not None:
-        raise ConfigError(f"The reset of {spec} failed: {crash}")

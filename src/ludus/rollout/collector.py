@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 
 from ludus.agents.agent import Agent
 from ludus.data.episode import Episode, Usage
@@ -12,14 +13,14 @@ from ludus.data.resume_index import ResumeIndex
 from ludus.data.run_folder import RunFolder
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError, StoppedEarly
-from ludus.rollout.attempts import EpisodeRunner, wait_for_event
-from ludus.rollout.callbacks import CollectProgress
+from ludus.rollout.attempts import EpisodeRunner
 from ludus.rollout.circuit_breaker import CircuitBreaker
+from ludus.rollout.collect_progress import CollectProgress
 from ludus.rollout.config import CollectConfig
 from ludus.rollout.endpoints import EnvironmentEndpoint
 from ludus.rollout.monitoring import EpisodeStatus, Watchdog
+from ludus.rollout.phase_progress import DecodeProgress
 from ludus.rollout.plan import Plan
-from ludus.rollout.progress import DecodeMeter, estimate_seconds_left
 from ludus.rollout.session_pool import SessionPool
 from ludus.rollout.stats import RunStats
 from ludus.rollout.summary import describe_journal
@@ -51,7 +52,7 @@ class Collector:
         self.stats = RunStats.from_index(
             index, config.total_episodes, retry_broken=config.retry_broken
         )
-        self.meter = DecodeMeter(lambda: agent.sampled_tokens)
+        self.meter = DecodeProgress(lambda: agent.sampled_tokens)
         self.stop_reason: str | None = None
         """Why the run ends before all episodes are played, if it does."""
         self.statuses: dict[str, EpisodeStatus] = {}
@@ -89,8 +90,7 @@ class Collector:
         stats = self.stats
         if self.meter.tokens is None:
             return stats.seconds_left
-        return estimate_seconds_left(
-            self.meter,
+        return self.meter.seconds_left(
             self.config.limits,
             waiting=max(0, stats.remaining - stats.active),
             active=stats.active,
@@ -188,7 +188,9 @@ class Collector:
                 return True
             # Polled as well, because the agent's concurrency limit can rise without an event.
             self._slot_freed.clear()
-            await wait_for_event(self._slot_freed, TICK_INTERVAL_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TICK_INTERVAL_S):
+                    await self._slot_freed.wait()
         return False
 
     async def _run_episode(self, index: int) -> None:

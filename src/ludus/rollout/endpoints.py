@@ -1,20 +1,28 @@
-"""Resolve the environments of a run to endpoints: in this process, or on servers."""
+"""Resolve the environments of a run to endpoints, in this process or on servers, and try them."""
 
 from __future__ import annotations
 
+import asyncio
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from urllib.parse import urlsplit
 
-from ludus.client.endpoint import Endpoint, connect
+from ludus.client.endpoint import Endpoint, LocalEndpoint, connect
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
 from ludus.environment.registry import find_environment, is_url
 from ludus.environment.source_file import SourceFile, recorded_name
-from ludus.errors import ConfigError, LudusError
+from ludus.errors import CapacityReached, ConfigError, ExecutionFailed, InvalidAction, LudusError
+from ludus.rollout.monitoring import EpisodeStatus
+from ludus.rollout.plan import Plan
 from ludus.rollout.server_name import choose_recorded_name, fetch_server_names
+
+PREFLIGHT_TIMEOUT_S = 300.0
+PREFLIGHT_TASKS = 3
+"""Tasks of an environment whose reset has to crash before the run is refused."""
 
 
 @dataclass(frozen=True)
@@ -90,3 +98,57 @@ def _variant_task(spec: str) -> JsonObject:
     except LudusError:
         return {}
     return dict(cls.variant_task(variant)) if hasattr(cls, "variant_task") else {}
+
+
+def instant_environments(endpoints: Iterable[EnvironmentEndpoint]) -> list[str]:
+    """Names of the environments that run on the event loop and never await."""
+    return [
+        each.name
+        for each in endpoints
+        if isinstance(each.endpoint, LocalEndpoint)
+        and not each.endpoint.env_spec.blocking
+        and not each.endpoint.env_spec.is_async
+    ]
+
+
+async def preflight_endpoints(
+    plan: Plan,
+    endpoints: Mapping[str, EnvironmentEndpoint],
+    num_episodes: int,
+    statuses: MutableMapping[str, EpisodeStatus] | None = None,
+) -> None:
+    """Reset every environment once, so that errors are raised before there is a run folder.
+
+    `statuses` holds what is waited for meanwhile, for a watchdog.
+    """
+    statuses = {} if statuses is None else statuses
+    for spec, endpoint in endpoints.items():
+        first_of_groups = range(0, num_episodes, plan.group_size)
+        tasks = (plan[index].task for index in first_of_groups if plan.spec_of(index) == spec)
+        statuses[spec] = EpisodeStatus(f"The preflight check of {spec}", endpoint.name, "reset")
+        await _preflight_endpoint(spec, endpoint, list(islice(tasks, PREFLIGHT_TASKS)))
+        del statuses[spec]
+
+
+async def _preflight_endpoint(
+    spec: str, endpoint: EnvironmentEndpoint, tasks: Sequence[JsonObject]
+) -> None:
+    """Raise unless one of the tasks can be reset there: one alone may crash for its own reasons."""
+    crash: ExecutionFailed | None = None
+    for task in tasks:
+        try:
+            async with asyncio.timeout(PREFLIGHT_TIMEOUT_S), endpoint.endpoint.session() as session:
+                await session.reset(**task)
+            return
+        except InvalidAction as error:
+            raise ConfigError(str(error)) from None
+        except ExecutionFailed as error:
+            crash = error
+        except TimeoutError:
+            raise ConfigError(
+                f"The reset of {spec} has not returned after {PREFLIGHT_TIMEOUT_S:g} s."
+            ) from None
+        except CapacityReached:
+            return  # Other clients use the server: the run will wait for a free session.
+    if crash is not None:
+        raise ConfigError(f"The reset of {spec} failed: {crash}")

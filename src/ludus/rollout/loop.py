@@ -14,10 +14,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Player, Reply
-from ludus.client.session import Session, StepResult
-from ludus.data.episode import Episode, Fault, StopReason, Timing, Tokens, Usage
+from ludus.client.session import Session
+from ludus.data.episode import Episode, Fault, StopReason, Tokens, Usage
 from ludus.data.messages import Call, Function, Message, message_from_content
-from ludus.data.tool_schema import JsonObject, ToolSpec
+from ludus.data.tool_schema import JsonObject
+from ludus.protocol.types import StepResult
+from ludus.rollout.episode_record import build_episode_record, deadline_fault, fault_from_exception
 from ludus.rollout.monitoring import EpisodeStatus
 from ludus.rollout.plan import Assignment
 from ludus.rollout.reward_sum import RewardSum
@@ -72,11 +74,14 @@ async def run_episode(
     except Exception as error:
         late = deadline.expired() and isinstance(error, TimeoutError)
         stop_reason = StopReason.DEADLINE if late else StopReason.BROKEN
-        fault = deadline_fault(status, limits) if late else fault_from_exception(error, status)
-    return build_episode(
+        fault = (
+            deadline_fault(status, limits.episode_timeout)
+            if late
+            else fault_from_exception(error, status)
+        )
+    return build_episode_record(
         assignment,
-        agent,
-        limits,
+        agent=describe_agent(agent, limits),
         attempt=attempt,
         stop_reason=stop_reason,
         error=fault,
@@ -95,33 +100,6 @@ async def run_episode(
     )
 
 
-def build_episode(
-    assignment: Assignment,
-    agent: Agent,
-    limits: EpisodeLimits,
-    *,
-    started_at: datetime,
-    status: EpisodeStatus,
-    **fields: Any,
-) -> Episode:
-    """Build the record of an attempt; `fields` hold its result."""
-    return Episode(
-        episode_id=assignment.episode_id,
-        environment=assignment.environment,
-        task=assignment.task,
-        seed=assignment.seed,
-        group_id=assignment.group_id,
-        agent=describe_agent(agent, limits),
-        timing=Timing(
-            started_at=started_at,
-            ended_at=datetime.now(UTC),
-            model_s=round(status.seconds["model"], 6),
-            environment_s=round(status.seconds["environment"], 6),
-        ),
-        **fields,
-    )
-
-
 def describe_agent(agent: Agent, limits: EpisodeLimits) -> JsonObject:
     """The description of an agent in an episode: its own, and the token limits that were set."""
     limits_set = {
@@ -132,21 +110,6 @@ def describe_agent(agent: Agent, limits: EpisodeLimits) -> JsonObject:
         **agent.describe(),
         **{name: value for name, value in limits_set.items() if value is not None},
     }
-
-
-def fault_from_exception(error: BaseException, status: EpisodeStatus) -> Fault:
-    """Record an exception, with the side on which it occurred."""
-    message = str(error) or repr(error)
-    return Fault(kind=type(error).__name__, where=status.side, message=message)
-
-
-def deadline_fault(status: EpisodeStatus, limits: EpisodeLimits) -> Fault:
-    """Record that the episode time-out expired, with what the episode was waiting for."""
-    message = (
-        f"The episode was not over after {limits.episode_timeout:g} s; "
-        f"the last {status.elapsed():.1f} s went into {status.activity}."
-    )
-    return Fault(kind="Deadline", where=status.side, message=message)
 
 
 @dataclass(slots=True)
@@ -235,7 +198,7 @@ class _EpisodeInProgress:
             return False
         name = call.function.name
         try:
-            arguments = _parse_arguments(call.function, self.session.tools)
+            arguments = self.parse_arguments(call.function)
         except ValueError as problem:
             result: StepResult[dict[str, Any]] = StepResult({}, error=str(problem), malformed=True)
             self.add_result(result, "tool", tool_call_id=call.id)
@@ -245,29 +208,28 @@ class _EpisodeInProgress:
         self.add_result(result, "tool", tool_call_id=call.id)
         return result.malformed
 
+    def parse_arguments(self, function: Function) -> dict[str, Any]:
+        """Parse the arguments of a call.
+
+        Raises ValueError with a message for the model, which shows the arguments of the tool if
+        there is one of this name.
+        """
+        try:
+            arguments = json.loads(function.arguments) if function.arguments.strip() else {}
+            problem = "not a JSON object."
+        except ValueError as error:
+            arguments, problem = None, f"not JSON ({error})."
+        if isinstance(arguments, dict):
+            return arguments
+        for tool in self.session.tools:
+            if tool.name == function.name:
+                names = tool.input_schema.get("properties", {})
+                form = ", ".join(f'"{argument}": …' for argument in names)
+                problem += f" Write them like {{{form}}}."
+                break
+        raise ValueError(f"The arguments of this call are {problem}")
+
     def add_result(self, result: StepResult[dict[str, Any]], role: Any, **fields: Any) -> None:
         """Add a result of the environment to the messages and to the reward."""
         self.messages.append(message_from_content(role, result.content, **fields))
         self.reward_sum.add(result)
-
-
-def _parse_arguments(function: Function, tools: Sequence[ToolSpec]) -> dict[str, Any]:
-    """Parse the arguments of a call.
-
-    Raises ValueError with a message for the model, which shows the arguments of the tool if it is
-    one of `tools`.
-    """
-    try:
-        arguments = json.loads(function.arguments) if function.arguments.strip() else {}
-        problem = "not a JSON object."
-    except ValueError as error:
-        arguments, problem = None, f"not JSON ({error})."
-    if isinstance(arguments, dict):
-        return arguments
-    for tool in tools:
-        if tool.name == function.name:
-            names = tool.input_schema.get("properties", {})
-            form = ", ".join(f'"{argument}": …' for argument in names)
-            problem += f" Write them like {{{form}}}."
-            break
-    raise ValueError(f"The arguments of this call are {problem}")

@@ -15,9 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
-from ludus.client.endpoint import LocalEndpoint
 from ludus.data.episode import Episode, Usage
-from ludus.rollout.endpoints import EnvironmentEndpoint
 
 Side = Literal["model", "environment"]
 
@@ -140,17 +138,6 @@ class Watchdog:
         if len(due) > MAX_NAMED:
             self._warn(f"{len(due) - MAX_NAMED} more episodes have waited for as long.")
         self._warned.update((key, slow[key].elapsed()) for key in due)
-
-
-def instant_environments(endpoints: Iterable[EnvironmentEndpoint]) -> list[str]:
-    """Names of the environments that run on the event loop and never await."""
-    return [
-        each.name
-        for each in endpoints
-        if isinstance(each.endpoint, LocalEndpoint)
-        and not each.endpoint.env_spec.blocking
-        and not each.endpoint.env_spec.is_async
-    ]
 
 
 @dataclass(slots=True)

@@ -7,8 +7,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from ludus.client.session import StepResult
 from ludus.errors import BadEnvironment
+from ludus.protocol.types import StepResult
 
 
 @dataclass(slots=True)

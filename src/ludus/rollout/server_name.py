@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from ludus.client.remote_session import fetch_json_value
+from ludus.client.server_http import fetch_json_value
 from ludus.client.websocket import WebSocketClient
 from ludus.environment.registry import registered_environments
 from ludus.errors import ConfigError, ConnectFailed
@@ -48,10 +48,12 @@ def choose_recorded_name(
     """
     if not server_names:
         return spec
-    same = next((name for name in server_names if _match_keys(name) & _match_keys(spec)), None)
+    same = next(
+        (name for name in server_names if _server_name_keys(name) & _server_name_keys(spec)), None
+    )
     if same is None:
         known = {_normalize_name(name) for name in registered_environments()}
-        if other := next((name for name in server_names if _match_keys(name) & known), None):
+        if other := next((name for name in server_names if _server_name_keys(name) & known), None):
             raise _mismatch_error(base_url, other, spec)
         warn(
             f"{base_url} serves {server_names[0]!r}, not {spec!r}: "
@@ -71,8 +73,11 @@ def _mismatch_error(base_url: str, name: str, spec: str) -> ConfigError:
     )
 
 
-def _match_keys(name: str) -> set[str]:
-    """Normalized forms of a name: `name` of `name:variant`, `Class` of `package.module:Class`."""
+def _server_name_keys(name: str) -> set[str]:
+    """Normalized forms of a name, by which the name of a server is matched.
+
+    `name` of `name:variant`, `Class` of `package.module:Class`.
+    """
     base, _, rest = name.partition(":")
     return (
         {_normalize_name(base), _normalize_name(rest)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ludus.data.checksum import Checksum
@@ -24,7 +23,7 @@ def summarize_run(folder: RunFolder, *, verify: bool = False) -> dict[str, Any]:
         summary = folder.read_summary() or {}
     except RunError:
         summary = {}
-    checksum = parse_checksum(summary)
+    checksum = Checksum.from_summary(summary)
     if summary.get("bytes") == size:
         unchanged = not verify or not size or Checksum.of_file(path) == checksum
         if unchanged:
@@ -44,12 +43,6 @@ def summarize_run(folder: RunFolder, *, verify: bool = False) -> dict[str, Any]:
         **unplanned,
         **describe_journal(index, size),
     }
-
-
-def parse_checksum(summary: Mapping[str, Any]) -> Checksum | None:
-    """The checksum of the journal in a summary; None where there is none."""
-    size, crc32 = summary.get("bytes"), summary.get("crc32")
-    return Checksum(size, crc32) if isinstance(size, int) and isinstance(crc32, int) else None
 
 
 def describe_journal(index: ResumeIndex, size: int) -> dict[str, int]:

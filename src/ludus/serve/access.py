@@ -20,13 +20,8 @@ from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ludus.protocol.loopback import is_loopback
+from ludus.serve.client_address import has_forwarded_address
 from ludus.serve.config import ServeConfig
-
-FROM_WORKER_KEY = "ludus_from_worker"
-"""Set in the state of a connection from another worker, which has checked the request already."""
-CLIENT_HEADER = "ludus-client"
-"""Header with the address of the client, in a request that another worker forwards."""
-_NULL_ORIGIN = "null"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +55,9 @@ class AccessPolicy:
     def check(self, scope: Mapping[str, Any]) -> Refusal | None:
         """Why an HTTP request or upgrade is refused; None if it is accepted."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        refusal = None if _is_from_worker(scope) else self._check_host_and_origin(scope, headers)
+        refusal = (
+            None if has_forwarded_address(scope) else self._check_host_and_origin(scope, headers)
+        )
         if refusal is not None:
             return refusal
         authorization = headers.get(b"authorization", b"")
@@ -115,26 +112,6 @@ def parse_hostname(netloc: str) -> str:
     if netloc.startswith("["):
         return netloc[1:].partition("]")[0]
     return netloc.rstrip(".") if netloc.count(":") > 1 else netloc.partition(":")[0].rstrip(".")
-
-
-def is_valid_origin(text: str) -> bool:
-    """Whether a browser could send this as Origin: scheme, host and port, and nothing else."""
-    if text in ("*", _NULL_ORIGIN):
-        return True
-    parts = urlsplit(text)
-    return bool(parts.scheme and parts.netloc) and text == f"{parts.scheme}://{parts.netloc}"
-
-
-def _is_from_worker(scope: Mapping[str, Any]) -> bool:
-    return FROM_WORKER_KEY in (scope.get("state") or {})
-
-
-def client_address(scope: Mapping[str, Any]) -> str:
-    """The address of the client, for its share of the sessions."""
-    if _is_from_worker(scope):
-        address: bytes = dict(scope["headers"]).get(CLIENT_HEADER.encode(), b"")
-        return address.decode("latin-1")
-    return scope["client"][0] if scope.get("client") else ""
 
 
 def _check_content_type(scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Refusal | None:

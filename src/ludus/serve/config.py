@@ -1,10 +1,20 @@
-"""Config of a server."""
+"""Config of a server, and its validation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from ludus.environment.spec import EnvSpec
+from ludus.errors import LudusError
+from ludus.protocol.loopback import is_loopback
 
 MIB = 1024 * 1024
+_NULL_ORIGIN = "null"
+
+
+class ServeError(LudusError):
+    """The server cannot be started with this config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +49,34 @@ class ServeConfig:
     """Time after which a client that reads nothing of a reply is disconnected."""
     shutdown_timeout: float = 30.0
     """Time that running steps get to finish at shutdown."""
+
+
+def check_config(env_spec: EnvSpec, config: ServeConfig) -> None:
+    """Raise `ServeError` for a config that is unsafe or cannot work."""
+    if not 0 <= config.port <= 65535:
+        raise ServeError(f"`port` must be between 0 and 65535, got {config.port}.")
+    if not is_loopback(config.host) and not config.token:
+        raise ServeError(
+            f"A server on {config.host} needs a token, because others can reach it. Set "
+            "LUDUS_TOKEN, `token_file` or `token`, or use 127.0.0.1 as `host`."
+        )
+    for origin in config.allow_origins:
+        if not is_valid_origin(origin):
+            raise ServeError(
+                f"`allow_origins` must be https://HOST or https://HOST:PORT without a path, or *, "
+                f"got {origin!r}."
+            )
+    concurrent_sessions = config.max_sessions if config.workers == 1 else config.workers
+    if not env_spec.concurrent and concurrent_sessions > 1:
+        raise ServeError(
+            f"{env_spec.id} does not support several instances in one process. Set `max_sessions` "
+            "and `workers` to 1."
+        )
+
+
+def is_valid_origin(text: str) -> bool:
+    """Whether `allow_origins` may hold this: scheme, host and port, as a browser sends them."""
+    if text in ("*", _NULL_ORIGIN):
+        return True
+    parts = urlsplit(text)
+    return bool(parts.scheme and parts.netloc) and text == f"{parts.scheme}://{parts.netloc}"

@@ -133,8 +133,8 @@ class McpEndpoint:
         return {"session_id": session.id}
 
     async def _close(self, request: RpcRequest, caller: RpcCaller) -> Any:
-        id = _session_id(request)
-        if not id:
+        id = request.params.get("session_id")
+        if not isinstance(id, str) or not id:
             raise RpcError(RpcCode.INVALID_PARAMS, "'session_id' is required.")
         if caller.session is not None and id == caller.session.id:
             raise RpcError(
@@ -151,7 +151,8 @@ class McpEndpoint:
 
     def _requested_session(self, request: RpcRequest, caller: RpcCaller) -> ServedSession | None:
         """The caller's own session, or the one that the request names."""
-        if caller.session is None and (id := _session_id(request)):
+        id = request.params.get("session_id")
+        if caller.session is None and isinstance(id, str) and id:
             return self._sessions.get(id)
         return caller.session
 
@@ -192,8 +193,3 @@ def _tool_result(payload: Mapping[str, Any], *, errors_as_results: bool) -> dict
         "isError": bool(fault),
         "_meta": {"reward": payload["reward"], "done": payload["done"]},
     }
-
-
-def _session_id(request: RpcRequest) -> str:
-    id = request.params.get("session_id")
-    return id if isinstance(id, str) else ""

@@ -11,11 +11,11 @@ from pydantic_core import from_json, to_json
 
 from ludus.errors import SessionError, SessionLost
 from ludus.protocol.jsonrpc import RpcCode, RpcError, error_response
-from ludus.serve.access import client_address
-from ludus.serve.connection import AsgiConnection, Disconnected, Message, Receive, Send
+from ludus.serve.client_address import client_address
 from ludus.serve.mcp import McpEndpoint, RpcCaller
 from ludus.serve.sessions import SessionRegistry
 from ludus.serve.worker_proxy import WorkerProxy
+from ludus.serve.ws_connection import AsgiConnection, Disconnected, Message, Receive, Send
 
 SESSION_HEADER = "mcp-session-id"
 
@@ -33,7 +33,7 @@ class McpHttp:
     async def post(self, request: Request) -> Response:
         """JSON-RPC 2.0: MCP, and OpenEnv's session methods."""
         body = await request.body()
-        message = _parse_object(body)
+        message = _parse_mcp_body(body)
         params = message.get("params")
         session_param = params.get("session_id") if isinstance(params, dict) else None
         session_id = request.headers.get(SESSION_HEADER)
@@ -105,8 +105,8 @@ class McpWebSocket:
             await self._sessions.destroy(session)
 
 
-def _parse_object(body: bytes) -> dict[str, Any]:
-    """The body if it is a JSON object, else {}: the endpoint reports the error."""
+def _parse_mcp_body(body: bytes) -> dict[str, Any]:
+    """The message in the body of POST /mcp; {} if it is none: the endpoint reports the error."""
     try:
         message = from_json(body)
     except ValueError:

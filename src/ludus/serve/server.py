@@ -27,14 +27,10 @@ from fastapi import FastAPI
 
 from ludus.environment.fault_log import log_faults_to_stderr
 from ludus.environment.registry import find_environment
-from ludus.environment.spec import EnvSpec
-from ludus.errors import LudusError
-from ludus.protocol.loopback import is_loopback
-from ludus.serve.access import is_valid_origin
 from ludus.serve.app import create_app
 from ludus.serve.capacity import SessionCapacity
 from ludus.serve.client_quota import ClientRow, QuotaTables, WorkerTotals, rows_per_worker
-from ludus.serve.config import ServeConfig
+from ludus.serve.config import ServeConfig, ServeError, check_config
 from ludus.serve.metrics import ROW_WIDTH, Metrics
 from ludus.serve.worker_proxy import WorkerProxy
 from ludus.serve.ws_fast_path import AsgiWebSocketProtocol, UpgradingProtocol
@@ -43,33 +39,6 @@ _LISTEN_BACKLOG = 4096
 _RECEIVE_BUFFER_BYTES = 256 * 1024
 """Small, because requests are small: it bounds what is read and parsed at once, before a client
 that sends too much can be paused."""
-
-
-class ServeError(LudusError):
-    """The server cannot be started with this config."""
-
-
-def check_config(env_spec: EnvSpec, config: ServeConfig) -> None:
-    """Raise `ServeError` for a config that is unsafe or cannot work."""
-    if not 0 <= config.port <= 65535:
-        raise ServeError(f"`port` must be between 0 and 65535, got {config.port}.")
-    if not is_loopback(config.host) and not config.token:
-        raise ServeError(
-            f"A server on {config.host} needs a token, because others can reach it. Set "
-            "LUDUS_TOKEN, `token_file` or `token`, or use 127.0.0.1 as `host`."
-        )
-    for origin in config.allow_origins:
-        if not is_valid_origin(origin):
-            raise ServeError(
-                f"`allow_origins` must be https://HOST or https://HOST:PORT without a path, or *, "
-                f"got {origin!r}."
-            )
-    concurrent_sessions = config.max_sessions if config.workers == 1 else config.workers
-    if not env_spec.concurrent and concurrent_sessions > 1:
-        raise ServeError(
-            f"{env_spec.id} does not support several instances in one process. Set `max_sessions` "
-            "and `workers` to 1."
-        )
 
 
 class DrainingServer(uvicorn.Server):

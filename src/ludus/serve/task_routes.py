@@ -83,7 +83,7 @@ async def _task_range(
         tasks = await _call_environment(env_spec, environment, "get_task_range", split, start, stop)
         return list(to_jsonable_python(tasks))
     count = await _call_environment(env_spec, environment, "num_tasks", split)
-    host = await _start_runner(env_spec, environment)
+    host = await _start_task_runner(env_spec, environment)
     try:
         wanted = range(count)[start:stop][:MAX_LISTED_TASKS]
         return [to_jsonable_python(await host.call_method("get_task", split, i)) for i in wanted]
@@ -96,7 +96,7 @@ async def _task_range(
 async def _call_environment(
     env_spec: EnvSpec, environment: str, method: str, *arguments: Any
 ) -> Any:
-    host = await _start_runner(env_spec, environment)
+    host = await _start_task_runner(env_spec, environment)
     try:
         value = await host.call_method(method, *arguments)
         return await value if inspect.isawaitable(value) else value
@@ -108,7 +108,8 @@ async def _call_environment(
         await host.close()
 
 
-async def _start_runner(env_spec: EnvSpec, environment: str) -> EnvironmentRunner:
+async def _start_task_runner(env_spec: EnvSpec, environment: str) -> EnvironmentRunner:
+    """Start the environment whose tasks a route lists; 404 where another one is named."""
     if environment.lower() not in (env_spec.id.lower(), env_spec.name.lower()):
         raise HTTPException(404, f"This server serves {env_spec.id!r}, not {environment!r}.")
     host = EnvironmentRunner(env_spec)

@@ -19,8 +19,9 @@ from fastapi.responses import Response
 from websockets.asyncio.client import ClientConnection, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-from ludus.serve.access import CLIENT_HEADER, client_address
-from ludus.serve.connection import Message, Receive, Send, create_background_task
+from ludus.client.event_loop import create_background_task
+from ludus.serve.client_address import CLIENT_HEADER, client_address
+from ludus.serve.ws_connection import Message, Receive, Send
 from ludus.serve.ws_endpoint import WsEndpoint
 
 _HOP_BY_HOP = {"connection", "content-length", "transfer-encoding", "date", "server"}

@@ -9,8 +9,15 @@ from contextlib import suppress
 from ludus.errors import SessionError, SessionLost, WireError
 from ludus.protocol.frames import REQUESTS_HEADER, SESSION_HEADER, encode_error
 from ludus.protocol.types import ErrorCode
-from ludus.serve.connection import AsgiConnection, Connection, Disconnected, Message, Receive, Send
 from ludus.serve.sessions import RpcHandler, ServedSession, SessionRegistry
+from ludus.serve.ws_connection import (
+    AsgiConnection,
+    Connection,
+    Disconnected,
+    Message,
+    Receive,
+    Send,
+)
 
 
 class WsEndpoint:

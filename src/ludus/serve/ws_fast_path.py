@@ -33,10 +33,11 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from ludus.serve.access import FROM_WORKER_KEY, Refusal
+from ludus.serve.access import Refusal
+from ludus.serve.client_address import FROM_WORKER_KEY
 from ludus.serve.config import ServeConfig
-from ludus.serve.connection import Connection, Disconnected
 from ludus.serve.write_timeout import WriteTimeout, WriteTimeoutMixin
+from ludus.serve.ws_connection import Connection, Disconnected
 from ludus.serve.ws_endpoint import WsEndpoint
 
 _TEXT = WSMsgType.TEXT

@@ -10,7 +10,7 @@ from typing import Any
 from ludus.policy.load import load_model
 from ludus.policy.load_errors import require_transformers
 from ludus.policy.preflight import check_model
-from ludus.rollout.progress import PhaseProgress
+from ludus.rollout.phase_progress import PhaseProgress
 from ludus.train.callbacks import OfflineCallback, RunCallback
 from ludus.train.config import Method, TrainConfig, with_defaults
 from ludus.train.context import OfflineContext, build_context

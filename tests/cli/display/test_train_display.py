@@ -14,12 +14,12 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from ludus.cli.display import status
+from ludus.cli.display import progress_bar, status
 from ludus.cli.display import train_display as display_module
-from ludus.cli.display.sft_progress import TrainMetrics
-from ludus.cli.display.sft_summary import TrainSummary
 from ludus.cli.display.train_display import train_display
-from ludus.cli.main import CommandGroup
+from ludus.cli.display.train_metrics import TrainMetrics
+from ludus.cli.display.train_summary import TrainSummary
+from ludus.cli.main import MainGroup
 from ludus.cli.train_command import run_training
 from ludus.errors import ConfigError
 from ludus.train import TrainProgress, TrainResult
@@ -69,7 +69,7 @@ def test_json_events_hold_every_logged_metric(capfd: pytest.CaptureFixture[str])
 
 def test_a_terminal_bar_is_drawn_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Console(file=io.StringIO(), force_terminal=True, width=120, legacy_windows=False)
-    for module in (status, display_module):
+    for module in (status, progress_bar, display_module):
         monkeypatch.setattr(module, "console", lambda **_: terminal)
     with train_display(as_json=False) as display:
         display.begin(10, None)
@@ -126,7 +126,7 @@ def test_a_second_ctrl_c_reports_where_the_run_resumes(
         progress.begin(2000, None)
         raise KeyboardInterrupt
 
-    app = typer.Typer(cls=CommandGroup)
+    app = typer.Typer(cls=MainGroup)
 
     @app.command()
     def go() -> None:

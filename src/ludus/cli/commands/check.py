@@ -30,7 +30,7 @@ def check(
     from ludus.check import run_checks
     from ludus.cli.display.environment_errors import record_environment_errors
     from ludus.cli.display.status import PhaseView, terminal_status
-    from ludus.rollout.progress import PhaseProgress
+    from ludus.rollout.phase_progress import PhaseProgress
 
     with record_environment_errors(debug=debug), terminal_status() as status:
         report = asyncio.run(
@@ -57,7 +57,7 @@ def _print_report(report: CheckReport) -> None:
     from rich.text import Text
 
     from ludus.cli.display.console import console
-    from ludus.cli.flags import name_flags
+    from ludus.cli.flag_names import name_flags
 
     marks = {"pass": "[green]pass[/]", "fail": "[bold red]FAIL[/]", "skip": "[dim]skip[/]"}
     table = Table("check", "", "details", box=None, header_style="bold")

@@ -14,11 +14,11 @@ from ludus.cli import common_options as common
 from ludus.cli.command_line import typed_command
 from ludus.cli.common_options import (
     expand_user_path,
+    parse_duration,
     parse_json_object,
-    task_arguments,
-    template_kwargs,
+    parse_task_options,
+    parse_template_options,
 )
-from ludus.cli.display.formatting import parse_duration
 from ludus.errors import ConfigError, LudusError
 
 if TYPE_CHECKING:
@@ -159,9 +159,9 @@ def collect(
     from ludus.rollout.config import STALL_WARNING_S
 
     if push_to_hub is not None:
-        from ludus.publish.hub_upload import check_login, check_repo_id
+        from ludus.publish.hub_upload import check_login, check_upload_target
 
-        check_repo_id(push_to_hub)
+        check_upload_target(push_to_hub)
         check_login()
     agent = agent_from_config(
         AgentConfig(
@@ -170,7 +170,7 @@ def collect(
             llm_endpoint=llm_endpoint,
             temperature=temperature,
             extra=parse_json_object(extra, "--extra"),
-            chat_template_kwargs=template_kwargs(thinking, chat_template_kwargs),
+            chat_template_kwargs=parse_template_options(thinking, chat_template_kwargs),
             concurrency=concurrency,
             call_timeout=parse_duration(call_timeout or _DEFAULT_CALL_TIMEOUT, "--call-timeout"),
             max_retries=_DEFAULT_RETRIES if max_retries is None else max_retries,
@@ -191,7 +191,7 @@ def collect(
     config = CollectConfig(
         agent=agent,
         num_episodes=num_episodes,
-        task=task_arguments(task, dataset_config),
+        task=parse_task_options(task, dataset_config),
         seed=seed,
         group_size=group_size,
         tasks=read_tasks(tasks) if tasks is not None else (),
@@ -233,7 +233,8 @@ def collect(
 def _run_collect(
     env: str, out: Path | None, config: CollectConfig, display: CollectDisplay
 ) -> CollectResult:
-    from ludus.cli.display.signals import handle_signals, run_async
+    from ludus.cli.display.signals import handle_signals
+    from ludus.client.event_loop import run_async
     from ludus.rollout.collect import collect
 
     async def main() -> CollectResult:

@@ -159,13 +159,13 @@ def curate(
     ludus curate runs/a runs/b --to dpo --pairs all --min-margin 0.3 -o data/pairs
     """
     from ludus.cli.display.curate_report import print_curate_report
-    from ludus.cli.display.progress_bar import progress_bar
+    from ludus.cli.display.status import status_callback
     from ludus.curation import CurateConfig, pipeline
 
     if push_to_hub is not None:
-        from ludus.publish.hub_upload import check_login, check_repo_id
+        from ludus.publish.hub_upload import check_login, check_upload_target
 
-        check_repo_id(push_to_hub)
+        check_upload_target(push_to_hub)
         check_login()
     config = CurateConfig(
         to=to.value,
@@ -196,7 +196,7 @@ def curate(
         format=format.value,
         student=student,
     )
-    with progress_bar() as progress:
+    with status_callback() as progress:
         report = pipeline.curate(
             runs,
             out,

@@ -21,7 +21,7 @@ def diagnose(
     Example: ludus diagnose models/wordle-grpo
     """
     from ludus.cli.display.diagnosis_view import diagnosis_as_json, print_diagnosis
-    from ludus.cli.flags import command_flags, name_flags
+    from ludus.cli.flag_names import command_flags, name_flags
     from ludus.diagnose import read_run
 
     data = read_run(run)

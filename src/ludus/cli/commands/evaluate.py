@@ -12,14 +12,18 @@ import typer
 
 from ludus.cli import common_options as common
 from ludus.cli.command_line import typed_command
-from ludus.cli.common_options import expand_user_path, task_arguments, template_kwargs
-from ludus.cli.display.formatting import parse_duration
+from ludus.cli.common_options import (
+    expand_user_path,
+    parse_duration,
+    parse_task_options,
+    parse_template_options,
+)
 from ludus.errors import LudusError
 
 if TYPE_CHECKING:
     from ludus.evaluation import Candidate, Evaluation
     from ludus.evaluation.config import EvalConfig
-    from ludus.rollout.callbacks import CollectProgress
+    from ludus.rollout.collect_progress import CollectProgress
 
 
 def evaluate(
@@ -122,7 +126,7 @@ def evaluate(
 
     config = EvalConfig(
         num_episodes=num_episodes,
-        task=task_arguments(task, dataset_config),
+        task=parse_task_options(task, dataset_config),
         seed=seed,
         group_size=group_size,
         tasks=read_tasks(tasks) if tasks is not None else (),
@@ -147,7 +151,7 @@ def evaluate(
             device,
             dtype,
             concurrency,
-            template_kwargs(thinking, chat_template_kwargs),
+            parse_template_options(thinking, chat_template_kwargs),
         ),
     )
     evaluation = _run_evaluation(env, agents, out, config, as_json=as_json)
@@ -164,7 +168,8 @@ def _run_evaluation(
     env: str, candidates: list[Candidate], out: Path | None, config: EvalConfig, *, as_json: bool
 ) -> Evaluation:
     from ludus.cli.display.collect_display import collect_display
-    from ludus.cli.display.signals import handle_signals, run_async
+    from ludus.cli.display.signals import handle_signals
+    from ludus.client.event_loop import run_async
     from ludus.evaluation import pipeline
 
     with collect_display(as_json=as_json) as display:

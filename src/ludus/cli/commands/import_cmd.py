@@ -53,10 +53,10 @@ def import_rollouts(
 
     Example: ludus import nemo-gym results/rollouts.jsonl -o runs/gym
     """
-    from ludus.cli.display.progress_bar import progress_bar
+    from ludus.cli.display.status import status_callback
     from ludus.curation.importers.run_import import import_files
 
-    with progress_bar() as show, _output_folder(out, f"{format}-{paths[0].stem}") as folder:
+    with status_callback() as show, _import_folder(out, f"{format}-{paths[0].stem}") as folder:
         report = import_files(
             format, paths, folder, progress=lambda done: show("importing", done, None)
         )
@@ -76,8 +76,8 @@ def import_rollouts(
 
 
 @contextmanager
-def _output_folder(out: Path | None, name: str) -> Iterator[Path]:
-    """Yield `out`, or a new folder in runs/, which is removed if it stays empty."""
+def _import_folder(out: Path | None, name: str) -> Iterator[Path]:
+    """Yield the folder of an import: `out`, or a new one in runs/, removed if it stays empty."""
     from ludus.data.run_folder import create_unused_dir
 
     if out is not None:

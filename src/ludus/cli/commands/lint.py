@@ -38,7 +38,7 @@ def lint(
     Example: ludus lint data/wordle --student Qwen/Qwen3-0.6B
     """
     from ludus.cli.display.lint_report import print_lint_report
-    from ludus.cli.display.progress_bar import progress_bar
+    from ludus.cli.display.status import status_callback
     from ludus.curation.lint.lint_rows import count_rows, find_data_files
     from ludus.curation.lint.runner import lint_files
 
@@ -51,7 +51,7 @@ def lint(
 
         tokenizer = load_tokenizer(student)
         model = Student(student, tokenizer, lambda: load_vision_processor(student, tokenizer))
-    with progress_bar() as show_progress:
+    with status_callback() as show_progress:
         report = lint_files(
             files,
             model,

@@ -55,21 +55,22 @@ def show(
 
 def _show_path(path: Path, episode: str | None, *, as_json: bool) -> None:
     from ludus.cli.display.console import console
-    from ludus.cli.display.data_view import find_row_file, print_row, print_training, read_row
+    from ludus.cli.display.row_view import find_viewable_rows, print_row, read_row
+    from ludus.cli.display.training_record_view import print_training_record
     from ludus.cli.display.transcript import print_transcript
-    from ludus.data.episode_reader import find_episode
+    from ludus.data.episode_reader import find_episode, holds_episodes
 
     file = path / "episodes.jsonl" if path.is_dir() else path
     if path.is_dir() and not file.is_file():
         if _show_evaluation(path, episode, as_json=as_json):
             return
-        rows = find_row_file(path)
+        rows = find_viewable_rows(path)
         if rows is None:
-            if not print_training(console(), path):
+            if not print_training_record(console(), path):
                 raise _nothing_to_show(path)
             return
         file = rows
-    if _holds_episodes(file):
+    if holds_episodes(file):
         record = find_episode(file, episode or "0")
         if as_json:
             typer.echo(record.to_line().decode().rstrip())
@@ -83,25 +84,10 @@ def _show_path(path: Path, episode: str | None, *, as_json: bool) -> None:
         print_row(console(), file, episode or "0", row)
 
 
-def _holds_episodes(file: Path) -> bool:
-    """Whether a JSONL file holds episodes, judged by its first readable line; True if none is."""
-    from pydantic_core import from_json
-
-    from ludus.data.jsonl import numbered_lines
-
-    for _, line in numbered_lines(file):
-        try:
-            fields = from_json(line)
-        except ValueError:
-            continue
-        return isinstance(fields, dict) and "stop_reason" in fields
-    return True
-
-
 def _show_evaluation(path: Path, episode: str | None, *, as_json: bool) -> bool:
     """Print the evaluation in this folder; False if there is none."""
     from ludus.cli.display.console import console
-    from ludus.cli.display.data_view import print_evaluation
+    from ludus.cli.display.eval_table import print_stored_evaluation
     from ludus.errors import RunError
 
     try:
@@ -117,7 +103,7 @@ def _show_evaluation(path: Path, episode: str | None, *, as_json: bool) -> bool:
     if as_json:
         typer.echo(json.dumps(summary, ensure_ascii=False))
     else:
-        print_evaluation(console(), path, summary)
+        print_stored_evaluation(console(), path, summary)
     return True
 
 

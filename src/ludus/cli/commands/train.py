@@ -11,11 +11,11 @@ from ludus.cli import common_options as common
 from ludus.cli import train_options as options
 from ludus.cli.command_line import typed_command
 from ludus.cli.commands.train_grpo import grpo
-from ludus.cli.common_options import template_kwargs
-from ludus.cli.display.sft_progress import TrainMetrics
-from ludus.cli.display.sft_summary import TrainSummary
-from ludus.cli.flags import FlagCommand
-from ludus.cli.train_command import HubPush, run_training
+from ludus.cli.common_options import parse_template_options
+from ludus.cli.display.train_metrics import TrainMetrics
+from ludus.cli.display.train_summary import TrainSummary
+from ludus.cli.flag_names import FlagCommand
+from ludus.cli.train_command import TrainPush, run_training
 from ludus.cli.train_options import build_lora_config, build_train_config
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def sft(
         learning_rate=learning_rate,
         max_length=max_length,
         drop_untrainable=drop_untrainable,
-        chat_template_kwargs=template_kwargs(thinking, chat_template_kwargs),
+        chat_template_kwargs=parse_template_options(thinking, chat_template_kwargs),
         packing=packing,
         lora=build_lora_config(
             lora,
@@ -99,7 +99,7 @@ def sft(
         overrides=overrides,
         report_to=report_to,
     )
-    push = HubPush.from_options(push_to_hub, private=private)
+    push = TrainPush.from_options(push_to_hub, private=private)
     _train_on_rows("sft", data, model, out, config, overwrite=overwrite, push=push, as_json=as_json)
 
 
@@ -155,7 +155,7 @@ def dpo(
         learning_rate=learning_rate,
         max_length=max_length,
         drop_untrainable=drop_untrainable,
-        chat_template_kwargs=template_kwargs(thinking, chat_template_kwargs),
+        chat_template_kwargs=parse_template_options(thinking, chat_template_kwargs),
         beta=beta,
         lora=build_lora_config(
             lora,
@@ -173,7 +173,7 @@ def dpo(
         overrides=overrides,
         report_to=report_to,
     )
-    push = HubPush.from_options(push_to_hub, private=private)
+    push = TrainPush.from_options(push_to_hub, private=private)
     _train_on_rows("dpo", data, model, out, config, overwrite=overwrite, push=push, as_json=as_json)
 
 
@@ -188,7 +188,7 @@ def _train_on_rows(
     config: TrainConfig,
     *,
     overwrite: bool,
-    push: HubPush | None,
+    push: TrainPush | None,
     as_json: bool,
 ) -> None:
     def stage(progress: TrainProgress) -> TrainResult:

@@ -8,10 +8,10 @@ from ludus.cli import common_options as common
 from ludus.cli import grpo_options
 from ludus.cli import train_options as options
 from ludus.cli.command_line import typed_command
-from ludus.cli.common_options import task_arguments, template_kwargs
-from ludus.cli.display.grpo_progress import GRPOMetrics
+from ludus.cli.common_options import parse_task_options, parse_template_options
+from ludus.cli.display.grpo_metrics import GRPOMetrics
 from ludus.cli.display.grpo_summary import GRPOSummary
-from ludus.cli.train_command import HubPush, run_training
+from ludus.cli.train_command import TrainPush, run_training
 from ludus.cli.train_options import build_lora_config
 
 if TYPE_CHECKING:
@@ -100,9 +100,9 @@ def grpo(
         zero_variance_groups=zero_variance_groups,
         max_resamples=max_resamples,
         reward_funcs=reward_funcs,
-        task=task_arguments(task, dataset_config),
+        task=parse_task_options(task, dataset_config),
         system_prompt=system_prompt,
-        chat_template_kwargs=template_kwargs(thinking, chat_template_kwargs),
+        chat_template_kwargs=parse_template_options(thinking, chat_template_kwargs),
         eval_every=eval_every,
         eval_episodes=eval_episodes,
         early_stop=early_stop,
@@ -125,7 +125,7 @@ def grpo(
         overrides=overrides,
         report_to=report_to,
     )
-    push = HubPush.from_options(push_to_hub, private=private)
+    push = TrainPush.from_options(push_to_hub, private=private)
 
     def stage(progress: TrainProgress) -> TrainResult:
         from ludus.train.grpo import pipeline

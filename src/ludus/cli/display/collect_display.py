@@ -17,21 +17,19 @@ from ludus.cli.display.formatting import (
     format_rate,
     plural,
 )
+from ludus.cli.display.progress_bar import bar_line, decode_texts, time_left
 from ludus.cli.display.signals import INTERRUPTED, TERMINATED
 from ludus.cli.display.status import (
     NoticesOnlyStatus,
-    PeriodicCall,
     PhaseView,
     Status,
-    bar_line,
-    decode_texts,
+    StatusTimer,
     stderr_status,
-    time_left,
 )
-from ludus.cli.flags import name_flags
-from ludus.rollout.callbacks import CollectProgress
+from ludus.cli.flag_names import name_flags
+from ludus.rollout.collect_progress import CollectProgress
 from ludus.rollout.collector import Collector
-from ludus.rollout.progress import PhaseProgress
+from ludus.rollout.phase_progress import PhaseProgress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -115,7 +113,7 @@ class JsonCollectDisplay(CollectDisplay):
 
     def __init__(self, interval_s: float = JSON_INTERVAL_S) -> None:
         super().__init__(Status())
-        self._reporter = PeriodicCall(self.report, interval_s)
+        self._reporter = StatusTimer(self.report, interval_s)
 
     def phase(self, progress: PhaseProgress) -> None:
         self._collector = None

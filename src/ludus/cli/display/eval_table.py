@@ -1,15 +1,18 @@
-"""The output of `ludus eval`: a table of metrics that fits the terminal, and notes."""
+"""Tables of an evaluation: the output of `ludus eval`, and of `ludus show`."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ludus.cli.display.console import console, escape_control_chars
-from ludus.cli.flags import name_flags
+from ludus.cli.flag_names import name_flags
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
+    from ludus.data.tool_schema import JsonObject
     from ludus.evaluation import Evaluation
     from ludus.evaluation.table import ResultTable
 
@@ -61,3 +64,30 @@ def _table_width(table: ResultTable, separator: str) -> int:
         )
         widths.append(max(map(len, lines)))
     return sum(widths) + _COLUMN_PADDING * (len(widths) - 1)
+
+
+def print_stored_evaluation(out: Console, folder: Path, summary: JsonObject) -> None:
+    """Print the metrics of a stored evaluation by candidate, and how to see one of its episodes."""
+    from rich.table import Table
+    from rich.text import Text
+
+    settings, candidates = summary["settings"], summary["candidates"]
+    title = f"{settings['episodes']:,} episodes of {settings['environment']}, seed "
+    out.print(escape_control_chars(f"{title}{settings['seed']}"), markup=False, style="bold")
+    table = Table(box=None, pad_edge=False)
+    for name in ("", *(one["label"] for one in candidates)):
+        table.add_column(Text(escape_control_chars(name)))
+    metrics = dict.fromkeys(name for one in candidates for name in one["metrics"])
+    for metric in metrics:
+        cells = []
+        for candidate in candidates:
+            cell = ""
+            if (estimate := candidate["metrics"].get(metric)) is not None:
+                cell, low, high = f"{estimate['value']:.3f}", estimate["low"], estimate["high"]
+                cell += "" if low is None else f" ({low:.3f} to {high:.3f})"
+            cells.append(cell)
+        table.add_row(Text(escape_control_chars(metric)), *cells)
+    out.print(table)
+    out.print(f"Report:     {folder / 'README.md'}", markup=False, soft_wrap=True)
+    example = folder / candidates[0]["label"]
+    out.print(f"An episode: ludus show {example} 0", markup=False, soft_wrap=True)

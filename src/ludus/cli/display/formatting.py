@@ -1,16 +1,16 @@
-"""Numbers, times and curves as text, and durations from text."""
+"""Numbers, times and curves as text."""
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
+from typing import Any
 
-import typer
+from ludus.data.bootstrap import MIN_SAMPLES
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_SECONDS_PER_UNIT = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def format_count(number: float) -> str:
@@ -79,9 +79,19 @@ def sparkline(
     return "".join(_BLOCKS[min(top, max(0, round(top * (mean - low) / span)))] for mean in means)
 
 
-def parse_duration(text: str, option: str) -> float:
-    """Parse 90, 90s, 10m, 2h or 1d as seconds."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
-    if match is None or float(match[1]) <= 0:
-        raise typer.BadParameter(f"{option}: {text!r} is not a duration; write 90s, 10m or 2h.")
-    return float(match[1]) * _SECONDS_PER_UNIT[match[2]]
+def format_change(first: float | None, last: float | None) -> str | None:
+    """2.1, 0.35 -> 2.1 -> 0.35; None where either is missing."""
+    return None if first is None or last is None else f"{first:.4g} -> {last:.4g}"
+
+
+def format_reward(summary: Mapping[str, Any]) -> str:
+    """The mean reward of a run's summary ± its standard error.
+
+    The error is left out for too few rewards or equal ones, where it would look like certainty.
+    """
+    mean, deviation = summary["mean_reward"], summary["reward_deviation"]
+    if mean is None:
+        return "unscored" if summary["episodes"] else ""
+    if not deviation or summary["scored"] < MIN_SAMPLES:
+        return f"{mean:.3f}"
+    return f"{mean:.3f} ± {deviation / math.sqrt(summary['scored']):.3f}"

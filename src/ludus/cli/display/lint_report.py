@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ludus.cli.display.console import console, escape_control_chars
 from ludus.cli.display.formatting import plural
-from ludus.cli.flags import name_flags
+from ludus.cli.flag_names import name_flags
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +25,7 @@ def print_lint_report(report: LintReport, *, strict: bool) -> None:
     out = console()
     _print_findings(out, report)
     for example in report.shown:
-        _print_row(out, example)
+        _print_lint_example(out, example)
     lines = [_coverage_text(report)]
     if report.lengths is not None and report.lengths.count:
         lines.insert(0, str(report.lengths))
@@ -73,8 +73,8 @@ def _print_findings(out: Console, report: LintReport) -> None:
         out.print(text, soft_wrap=True)
 
 
-def _print_row(out: Console, example: LintExample) -> None:
-    """Print the rendered text of a row; what bears the loss is coloured or in brackets."""
+def _print_lint_example(out: Console, example: LintExample) -> None:
+    """Print a rendered row of the report; what bears the loss is coloured or in brackets."""
     from rich.text import Text
 
     rendered = example.rendered

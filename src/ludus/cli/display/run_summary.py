@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ludus.cli.display.console import escape_control_chars
-from ludus.cli.display.formatting import format_count, format_dollars, plural
-from ludus.data.bootstrap import MIN_SAMPLES
+from ludus.cli.display.formatting import format_count, format_dollars, format_reward, plural
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -64,19 +62,6 @@ def render_summary(result: CollectResult, errors: Sequence[str] = ()) -> Rendera
         raised = (escape_control_chars(error), "red")
         lines.append(Text.assemble("The environment raised  ", raised))
     return Group(*lines)
-
-
-def format_reward(summary: Mapping[str, Any]) -> str:
-    """The mean reward ± its standard error.
-
-    The error is left out for too few rewards or equal ones, where it would look like certainty.
-    """
-    mean, deviation = summary["mean_reward"], summary["reward_deviation"]
-    if mean is None:
-        return "unscored" if summary["episodes"] else ""
-    if not deviation or summary["scored"] < MIN_SAMPLES:
-        return f"{mean:.3f}"
-    return f"{mean:.3f} ± {deviation / math.sqrt(summary['scored']):.3f}"
 
 
 def _format_episodes(summary: Mapping[str, Any], new: int) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ludus.cli.display.console import console
-from ludus.cli.display.formatting import format_count, format_dollars
-from ludus.cli.display.run_summary import format_reward
+from ludus.cli.display.formatting import format_count, format_dollars, format_reward
 
 _TEXT_COLUMNS = ("environment", "agent")
 _MIN_TEXT_WIDTH = 11

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, TypeVar
 
-Result = TypeVar("Result")
 RequestStop = Callable[[str, int], bool]
 """Called with the stop reason and the number of signals so far; False: stop at once instead."""
 
@@ -64,13 +61,3 @@ def handle_signals(
     finally:
         for number, old in replaced.items():
             signal.signal(number, old)
-
-
-def run_async(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine on uvloop where it is installed, else on asyncio's own loop."""
-    try:
-        from uvloop import new_event_loop
-    except ImportError:
-        return asyncio.run(main)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(main)

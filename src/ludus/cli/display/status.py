@@ -10,33 +10,34 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, Self
 
 from ludus.cli.display.console import console, escape_control_chars
-from ludus.cli.display.formatting import format_count, format_estimate
+from ludus.cli.display.progress_bar import progress_counts, spinner_line
+from ludus.cli.display.signals import handle_signals
+from ludus.rollout.phase_progress import PhaseProgress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-    from ludus.rollout.progress import PhaseProgress
+ProgressCallback = Callable[[str, int, int | None], None]
 
 LOG_INTERVAL_S = 30.0
 """Seconds between two progress lines in a log file."""
 REFRESHES_PER_SECOND = 5
 MIN_REDRAW_INTERVAL_S = 0.1
 """Least number of seconds between two redraws that the work itself asks for."""
-BAR_WIDTH, _MIN_BAR_WIDTH = 30, 8
 
 
-class View(Protocol):
+class StatusView(Protocol):
     """The progress of a phase, read again for every redraw."""
 
     @property
     def headline(self) -> str | None:
-        """The line for a log file when the phase begins; None: no line."""
+        """The first line of the status in a log file; None: no line."""
 
     def log_line(self) -> str:
         """Progress as one line of a log file; empty: no line."""
@@ -48,7 +49,7 @@ class View(Protocol):
 class Status:
     """A display that shows nothing, and the base of the others. Use it as a context manager."""
 
-    def show(self, view: View) -> None:
+    def show(self, view: StatusView) -> None:
         """Show this view instead of the previous one."""
 
     def refresh(self) -> None:
@@ -75,11 +76,11 @@ class LiveStatus(Status):
     """Redraws the view in place at the bottom of a terminal."""
 
     def __init__(self) -> None:
-        self._view: View | None = None
+        self._view: StatusView | None = None
         self._live: Live | None = None
         self._drawn_at = float("-inf")
 
-    def show(self, view: View) -> None:
+    def show(self, view: StatusView) -> None:
         # Show how the previous phase ended.
         self.refresh()
         self._view = view
@@ -123,8 +124,8 @@ class LiveStatus(Status):
             self._live = None
 
 
-class PeriodicCall(threading.Thread):
-    """A thread that calls a function every `interval_s` seconds, from `start_once` to `stop`."""
+class StatusTimer(threading.Thread):
+    """A thread that reports the status every `interval_s` seconds, from `start_once` to `stop`."""
 
     def __init__(self, function: Callable[[], None], interval_s: float) -> None:
         super().__init__(daemon=True)
@@ -137,7 +138,7 @@ class PeriodicCall(threading.Thread):
             self._function()
 
     def start_once(self) -> None:
-        """Start the thread, unless it was started before."""
+        """Start to report the status, unless that was started before."""
         if self.ident is None:
             self.start()
 
@@ -153,13 +154,13 @@ class LogStatus(Status):
 
     def __init__(self, interval_s: float | None = None) -> None:
         self._interval_s = LOG_INTERVAL_S if interval_s is None else interval_s
-        self._view: View | None = None
+        self._view: StatusView | None = None
         self._last_line = ""
         self._reported_at = float("-inf")
         self._lock = threading.Lock()
-        self._reporter = PeriodicCall(self.refresh, self._interval_s)
+        self._reporter = StatusTimer(self.refresh, self._interval_s)
 
-    def show(self, view: View) -> None:
+    def show(self, view: StatusView) -> None:
         self._view = view
         if view.headline:
             self.print_line(view.headline)
@@ -224,69 +225,24 @@ class PhaseView:
         return spinner_line(self._title, self._progress)
 
 
-def spinner_line(title: str, progress: PhaseProgress | None = None) -> RenderableType:
-    """Render a phase: spinner, title, and a bar with counts where something is counted."""
-    spinner = _spinner(ascii_only=console(stderr=True).options.ascii_only)
-    if progress is None:
-        return bar_line(title, [], lead=[spinner])
-    texts = progress_counts(progress)
-    return bar_line(title, texts, lead=[spinner], total=progress.total, done=progress.done)
+@contextmanager
+def status_callback() -> Iterator[ProgressCallback]:
+    """Show the status of work in named steps (`ludus curate`, `import`, `lint`), on terminals only.
 
+    Yields a callback that takes a step's name, what is done of it, and its total if known.
 
-def bar_line(
-    title: str,
-    texts: Sequence[str],
-    *,
-    lead: Sequence[RenderableType] = (),
-    total: int | None = None,
-    done: int = 0,
-) -> RenderableType:
-    """Render a title, a bar and texts in one line; without the bar where the line is too narrow."""
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
+    SIGINT and SIGTERM raise, also from within the callback, so that unfinished output is removed.
+    """
+    with handle_signals() as raise_pending, terminal_status() as status:
+        phase: PhaseProgress | None = None
 
-    title, text = escape_control_chars(title), "  ".join(texts)
-    room = console(stderr=True).width - len(title) - len(text) - 2 * len(lead) - 4
-    grid = Table.grid(padding=(0, 1))
-    if total and room >= _MIN_BAR_WIDTH:
-        bar = ProgressBar(total, done, width=min(BAR_WIDTH, room))
-        grid.add_row(*lead, *([Text(title)] if title else []), bar, Text(text))
-    else:
-        grid.add_row(*lead, Text("  ".join(filter(None, [title, text]))))
-    return grid
+        def show(name: str, done: int, total: int | None) -> None:
+            nonlocal phase
+            raise_pending()
+            if phase is None or phase.phase != name:
+                phase = PhaseProgress(name, total)
+                status.show(PhaseView(phase))
+            phase.total = total
+            phase.advance(done - phase.done)
 
-
-def progress_counts(progress: PhaseProgress) -> list[str]:
-    """Count, speed and estimated time left."""
-    done = f"{progress.done:,}"
-    if progress.total is not None:
-        done = f"{done}/{progress.total:,}"
-    is_counted = progress.unit or progress.total is not None
-    return [
-        *([f"{done} {progress.unit}".rstrip()] if is_counted else []),
-        *decode_texts(progress.tokens, progress.tokens_per_second),
-        *time_left(progress.seconds_left),
-    ]
-
-
-def decode_texts(tokens: int | None, rate: float | None) -> list[str]:
-    """Sampled tokens and tokens per second; empty where tokens are not counted."""
-    if tokens is None:
-        return []
-    sampled = f"{format_count(tokens)} tokens"
-    if rate is None:
-        return [sampled]
-    return [sampled, f"{format_count(rate) if rate >= 10 else round(rate, 1)} tokens/s"]
-
-
-def time_left(seconds: float | None) -> list[str]:
-    return [] if seconds is None else [f"{format_estimate(seconds)} left"]
-
-
-@cache
-def _spinner(*, ascii_only: bool) -> RenderableType:
-    """The spinner of all phases: shared, so that it does not restart with each phase."""
-    from rich.spinner import Spinner
-
-    return Spinner("line" if ascii_only else "dots")
+        yield show

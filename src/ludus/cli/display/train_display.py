@@ -10,11 +10,12 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Self
 
 from ludus.cli.display.console import console, escape_control_chars
-from ludus.cli.display.sft_progress import TrainMetrics
+from ludus.cli.display.progress_bar import bar_line
 from ludus.cli.display.signals import handle_signals
-from ludus.cli.display.status import PhaseView, Status, bar_line, stderr_status
-from ludus.cli.flags import name_flags
-from ludus.rollout.progress import PhaseProgress
+from ludus.cli.display.status import PhaseView, Status, stderr_status
+from ludus.cli.display.train_metrics import TrainMetrics
+from ludus.cli.flag_names import name_flags
+from ludus.rollout.phase_progress import PhaseProgress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -144,7 +145,7 @@ def training_progress(method: str = "sft") -> Iterator[TrainDisplay]:
 
     Ctrl-C stops after the current step; the same call resumes there.
     """
-    from ludus.cli.display.grpo_progress import GRPOMetrics
+    from ludus.cli.display.grpo_metrics import GRPOMetrics
 
     metrics = GRPOMetrics() if method == "grpo" else TrainMetrics()
     with train_display(metrics, as_json=False) as display:

@@ -15,8 +15,8 @@ from ludus.data.episode import Episode
 from ludus.data.reward_variance import is_zero_variance
 from ludus.errors import RunError
 from ludus.rollout.circuit_breaker import FATAL_FAULTS, PERMANENT_FAULTS
+from ludus.rollout.phase_progress import PhaseProgress
 from ludus.rollout.plan import Plan
-from ludus.rollout.progress import PhaseProgress
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.groups import SeedCheck, group_prompt_digest, split_into_groups
 from ludus.train.grpo.grpo_config import GRPOConfig

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from ludus.data.stable_hash import stable_hash
-from ludus.rollout.progress import PhaseProgress
+from ludus.rollout.phase_progress import PhaseProgress
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent
 from ludus.train.grpo.rollout_worker import RolloutWorker

@@ -12,8 +12,8 @@ from ludus.policy.load import load_model
 from ludus.policy.load_errors import require_transformers
 from ludus.policy.preflight import check_model
 from ludus.policy.vision.trainer_inputs import drop_empty_image_inputs
+from ludus.rollout.phase_progress import PhaseProgress
 from ludus.rollout.plan import Plan
-from ludus.rollout.progress import PhaseProgress
 from ludus.train.grpo.episode_log import EpisodeLog
 from ludus.train.grpo.group_rollouts import GroupRollouts
 from ludus.train.grpo.groups import SeedCheck

@@ -17,12 +17,16 @@ from ludus.data.episode import Episode
 from ludus.environment.mixture import Mixture
 from ludus.errors import RunError, describe_exception
 from ludus.rollout.attempts import EpisodeRunner
-from ludus.rollout.collect import preflight
 from ludus.rollout.config import RolloutConfig
-from ludus.rollout.endpoints import EnvironmentEndpoint, resolve_endpoints
-from ludus.rollout.monitoring import EpisodeStatus, LoopLagMonitor, instant_environments
+from ludus.rollout.endpoints import (
+    EnvironmentEndpoint,
+    instant_environments,
+    preflight_endpoints,
+    resolve_endpoints,
+)
+from ludus.rollout.monitoring import EpisodeStatus, LoopLagMonitor
+from ludus.rollout.phase_progress import PhaseProgress, RolloutProgress
 from ludus.rollout.plan import Plan
-from ludus.rollout.progress import PhaseProgress, RolloutProgress
 from ludus.rollout.session_pool import SessionPool
 from ludus.train.grpo.monitor import RolloutMonitor
 
@@ -132,7 +136,7 @@ class RolloutWorker:
         """Start a task in every environment, so that broken ones are found before training."""
         episodes = PREFLIGHT_SEARCH_TASKS * len(self.endpoints) * plan.group_size
         statuses: dict[str, EpisodeStatus] = {}
-        check = preflight(plan, self.endpoints, episodes, statuses)
+        check = preflight_endpoints(plan, self.endpoints, episodes, statuses)
         self.run(self._monitor.watch(check, statuses))
 
     def play(

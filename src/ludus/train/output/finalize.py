@@ -8,7 +8,7 @@ from typing import Any
 
 from ludus.data.training_log import RECORD_FILE, log_points, read_log
 from ludus.errors import RunError
-from ludus.rollout.progress import PhaseProgress
+from ludus.rollout.phase_progress import PhaseProgress
 from ludus.train.callbacks import RunCallback
 from ludus.train.context import TrainContext
 from ludus.train.output import record, training_folder

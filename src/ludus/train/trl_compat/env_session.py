@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from ludus.client.session import Session, StepResult
+from ludus.client.session import Session
 from ludus.data.content import Content
 from ludus.data.episode import Fault
 from ludus.data.tool_schema import JsonObject, ToolSpec
@@ -25,6 +25,7 @@ from ludus.errors import (
     SessionLost,
     StepTimeout,
 )
+from ludus.protocol.types import StepResult
 from ludus.rollout.endpoints import EnvironmentEndpoint
 from ludus.rollout.loop import NOT_RUN_MESSAGE
 from ludus.rollout.reward_sum import RewardSum

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ludus.rollout.loop import EpisodeLimits
-from ludus.rollout.progress import DecodeMeter, PhaseProgress, RolloutProgress, estimate_tokens_left
+from ludus.rollout.phase_progress import DecodeProgress, PhaseProgress, RolloutProgress
 
 
 class Clock:
@@ -28,7 +28,7 @@ def test_what_is_done_promises_the_rest() -> None:
 
 def test_the_speed_is_that_of_the_last_seconds() -> None:
     clock, sampled = Clock(), [100]
-    meter = DecodeMeter(lambda: sampled[0], clock)
+    meter = DecodeProgress(lambda: sampled[0], clock)
     assert (meter.tokens, meter.tokens_per_second) == (0, None), "earlier tokens do not count"
     for clock.now, sampled[0] in ((1.0, 110), (5.0, 150), (20.0, 300), (30.0, 310)):
         rate = meter.tokens_per_second
@@ -36,7 +36,7 @@ def test_the_speed_is_that_of_the_last_seconds() -> None:
 
 
 def test_an_agent_without_a_local_model_has_no_tokens() -> None:
-    meter = DecodeMeter(lambda: None)
+    meter = DecodeProgress(lambda: None)
     assert meter.tokens is None and meter.tokens_per_second is None
 
 
@@ -59,10 +59,10 @@ def test_tokens_that_are_left_are_estimated(
     limits: EpisodeLimits, known: tuple[int, int, int, int, int], left: float
 ) -> None:
     sampled, waiting, active, finished, finished_tokens = known
-    estimate = estimate_tokens_left(
-        limits, sampled=sampled, waiting=waiting, active=active, finished=finished,
-        finished_tokens=finished_tokens,
-    )  # fmt: skip
+    counts = iter([0, sampled])
+    estimate = DecodeProgress(lambda: next(counts)).tokens_left(
+        limits, waiting=waiting, active=active, finished=finished, finished_tokens=finished_tokens
+    )
     assert estimate == left
 
 

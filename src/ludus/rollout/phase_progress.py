@@ -63,8 +63,8 @@ class PhaseProgress:
         return max(0.0, estimate - (self.clock() - self._advanced_at))
 
 
-class DecodeMeter:
-    """Counts the tokens that a local model samples, and their rate.
+class DecodeProgress:
+    """Progress of decoding: the tokens that a local model samples, their rate, and those left.
 
     Args:
         count_tokens: returns the total number of sampled tokens, unfinished replies included, or
@@ -80,6 +80,7 @@ class DecodeMeter:
 
     @property
     def tokens(self) -> int | None:
+        """Tokens sampled since this progress began; None where they are not counted."""
         count = self._count_tokens()
         return None if count is None else count - self._initial_tokens
 
@@ -97,12 +98,50 @@ class DecodeMeter:
         since, before = readings[0]
         return (tokens - before) / (now - since) if now > since else None
 
+    def seconds_left(self, limits: EpisodeLimits, **episodes: int) -> float | None:
+        """Estimate the time left; None before the first token. Arguments as for `tokens_left`."""
+        rate = self.tokens_per_second
+        return self.tokens_left(limits, **episodes) / rate if rate else None
+
+    def tokens_left(
+        self,
+        limits: EpisodeLimits,
+        *,
+        waiting: int,
+        active: int,
+        finished: int,
+        finished_tokens: int,
+    ) -> float:
+        """Estimate how many tokens are still to be sampled.
+
+        The mean length of an episode is estimated as all sampled tokens over the finished episodes:
+        short episodes finish first, so the mean of the finished ones alone is too low at first. It
+        is bounded by the token budget of an episode, which is the only estimate before one has
+        finished. Where only the reply is limited, that budget is one reply; once active episodes
+        have more than that, it is half a reply more than they have.
+
+        Args:
+            waiting: number of episodes that have not started.
+            active: number of episodes in progress.
+            finished: number of finished episodes, with `finished_tokens` tokens.
+        """
+        sampled = self.tokens or 0
+        so_far = max(0, sampled - finished_tokens) / active if active else 0.0
+        if limits.max_episode_tokens is not None:
+            budget = float(limits.max_episode_tokens)
+        else:
+            reply = limits.max_tokens or 0
+            mean_finished = finished_tokens / finished if finished else 0.0
+            budget = max(mean_finished, reply if so_far <= reply else so_far + reply / 2)
+        mean = min(sampled / finished, budget) if finished else budget
+        return waiting * mean + active * min(mean, max(0.0, budget - so_far))
+
 
 class RolloutProgress(PhaseProgress):
     """Progress of episodes that a local model plays concurrently.
 
     Args:
-        count_tokens: as for `DecodeMeter`.
+        count_tokens: as for `DecodeProgress`.
     """
 
     def __init__(
@@ -117,7 +156,7 @@ class RolloutProgress(PhaseProgress):
     ) -> None:
         super().__init__(phase, total, "episodes", in_log=in_log, clock=clock)
         self._episodes, self._limits = total, limits
-        self._meter = DecodeMeter(count_tokens, clock)
+        self._meter = DecodeProgress(count_tokens, clock)
         self._finished_tokens = 0
 
     def finish_episode(self, tokens: int) -> None:
@@ -135,61 +174,7 @@ class RolloutProgress(PhaseProgress):
 
     @property
     def seconds_left(self) -> float | None:
-        return estimate_seconds_left(
-            self._meter, self._limits, waiting=0, active=self._episodes - self.done,
+        return self._meter.seconds_left(
+            self._limits, waiting=0, active=self._episodes - self.done,
             finished=self.done, finished_tokens=self._finished_tokens,
         )  # fmt: skip
-
-
-def estimate_seconds_left(
-    meter: DecodeMeter,
-    limits: EpisodeLimits,
-    *,
-    waiting: int,
-    active: int,
-    finished: int,
-    finished_tokens: int,
-) -> float | None:
-    """Estimate the time left; None before the first token."""
-    rate = meter.tokens_per_second
-    if not rate:
-        return None
-    left = estimate_tokens_left(
-        limits, sampled=meter.tokens or 0, waiting=waiting, active=active, finished=finished,
-        finished_tokens=finished_tokens,
-    )  # fmt: skip
-    return left / rate
-
-
-def estimate_tokens_left(
-    limits: EpisodeLimits,
-    *,
-    sampled: int,
-    waiting: int,
-    active: int,
-    finished: int,
-    finished_tokens: int,
-) -> float:
-    """Estimate how many tokens are still to be sampled.
-
-    The mean length of an episode is estimated as all sampled tokens over the finished episodes:
-    short episodes finish first, so the mean of the finished ones alone is too low at first. It is
-    bounded by the token budget of an episode, which is the only estimate before one has finished.
-    Where only the reply is limited, that budget is one reply; once active episodes have more than
-    that, it is half a reply more than they have.
-
-    Args:
-        sampled: tokens of all episodes, unfinished ones included.
-        waiting: number of episodes that have not started.
-        active: number of episodes in progress.
-        finished: number of finished episodes, with `finished_tokens` tokens.
-    """
-    so_far = max(0, sampled - finished_tokens) / active if active else 0.0
-    if limits.max_episode_tokens is not None:
-        budget = float(limits.max_episode_tokens)
-    else:
-        reply = limits.max_tokens or 0
-        mean_finished = finished_tokens / finished if finished else 0.0
-        budget = max(mean_finished, reply if so_far <= reply else so_far + reply / 2)
-    mean = min(sampled / finished, budget) if finished else budget
-    return waiting * mean + active * min(mean, max(0.0, budget - so_far))

@@ -1,4 +1,4 @@
-"""Metrics and pace of an SFT or DPO training, as texts; `train_display` shows them."""
+"""Metrics and pace of a training, as texts; `train_display` shows them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ludus.cli.display.formatting import format_count
-from ludus.cli.display.status import time_left
+from ludus.cli.display.progress_bar import time_left
 
 _LOSS_FORMATS = {
     "loss": "loss {:.4f}",
@@ -72,6 +72,7 @@ class TrainMetrics:
         return format_metrics(self.latest, _LOSS_FORMATS)
 
     def pace_texts(self) -> list[str]:
+        """Tokens per second, and the time left."""
         rate = self.tokens_per_second
         return [
             *([f"{format_count(rate)} tokens/s"] if rate else []),
@@ -84,5 +85,5 @@ class TrainMetrics:
 
 
 def format_metrics(line: Mapping[str, Any], formats: Mapping[str, str]) -> list[str]:
-    """Format those metrics that the line has."""
+    """Format those training metrics that a line of the log has."""
     return [form.format(line[key]) for key, form in formats.items() if line.get(key) is not None]

@@ -1,4 +1,4 @@
-"""The summary after an SFT or DPO training: results, and the command to run next."""
+"""The summary after a training: results, and the command to run next."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from ludus.cli.display.formatting import format_clock, format_count
+from ludus.cli.display.formatting import format_change, format_clock, format_count
 
 if TYPE_CHECKING:
     from ludus.train import TrainResult
@@ -53,8 +53,8 @@ class TrainSummary:
 
     def metric_lines(self, result: TrainResult, metrics: FinalMetrics) -> list[tuple[str, str]]:
         lines = []
-        if metrics.first_loss is not None and metrics.last_loss is not None:
-            lines.append(("loss", f"{metrics.first_loss:.4g} -> {metrics.last_loss:.4g}"))
+        if (loss := format_change(metrics.first_loss, metrics.last_loss)) is not None:
+            lines.append(("loss", loss))
         if metrics.eval_loss is not None:
             lines.append(("test loss", f"{metrics.eval_loss:.4g}"))
         return lines

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ludus.rollout.collector import Collector
-    from ludus.rollout.progress import PhaseProgress
+    from ludus.rollout.phase_progress import PhaseProgress
 
 
 class CollectProgress:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
+from ludus.client.event_loop import create_background_task
 from ludus.protocol.frames import RESUME_HEADER
-from ludus.serve.access import client_address
+from ludus.serve.client_address import client_address
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -34,14 +35,6 @@ class Disconnected(Exception):
 
     def __init__(self, clean: bool = False) -> None:
         self.clean = clean
-
-
-def create_background_task(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """A task whose exception is not logged where its result is never awaited."""
-    task = asyncio.ensure_future(coroutine)
-    # Retrieving the exception is what keeps asyncio from logging it.
-    task.add_done_callback(lambda task: task.cancelled() or task.exception())
-    return task
 
 
 class Connection:
@@ -115,6 +108,7 @@ class AsgiConnection(Connection):
         self._receive, self._send = receive, send
 
     async def accept(self, headers: Mapping[str, str]) -> None:
+        """Accept the connection; `headers` are those of the reply to the upgrade."""
         await self._receive()
         encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self._send({"type": "websocket.accept", "headers": encoded})

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import fmean
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ludus.cli.display.formatting import sparkline
-from ludus.cli.display.sft_progress import TrainMetrics, format_metrics
+from ludus.cli.display.train_metrics import TrainMetrics, format_metrics
 
-REWARD_WINDOW_STEPS = 10
-"""Steps over which the first and the last rewards are averaged, because single steps are noisy."""
 _GROUP_FORMATS = {
     "reward_std": "std {:.3f}",
     "equal": "zero variance {:.0%}",
@@ -58,12 +55,16 @@ class GRPOMetrics(TrainMetrics):
         self._rewards: list[float] = []
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
+        from ludus.data.training_log import logged_rewards
+
         super().begin(total_steps, resumed_from)
         if resumed_from is not None:
             lines = (line for line in self._past_log() if line.get("step", 0) <= resumed_from)
             self._rewards = logged_rewards(lines)
 
     def add(self, line: Mapping[str, Any]) -> None:
+        from ludus.data.training_log import logged_rewards
+
         super().add(line)
         self._rewards += logged_rewards([line])
 
@@ -97,6 +98,8 @@ class GRPOMetrics(TrainMetrics):
 
     def _reward_change(self) -> list[str]:
         """The latest reward, and its change since the first steps."""
+        from ludus.data.training_log import first_and_last_means
+
         if not self._rewards:
             return []
         latest = f"{self._rewards[-1]:.3f}"
@@ -125,14 +128,3 @@ class GRPOMetrics(TrainMetrics):
         )
         per_episode = [f"(per episode: {', '.join(episode)})"] if episode else []
         return [*step, *phases[:1], *per_episode, *phases[1:]]
-
-
-def logged_rewards(lines: Iterable[Mapping[str, Any]]) -> list[float]:
-    """The rewards of those lines that have one."""
-    return [line["reward"] for line in lines if line.get("reward") is not None]
-
-
-def first_and_last_means(rewards: Sequence[float]) -> tuple[float, float] | None:
-    """Means over the first and the last steps, without overlap; None: fewer than two rewards."""
-    width = min(REWARD_WINDOW_STEPS, len(rewards) // 2)
-    return (fmean(rewards[:width]), fmean(rewards[-width:])) if width else None

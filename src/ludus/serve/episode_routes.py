@@ -1,0 +1,128 @@
+"""Routes that play one episode step per request: `/reset`, `/step` and `/state`.
+
+They are stateless, as in OpenEnv: each request builds an environment and closes it, and a step is
+preceded by a reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import to_json
+
+from ludus.errors import CapacityReached, InvalidAction, SessionError, SessionLost, WireError
+from ludus.protocol.frames import error_frame_details, result_payload
+from ludus.serve.client_address import client_address
+from ludus.serve.sessions import ServedSession, SessionRegistry
+
+M = TypeVar("M", bound=BaseModel)
+
+_STATUS_BY_CODE = {"CAPACITY_REACHED": 503, "FACTORY_ERROR": 500, "SESSION_ERROR": 504}
+
+
+class ResetRequest(BaseModel):
+    """The body of POST /reset: the task arguments."""
+
+    model_config = ConfigDict(extra="allow")
+
+    seed: int | None = Field(default=None, ge=0)
+    episode_id: str | None = Field(default=None, max_length=255)
+
+
+class StepRequest(BaseModel):
+    """The body of POST /step."""
+
+    model_config = ConfigDict(extra="allow")
+
+    action: dict[str, Any]
+    timeout_s: float | None = Field(default=None, gt=0)
+    """Seconds; can only shorten the `step_timeout` of the server."""
+    request_id: str | None = Field(default=None, max_length=255)
+
+
+class ResultReply(BaseModel):
+    """The result of a reset or a step."""
+
+    observation: dict[str, Any]
+    reward: float | None = None
+    done: bool = False
+    metadata: dict[str, Any] | None = None
+
+
+def add_episode_routes(app: FastAPI, sessions: SessionRegistry) -> None:
+    """Add the routes, with a temporary session for each request."""
+
+    @asynccontextmanager
+    async def temporary_session(request: Request) -> AsyncIterator[ServedSession]:
+        try:
+            session = await sessions.create(client=client_address(request.scope))
+        except SessionError as error:
+            raise _episode_http_error(error) from None
+        try:
+            yield session
+        except SessionError as error:
+            raise _episode_http_error(error) from None
+        finally:
+            await sessions.destroy(session)
+
+    @app.post(
+        "/reset", openapi_extra=_episode_body_schema(ResetRequest), response_model=ResultReply
+    )
+    async def reset(request: Request) -> Any:
+        body = await _parse_episode_body(request, ResetRequest)
+        async with temporary_session(request) as session:
+            task = body.model_dump(exclude_unset=True)
+            return _episode_response(result_payload(await session.reset(task)))
+
+    @app.post("/step", openapi_extra=_episode_body_schema(StepRequest), response_model=ResultReply)
+    async def step(request: Request) -> Any:
+        body = await _parse_episode_body(request, StepRequest)
+        async with temporary_session(request) as session:
+            if body.timeout_s is not None:
+                limit = session.runner.step_timeout
+                session.runner.step_timeout = min(body.timeout_s, limit or body.timeout_s)
+            await session.reset({})
+            return _episode_response(result_payload(await session.step(body.action)))
+
+    @app.get("/state", response_model=dict[str, Any])
+    async def state(request: Request) -> Any:
+        async with temporary_session(request) as session:
+            return _episode_response(await session.runner.state())
+
+
+def _episode_response(data: Mapping[str, Any]) -> Response:
+    """Encode like the WebSocket: numbers that JSON does not have become null."""
+    return Response(to_json(data, inf_nan_mode="null"), media_type="application/json")
+
+
+def _episode_body_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The OpenAPI schema of the body of `/reset` or `/step`."""
+    schema = model.model_json_schema()
+    return {"requestBody": {"content": {"application/json": {"schema": schema}}}}
+
+
+async def _parse_episode_body(request: Request, model: type[M]) -> M:
+    """Validate the body; raises a 422 response with the errors."""
+    try:
+        return model.model_validate_json(await request.body() or b"{}")
+    except ValidationError as error:
+        raise HTTPException(422, error_frame_details(error)) from None
+
+
+def _episode_http_error(error: SessionError) -> HTTPException:
+    """The HTTP response to an error of the episode, or of its session."""
+    if isinstance(error, InvalidAction):
+        return HTTPException(422, error.details.get("errors") or [{"msg": str(error)}])
+    if isinstance(error, CapacityReached):
+        retry_after = str(int(error.details["retry_after_s"]))
+        status = 429 if "max_sessions_per_client" in error.details else 503
+        return HTTPException(status, {"message": str(error)}, headers={"Retry-After": retry_after})
+    if isinstance(error, SessionLost):
+        return HTTPException(503, {"message": str(error)})
+    code = error.code if isinstance(error, WireError) else ""
+    return HTTPException(_STATUS_BY_CODE.get(code, 500), {"message": str(error), "code": code})
