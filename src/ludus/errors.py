@@ -88,11 +88,7 @@ class RunError(LudusError):
 
 
 class OutOfMemory(RunError):
-    """The device is out of memory; `batch_size` is the largest one that fits, if any."""
-
-    def __init__(self, message: str, *, batch_size: int | None) -> None:
-        super().__init__(message)
-        self.batch_size = batch_size
+    """The device is out of memory."""
 
 
 class StoppedEarly(LudusError):

@@ -78,3 +78,18 @@ class Distributed:
         local = torch.tensor([list(values)], device=PartialState().device)
         maxima: list[int] = gather(local).amax(0).tolist()
         return maxima
+
+    def average_gradients(self, model: Any) -> None:
+        """Replace the gradients of all ranks by their mean."""
+        if self.world_size == 1:
+            return
+        import torch
+        import torch.distributed
+
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        for weight in weights:
+            # A rank without images does not use the weights of the vision tower.
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+            torch.distributed.all_reduce(weight.grad)
+            weight.grad /= self.world_size

@@ -44,6 +44,8 @@ class ControlledEngine:
     def refresh(self) -> None:
         self._decoder.refresh()
 
+    def free_cache(self, *, larger_than: int = 0) -> None: ...
+
     def run(
         self,
         requests: Sequence[Request],

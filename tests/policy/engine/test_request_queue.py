@@ -104,6 +104,8 @@ class ContinuousEngine:
     def refresh(self) -> None:
         self.refreshed += 1
 
+    def free_cache(self, *, larger_than: int = 0) -> None: ...
+
 
 @pytest.fixture
 def engine() -> Iterator[ContinuousEngine]:

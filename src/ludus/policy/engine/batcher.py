@@ -140,6 +140,11 @@ class RequestBatcher:
         # Memory may have been freed since the batch was halved.
         self.max_batch = self._configured_max_batch
 
+    def free_cache(self, *, larger_than: int = 0) -> None:
+        """Give back the engine's cache, if it takes more bytes than that. No request may wait."""
+        with self._engine_lock:
+            self._engine.free_cache(larger_than=larger_than)
+
     async def close(self) -> None:
         """Fail all waiting requests, and let the thread end after its current token."""
         with self._condition:

@@ -82,3 +82,6 @@ class Engine(Protocol):
 
     def refresh(self) -> None:
         """Take over the model's changed weights, and drop caches made with the old ones."""
+
+    def free_cache(self, *, larger_than: int = 0) -> None:
+        """Give back device memory that is kept while idle, if it is more bytes than that."""

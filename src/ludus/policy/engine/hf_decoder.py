@@ -129,6 +129,9 @@ class HFDecoder:
     def refresh(self) -> None:
         """Nothing to do: the weights are the model's own, and no cache outlives a batch."""
 
+    def free_cache(self, *, larger_than: int = 0) -> None:
+        """Nothing to do: no cache outlives a batch."""
+
     def build_batch(self, rows: list[HFSequence]) -> DecodeBatch:
         return DecodeBatch(self, rows)
 

@@ -91,6 +91,11 @@ class KVCache:
         self.num_slots, self.slot_length = num_slots, slot_length
         self.cos, self.sin, self._slot_pairs = cos, sin, slot_pairs
 
+    @property
+    def num_bytes(self) -> int:
+        """The allocated size."""
+        return self._bytes_per_token() * (self.num_slots + 1) * self.slot_length
+
     def free(self) -> None:
         self.num_slots = self.slot_length = 0
         self.keys = self.values = self.cos = self.sin = self._slot_pairs = None
@@ -132,5 +137,4 @@ class KVCache:
         free, _ = torch.cuda.mem_get_info(self._device)
         reserved = torch.cuda.memory_reserved(self._device)
         unused = reserved - torch.cuda.memory_allocated(self._device)
-        own = self._bytes_per_token() * (self.num_slots + 1) * self.slot_length
-        return MAX_FREE_MEMORY_FRACTION * float(free + unused + own)
+        return MAX_FREE_MEMORY_FRACTION * float(free + unused + self.num_bytes)

@@ -74,6 +74,12 @@ class TritonEngine:
             self._weights.sync()
         self._runner.prefix_cache.clear()
 
+    def free_cache(self, *, larger_than: int = 0) -> None:
+        """Free the KV cache and the graphs that read it, if it takes more bytes than that."""
+        if self._runner.cache.num_bytes > larger_than:
+            with _engine_device_guard(self._weights.device):
+                self._runner.free_cache()
+
 
 def build_triton_engine(
     model: Any, *, max_batch: int, expected: int | None = None, dtype: Any = None

@@ -32,6 +32,7 @@ class GraphCache:
     def __init__(self, core: Any, dtype: Any, say: Callable[[str], None]) -> None:
         import torch
 
+        self.enabled = True
         self._core, self._dtype, self._say = core, dtype, say
         self._forward: GraphedForward = core.forward
         budget = MEMORY_FRACTION * torch.cuda.get_device_properties(core.device).total_memory
@@ -43,11 +44,6 @@ class GraphCache:
         self._graphs: dict[Shape, GraphedForward] = {}
         self._pool: Any = None
         core.forward = self._replay_or_forward
-
-    def stop(self) -> None:
-        """Release all graphs and restore the model's forward method."""
-        self._graphs.clear()
-        self._pool, self._core.forward = None, self._forward
 
     def pad_to_graph_shape(self, trees: PrefixTrees) -> PrefixTrees:
         """Pad to a shape that has a graph or will get one; unchanged if there is no such shape."""
@@ -68,7 +64,7 @@ class GraphCache:
     def _replay_or_forward(self, *args: Any, **inputs: Any) -> Any:
         from transformers.modeling_outputs import BaseModelOutputWithPast
 
-        graph = None if args else self._find_or_capture(inputs)
+        graph = None if args or not self.enabled else self._find_or_capture(inputs)
         if graph is None:
             return self._forward(*args, **inputs)
         hidden = graph(*(inputs[name] for name in _GRAPH_INPUTS))

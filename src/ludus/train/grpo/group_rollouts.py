@@ -28,6 +28,8 @@ from ludus.train.grpo.step_metrics import decode_metrics, episode_metrics, pre_r
 from ludus.train.grpo.task_dataset import parse_task_numbers, spare_task_number
 
 EpisodeSink = Callable[[Sequence[Episode]], None]
+_MIN_FREED_FRACTION = 0.5
+"""The decoder's cache is given back if it is larger than this fraction of free memory."""
 MAX_FAILED_STEPS = 3
 """Consecutive steps without a single playable episode after which the run ends."""
 
@@ -84,6 +86,14 @@ class GroupRollouts:
             trainer._metrics["train" if training else "eval"][name].append(value)
         batch = to_rollout_batch(self.episodes, trainer.processing_class.pad_token_id)
         return {**batch, "scores": [self.rewards.parts(episode) for episode in self.episodes]}
+
+    def free_decoder_memory(self, free_bytes: int) -> None:
+        """Give back the decoder's cache, if it takes much of the memory that training needs.
+
+        It is not worth it for little: CUDA graphs of decoding are captured again.
+        """
+        if isinstance(agent := self.worker.agent, TrainingPolicyAgent):
+            agent.free_cache(larger_than=int(_MIN_FREED_FRACTION * free_bytes))
 
     def _play_episodes(self, indices: Sequence[int], phase: str) -> list[Episode]:
         with self.distributed.raise_on_all_ranks():

@@ -21,8 +21,8 @@ VllmMode = Literal["colocate", "server"]
 class GRPOConfig(BaseTrainConfig):
     """How a model is trained by GRPO.
 
-    `batch_size` defaults to all episodes of a step that a process has (8 on a CPU), and `beta` to
-    0: no reference model.
+    `batch_size` is the most episodes in a forward pass; by default as many as fit into the GPU's
+    memory (8 on a CPU). `beta` defaults to 0: no reference model.
     """
 
     steps: int = 150

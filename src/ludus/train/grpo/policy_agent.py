@@ -55,6 +55,11 @@ class TrainingPolicyAgent(PolicyAgent):
         # In a thread: all weights are copied, and the event loop has open sessions to serve.
         await asyncio.to_thread(batcher.refresh)
 
+    def free_cache(self, *, larger_than: int = 0) -> None:
+        """Give back the memory of the engine's cache, if it takes more bytes than that."""
+        if self._runtime is not None:
+            self._runtime.batcher.free_cache(larger_than=larger_than)
+
 
 def build_policy_agent(context: GRPOContext, trainer: Any) -> TrainingPolicyAgent:
     """The model of a GRPO run's trainer as a policy agent."""

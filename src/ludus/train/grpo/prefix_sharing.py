@@ -104,11 +104,19 @@ class PrefixSharingMixin:
         dtype = torch.bfloat16 if args.bf16 else torch.float16
         return GraphCache(model.base_model, dtype, self.say)
 
-    def stop_graph_replay(self) -> None:
-        """Use the model's own forward method from now on."""
-        if self._graph_cache is not None:
-            self._graph_cache.stop()
-        self._graph_cache = None
+    @contextmanager
+    def graph_replay(self, allowed: bool) -> Iterator[None]:
+        """Whether CUDA graphs may be used: they overwrite gradients, and cannot add to them."""
+        cache = self._graph_cache
+        if not allowed:
+            self._graph_cache = None
+            if cache is not None:
+                cache.enabled = False
+        try:
+            yield
+        finally:
+            if not allowed and cache is not None:
+                self._graph_cache, cache.enabled = cache, True
 
 
 def supports_prefix_trees(config: Any) -> bool:

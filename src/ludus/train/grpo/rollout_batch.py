@@ -9,7 +9,7 @@ from ludus.data.episode import Episode
 
 _LEFT_PADDED = ("prompt_ids", "prompt_mask")
 _RIGHT_PADDED = (
-    "completion_ids", "completion_mask", "tool_mask", "old_per_token_logps",
+    "completion_ids", "completion_mask", "tool_mask", "old_per_token_logps", "advantages",
     "ref_per_token_logps", "sampling_per_token_logps", "importance_sampling_ratio",
 )  # fmt: skip
 
@@ -55,7 +55,10 @@ def choose_batch_rows(has_signal: Sequence[bool], size: int) -> list[int]:
 def select_batch_rows(batch: Batch, rows: Sequence[int]) -> Batch:
     """A batch of only these rows, without padding that they do not need."""
     import torch
+    from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
 
+    # Pixels are laid out by image, not by row.
+    batch = split_pixel_values_by_grid(batch)
     selected = {}
     count = len(batch["prompt_ids"])
     for name, value in batch.items():
@@ -72,4 +75,12 @@ def select_batch_rows(batch: Batch, rows: Sequence[int]) -> Batch:
     for name in _RIGHT_PADDED:
         if name in selected and selected[name].ndim == 2 and selected[name].shape[1] > 1:
             selected[name] = selected[name][:, :completion_length]
-    return selected
+    return dict(unsplit_pixel_values_by_grid(selected))
+
+
+def count_loss_tokens(batch: Batch, rows: Any = None) -> Any:
+    """How many tokens of a batch bear the loss; of all rows, or of those selected by a mask."""
+    mask = batch["completion_mask"]
+    if "tool_mask" in batch:
+        mask = mask * batch["tool_mask"]
+    return mask.sum() if rows is None else mask[rows.to(mask.device)].sum()

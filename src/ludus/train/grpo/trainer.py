@@ -1,42 +1,52 @@
 """TRL's GRPOTrainer with what Ludus adds: zero-variance groups are left out of a step, the learning
-rate schedule gives every step a rate, and out-of-memory errors name the batch size that fits.
+rate schedule gives every step a rate, and a step is trained in micro-batches that fit into memory.
 
 The loss, the optimizer and the advantages of all other groups are TRL's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 from ludus.errors import ConfigError
 from ludus.policy.vision.processor import VisionProcessor
 from ludus.train.callbacks import add_callback
 from ludus.train.distributed import Distributed
-from ludus.train.grpo.gpu_memory import (
-    StepSnapshot,
-    divisors_below,
-    find_largest_batch,
-    gpu_memory_error,
-    longest_rows,
-    release_gpu_memory,
-    reserve_optimizer_memory,
-)
 from ludus.train.grpo.group_rollouts import GroupRollouts
 from ludus.train.grpo.groups import zero_variance_mask
 from ludus.train.grpo.grpo_callbacks import EVENTS, GRPOCallback
 from ludus.train.grpo.grpo_context import GRPOContext
 from ludus.train.grpo.lr_schedule import restore_scheduled_lr, warmup_linear_schedule
+from ludus.train.grpo.micro_batches import (
+    MicroBatcher,
+    StepSnapshot,
+    free_gpu_bytes,
+    out_of_memory_error,
+    padded_tokens,
+    release_gpu_memory,
+)
 from ludus.train.grpo.rewards import sum_rewards
-from ludus.train.grpo.rollout_batch import Batch, choose_batch_rows, select_batch_rows
+from ludus.train.grpo.rollout_batch import (
+    Batch,
+    choose_batch_rows,
+    count_loss_tokens,
+    select_batch_rows,
+)
+from ludus.train.grpo.trl_grpo_config import max_micro_batch_rows
 from ludus.train.trl_config import build_peft_config
 from ludus.train.trl_trainers import TrainerMixin
+
+_MEAN_OVER_ROWS = ("grpo", "sapo", "luspo", "dr_grpo")
+"""Types of TRL's loss that are means over rows; the others are sums or means over tokens."""
 
 
 class GRPOMixin(TrainerMixin):
     """Mixed into TRL's GRPOTrainer."""
 
     distributed: Distributed
+    say: Callable[[str], None]
     rollouts: GroupRollouts | None = None
     vision: VisionProcessor | None = None
     skips_zero_variance = False
@@ -45,9 +55,9 @@ class GRPOMixin(TrainerMixin):
     """For each row of the current step, over all ranks: whether its group has zero variance."""
     _scored: Any
     """For each row of the current step, over all ranks: whether it has a reward."""
-    _batch: Any = None
-    """The batch in the forward or backward pass."""
-    _step_snapshot: StepSnapshot
+    micro_batcher: MicroBatcher
+    _micro_batch: Batch
+    """The rows in the forward or backward pass."""
 
     @property
     def _total_train_tokens(self) -> int:
@@ -74,52 +84,102 @@ class GRPOMixin(TrainerMixin):
             restore_scheduled_lr(cast(Any, self).lr_scheduler)
 
     def compute_loss(self, model: Any, inputs: Any, *rest: Any, **kwargs: Any) -> Any:
-        self._batch = inputs
-        return cast(Any, super()).compute_loss(model, inputs, *rest, **kwargs)
+        trainer = cast(Any, self)
+        sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
+        if sharded or not trainer.model.training:
+            return cast(Any, super()).compute_loss(model, inputs, *rest, **kwargs)
+        loss = self._backward_in_micro_batches(model, inputs)
+        # The gradients are there already: the trainer's own backward pass adds nothing to them.
+        return loss.requires_grad_()
 
-    def training_step(self, model: Any, inputs: Any, *rest: Any, **kwargs: Any) -> Any:
+    def _backward_in_micro_batches(self, model: Any, batch: Batch) -> Any:
+        """Forward and backward pass of a step's rows; returns its loss.
+
+        After an out-of-memory error they are repeated in smaller micro-batches.
+        """
         import torch
 
-        trainer, self._batch = cast(Any, self), None
-        if trainer._step % trainer.args.gradient_accumulation_steps == 0:
-            self._step_snapshot = StepSnapshot.take(trainer)
-        try:
-            return super().training_step(model, inputs, *rest, **kwargs)
-        except torch.OutOfMemoryError:
-            # Handled below: until here the traceback's frames keep the activations alive.
-            pass
-        largest = self._find_largest_batch(model)
-        self._step_snapshot.restore(trainer)
-        args = trainer.args
-        raise gpu_memory_error(args.per_device_train_batch_size, largest, args.device)
-
-    def _find_largest_batch(self, model: Any) -> int | None:
-        """The largest batch size for which the failed batch fits into the GPU's memory."""
-        trainer, batch = cast(Any, self), self._batch
-        batch_size = trainer.args.per_device_train_batch_size
-        episodes = batch_size * trainer.args.steps_per_generation
-        sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
-        if batch is None or self.vision is not None or sharded:
-            # Single rows cannot be tried here.
-            return max(divisors_below(episodes, batch_size // 2 + 1), default=None)
-        trainer.stop_graph_replay()
-        unwrapped = trainer.accelerator.unwrap_model(model)
-
-        def try_batch(size: int) -> None:
-            unwrapped.zero_grad(set_to_none=True)
-            reserved = reserve_optimizer_memory(trainer)
-            rows = select_batch_rows(batch, longest_rows(batch, size))
-            with trainer.compute_loss_context_manager():
-                loss = trainer.compute_loss(unwrapped, rows)
-            trainer.accelerator.backward(loss)
-            del reserved
-
-        unwrapped.zero_grad(set_to_none=True)
-        try:
-            return find_largest_batch(try_batch, divisors_below(episodes, len(batch["prompt_ids"])))
-        finally:
-            unwrapped.zero_grad(set_to_none=True)
+        trainer, snapshot = cast(Any, self), StepSnapshot.take(cast(Any, self))
+        while True:
+            try:
+                loss = self._backward(model, batch)
+                break
+            except torch.OutOfMemoryError:
+                # Handled below: until here the traceback's frames keep the activations alive.
+                pass
+            failed_tokens = padded_tokens(self._micro_batch)
+            self._micro_batch = {}
+            snapshot.restore(trainer)
+            trainer.model.zero_grad(set_to_none=True)
             release_gpu_memory()
+            if not self.micro_batcher.halve(failed_tokens):
+                raise out_of_memory_error(failed_tokens, trainer.args.device)
+            self.say(
+                f"The GPU ran out of memory with {failed_tokens:,} tokens at once; repeating the "
+                f"step with at most {self.micro_batcher.max_tokens:,}"
+            )
+        self.distributed.average_gradients(trainer.model)
+        return loss
+
+    def _backward(self, model: Any, batch: Batch) -> Any:
+        trainer = cast(Any, self)
+        unwrapped = trainer.accelerator.unwrap_model(model)
+        micro_batches = self.micro_batcher.split(batch, trainer)
+        if len(micro_batches) > 1:
+            self.free_decoder_memory()
+            micro_batches = self.micro_batcher.split(batch, trainer)
+        trainer._metrics["train"]["micro_batches"].append(len(micro_batches))
+        total = 0.0
+        with self._independent_ranks(), trainer.graph_replay(len(micro_batches) == 1):
+            for micro_batch in micro_batches:
+                self._micro_batch = micro_batch
+                with (
+                    self._share_of_step(micro_batch, batch) as inputs,
+                    trainer.compute_loss_context_manager(),
+                ):
+                    loss = cast(Any, super()).compute_loss(unwrapped, inputs)
+                trainer.accelerator.backward(loss)
+                total += loss.detach()
+        return total
+
+    @contextmanager
+    def _share_of_step(self, micro_batch: Batch, batch: Batch) -> Iterator[Batch]:
+        """TRL's loss of a micro-batch becomes its share of the step's loss.
+
+        TRL averages over rows or tokens of what it is given, or divides by `num_items_in_batch`.
+        """
+        trainer = cast(Any, self)
+        counts = [len(each["prompt_ids"]) for each in (micro_batch, batch)]
+        if trainer.loss_type not in _MEAN_OVER_ROWS:
+            counts = [max(1, int(count_loss_tokens(each))) for each in (micro_batch, batch)]
+        share = counts[0] / counts[1]
+        accumulation_steps = trainer.current_gradient_accumulation_steps
+        trainer.current_gradient_accumulation_steps = accumulation_steps / share
+        try:
+            yield {**micro_batch, "num_items_in_batch": batch["num_items_in_batch"] * share}
+        finally:
+            trainer.current_gradient_accumulation_steps = accumulation_steps
+
+    @contextmanager
+    def _independent_ranks(self) -> Iterator[None]:
+        """TRL's metrics are those of this rank: ranks may have different numbers of batches."""
+        accelerator = cast(Any, self).accelerator
+        if self.distributed.world_size == 1:
+            yield
+            return
+        names = ("gather", "gather_for_metrics", "reduce")
+        for name in names:
+            setattr(accelerator, name, lambda value, *_, **__: value)
+        try:
+            yield
+        finally:
+            for name in names:
+                delattr(accelerator, name)
+
+    def free_decoder_memory(self) -> None:
+        """Free the decoder's cache where it takes a large part of what training could use."""
+        if self.rollouts is not None and cast(Any, self).args.device.type == "cuda":
+            self.rollouts.free_decoder_memory(free_gpu_bytes(cast(Any, self).args.device))
 
     def _calculate_rewards(self, *args: Any) -> Any:
         trainer, rewards = cast(Any, self), cast(Any, super())._calculate_rewards(*args)
@@ -166,10 +226,7 @@ class GRPOMixin(TrainerMixin):
         exactly the mean reward of their group, which have no gradient.
         """
         trainer = cast(Any, self)
-        mask = batch["completion_mask"]
-        if "tool_mask" in batch:
-            mask = mask * batch["tool_mask"]
-        loss_tokens = trainer.accelerator.gather(mask[counted.to(mask.device)].sum()).sum()
+        loss_tokens = trainer.accelerator.gather(count_loss_tokens(batch, counted)).sum()
         batches = int(trainer.args.steps_per_generation)
         # All ranks must keep the same number of rows, and all batches too.
         (size,) = self.distributed.all_reduce_max([-(-sum(has_signal) // batches) or 1])
@@ -200,6 +257,7 @@ def build_trainer(
     add_callback(trainer, callback, EVENTS)
     trainer.distributed, trainer.say = context.distributed, context.progress.say
     trainer.rollouts, trainer.vision = rollouts, context.vision
+    trainer.micro_batcher = MicroBatcher(max_rows=max_micro_batch_rows(config))
     # Rows of zero-variance groups have no policy gradient, but they have a KL penalty.
     trainer.skips_zero_variance = (
         config.zero_variance_groups != "keep" and not context.trl_config.beta

@@ -121,18 +121,18 @@ def _batch_fields(config: GRPOConfig) -> dict[str, Any]:
             f"{config.groups} groups of {config.group_size} cannot be divided evenly among "
             f"{processes} processes. Use another number of `groups`."
         )
-    # Memory limits the default on a CPU; on a GPU too large a batch ends in a clear error.
-    default = CPU_BATCH_SIZE if choose_device(config.device) == "cpu" else episodes
-    batch_size = config.batch_size or _largest_divisor(episodes, default)
-    batches, remainder = divmod(episodes, batch_size)
-    if remainder:
-        raise ConfigError(
-            f"`batch_size` {batch_size} does not divide the {episodes} episodes of a step in each "
-            f"process. Use one that does, such as {_largest_divisor(episodes, batch_size)}."
-        )
+    batches = 1
+    if _is_sharded(config) and config.batch_size:
+        # The trainer accumulates gradients itself: micro-batches need all weights on each device.
+        batches, remainder = divmod(episodes, config.batch_size)
+        if remainder:
+            raise ConfigError(
+                f"`batch_size` {config.batch_size} does not divide the {episodes} episodes of a "
+                "step in each process, as it must with FSDP and DeepSpeed."
+            )
     return {
         "max_steps": config.steps,
-        "per_device_train_batch_size": batch_size,
+        "per_device_train_batch_size": episodes // batches,
         "gradient_accumulation_steps": batches,
         "steps_per_generation": batches,
         "num_generations": config.group_size,
@@ -144,5 +144,15 @@ def _batch_fields(config: GRPOConfig) -> dict[str, Any]:
     }
 
 
-def _largest_divisor(number: int, limit: int) -> int:
-    return next(size for size in range(min(limit, number), 0, -1) if number % size == 0)
+def max_micro_batch_rows(config: GRPOConfig) -> int | None:
+    """The most rows in a micro-batch; None: as many as fit into memory."""
+    default = CPU_BATCH_SIZE if choose_device(config.device) == "cpu" else None
+    return config.batch_size or default
+
+
+def _is_sharded(config: GRPOConfig) -> bool:
+    """Whether FSDP or DeepSpeed divides the weights among processes."""
+    launched = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
+    return any(os.environ.get(name) == "true" for name in launched) or any(
+        config.overrides.get(name) for name in ("fsdp", "deepspeed")
+    )

@@ -61,6 +61,9 @@ class VllmEngine:
             trainer.vllm_generation.sync_weights()
             trainer._last_loaded_step = trainer.state.global_step
 
+    def free_cache(self, *, larger_than: int = 0) -> None:
+        """Nothing to do: TRL decides how much memory vLLM keeps."""
+
 
 def _truncate_completion(
     request: Request, ids: Sequence[int], logprobs: Sequence[float | None]
