@@ -22,6 +22,7 @@ from ludus.envs.wordle.models import WordleAction, WordleObservation
 STEMS = {
     "catch": "Catch",
     "echo": "Echo",
+    "python": "Python",
     "reasoning_gym": "ReasoningGym",
     "wordle": "Wordle",
 }

@@ -1,0 +1,357 @@
+"""Runs a model's code in a process of its own, under bubblewrap, with limits.
+
+Each program gets a new sandbox: Linux namespaces without network, a root that has only the
+interpreter, its standard library and shared libraries, all read-only, none of the environment
+variables, and a filter of system calls (`seccomp.py`) with which it cannot start a process or a
+thread. Memory, CPU time and open files are limited by the kernel; elapsed time and output by
+`Sandbox.run`. When it ends, nothing of it is left: the kernel removes the namespaces with the only
+process in them.
+"""
+
+from __future__ import annotations
+
+import json
+import marshal
+import os
+import platform
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from ludus.envs.python.seccomp import KILLED_STATUS, build_filter
+from ludus.errors import ConfigError
+
+SandboxMode = Literal["bwrap", "none"]
+
+MODE_VARIABLE = "LUDUS_PYTHON_SANDBOX"
+MIB = 1 << 20
+PROGRAMS_PER_CPU = 4
+"""Programs at once: so few that waiting for one another does not cost them their elapsed time, and
+that their memory is bounded."""
+MIN_KILLED_CPU_S = 0.5
+"""With less CPU time no program has reached its limit, even if it lowered the limit itself: that
+counts whole seconds, though in clock ticks, which may be more than was used."""
+_READ_BYTES = 1 << 16
+# The same order of sets in every run. The other variables of the server stay outside.
+_ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
+_PYTHON_OPTIONS = ("-s", "-S", "-P", "-B")
+_LIBRARY_DIRS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
+_ADVICE = f"To run the code of models without a sandbox, set {MODE_VARIABLE}=none."
+
+
+class SandboxFailed(RuntimeError):
+    """The sandbox broke, and not by the program in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a program may use."""
+
+    cpu_s: int = 2
+    wall_s: float = 20.0
+    """Elapsed time. It is for programs that wait; others have used up their CPU time before, unless
+    the machine is very busy."""
+    memory_mib: int = 256
+    output_bytes: int = 1 << 16
+    """What it may print; and what its function may return, over all calls."""
+
+    @property
+    def rlimits(self) -> dict[str, int]:
+        return {
+            "RLIMIT_CPU": self.cpu_s,
+            "RLIMIT_AS": self.memory_mib * MIB,
+            "RLIMIT_FSIZE": 0,
+            "RLIMIT_NOFILE": 64,
+            "RLIMIT_CORE": 0,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a program did."""
+
+    output: str
+    """What it printed, stdout and stderr together."""
+    exception: str | None
+    """What the code raised, in one line; the traceback is in the output."""
+    ended: str | None
+    """What ended the program, in a sentence; None where it ran to its end."""
+    replies: list[Any] = field(default_factory=list)
+    """`{"value": …}` or `{"error": …}` per call, for as many calls as were made. The program may
+    have forged them: they can be any JSON value."""
+
+
+def _new_slots() -> threading.BoundedSemaphore:
+    return threading.BoundedSemaphore(PROGRAMS_PER_CPU * (os.cpu_count() or 1))
+
+
+def _reset_slots() -> None:
+    """A slot that another thread held is never released in a forked process."""
+    global _slots
+    _slots = _new_slots()
+
+
+_slots = _new_slots()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_slots)
+
+
+class Sandbox:
+    """A way to run programs. It holds no process and no file, and may be used by many threads."""
+
+    def __init__(self, mode: SandboxMode, limits: Limits) -> None:
+        self.limits = limits
+        self._isolated = mode == "bwrap"
+        program = files(__package__).joinpath("sandboxed_main.py").read_text(encoding="utf-8")
+        python = [str(_base_python()), *_PYTHON_OPTIONS, "-c", program]
+        self._command = [*_bubblewrap_command(), *python] if self._isolated else python
+        self._filter = build_filter() if self._isolated else None
+
+    def run(
+        self, code: str, *, function: str | None = None, calls: Sequence[Sequence[Any]] = ()
+    ) -> Outcome:
+        """Execute the code; then call the function that it defines, once per list of arguments.
+
+        Raises `SandboxFailed` where the program is not to blame.
+        """
+        request: Any = (code, function, calls, self.limits.rlimits)
+        with _slots:
+            process = self._start()
+            try:
+                replies, output, stopped = self._communicate(process, marshal.dumps(request))
+            finally:
+                status, cpu_s = self._end(process)
+        text = output.decode("utf-8", "replace")
+        started, *lines = replies.split(b"\n")[:-1] or [b""]
+        if started != b'"started"':
+            raise SandboxFailed(f"The sandbox did not start (status {status}): {text.strip()}")
+        if not stopped and status in (KILLED_STATUS, -signal.SIGKILL):
+            if self._isolated and cpu_s < MIN_KILLED_CPU_S:
+                raise SandboxFailed("The sandbox was killed from outside.")
+            stopped = f"it used more than {self.limits.cpu_s} s of CPU time"
+        parsed = [_parse_reply(line) for line in lines]
+        executed = parsed[0] if parsed else None
+        ended = None
+        if stopped:
+            ended = f"The program was stopped: {stopped}."
+        elif status or not isinstance(executed, dict):
+            ended = _describe_status(status)
+        exception = executed.get("error") if isinstance(executed, dict) else None
+        return Outcome(
+            output=text,
+            exception=exception if isinstance(exception, str) else None,
+            ended=ended,
+            replies=parsed[1 : len(calls) + 1],
+        )
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with ExitStack() as stack:
+            command, pass_fds = self._command, []
+            if self._filter is not None:
+                reader, writer = os.pipe()
+                stack.callback(os.close, reader)
+                os.write(writer, self._filter)
+                os.close(writer)
+                command = [command[0], "--seccomp", str(reader), *command[1:]]
+                pass_fds = [reader]
+            try:
+                return subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env=_ENVIRONMENT,
+                    cwd="/",
+                    pass_fds=pass_fds,
+                    # Ctrl-C is handled by this process.
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise SandboxFailed(f"{command[0]} could not be started: {error}") from error
+
+    def _communicate(
+        self, process: subprocess.Popen[bytes], request: bytes
+    ) -> tuple[bytes, bytes, str]:
+        """Send the request; returns replies, output, and why the program must be stopped, if so."""
+        assert process.stdin and process.stdout and process.stderr
+        deadline = time.monotonic() + self.limits.wall_s
+        # All of it is read before any of the code runs, so that this does not block.
+        with suppress(BrokenPipeError):
+            process.stdin.write(request)
+            process.stdin.flush()
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+        replies, output = bytearray(), bytearray()
+        stopped = ""
+        exit_fd = os.pidfd_open(process.pid)
+        with (
+            closing(os.fdopen(exit_fd, "rb", buffering=0)),
+            selectors.DefaultSelector() as selector,
+        ):
+            selector.register(process.stdout, selectors.EVENT_READ, replies)
+            selector.register(process.stderr, selectors.EVENT_READ, output)
+            # A program may close both pipes and go on.
+            selector.register(exit_fd, selectors.EVENT_READ)
+            while selector.get_map() and not stopped:
+                events = selector.select(max(0.0, deadline - time.monotonic()))
+                if not events:
+                    stopped = f"it did not end within {self.limits.wall_s:g} s"
+                for key, _ in events:
+                    data = os.read(key.fd, _READ_BYTES) if key.fd != exit_fd else b""
+                    if not data:
+                        selector.unregister(key.fileobj)
+                        continue
+                    key.data.extend(data)
+                    if len(key.data) > self.limits.output_bytes:
+                        del key.data[self.limits.output_bytes :]
+                        verb = "printed" if key.data is output else "returned"
+                        stopped = f"it {verb} more than {self.limits.output_bytes >> 10} KiB"
+        return bytes(replies), bytes(output), stopped
+
+    def _end(self, process: subprocess.Popen[bytes]) -> tuple[int, float]:
+        """Kill what still runs, and wait for it; returns exit status and CPU time."""
+        if not self._isolated:
+            # It may have started others. Until it is waited for, its number is not used again.
+            os.killpg(process.pid, signal.SIGKILL)
+        elif _is_running(process.pid) and not _kill_only_child(process.pid):
+            process.kill()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            assert pipe is not None
+            # Data that could not be sent is still buffered.
+            with suppress(BrokenPipeError):
+                pipe.close()
+        return process.returncode, usage.ru_utime + usage.ru_stime
+
+
+@cache
+def open_sandbox(mode: SandboxMode, limits: Limits) -> Sandbox:
+    """A sandbox that was tried once; raises `ConfigError` where none can be made."""
+    if sys.platform != "linux":
+        raise ConfigError("The python environment runs on Linux only.")
+    sandbox = Sandbox(mode, limits)
+    try:
+        sandbox.run("")
+    except SandboxFailed as error:
+        raise ConfigError(f"No sandbox can be made on this machine. {error} {_ADVICE}") from None
+    return sandbox
+
+
+def _bubblewrap_command() -> list[str]:
+    program = shutil.which("bwrap")
+    if program is None:
+        raise ConfigError(
+            "The python environment needs bubblewrap (bwrap), which is not installed. "
+            f"Install it: apt install bubblewrap. {_ADVICE}"
+        )
+    if build_filter() is None:
+        raise ConfigError(f"There is no system call filter for {platform.machine()}. {_ADVICE}")
+    visible, hidden = _visible_paths()
+    return [
+        program,
+        *("--unshare-all", "--unshare-user", "--uid", "65534", "--gid", "65534"),
+        *("--hostname", "sandbox", "--die-with-parent", "--as-pid-1"),
+        *(option for path in visible for option in ("--ro-bind", str(path), str(path))),
+        *(
+            option
+            for path in hidden
+            for option in ("--tmpfs", str(path), "--remount-ro", str(path))
+        ),
+        *("--remount-ro", "/", "--chdir", "/"),
+    ]
+
+
+def _visible_paths() -> tuple[list[Path], list[Path]]:
+    """What the interpreter needs; and what lies below that and must not be seen.
+
+    Installed packages are hidden, above all this one, which has the tests of the tasks.
+    """
+    multiarch = sysconfig.get_config_var("MULTIARCH") or "."
+    libraries = [
+        path / multiarch if (path / multiarch).is_dir() else path
+        for path in map(Path, _LIBRARY_DIRS)
+        if path.is_dir()
+    ]
+    # In a virtual environment the paths are those of the interpreter that it refers to.
+    prefixes = {"platbase": sys.base_exec_prefix}
+    standard = {
+        Path(sysconfig.get_path(name, vars=prefixes)).resolve() for name in ("stdlib", "platstdlib")
+    }
+    own_libraries = Path(sys.base_prefix, "lib").resolve()
+    if own_libraries not in map(Path, _LIBRARY_DIRS):
+        # An interpreter of pyenv, conda, uv or /usr/local, which may bring shared libraries.
+        standard = {path for path in standard if not path.is_relative_to(own_libraries)}
+        standard.add(own_libraries)
+    visible = [_base_python(), *libraries, *sorted(standard)]
+    hidden = [
+        path
+        for top in visible
+        for pattern in ("*-packages", "python*/*-packages")
+        for path in top.glob(pattern)
+    ]
+    package = Path(__file__).resolve().parents[2]
+    if _contains(visible, package) and not _contains(hidden, package):
+        hidden.append(package)
+    return visible, hidden
+
+
+def _contains(folders: list[Path], path: Path) -> bool:
+    return any(path.is_relative_to(folder) for folder in folders)
+
+
+def _base_python() -> Path:
+    """The interpreter that a virtual environment refers to."""
+    return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+
+
+def _is_running(pid: int) -> bool:
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+
+def _kill_only_child(pid: int) -> bool:
+    """Kill the program in bubblewrap's process, which then reaps it and exits; False if none.
+
+    If bubblewrap itself were killed, the program would be left to the machine's init process,
+    which in a container may be one that reaps nothing.
+    """
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    with suppress(OSError, ValueError):
+        (child,) = map(int, children.read_text().split())
+        handle = os.pidfd_open(child)
+        try:
+            # If it is still a child now, its number was not given to another process meanwhile.
+            if str(child) in children.read_text().split():
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+                return True
+        finally:
+            os.close(handle)
+    return False
+
+
+def _parse_reply(line: bytes) -> Any:
+    """A line that the program wrote, or None where it is not JSON."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _describe_status(status: int) -> str:
+    number = status - 128 if status > 128 else -status
+    try:
+        return f"The program crashed ({signal.Signals(number).name})."
+    except ValueError:
+        return f"The program exited with status {status}."
