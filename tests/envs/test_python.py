@@ -297,6 +297,6 @@ def test_without_bubblewrap_it_does_not_start_unless_told_to(
 
 
 def test_without_a_sandbox_a_program_leaves_no_process_either() -> None:
-    sandbox = open_sandbox("none", Limits(wall_s=3))
+    sandbox = open_sandbox("none", Limits(wall_s=2))
     outcome = sandbox.run("import os, time\nprint(os.fork())\ntime.sleep(600)")
-    assert outcome.ended is not None and "within 3 s" in outcome.ended
+    assert outcome.ended is not None and "within 2 s" in outcome.ended

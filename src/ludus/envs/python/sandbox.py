@@ -14,6 +14,7 @@ import json
 import marshal
 import os
 import platform
+import resource
 import selectors
 import shutil
 import signal
@@ -27,6 +28,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,9 +42,9 @@ MIB = 1 << 20
 PROGRAMS_PER_CPU = 4
 """Programs at once: so few that waiting for one another does not cost them their elapsed time, and
 that their memory is bounded."""
-MIN_KILLED_CPU_S = 0.5
-"""With less CPU time no program has reached its limit, even if it lowered the limit itself: that
-counts whole seconds, though in clock ticks, which may be more than was used."""
+_MIN_KILLED_CPU_FRACTION = 0.5
+"""A program that was killed with less of its CPU time did not reach the limit. The kernel compares
+the limit with clock ticks, which may be more than what was used."""
 _READ_BYTES = 1 << 16
 # The same order of sets in every run. The other variables of the server stay outside.
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
@@ -68,13 +70,13 @@ class Limits:
     """What it may print; and what its function may return, over all calls."""
 
     @property
-    def rlimits(self) -> dict[str, int]:
+    def rlimits(self) -> dict[int, int]:
         return {
-            "RLIMIT_CPU": self.cpu_s,
-            "RLIMIT_AS": self.memory_mib * MIB,
-            "RLIMIT_FSIZE": 0,
-            "RLIMIT_NOFILE": 64,
-            "RLIMIT_CORE": 0,
+            resource.RLIMIT_CPU: self.cpu_s,
+            resource.RLIMIT_AS: self.memory_mib * MIB,
+            resource.RLIMIT_FSIZE: 0,
+            resource.RLIMIT_NOFILE: 64,
+            resource.RLIMIT_CORE: 0,
         }
 
 
@@ -115,9 +117,10 @@ class Sandbox:
         self.limits = limits
         self._isolated = mode == "bwrap"
         program = files(__package__).joinpath("sandboxed_main.py").read_text(encoding="utf-8")
-        python = [str(_base_python()), *_PYTHON_OPTIONS, "-c", program]
-        self._command = [*_bubblewrap_command(), *python] if self._isolated else python
-        self._filter = build_filter() if self._isolated else None
+        self._python = [str(_base_python()), *_PYTHON_OPTIONS, "-c", program]
+        if self._isolated:
+            self._bubblewrap, self._options = _find_bubblewrap(), _bubblewrap_options()
+            self._filter = build_filter(platform.machine())
 
     def run(
         self, code: str, *, function: str | None = None, calls: Sequence[Sequence[Any]] = ()
@@ -126,7 +129,7 @@ class Sandbox:
 
         Raises `SandboxFailed` where the program is not to blame.
         """
-        request: Any = (code, function, calls, self.limits.rlimits)
+        request: Any = (code, function, calls)
         with _slots:
             process = self._start()
             try:
@@ -138,10 +141,10 @@ class Sandbox:
         if started != b'"started"':
             raise SandboxFailed(f"The sandbox did not start (status {status}): {text.strip()}")
         if not stopped and status in (KILLED_STATUS, -signal.SIGKILL):
-            if self._isolated and cpu_s < MIN_KILLED_CPU_S:
+            if self._isolated and cpu_s < _MIN_KILLED_CPU_FRACTION * self.limits.cpu_s:
                 raise SandboxFailed("The sandbox was killed from outside.")
             stopped = f"it used more than {self.limits.cpu_s} s of CPU time"
-        parsed = [_parse_reply(line) for line in lines]
+        parsed = [_parse_reply(line) for line in lines[: len(calls) + 1]]
         executed = parsed[0] if parsed else None
         ended = None
         if stopped:
@@ -153,33 +156,49 @@ class Sandbox:
             output=text,
             exception=exception if isinstance(exception, str) else None,
             ended=ended,
-            replies=parsed[1 : len(calls) + 1],
+            replies=parsed[1:],
         )
 
     def _start(self) -> subprocess.Popen[bytes]:
+        """Start a process that does nothing before it has its limits.
+
+        bubblewrap first waits for its options, and Python without it for the request.
+        """
+        if not self._isolated:
+            return self._spawn(self._python)
         with ExitStack() as stack:
-            command, pass_fds = self._command, []
-            if self._filter is not None:
-                reader, writer = os.pipe()
-                stack.callback(os.close, reader)
-                os.write(writer, self._filter)
-                os.close(writer)
-                command = [command[0], "--seccomp", str(reader), *command[1:]]
-                pass_fds = [reader]
-            try:
-                return subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    env=_ENVIRONMENT,
-                    cwd="/",
-                    pass_fds=pass_fds,
-                    # Ctrl-C is handled by this process.
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise SandboxFailed(f"{command[0]} could not be started: {error}") from error
+            options_reader, options = (stack.enter_context(end) for end in _open_pipe())
+            filter_reader, filter = (stack.enter_context(end) for end in _open_pipe())
+            fds = [options_reader.fileno(), filter_reader.fileno()]
+            process = self._spawn([self._bubblewrap, "--args", str(fds[0]), *self._python], fds)
+            with suppress(BrokenPipeError):
+                filter.write(self._filter)
+                options.write("\0".join([*self._options, "--seccomp", str(fds[1])]).encode())
+        return process
+
+    def _spawn(self, command: list[str], pass_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=_ENVIRONMENT,
+                cwd="/",
+                pass_fds=pass_fds,
+                # Ctrl-C is handled by this process.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise SandboxFailed(f"{command[0]} could not be started: {error}") from error
+        try:
+            for limit, value in self.limits.rlimits.items():
+                resource.prlimit(process.pid, limit, (value, value))
+        except OSError as error:
+            process.kill()
+            process.communicate()
+            raise SandboxFailed(f"{command[0]} cannot be limited: {error}") from error
+        return process
 
     def _communicate(
         self, process: subprocess.Popen[bytes], request: bytes
@@ -250,28 +269,30 @@ def open_sandbox(mode: SandboxMode, limits: Limits) -> Sandbox:
     return sandbox
 
 
-def _bubblewrap_command() -> list[str]:
+def _find_bubblewrap() -> str:
     program = shutil.which("bwrap")
     if program is None:
         raise ConfigError(
             "The python environment needs bubblewrap (bwrap), which is not installed. "
             f"Install it: apt install bubblewrap. {_ADVICE}"
         )
-    if build_filter() is None:
-        raise ConfigError(f"There is no system call filter for {platform.machine()}. {_ADVICE}")
+    return program
+
+
+def _bubblewrap_options() -> list[str]:
+    options = ["--unshare-all", "--unshare-user", "--uid", "65534", "--gid", "65534"]
+    options += ["--hostname", "sandbox", "--die-with-parent", "--as-pid-1"]
     visible, hidden = _visible_paths()
-    return [
-        program,
-        *("--unshare-all", "--unshare-user", "--uid", "65534", "--gid", "65534"),
-        *("--hostname", "sandbox", "--die-with-parent", "--as-pid-1"),
-        *(option for path in visible for option in ("--ro-bind", str(path), str(path))),
-        *(
-            option
-            for path in hidden
-            for option in ("--tmpfs", str(path), "--remount-ro", str(path))
-        ),
-        *("--remount-ro", "/", "--chdir", "/"),
-    ]
+    for path in map(str, visible):
+        options += ["--ro-bind", path, path]
+    for path in map(str, hidden):
+        options += ["--tmpfs", path, "--remount-ro", path]
+    return [*options, "--remount-ro", "/", "--chdir", "/"]
+
+
+def _open_pipe() -> tuple[FileIO, FileIO]:
+    reader, writer = os.pipe()
+    return FileIO(reader, "rb"), FileIO(writer, "wb")
 
 
 def _visible_paths() -> tuple[list[Path], list[Path]]:

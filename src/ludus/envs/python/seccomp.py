@@ -9,12 +9,14 @@ the calls that allocate memory which RLIMIT_AS does not count (shared memory, me
 from __future__ import annotations
 
 import errno
-import platform
 import struct
 
+from ludus.errors import ConfigError
+
 KILLED_STATUS = 137
-"""The exit status that bubblewrap reports for a process that was ended by SIGKILL. The filter
-keeps a program from exiting with it, so that it always means what it says."""
+"""The exit status that bubblewrap reports for a program that was ended by SIGKILL. The filter keeps
+a program from exiting with it, so that it means that the program reached its CPU limit, or that
+somebody else killed it."""
 
 # Numbers on x86_64 and aarch64; None where an architecture does not have the call.
 _ALLOWED: dict[str, tuple[int | None, int | None]] = {
@@ -63,7 +65,6 @@ _ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "set_robust_list": (273, 99),
     "rseq": (334, 293),
     "futex": (202, 98),
-    "prlimit64": (302, 261),
     "getrlimit": (97, 163),
     "getrusage": (98, 165),
     "getpid": (39, 172),
@@ -95,22 +96,26 @@ _ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "uname": (63, 160),
     "sysinfo": (99, 179),
 }
-_EXITS: dict[str, tuple[int, int]] = {"exit": (60, 93), "exit_group": (231, 94)}
+# Allowed depending on their arguments.
+_EXITS = {"exit": (60, 93), "exit_group": (231, 94)}
+_PRLIMIT64 = (302, 261)
 
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """The column of the tables above, and the kernel's AUDIT_ARCH."""
 
 _LOAD, _AND, _RETURN, _IF_EQUAL = 0x20, 0x54, 0x06, 0x15
-_NUMBER_OFFSET, _ARCH_OFFSET, _FIRST_ARGUMENT_OFFSET = 0, 4, 16
+_NUMBER_OFFSET, _ARCH_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
 _ALLOW, _KILL_PROCESS, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM
 
 
-def build_filter(machine: str | None = None) -> bytes | None:
-    """The filter in the kernel's form (BPF); None for a machine whose calls are not listed."""
-    architecture = _ARCHITECTURES.get(machine or platform.machine())
-    if architecture is None:
-        return None
-    column, audit_arch = architecture
+def build_filter(machine: str) -> bytes:
+    """The filter for a machine, in the kernel's form (BPF)."""
+    if machine not in _ARCHITECTURES:
+        raise ConfigError(
+            f"The sandbox of the python environment runs on {' and '.join(_ARCHITECTURES)}, "
+            f"and not on {machine}."
+        )
+    column, audit_arch = _ARCHITECTURES[machine]
     program = [
         _instruction(_LOAD, _ARCH_OFFSET),
         _instruction(_IF_EQUAL, audit_arch, then=1),
@@ -125,13 +130,23 @@ def build_filter(machine: str | None = None) -> bytes | None:
     for numbers in _EXITS.values():
         program += [
             _instruction(_IF_EQUAL, numbers[column], otherwise=5),
-            _instruction(_LOAD, _FIRST_ARGUMENT_OFFSET),
+            _instruction(_LOAD, _ARGUMENTS_OFFSET),
             _instruction(_AND, 0xFF),
             _instruction(_IF_EQUAL, KILLED_STATUS, otherwise=1),
             _instruction(_RETURN, _KILL_PROCESS),
             _instruction(_RETURN, _ALLOW),
         ]
-    program.append(_instruction(_RETURN, _REFUSE))
+    # Limits may be read and not set: with a CPU limit of 0 a program could have itself killed.
+    new_limit = _ARGUMENTS_OFFSET + 2 * 8
+    program += [
+        _instruction(_IF_EQUAL, _PRLIMIT64[column], otherwise=5),
+        _instruction(_LOAD, new_limit),
+        _instruction(_IF_EQUAL, 0, otherwise=3),
+        _instruction(_LOAD, new_limit + 4),
+        _instruction(_IF_EQUAL, 0, otherwise=1),
+        _instruction(_RETURN, _ALLOW),
+        _instruction(_RETURN, _REFUSE),
+    ]
     return b"".join(program)
 
 
