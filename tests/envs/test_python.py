@@ -7,10 +7,12 @@ import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from envs.sandbox_processes import wait_for
 from ludus.environment.introspection import build_env_spec
 from ludus.envs.python import Python
 from ludus.envs.python.sandbox import Limits, open_sandbox
@@ -198,6 +200,11 @@ def test_a_right_function_is_worth_one_whatever_it_prints() -> None:
 
 
 @needs_bubblewrap
+def test_a_fence_around_the_code_is_ignored() -> None:
+    assert submit(f"```python\n{TASKS['digit_sum'].solution_code}```\n").reward == 1.0
+
+
+@needs_bubblewrap
 def test_a_partly_right_function_has_part_of_half_the_reward() -> None:
     # Wrong for negative numbers, which some of the tests have.
     seen = submit("def digit_sum(number):\n    return sum(map(int, str(number)))")
@@ -300,3 +307,6 @@ def test_without_a_sandbox_a_program_leaves_no_process_either() -> None:
     sandbox = open_sandbox("none", Limits(wall_s=2))
     outcome = sandbox.run("import os, time\nprint(os.fork())\ntime.sleep(600)")
     assert outcome.ended is not None and "within 2 s" in outcome.ended
+    started = max(int(number) for number in outcome.output.split())
+    assert started > 0
+    wait_for(lambda: not Path(f"/proc/{started}/exe").exists())

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from envs.sandbox_processes import programs_in_sandboxes, sandbox_processes, wait_for
+from ludus.envs.python import sandbox
 from ludus.envs.python.sandbox import Limits, Outcome, SandboxFailed, open_sandbox
 from ludus.envs.python.seccomp import build_filter
 from ludus.errors import ConfigError
@@ -49,9 +50,10 @@ def test_an_exception_has_a_traceback_of_the_code_alone() -> None:
 
 
 def test_a_function_is_called_and_its_exceptions_are_replies() -> None:
-    sandbox = open_sandbox("bwrap", Limits())
     calls = [(1, 2), ("a", "b"), (1, "b")]
-    outcome = sandbox.run("def f(a, b):\n    return [a + b]", function="f", calls=calls)
+    outcome = open_sandbox("bwrap", Limits()).run(
+        "def f(a, b):\n    return [a + b]", function="f", calls=calls
+    )
     assert outcome.replies[:2] == [{"value": [3]}, {"value": ["ab"]}]
     assert outcome.replies[2]["error"].startswith("TypeError")
 
@@ -189,6 +191,16 @@ def test_the_files_of_ludus_and_other_packages_are_not_there() -> None:
     assert outcome == Outcome(output="", exception=None, ended=None)
 
 
+def test_ludus_is_hidden_where_it_is_installed_among_what_programs_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    package = Path(os.__file__).resolve().parent / "ludus"
+    monkeypatch.setattr(sandbox, "__file__", str(package / "envs" / "python" / "sandbox.py"))
+    visible, hidden = sandbox._visible_paths()
+    assert any(package.is_relative_to(path) for path in visible)
+    assert package in hidden
+
+
 @pytest.mark.parametrize(
     "code",
     [
@@ -214,13 +226,13 @@ def test_a_value_that_is_not_json_is_an_error_of_the_call(value: str) -> None:
 
 
 def test_sessions_do_not_wait_for_one_another_and_a_killed_sandbox_is_a_fault() -> None:
-    sandbox = open_sandbox("bwrap", Limits(wall_s=60))
+    patient = open_sandbox("bwrap", Limits(wall_s=60))
     with ThreadPoolExecutor() as threads:
-        slow = threads.submit(sandbox.run, SLEEP)
+        slow = threads.submit(patient.run, SLEEP)
         wait_for(programs_in_sandboxes)
         (program,) = programs_in_sandboxes()
         try:
-            assert sandbox.run("print(1)").output == "1\n"
+            assert patient.run("print(1)").output == "1\n"
             assert not slow.done()
         finally:
             os.kill(program, signal.SIGKILL)

@@ -47,6 +47,7 @@ class Python(ToolEnvironment):
         run(code): runs a program, and returns what it prints and how it ended.
         submit(code): tests the function that the code defines. A bare action `{"code": …}` goes
             here.
+        A Markdown fence around the code is ignored.
     Observation:
         The signature, what the function does, and examples; then the output of a program and how
         many turns are left; at the end how many tests passed, and the first that did not.
@@ -122,7 +123,7 @@ class Python(ToolEnvironment):
         Args:
             code: Python code; print what you want to see.
         """
-        self._take_turn(code)
+        code = self._take_turn(code)
         return self._reply(_format_outcome(self._sandbox.run(code)))
 
     @tool(default=True)
@@ -132,21 +133,23 @@ class Python(ToolEnvironment):
         Args:
             code: Python code that defines the function, and what it needs.
         """
-        self._take_turn(code)
+        code = self._take_turn(code)
         calls = [test.arguments for test in self.tests]
         outcome = self._sandbox.run(code, function=self.task.name, calls=calls)
         replies = [*outcome.replies, *[None] * (len(calls) - len(outcome.replies))]
         verdicts = [passes(test, reply) for test, reply in zip(self.tests, replies, strict=True)]
         passed = sum(verdicts)
-        text = f"{passed} of {len(calls)} tests passed."
-        if passed < len(calls):
+        lines = [f"{passed} of {len(calls)} tests passed."]
+        if outcome.exception:
+            lines.append(_shorten(outcome.exception, MAX_SHOWN_VALUE))
+        elif passed < len(calls):
             failed = verdicts.index(False)
-            text += "\n" + _format_failure(self.task.name, self.tests[failed], replies[failed])
-        if problem := outcome.ended or outcome.exception:
-            text += f"\n{_shorten(problem, MAX_SHOWN_VALUE)}"
+            lines.append(_format_failure(self.task.name, self.tests[failed], replies[failed]))
+        if outcome.ended:
+            lines.append(outcome.ended)
         return self.finish(
             reward(self.tests, passed),
-            text,
+            "\n".join(lines),
             solved=float(passed == len(calls)),
             passed=passed / len(calls),
         )
@@ -154,19 +157,30 @@ class Python(ToolEnvironment):
     def oracle(self) -> ToolCall:
         return ToolCall(name="submit", arguments={"code": self.task.solution_code})
 
-    def _take_turn(self, code: str) -> None:
+    def _take_turn(self, code: str) -> str:
+        """Count a turn; returns the code to run."""
         self.turns_left -= 1
+        code = _strip_fence(code)
         if not code.strip():
             raise ToolError(self._reply("The code is empty. Send the text of a program."))
         if len(code) > MAX_CODE_CHARACTERS:
             problem = f"The code has {len(code)} characters, and may have {MAX_CODE_CHARACTERS}."
             raise ToolError(self._reply(problem))
+        return code
 
     def _reply(self, text: str) -> str:
         if self.turns_left > 0:
             return f"{text}\nTurns left: {self.turns_left}"
         over = f"{text}\nNo turns are left, and nothing was submitted."
         return self.finish(0.0, over, solved=0.0, passed=0.0)
+
+
+def _strip_fence(code: str) -> str:
+    """Remove the Markdown fence that models like to put around code."""
+    lines = code.strip().splitlines()
+    if len(lines) > 1 and lines[0].startswith("```") and lines[-1] == "```":
+        return "\n".join(lines[1:-1])
+    return code
 
 
 def _format_outcome(outcome: Outcome) -> str:
