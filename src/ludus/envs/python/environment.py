@@ -10,7 +10,8 @@ from typing import Any
 from ludus.data.tool_schema import ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
-from ludus.envs.python.sandbox import MODE_VARIABLE, Limits, Outcome, SandboxMode, open_sandbox
+from ludus.envs.python.bubblewrap import MODE_VARIABLE
+from ludus.envs.python.sandbox import Limits, Outcome, SandboxMode, open_sandbox
 from ludus.envs.python.scoring import PARTIAL_CREDIT, passes, reward
 from ludus.envs.python.tasks import POOLS, TASKS, Case, Pool
 from ludus.errors import ConfigError, ToolError, did_you_mean

@@ -14,13 +14,10 @@ import json
 import marshal
 import os
 import platform
-import resource
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Sequence
@@ -32,12 +29,22 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Literal
 
+try:
+    import resource
+except ImportError:  # pragma: no cover - Windows has clients of servers only.
+    resource = None  # type: ignore[assignment]
+
+from ludus.envs.python.bubblewrap import (
+    ADVICE,
+    base_python,
+    bubblewrap_options,
+    find_bubblewrap,
+)
 from ludus.envs.python.seccomp import KILLED_STATUS, build_filter
 from ludus.errors import ConfigError
 
 SandboxMode = Literal["bwrap", "none"]
 
-MODE_VARIABLE = "LUDUS_PYTHON_SANDBOX"
 MIB = 1 << 20
 PROGRAMS_PER_CPU = 4
 """Programs at once: so few that waiting for one another does not cost them their elapsed time, and
@@ -49,8 +56,6 @@ _READ_BYTES = 1 << 16
 # The same order of sets in every run. The other variables of the server stay outside.
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
 _PYTHON_OPTIONS = ("-s", "-S", "-P", "-B")
-_LIBRARY_DIRS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
-_ADVICE = f"To run the code of models without a sandbox, set {MODE_VARIABLE}=none."
 
 
 class SandboxFailed(RuntimeError):
@@ -117,9 +122,9 @@ class Sandbox:
         self.limits = limits
         self._isolated = mode == "bwrap"
         program = files(__package__).joinpath("sandboxed_main.py").read_text(encoding="utf-8")
-        self._python = [str(_base_python()), *_PYTHON_OPTIONS, "-c", program]
+        self._python = [str(base_python()), *_PYTHON_OPTIONS, "-c", program]
         if self._isolated:
-            self._bubblewrap, self._options = _find_bubblewrap(), _bubblewrap_options()
+            self._bubblewrap, self._options = find_bubblewrap(), bubblewrap_options()
             self._filter = build_filter(platform.machine())
 
     def run(
@@ -265,77 +270,13 @@ def open_sandbox(mode: SandboxMode, limits: Limits) -> Sandbox:
     try:
         sandbox.run("")
     except SandboxFailed as error:
-        raise ConfigError(f"No sandbox can be made on this machine. {error} {_ADVICE}") from None
+        raise ConfigError(f"No sandbox can be made on this machine. {error} {ADVICE}") from None
     return sandbox
-
-
-def _find_bubblewrap() -> str:
-    program = shutil.which("bwrap")
-    if program is None:
-        raise ConfigError(
-            "The python environment needs bubblewrap (bwrap), which is not installed. "
-            f"Install it: apt install bubblewrap. {_ADVICE}"
-        )
-    return program
-
-
-def _bubblewrap_options() -> list[str]:
-    options = ["--unshare-all", "--unshare-user", "--uid", "65534", "--gid", "65534"]
-    options += ["--hostname", "sandbox", "--die-with-parent", "--as-pid-1"]
-    visible, hidden = _visible_paths()
-    for path in map(str, visible):
-        options += ["--ro-bind", path, path]
-    for path in map(str, hidden):
-        options += ["--tmpfs", path, "--remount-ro", path]
-    return [*options, "--remount-ro", "/", "--chdir", "/"]
 
 
 def _open_pipe() -> tuple[FileIO, FileIO]:
     reader, writer = os.pipe()
     return FileIO(reader, "rb"), FileIO(writer, "wb")
-
-
-def _visible_paths() -> tuple[list[Path], list[Path]]:
-    """What the interpreter needs; and what lies below that and must not be seen.
-
-    Installed packages are hidden, above all this one, which has the tests of the tasks.
-    """
-    multiarch = sysconfig.get_config_var("MULTIARCH") or "."
-    libraries = [
-        path / multiarch if (path / multiarch).is_dir() else path
-        for path in map(Path, _LIBRARY_DIRS)
-        if path.is_dir()
-    ]
-    # In a virtual environment the paths are those of the interpreter that it refers to.
-    prefixes = {"platbase": sys.base_exec_prefix}
-    standard = {
-        Path(sysconfig.get_path(name, vars=prefixes)).resolve() for name in ("stdlib", "platstdlib")
-    }
-    own_libraries = Path(sys.base_prefix, "lib").resolve()
-    if own_libraries not in map(Path, _LIBRARY_DIRS):
-        # An interpreter of pyenv, conda, uv or /usr/local, which may bring shared libraries.
-        standard = {path for path in standard if not path.is_relative_to(own_libraries)}
-        standard.add(own_libraries)
-    visible = [_base_python(), *libraries, *sorted(standard)]
-    hidden = [
-        path
-        for top in visible
-        for pattern in ("*-packages", "python*/*-packages")
-        for path in top.glob(pattern)
-    ]
-    package = Path(__file__).resolve().parents[2]
-    if _contains(visible, package) and not _contains(hidden, package):
-        hidden.append(package)
-    return visible, hidden
-
-
-def _contains(folders: list[Path], path: Path) -> bool:
-    return any(path.is_relative_to(folder) for folder in folders)
-
-
-def _base_python() -> Path:
-    """The interpreter that a virtual environment refers to."""
-    return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
 
 
 def _is_running(pid: int) -> bool:
