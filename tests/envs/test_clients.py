@@ -28,6 +28,7 @@ STEMS = {
     "countdown": "Countdown",
     "echo": "Echo",
     "guess_number": "GuessNumber",
+    "python": "Python",
     "reasoning_gym": "ReasoningGym",
     "sudoku": "Sudoku",
     "wordle": "Wordle",

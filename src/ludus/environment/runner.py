@@ -26,6 +26,7 @@ from ludus.errors import (
     ExecutionFailed,
     FactoryFailed,
     InvalidAction,
+    LudusError,
     StepTimeout,
     WireError,
     describe_exception,
@@ -90,9 +91,13 @@ class EnvironmentRunner:
                 self._own_thread.stop()
             if not is_author_error(error):
                 raise
+            details = {"factory_name": self.env_spec.cls.__name__}
+            if isinstance(error, LudusError):
+                # Raised on purpose: the message says what is missing, and no line needs a change.
+                raise FactoryFailed(str(error), details=details) from error
             failed = FactoryFailed(
                 f"{self.env_spec.id} could not be built: {describe_exception(error)}",
-                details={"factory_name": self.env_spec.cls.__name__},
+                details=details,
             )
             failed.author_line = log_fault(error, self.env_spec.cls.__module__)
             raise failed from error
