@@ -26,6 +26,7 @@ from ludus.errors import (
     ExecutionFailed,
     FactoryFailed,
     InvalidAction,
+    LudusError,
     StepTimeout,
     WireError,
     describe_exception,
@@ -90,9 +91,13 @@ class EnvironmentRunner:
                 self._own_thread.stop()
             if not is_author_error(error):
                 raise
+            details = {"factory_name": self.env_spec.cls.__name__}
+            if isinstance(error, LudusError):
+                # Raised on purpose: the message says what is missing, and no line needs a change.
+                raise FactoryFailed(str(error), details=details) from error
             failed = FactoryFailed(
                 f"{self.env_spec.id} could not be built: {describe_exception(error)}",
-                details={"factory_name": self.env_spec.cls.__name__},
+                details=details,
             )
             failed.author_line = log_fault(error, self.env_spec.cls.__module__)
             raise failed from error
@@ -317,12 +322,14 @@ class EnvironmentRunner:
     async def _call_guarded(self, call: Callable[[], Any], what: str) -> Any:
         """Run a call within the step time-out, and map its exceptions to wire errors."""
         self._require_open()
-        deadline = asyncio.timeout(self.step_timeout)
+        deadline = None if self.step_timeout is None else asyncio.timeout(self.step_timeout)
         try:
+            if deadline is None:
+                return await self._run(call)
             async with deadline:
                 return await self._run(call)
         except BaseException as error:
-            if not isinstance(error, TimeoutError) or not deadline.expired():
+            if not isinstance(error, TimeoutError) or deadline is None or not deadline.expired():
                 raise to_wire_error(error, self.env_spec.cls) from error
             self._episode_active = False
             raise StepTimeout(
