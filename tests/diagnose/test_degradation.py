@@ -1,0 +1,107 @@
+"""The degradation detector: it sees a run that gets worse, and is silent about noise."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ludus.diagnose.degradation import DegradationDetector
+
+
+def entries(rewards: list[float], **more: list[float]) -> list[dict[str, float]]:
+    return [
+        {"step": at + 1, "reward": reward, **{key: values[at] for key, values in more.items()}}
+        for at, reward in enumerate(rewards)
+    ]
+
+
+def first_alarm(log: list[dict[str, float]]) -> tuple[int, str] | None:
+    detector = DegradationDetector()
+    for entry in log:
+        if (reason := detector.update(entry)) is not None:
+            return int(entry["step"]), reason
+    return None
+
+
+def noisy(mean: float, steps: int, rng: random.Random, episodes: int = 64) -> list[float]:
+    """Mean rewards of steps whose episodes succeed with probability `mean`."""
+    return [sum(rng.random() < mean for _ in range(episodes)) / episodes for _ in range(steps)]
+
+
+@pytest.mark.parametrize("mean", [0.02, 0.1, 0.5, 0.95])
+def test_noise_is_no_degradation(mean: float) -> None:
+    alarms = sum(
+        first_alarm(entries(noisy(mean, 150, random.Random(seed)))) is not None
+        for seed in range(40)
+    )
+    assert alarms <= 1
+
+
+def test_a_learning_run_is_no_degradation() -> None:
+    rng = random.Random(1)
+    rewards = [value for step in range(150) for value in noisy(0.1 + 0.005 * step, 1, rng)]
+    assert first_alarm(entries(rewards)) is None
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.5, 0.25), (0.3, 0.1), (0.9, 0.6)])
+def test_a_fall_is_seen_within_ten_steps(before: float, after: float) -> None:
+    for seed in range(20):
+        rng = random.Random(seed)
+        alarm = first_alarm(entries(noisy(before, 40, rng) + noisy(after, 40, rng)))
+        assert alarm is not None and 40 < alarm[0] <= 50
+
+
+def test_a_slow_decline_of_small_rewards_with_rising_entropy_is_reported() -> None:
+    """A wordle run: the reward halves while entropy, gradient and length grow, and then dies."""
+    steps = range(60)
+    rewards = [max(0.0, 0.119 - 0.0006 * step - 0.004 * max(0, step - 25)) for step in steps]
+    alarm = first_alarm(
+        entries(
+            rewards,
+            entropy=[0.207 + 0.004 * step for step in steps],
+            grad_norm=[0.1 * 1.07**step for step in steps],
+            length=[310.0 + 4 * step for step in steps],
+            format=[1.0 if step < 40 else 0.4 for step in steps],
+        )
+    )
+    assert alarm is not None and alarm[0] <= 40
+    assert "gradient norm" in alarm[1]
+
+
+def test_a_collapse_is_seen_within_three_steps() -> None:
+    rewards = noisy(0.4, 20, random.Random(0)) + [0.0] * 10
+    alarm = first_alarm(entries(rewards, format=[1.0] * 20 + [0.1] * 10))
+    assert alarm is not None and alarm[0] <= 23
+    assert "10%" in alarm[1]
+
+
+def test_a_fall_of_the_held_out_reward_counts_by_its_size() -> None:
+    def alarm(now: float) -> tuple[int, str] | None:
+        return first_alarm(
+            [
+                {"step": 0, "eval_reward": 0.2, "eval_episodes": 64},
+                {"step": 10, "eval_reward": 0.6, "eval_episodes": 64},
+                {"step": 20, "eval_reward": now, "eval_episodes": 64},
+            ]
+        )
+
+    assert alarm(0.5) is None
+    reported = alarm(0.25)
+    assert reported is not None and reported[0] == 20
+
+
+def test_a_decoder_that_disagrees_with_the_trainer_is_reported() -> None:
+    log = entries([0.5] * 5, mismatch=[0.004, 0.005, 1.0, 1.1, 1.2])
+    alarm = first_alarm(log)
+    assert alarm is not None and alarm[0] == 5
+
+
+def test_after_a_rollback_the_run_is_judged_anew() -> None:
+    log = entries([0.5] * 12 + [0.1] * 5)
+    assert first_alarm(log) is not None
+    detector = DegradationDetector()
+    for entry in log[:12]:
+        detector.update(entry)
+    detector.update({"step": 12, "rollback_to": 5})
+    assert all(detector.update(entry) is None for entry in log[12:])
