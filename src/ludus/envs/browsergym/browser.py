@@ -30,6 +30,8 @@ EPISODE_TIME_MS = 2**31 - 1
 """Virtual time after which MiniWoB++ ends an episode: never, as far as a player is concerned."""
 ELEMENT_TIMEOUT_MS = 10_000
 """Time for an action on an element that was found to be reachable."""
+EPISODES_PER_CONTEXT = 100
+"""After these, what has piled up in the renderer is thrown away."""
 MAX_EXTRACTIONS = 5
 """How often the page is read again if it changes meanwhile."""
 
@@ -65,7 +67,8 @@ class BrowserSession:
             headless=True,
             chromium_sandbox=os.geteuid() != 0,
             args=[
-                "--disable-features=OverlayScrollbars,ExtendedOverlayScrollbars",
+                "--disable-features=OverlayScrollbars,ExtendedOverlayScrollbars,"
+                "SpareRendererForSitePerProcess",
                 "--disable-smooth-scrolling",
                 "--disable-crash-reporter",
                 "--host-resolver-rules=MAP * ~NOTFOUND",
@@ -75,20 +78,32 @@ class BrowserSession:
         self._page: Page
         self._task: AbstractMiniwobTask
         self._screenshot = False
-        self._crashed = False
-
-    def _note_crash(self, page: Page) -> None:
-        self._crashed = True
+        self._episodes = 0
 
     def start_episode(self, task_name: str, seed: int, screenshot: bool) -> dict[str, Any]:
-        """Open the page of a task in a new context; returns the goal and the first observation."""
-        for context in self._browser.contexts:
-            context.close()
+        """Open the page of a task; returns the goal and the first observation.
+
+        The tab is that of the last episode, because the pages of MiniWoB++ store nothing.
+        """
         task_class = type(task_name, (AbstractMiniwobTask,), {"subdomain": task_name})
         self._task = task_class(
             seed=seed, base_url=f"{ORIGIN}/miniwob/", episode_max_time=EPISODE_TIME_MS
         )
         self._screenshot = screenshot
+        if self._episodes % EPISODES_PER_CONTEXT == 0:
+            self._open_context()
+        self._episodes += 1
+        # The mouse stays where it was, and what is below it may look different.
+        self._page.mouse.move(0, 0)
+        goal, _ = self._task.setup(self._page)
+        self._page.evaluate("window.__ludus_episode = true")
+        self._pass_time(ACTION_TIME_MS)
+        return {"goal": goal, **self._observe()}
+
+    def _open_context(self) -> None:
+        """Open a page in a new context, which takes longer than all the rest of a reset."""
+        for context in self._browser.contexts:
+            context.close()
         context = self._browser.new_context(
             viewport=self._task.viewport, locale="en-US", timezone_id="UTC"
         )
@@ -96,12 +111,6 @@ class BrowserSession:
         context.add_init_script(path=_CLOCK_SCRIPT)
         context.route("**/*", _answer_request)
         self._page = context.new_page()
-        self._crashed = False
-        self._page.on("crash", self._note_crash)
-        goal, _ = self._task.setup(self._page)
-        self._page.evaluate("window.__ludus_episode = true")
-        self._pass_time(ACTION_TIME_MS)
-        return {"goal": goal, **self._observe()}
 
     def act(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Carry out an action; returns the observation after it, or why it was refused."""
@@ -124,9 +133,9 @@ class BrowserSession:
         except ActionRefused as error:
             return {"refused": str(error)}
         except PlaywrightError as error:
-            if self._crashed or self._page.is_closed() or not self._browser.is_connected():
-                raise
             # What the browser itself says: unknown key, element is not a text field, and so on.
+            # If it has crashed or hangs, then this fails, or takes too long for the parent.
+            self._page.evaluate("() => true")
             return {"refused": error.message.partition("\n")[0].strip()}
         self._pass_time(wait_ms)
         return {"refused": None, **self._observe()}
@@ -134,7 +143,7 @@ class BrowserSession:
     def _locate(self, bid: str) -> Locator:
         element = self._page.get_by_test_id(bid)
         if element.count() != 1:
-            raise ActionRefused(f"There is no element [{bid}] on the page.")
+            raise ActionRefused(f"There is no element [{bid}] on the page; bids are in its list.")
         return element
 
     def _find(self, bid: str, *, editable: bool = False) -> Locator:

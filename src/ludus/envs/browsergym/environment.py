@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Awaitable, Sequence
 from typing import Any, ClassVar, NoReturn
@@ -69,6 +70,7 @@ class BrowserGym(ToolEnvironment):
     """
 
     blocking = True
+    max_sessions = max(4, 2 * (os.cpu_count() or 1))
     action_type: ClassVar[type[Action] | None] = BrowserGymAction
 
     def __init__(
@@ -230,6 +232,8 @@ class BrowserGym(ToolEnvironment):
             process_pool().release(worker)
 
     def _act(self, action: str, **arguments: Any) -> BrowserGymObservation:
+        if "bid" in arguments:
+            arguments["bid"] = arguments["bid"].strip().strip("[]")
         page = self._ask("act", timeout=self._action_timeout, action=action, arguments=arguments)
         if page["refused"] is not None:
             self._refuse(page["refused"])

@@ -23,7 +23,7 @@
 
   const schedule = (callback, delay, repeat) => {
     const id = nextId++;
-    const wait = Math.max(Number(delay) || 0, repeat ? 1 : 0);
+    const wait = Math.max(Number(delay) || 0, 1); // Never 0: a timer may set itself again.
     timers.set(id, { callback, due: elapsed + wait, repeat: repeat ? wait : null });
     return id;
   };
