@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from ludus.data.tool_schema import ToolCall
@@ -13,7 +16,10 @@ from ludus.envs.browsergym.page_tree import Element, read_tree, render_tree
 from ludus.envs.browsergym.pages import page_file, task_names
 from ludus.errors import ToolError
 
-TOOLS = {"click": lambda bid: None, "fill": lambda bid, value: None}
+TOOLS: dict[str, Callable[..., Any]] = {
+    "click": lambda bid: None,
+    "fill": lambda bid, value: None,
+}
 
 
 @pytest.mark.parametrize("value", ["O'Connor", 'say "hi"', "a\\b", "one\ntwo", "'''\"\"\"", ""])
@@ -71,7 +77,8 @@ def test_a_tree_shows_what_can_be_seen_or_used() -> None:
         node(7, "button", "Send  it", 8),
         node(8, "StaticText", "Send it"),
         node(9, "generic"),
-        node(10, "textbox", "", value={"value": "•••"}),
+        node(10, "textbox", "", 11, value={"value": "•••"}),
+        node(11, "StaticText", "•••"),
     ]
     elements = read_tree(
         nodes,  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ MAX_EXTRACTIONS = 5
 """How often the page is read again if it changes meanwhile."""
 
 _CLOCK_SCRIPT = Path(__file__).with_name("page_clock.js")
-_REACHABILITY_SCRIPT = Path(__file__).with_name("reachability.js").read_text()
+_VISIBLE_POINT_SCRIPT = Path(__file__).with_name("visible_point.js").read_text()
 _CLASSES_SCRIPT = """() => Object.fromEntries(
     [...document.querySelectorAll('[bid][class]')].map(
         each => [each.getAttribute('bid'), each.getAttribute('class')]))"""
@@ -118,9 +118,9 @@ class BrowserSession:
         try:
             match action:
                 case "click":
-                    self._find(arguments["bid"]).click()
+                    self._page.mouse.click(*self._visible_point(arguments["bid"]))
                 case "fill":
-                    _fill(self._find(arguments["bid"], editable=True), arguments["value"])
+                    self._fill(**arguments)
                 case "press":
                     self._locate(arguments["bid"]).focus()
                     self._page.keyboard.press(arguments["key_comb"])
@@ -146,21 +146,31 @@ class BrowserSession:
             raise ActionRefused(f"There is no element [{bid}] on the page; bids are in its list.")
         return element
 
-    def _find(self, bid: str, *, editable: bool = False) -> Locator:
-        """An element that can be operated now: time stands still, so waiting would not help."""
+    def _visible_point(self, bid: str) -> tuple[float, float]:
+        """Where to click an element. Time stands still, so that waiting for it would not help."""
+        point = self._locate(bid).evaluate(_VISIBLE_POINT_SCRIPT)
+        if isinstance(point, str):
+            raise ActionRefused(f"Element [{bid}] cannot be reached: {point}.")
+        x, y = point
+        return x, y
+
+    def _fill(self, bid: str, value: str) -> None:
+        self._visible_point(bid)
         element = self._locate(bid)
-        if reason := element.evaluate(_REACHABILITY_SCRIPT):
-            raise ActionRefused(f"Element [{bid}] cannot be reached: {reason}.")
-        if editable and element.evaluate("element => element.readOnly === true"):
+        if element.evaluate("element => element.readOnly === true"):
             raise ActionRefused(f"Element [{bid}] is read-only.")
-        return element
+        if element.evaluate("element => element.tagName") != "SELECT":
+            element.fill(value)
+            return
+        labels = element.evaluate("element => [...element.options].map(each => each.label)")
+        if value not in labels:
+            raise ActionRefused(f"There is no option {value!r}. There are: {', '.join(labels)}.")
+        element.select_option(label=value)
 
     def _scroll(self, delta_x: float, delta_y: float, bid: str = "") -> None:
-        if bid:
-            self._find(bid).hover()
-        else:
-            size = self._page.viewport_size or {"width": 0, "height": 0}
-            self._page.mouse.move(size["width"] / 2, size["height"] / 2)
+        viewport = self._task.viewport
+        middle = viewport["width"] / 2, viewport["height"] / 2
+        self._page.mouse.move(*(self._visible_point(bid) if bid else middle))
         self._page.mouse.wheel(delta_x, delta_y)
         # The browser scrolls when it draws.
         self._page.evaluate("() => __ludus_clock.drawn()")
@@ -224,16 +234,6 @@ class BrowserSession:
 
     def _take_screenshot(self) -> str:
         return base64.b64encode(self._page.screenshot()).decode("ascii")
-
-
-def _fill(element: Locator, value: str) -> None:
-    if element.evaluate("element => element.tagName") != "SELECT":
-        element.fill(value)
-        return
-    labels = element.evaluate("element => [...element.options].map(each => each.label)")
-    if value not in labels:
-        raise ActionRefused(f"There is no option {value!r}. There are: {', '.join(labels)}.")
-    element.select_option(label=value)
 
 
 def _answer_request(route: Route) -> None:

@@ -26,13 +26,13 @@ MAX_WAIT_MS = 60_000
 MAX_SCROLL_PX = 100_000
 
 _INSTRUCTION = """\
-You operate a web browser. Reach the goal on the page with the tools; one call is one action.
-The page is shown as a list of its elements, each below and to the right of the one it is in: \
-[bid], role, 'name', value and state. Tools take the bid, the number in brackets; an element or \
-text without one cannot be operated. Many tasks end only when you click Submit or the like, and a \
-wrong answer ends them, too. The page and its bids may change after every action: look again.
-The reward is 1 for reaching the goal, less where the page gives part of the credit, and 0 \
-otherwise. You have {actions} actions; calls that fail count."""
+You operate a web browser. Reach the goal on the page below with the tools; each call is an action.
+The page is shown as a list of its elements: [bid], kind, 'name', value and state. An element is \
+indented below the one that contains it. Tools take the bid, which is the number in brackets; an \
+element without one cannot be operated. Elements and bids may change after every action.
+Many pages wait until you click Submit or the like; a wrong answer ends the task, too.
+The reward is 1 if you reach the goal, 0 if not; some pages give part of it for a part of the goal.
+You have {actions} actions, and calls that fail count."""
 
 
 class BrowserGym(ToolEnvironment):
@@ -81,7 +81,7 @@ class BrowserGym(ToolEnvironment):
         action_timeout: float = 60.0,
     ) -> None:
         self._variant = variant or DEFAULT_TASK
-        self._executable_path = executable_path
+        self._executable_path = find_chromium(executable_path)
         self._action_timeout = action_timeout
         self._worker: BrowserWorker | None = None
         self.task_name = self._variant
@@ -274,7 +274,7 @@ class BrowserGym(ToolEnvironment):
     def _ask(self, method: str, *, timeout: float, **arguments: Any) -> Any:
         """Ask the browser, starting one if there is none. After a failure there is none."""
         if self._worker is None:
-            self._worker = process_pool().acquire(find_chromium(self._executable_path))
+            self._worker = process_pool().acquire(self._executable_path)
         try:
             return self._worker.ask(method, timeout=timeout, **arguments)
         except BaseException:

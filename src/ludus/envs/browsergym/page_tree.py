@@ -54,7 +54,8 @@ class Element:
         return self.states.get("checked") in (True, "true")
 
     def __str__(self) -> str:
-        parts = [f"{self.role} {self.name!r}" if self.name else self.role]
+        role = "text" if self.role == "StaticText" else self.role
+        parts = [f"{role} {self.name!r}" if self.name else role]
         if self.value is not None:
             parts[0] += f" value={self.value!r}"
         if self.css_class is not None:
@@ -111,6 +112,9 @@ def read_tree(
                 if child.role != "StaticText"
             )
             return
+        if element.text is not None:
+            # The contents of a field are its value.
+            children = [child for child in children if child.role != "StaticText"]
         if not element.name and len(children) == 1 and children[0].role == "StaticText":
             element = replace(element, name=children.pop().name)
         if element.clickable and not element.name and not children:
