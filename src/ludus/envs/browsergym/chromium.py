@@ -20,7 +20,10 @@ def find_chromium(executable_path: str | None = None) -> str:
         if path := shutil.which(name):
             return path
     if wanted:
-        raise BrowserMissing(f"There is no program {wanted!r}. Set {EXECUTABLE_VARIABLE} to one.")
+        raise BrowserMissing(
+            f"There is no program {wanted!r}. Give the path of a Chromium, "
+            f"as `executable_path` or in {EXECUTABLE_VARIABLE}."
+        )
     raise BrowserMissing(
         "No Chromium is installed. Install it (Debian: apt install chromium), or set "
         f"{EXECUTABLE_VARIABLE} to the path of one."

@@ -16,7 +16,7 @@ from ludus.envs.browsergym.models import BrowserGymAction, BrowserGymObservation
 from ludus.envs.browsergym.oracles import ORACLES
 from ludus.envs.browsergym.page_tree import Element, render_tree
 from ludus.envs.browsergym.pages import task_names
-from ludus.envs.browsergym.workers import BrowserWorker, process_pool
+from ludus.envs.browsergym.workers import BrowserFailed, BrowserWorker, process_pool
 from ludus.errors import ToolError, did_you_mean
 from ludus.protocol.types import Action, Observation, State
 
@@ -272,8 +272,10 @@ class BrowserGym(ToolEnvironment):
         )
 
     def _ask(self, method: str, *, timeout: float, **arguments: Any) -> Any:
-        """Ask the browser, starting one if there is none. After a failure there is none."""
+        """Ask the browser; a reset starts one if there is none. After a failure there is none."""
         if self._worker is None:
+            if method != "start_episode":
+                raise BrowserFailed("The browser of this episode has failed. Start another one.")
             self._worker = process_pool().acquire(self._executable_path)
         try:
             return self._worker.ask(method, timeout=timeout, **arguments)

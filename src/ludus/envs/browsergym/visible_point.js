@@ -4,6 +4,10 @@
  */
 (element) => {
   const PARTS = 8;
+  if (element.matches("select:not([multiple], [size]) option")) {
+    const list = element.closest("select").getAttribute("bid");
+    return `it is an option; fill its list [${list}] with its name`;
+  }
   if (!element.checkVisibility({ visibilityProperty: true })) return "it is hidden";
   if (element.disabled) return "it is disabled";
   element.scrollIntoView({ block: "nearest", inline: "nearest", behavior: "instant" });
