@@ -9,12 +9,13 @@ import pytest
 
 from ludus.data.tool_schema import ToolCall
 from ludus.environment.introspection import build_env_spec
+from ludus.envs import browsergym as package
 from ludus.envs.browsergym import BrowserGym, BrowserGymAction, BrowserGymObservation
 from ludus.envs.browsergym.action_string import parse_action
 from ludus.envs.browsergym.oracles import ORACLES
 from ludus.envs.browsergym.page_tree import Element, read_tree, render_tree
 from ludus.envs.browsergym.pages import page_file, task_names
-from ludus.errors import ToolError
+from ludus.errors import MissingExtra, ToolError
 
 TOOLS: dict[str, Callable[..., Any]] = {
     "click": lambda bid: None,
@@ -153,3 +154,12 @@ def test_the_models_are_those_of_the_wire() -> None:
 def test_only_the_files_of_the_pages_are_served(url: str) -> None:
     assert page_file(url) is None
     assert page_file("http://miniwob.test/miniwob/click-test.html?x#y") is not None
+
+
+def test_a_missing_extra_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"ludus-rl\[browsergym\]") as raised:
+        package.BrowserGym  # noqa: B018
+    assert "\n" not in str(raised.value)
+    # A client of a server elsewhere needs no browser.
+    assert package.BrowserGymEnv is not None
