@@ -289,14 +289,21 @@ def test_a_crashed_browser_is_a_fault_and_no_reward() -> None:
     assert asyncio.run(play()) == 1.0
 
 
-def test_nothing_is_left_behind_when_the_parent_is_killed() -> None:
+@pytest.mark.parametrize(
+    "then",
+    [
+        pytest.param("sys.stdin.read()", id="idle", marks=pytest.mark.slow),
+        pytest.param("while True: environment.noop()", id="busy"),
+    ],
+)
+def test_nothing_is_left_behind_when_the_parent_is_killed(then: str) -> None:
     program = (
         "import sys\n"
         "from ludus.envs.browsergym import BrowserGym\n"
         "environment = BrowserGym()\n"
-        "environment.reset(seed=1)\n"
+        "environment.reset(seed=1, max_actions=10**6)\n"
         "print(environment._worker.pid, environment._worker._folder, flush=True)\n"
-        "sys.stdin.read()\n"
+        f"{then}\n"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", program],
@@ -310,6 +317,7 @@ def test_nothing_is_left_behind_when_the_parent_is_killed() -> None:
         worker = psutil.Process(int(pid))
         pids = [worker.pid, *(each.pid for each in worker.children(recursive=True))]
         assert len(pids) > 3 and Path(folder).is_dir()
+        time.sleep(0.5)  # Any moment will do; the busy one is in the middle of a request.
         os.kill(parent.pid, signal.SIGKILL)
     wait_until(lambda: all(map(is_gone, pids)) and not Path(folder).exists())
 

@@ -26,7 +26,8 @@ def main() -> None:
     adopt_orphans()
     connection = Connection(int(sys.argv[1]))
     requests: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
+    receiver = threading.Thread(target=_receive, args=(connection, requests), daemon=True)
+    receiver.start()
     from ludus.envs.browsergym.browser import BrowserSession
 
     session: BrowserSession | None = None
@@ -41,7 +42,10 @@ def main() -> None:
             reply = {"value": value}
         except Exception as error:
             reply = {"fault": f"{type(error).__name__}: {error}"}
-        connection.send_bytes(json.dumps(reply).encode())
+        try:
+            connection.send_bytes(json.dumps(reply).encode())
+        except OSError:
+            receiver.join()  # The parent is gone: the receiver cleans up and ends the process.
 
 
 def _receive(connection: Connection, requests: queue.SimpleQueue[list[Any]]) -> None:
