@@ -256,7 +256,7 @@ class EnvironmentRunner:
 
     def _finish_step(self, observation: Observation) -> Observation:
         self._check_reward(observation)
-        if vars(observation).get("error") is None:
+        if not vars(observation).get("error"):
             self.steps += 1
         self._episode_active = not observation.done
         return observation

@@ -9,7 +9,7 @@ import inspect
 import json
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from ludus.data.content import is_content_blocks
 from ludus.environment.base import Environment
@@ -44,6 +44,8 @@ class ToolEnvironment(Environment[Action, Observation, State]):
     `ToolError` to report a mistake to the model.
     """
 
+    action_type: ClassVar[type[Action] | None] = None
+    """An action that `step` accepts besides calls of tools, where a class overrides it to do so."""
     _outcome: _CallOutcome | None = None
 
     def award(self, reward: float, **parts: float) -> None:
