@@ -24,6 +24,7 @@ from ludus.envs.wordle.client import WordleEnv
 from ludus.envs.wordle.models import WordleAction, WordleObservation
 
 STEMS = {
+    "browsergym": "BrowserGym",
     "catch": "Catch",
     "countdown": "Countdown",
     "echo": "Echo",
