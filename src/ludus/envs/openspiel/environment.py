@@ -66,6 +66,7 @@ class OpenSpiel(ToolEnvironment):
 
     def __init__(self, variant: str | None = None) -> None:
         self._name = variant or DEFAULT_GAME
+        self.game: Any = None
 
     @classmethod
     def variants(cls) -> Sequence[str]:
@@ -134,12 +135,12 @@ class OpenSpiel(ToolEnvironment):
         if self.position.is_terminal():
             return None
         rng = random.Random(f"{self._oracle_seed}:{self.position.move_number()}")
-        return ToolCall(
-            name="play", arguments={"action_id": oracle_move(self.position, rng)}
-        )
+        return ToolCall(name="play", arguments={"action_id": oracle_move(self.position, rng)})
 
     @property
     def state(self) -> State:
+        if self.game is None:
+            return State()
         return State.model_validate(
             {
                 "game_name": self.game.get_type().short_name,

@@ -99,7 +99,7 @@ def draw_chance(state: Any, rng: random.Random) -> None:
 
 def scale_return(game: Any, value: float) -> float:
     """Scale a return of the game to a reward from 0 to 1; in most games 1, 0.5 or 0."""
-    low, high = game.min_utility(), game.max_utility()
+    low, high = float(game.min_utility()), float(game.max_utility())
     return min(max((value - low) / (high - low), 0.0), 1.0)
 
 

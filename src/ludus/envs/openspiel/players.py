@@ -1,4 +1,4 @@
-"""How opponents and the oracle choose their moves. All randomness comes from the given generator."""
+"""How opponents and the oracle choose their moves; all randomness is drawn from `rng`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,19 @@ _MAX_MEMORY_MB = 100
 _MAX_ROLLOUTS, _MAX_ROLLOUT_MOVES = 100, 20
 """These rollouts run in Python, and are slow."""
 _RESAMPLED = frozenset(
-    "bargaining blackjack bridge colored_trails euchre gin_rummy hearts kuhn_poker leduc_poker "
-    "oh_hell universal_poker".split()
+    [
+        "bargaining",
+        "blackjack",
+        "bridge",
+        "colored_trails",
+        "euchre",
+        "gin_rummy",
+        "hearts",
+        "kuhn_poker",
+        "leduc_poker",
+        "oh_hell",
+        "universal_poker",
+    ]
 )
 """Games of imperfect information that can draw a position from what a player knows. OpenSpiel has
 no way to ask for it, and prints an error where it is tried in vain."""
@@ -41,7 +52,7 @@ def opponent_move(opponent: str, state: Any, rng: random.Random, *, simulations:
         return search_move(state, rng, simulations=simulations)
     if opponent == "minimax":
         return _solved_move(state, rng, exploit=False)
-    return rng.choice(state.legal_actions())
+    return int(rng.choice(state.legal_actions()))
 
 
 def oracle_move(state: Any, rng: random.Random) -> int:

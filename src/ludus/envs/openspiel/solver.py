@@ -112,7 +112,8 @@ class Equilibrium:
 
     def draw_move(self, state: Any, rng: random.Random) -> int:
         policy = sorted(self._policy.action_probabilities(state).items())
-        return rng.choices([a for a, _ in policy], [chance for _, chance in policy])[0]
+        moves = rng.choices([a for a, _ in policy], [chance for _, chance in policy])
+        return int(moves[0])
 
 
 def _require_few_histories(state: Any, count: int) -> int:

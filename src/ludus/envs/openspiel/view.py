@@ -33,7 +33,7 @@ def render_legal_moves(state: Any, player: int) -> str:
 
 
 def _render_fen(fen: str) -> str:
-    placement, color, *rest = fen.split()
+    placement, color, *_ = fen.split()
     rows = placement.split("/")
     lines = []
     for number, row in zip(range(len(rows), 0, -1), rows, strict=True):

@@ -48,7 +48,7 @@ class TextArena(ToolEnvironment):
     blocking = True
 
     def __init__(self, variant: str | None = None) -> None:
-        self._name = variant or DEFAULT_GAME
+        self._name = self.game_name = variant or DEFAULT_GAME
         self._built: tuple[str, Any] | None = None
 
     @classmethod
@@ -72,10 +72,13 @@ class TextArena(ToolEnvironment):
         self._outer = self._built[1]
         self.rng = random.Random(seed)
         self._deal(self.rng.getrandbits(32) if seed is None else seed)
-        messages = self._new_messages()
-        messages.append(TextArenaMessage(content=_SCORING, category="GAME_ADMIN"))
-        prompt = "\n\n".join(message.content.strip("\n") for message in messages)
-        return TextArenaObservation(prompt=prompt, messages=messages, legal_players=[_PLAYER])
+        texts = [*(message.content.strip("\n") for message in self._new_messages()), _SCORING]
+        prompt = "\n\n".join(texts)
+        return TextArenaObservation(
+            prompt=prompt,
+            messages=[TextArenaMessage(content=prompt, category="PROMPT")],
+            legal_players=[_PLAYER],
+        )
 
     @tool
     def play(self, message: str) -> TextArenaObservation:

@@ -1,4 +1,4 @@
-"""The TextArena library: which games there are, how to build one, and whose random numbers it draws.
+"""The TextArena library: its games, how to build one, and where its random numbers come from.
 
 TextArena draws from Python's global generator. Here its modules get a stand-in for `random` that
 draws from the generator of the episode whose call is running. Episodes in several threads then do
@@ -96,8 +96,8 @@ def build_game(name: str) -> Any:
 def _load_library() -> Any:
     with _offline():
         importlib.import_module("textarena")
-        word_lists = importlib.import_module("textarena.envs.utils.word_lists")
-        state = importlib.import_module("textarena.state")
+        word_lists: Any = importlib.import_module("textarena.envs.utils.word_lists")
+        state: Any = importlib.import_module("textarena.state")
     state.SinglePlayerState.set_invalid_move = _accept_either_order(
         state.SinglePlayerState.set_invalid_move
     )

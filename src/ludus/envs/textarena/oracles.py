@@ -146,12 +146,12 @@ def _hangman(game: Any) -> str:
         for word in sorted({word.upper() for word in game.word_list})
         if len(word) == len(board)
         and all(letter in ("_", own) for letter, own in zip(board, word, strict=True))
-        and not any(own in guessed for letter, own in zip(board, word, strict=True) if letter == "_")
+        and not any(
+            own in guessed for letter, own in zip(board, word, strict=True) if letter == "_"
+        )
         and not misses & set(word)
     ]
-    letters = Counter(
-        letter for word in possible for letter in set(word) if letter.isalpha()
-    )
+    letters = Counter(letter for word in possible for letter in set(word) if letter.isalpha())
     fresh = [letter for letter in sorted(letters) if letter not in guessed]
     if state["tries_left"] == 1 or len(possible) == 1 or not fresh:
         return f"[{state['target_word']}]"
