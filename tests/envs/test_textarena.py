@@ -156,7 +156,7 @@ def test_without_its_word_lists_a_game_says_how_to_get_them(
 def test_variants_are_the_single_player_games() -> None:
     names = game_modules()
     assert {"Wordle-v0", "Sudoku-v0", "2048-v0", "Secretary-v0"} <= names.keys()
-    assert not {"Chess-v0", "TwentyQuestions-v0", "Wordle-v0-train"} & names.keys()
+    assert not {"Chess-v0", "Klondike-v0", "TwentyQuestions-v0", "Wordle-v0-train"} & names.keys()
     with pytest.raises(ValueError, match="Sudoku-v0"):
         TextArena().reset(game_name="Sudoko-v0")
 

@@ -7,6 +7,7 @@ not disturb each other, nor the rest of the process.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import random
 import sys
@@ -84,8 +85,6 @@ def build_game(name: str) -> Any:
             # Constructors draw too, and all sessions must get the same game.
             with episode_random.use(random.Random(name)):
                 return _load_library().make(name)
-        except SyntaxError as error:
-            raise ValueError(f"{name} needs a newer version of Python: {error.msg}.") from None
         except LookupError:
             raise ValueError(
                 f"{name} needs word lists that NLTK does not come with. Run: {_NLTK_HINT}"
@@ -126,7 +125,19 @@ def _is_single_player(module: str) -> bool:
     source = folder.joinpath(*module.split(".")).with_suffix(".py")
     if source.parent.name in _HOSTED_REFEREE or not source.exists():
         return False
-    return "SinglePlayerState(" in source.read_text(encoding="utf-8")
+    text = source.read_text(encoding="utf-8")
+    return "SinglePlayerState(" in text and _is_valid_python(text)
+
+
+def _is_valid_python(text: str) -> bool:
+    """Whether this version of Python can load a game; not all of them are valid in every one."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(text)
+    except SyntaxError:
+        return False
+    return True
 
 
 def _isolate_modules() -> None:
