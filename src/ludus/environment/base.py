@@ -46,6 +46,11 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         """The arguments of `reset` that select a variant, where one server has all of them."""
         return {}
 
+    @classmethod
+    def oracle_variants(cls) -> Sequence[str] | None:
+        """The variants that `oracle` plays, where it does not play all of them."""
+        return None
+
     @abstractmethod
     def reset(self, *args: Any, **task: Any) -> ObsT | Content | Awaitable[ObsT | Content]:
         """Start an episode. The keyword arguments of the override are the task arguments."""
