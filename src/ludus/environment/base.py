@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ludus.data.content import Content
-from ludus.data.tool_schema import ToolCall
+from ludus.data.tool_schema import ToolCall, ToolSpec
 from ludus.protocol.types import Action, Observation, State
 
 ActT = TypeVar("ActT", bound=Action)
@@ -31,6 +31,8 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     """False where several instances in one process would interfere."""
     needs_reset: ClassVar[bool] = True
     """False where the constructor starts an episode, so that a step may come before a reset."""
+    any_variant: ClassVar[bool] = False
+    """True where any text may follow the colon of `name:variant`, such as a command."""
     max_reward: ClassVar[float | None] = 1.0
     """The highest return of an episode; None where it is unbounded or unknown."""
 
@@ -64,7 +66,11 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement oracle().")
 
-    def close(self) -> None:
+    def list_tools(self) -> Sequence[ToolSpec] | Awaitable[Sequence[ToolSpec]]:
+        """The tools of this instance. Only for environments whose actions are `call_tool`."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement list_tools().")
+
+    def close(self) -> Awaitable[None] | None:
         """Release the resources of the environment."""
 
     def list_splits(self) -> Sequence[str]:

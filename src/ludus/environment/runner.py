@@ -26,6 +26,7 @@ from ludus.errors import (
     ExecutionFailed,
     FactoryFailed,
     InvalidAction,
+    LudusError,
     StepTimeout,
     WireError,
     describe_exception,
@@ -66,7 +67,9 @@ class EnvironmentRunner:
         self._reset: Callable[..., Any]
         self._step: Callable[..., Any]
         self._answers_list_tools = (
-            env_spec.tools is not None or "type" not in env_spec.action.model_fields
+            env_spec.native
+            or env_spec.tools is not None
+            or "type" not in env_spec.action.model_fields
         )
         """Whether the runner answers `list_tools`; OpenEnv's MCP environments do it themselves."""
         self._running_call: asyncio.Future[Any] | None = None
@@ -90,9 +93,13 @@ class EnvironmentRunner:
                 self._own_thread.stop()
             if not is_author_error(error):
                 raise
+            details = {"factory_name": self.env_spec.cls.__name__}
+            if isinstance(error, LudusError):
+                # Raised on purpose: the message says what is missing, and no line needs a change.
+                raise FactoryFailed(str(error), details=details) from error
             failed = FactoryFailed(
                 f"{self.env_spec.id} could not be built: {describe_exception(error)}",
-                details={"factory_name": self.env_spec.cls.__name__},
+                details=details,
             )
             failed.author_line = log_fault(error, self.env_spec.cls.__module__)
             raise failed from error
@@ -145,7 +152,10 @@ class EnvironmentRunner:
             return await self._load_tools()
 
     async def _load_tools(self) -> tuple[ToolSpec, ...]:
-        if self._tools is None:
+        if self._tools is None and self.env_spec.native:
+            listed = await self._call_guarded(self._environment.list_tools, "list_tools")
+            self._tools = tuple(listed)
+        elif self._tools is None:
             module = __import__(self.env_spec.action.__module__, fromlist=["ListToolsAction"])
             listed = await self._call_guarded(
                 lambda: self._step(module.ListToolsAction()), "list_tools"
