@@ -12,16 +12,10 @@ SAMPLE = 8
 """Check every eighth variant; `make test-slow` checks all of them."""
 
 
-NAMES = [
-    name
-    for name in registered_environments()
-    if not getattr(find_environment(name).cls, "any_variant", False)
-]
-"""Without `mcp`, which needs the command of a server."""
-
-
-@pytest.mark.parametrize("spec", NAMES)
+@pytest.mark.parametrize("spec", sorted(registered_environments()))
 async def test_registered_environment_passes(spec: str) -> None:
+    if getattr(find_environment(spec).cls, "any_variant", False):
+        pytest.skip("it needs the name of a server")
     report = await run_checks(spec)
     assert report.passed, report.failures
 

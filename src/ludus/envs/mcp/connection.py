@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import httpx
 from mcp import ClientSession, McpError
 from mcp.client.streamable_http import streamable_http_client
-from mcp.types import CONNECTION_CLOSED, CallToolResult, Implementation, PaginatedRequestParams
+from mcp.types import (
+    CONNECTION_CLOSED,
+    CallToolResult,
+    ImageContent,
+    Implementation,
+    PaginatedRequestParams,
+    TextContent,
+)
 
+from ludus.data.content import Image, Text
 from ludus.data.tool_schema import ToolSpec
 from ludus.envs.mcp.server import Server
 from ludus.envs.mcp.stdio import ServerEnded, Streams, open_stdio
@@ -21,6 +31,14 @@ T = TypeVar("T")
 
 _SESSION_TERMINATED = 32600
 """The code with which the client library reports that a server no longer knows the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a call of a tool returned."""
+
+    blocks: list[Text | Image]
+    is_error: bool
 
 
 class Connection:
@@ -52,22 +70,23 @@ class Connection:
             raise
         return connection
 
-    async def call(self, tool: str, arguments: Mapping[str, Any]) -> CallToolResult:
-        """Call a tool.
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """Call a tool; a call that the server refuses has an error as its result.
 
-        Raises `McpError` where the server refuses the call, and `ExecutionFailed` where it is gone
-        or does not answer: the connection has to be closed then.
+        Raises `ExecutionFailed` where the server is gone or does not answer: the connection has to
+        be closed then.
         """
         request = self._session.call_tool(tool, dict(arguments))
+        timeout = self._server.config.call_timeout
         try:
-            return await self._race(request, self._server.config.call_timeout, f"The tool {tool}")
+            result = await self._race(request, timeout, f"The tool {tool}")
         except McpError as error:
             if error.error.code not in (CONNECTION_CLOSED, _SESSION_TERMINATED):
-                raise
+                return ToolResult([Text(text=error.error.message)], is_error=True)
             # The task may need a moment to find out why.
-            with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(self._task), 1.0)
+            await asyncio.wait({self._task}, timeout=1.0)
             raise self._lost(error) from None
+        return ToolResult(_to_blocks(result), is_error=result.isError)
 
     async def close(self) -> None:
         self._closing.set()
@@ -145,3 +164,29 @@ async def _list_tools(session: ClientSession) -> tuple[ToolSpec, ...]:
         cursor = page.nextCursor
         if not cursor:
             return tuple(tools)
+
+
+def _to_blocks(result: CallToolResult) -> list[Text | Image]:
+    """The text and the images of a result; other content is named in brackets."""
+    blocks: list[Text | Image] = []
+    for item in result.content:
+        match item:
+            case TextContent(text=text):
+                blocks.append(Text(text=text))
+            case ImageContent(data=data, mimeType=mime_type):
+                blocks.append(Image(data=data, mime_type=mime_type))
+            case _:
+                blocks.append(Text(text=_describe_content(item)))
+    if not blocks and result.structuredContent is not None:
+        blocks.append(Text(text=json.dumps(result.structuredContent, ensure_ascii=False)))
+    return blocks or [Text(text="(no output)")]
+
+
+def _describe_content(item: Any) -> str:
+    """A resource as its text, a link by its address, and audio by its media type."""
+    resource = getattr(item, "resource", item)
+    if isinstance(text := getattr(resource, "text", None), str):
+        return text
+    if (uri := getattr(resource, "uri", None)) is not None:
+        return f"[{uri}]"
+    return f"[{getattr(item, 'mimeType', item.type)}]"

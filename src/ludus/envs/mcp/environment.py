@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from mcp import McpError
-from mcp.types import CallToolResult, ImageContent, TextContent
-
-from ludus.data.content import Image, Text, content_text
+from ludus.data.content import content_text
 from ludus.data.tool_schema import ToolSpec
 from ludus.environment.base import Environment
-from ludus.envs.mcp.connection import Connection
 from ludus.envs.mcp.scoring import Attempt, Check, PastCall, load_check, score_attempt
 from ludus.envs.mcp.server import ServerConfig, build_server
 from ludus.envs.mcp.task_file import Expected, Task, TaskFile, load_task_file
 from ludus.errors import BadEnvironment, InvalidAction, did_you_mean
 from ludus.protocol.types import CallToolAction, CallToolObservation, State, ToolFault
+
+if TYPE_CHECKING:
+    from ludus.envs.mcp.connection import Connection, ToolResult
 
 SUBMIT_NAMES = ("submit", "submit_answer")
 """Names of the tool that ends an episode: the first one that the server does not use."""
@@ -99,13 +97,13 @@ class Mcp(Environment[CallToolAction, CallToolObservation, State]):
                 error_type="tool_not_found", message=f"No tool is named {name!r}. {hint}"
             )
             return CallToolObservation(tool_name=name, error=fault)
-        blocks, is_error = await self._call(name, action.arguments)
-        text = content_text(blocks)
-        self._calls.append(PastCall(name, action.arguments, text, is_error))
-        if is_error:
+        result = await self._call(name, action.arguments)
+        text = content_text(result.blocks)
+        self._calls.append(PastCall(name, action.arguments, text, result.is_error))
+        if result.is_error:
             fault = ToolFault(error_type="execution_error", message=text)
             return CallToolObservation(tool_name=name, error=fault)
-        content = [block.model_dump(mode="json", by_alias=True) for block in blocks]
+        content = [block.model_dump(mode="json", by_alias=True) for block in result.blocks]
         return CallToolObservation(tool_name=name, result={"content": content})
 
     async def close(self) -> None:
@@ -144,22 +142,21 @@ class Mcp(Environment[CallToolAction, CallToolObservation, State]):
         return self._file.tasks[(seed or 0) % count if index is None else index]
 
     async def _connect(self) -> Connection:
+        # Here, because the client library takes a second to import.
+        from ludus.envs.mcp.connection import Connection
+
         if self._connection is None:
             self._connection = await Connection.open(self._server)
         return self._connection
 
-    async def _call(self, name: str, arguments: dict[str, Any]) -> tuple[list[Text | Image], bool]:
-        """Call a tool of the server; returns the result and whether it is an error."""
+    async def _call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         connection = await self._connect()
         try:
-            result = await connection.call(name, arguments)
-        except McpError as error:
-            return [Text(text=error.error.message)], True
+            return await connection.call(name, arguments)
         except BaseException:
             # Its state is unknown: the next episode gets another server.
             await self.close()
             raise
-        return _to_blocks(result), result.isError
 
     async def _submit(self, action: CallToolAction) -> CallToolObservation:
         answer = action.arguments.get("answer")
@@ -168,8 +165,7 @@ class Mcp(Environment[CallToolAction, CallToolObservation, State]):
             return CallToolObservation(tool_name=action.tool_name, error=fault)
 
         async def call(name: str, **arguments: Any) -> str:
-            blocks, _ = await self._call(name, arguments)
-            return content_text(blocks)
+            return content_text((await self._call(name, arguments)).blocks)
 
         attempt = Attempt(answer, self._task, call, tuple(self._calls))
         reward = await score_attempt(attempt, self._check)
@@ -211,29 +207,3 @@ def _submit_tool(tools: Sequence[ToolSpec]) -> ToolSpec:
             "additionalProperties": False,
         },
     )
-
-
-def _to_blocks(result: CallToolResult) -> list[Text | Image]:
-    """The text and the images of a result; other content is named in brackets."""
-    blocks: list[Text | Image] = []
-    for item in result.content:
-        match item:
-            case TextContent(text=text):
-                blocks.append(Text(text=text))
-            case ImageContent(data=data, mimeType=mime_type):
-                blocks.append(Image(data=data, mime_type=mime_type))
-            case _:
-                blocks.append(Text(text=_describe_content(item)))
-    if not blocks and result.structuredContent is not None:
-        blocks.append(Text(text=json.dumps(result.structuredContent, ensure_ascii=False)))
-    return blocks or [Text(text="(no output)")]
-
-
-def _describe_content(item: Any) -> str:
-    """A resource as its text, a link by its address, and audio by its media type."""
-    resource = getattr(item, "resource", item)
-    if isinstance(text := getattr(resource, "text", None), str):
-        return text
-    if (uri := getattr(resource, "uri", None)) is not None:
-        return f"[{uri}]"
-    return f"[{getattr(item, 'mimeType', item.type)}]"
