@@ -1,5 +1,6 @@
 """OpenEnv's own clients and validator, unchanged, against `ludus serve`."""
 
+import shutil
 import subprocess
 import sys
 
@@ -18,6 +19,8 @@ from conformance.openenv_environments import (
     OneThreadGuessEnvironment,
     ThreadedGuessEnvironment,
 )
+from ludus.envs.python import Python
+from ludus.envs.python.tasks import TASKS
 
 
 async def test_the_generic_client_plays_a_single_tool_environment() -> None:
@@ -45,6 +48,20 @@ def test_the_generic_client_plays_without_await() -> None:
     with serving("echo") as served, GenericEnvClient(base_url=served.url).sync() as client:
         client.reset()
         assert client.step({"message": "hi"}).observation["echoed_message"] == "hi"
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+async def test_both_clients_run_and_submit_code() -> None:
+    solution = TASKS["digit_sum"].solution_code
+    with serving(Python) as served:
+        async with MCPToolClient(base_url=served.url) as tools:
+            await tools.reset(seed=1, task="digit_sum")
+            assert [tool.name for tool in await tools.list_tools()] == ["run", "submit"]
+            assert "42" in await tools.call_tool("run", code="print(42)")
+        async with GenericEnvClient(base_url=served.url) as client:
+            await client.reset(seed=1, task="digit_sum")
+            result = await client.step({"code": solution})
+            assert (result.reward, result.done) == (1.0, True)
 
 
 async def test_the_tool_client_lists_and_calls_and_steps_on_one_session() -> None:

@@ -7,6 +7,7 @@ import importlib
 import pytest
 from conformance import observation_environments as theirs
 from conformance.test_ludus_client_on_openenv_server import their_server
+from openenv.core.generic_client import GenericEnvClient
 from world import serving
 
 from ludus.environment.registry import find_environment
@@ -14,15 +15,23 @@ from ludus.envs.catch.client import CatchEnv
 from ludus.envs.catch.models import CatchAction, CatchObservation
 from ludus.envs.echo.client import EchoEnv
 from ludus.envs.echo.models import EchoAction
+from ludus.envs.guess_number import GuessNumber
+from ludus.envs.guess_number.client import GuessNumberEnv
+from ludus.envs.guess_number.models import GuessNumberAction
 from ludus.envs.reasoning_gym.client import ReasoningGymEnv
 from ludus.envs.reasoning_gym.models import ReasoningGymAction
 from ludus.envs.wordle.client import WordleEnv
 from ludus.envs.wordle.models import WordleAction, WordleObservation
 
 STEMS = {
+    "browsergym": "BrowserGym",
     "catch": "Catch",
+    "countdown": "Countdown",
     "echo": "Echo",
+    "guess_number": "GuessNumber",
+    "python": "Python",
     "reasoning_gym": "ReasoningGym",
+    "sudoku": "Sudoku",
     "wordle": "Wordle",
 }
 
@@ -61,6 +70,34 @@ def test_wordle_is_played_without_await() -> None:
         found = client.step(WordleAction(word="[crane]"))
         assert (found.reward, found.done, found.observation.reward) == (1.0, True, 1.0)
         assert client.state().step_count == 2
+
+
+def test_a_refused_guess_is_an_error_in_the_metadata_and_the_game_goes_on() -> None:
+    twin = GuessNumber()
+    twin.reset(seed=3)
+    with serving("guess_number") as served, GuessNumberEnv(base_url=served.url).sync() as client:
+        client.reset(seed=3)
+        refused = client.step(GuessNumberAction(number=101))
+        assert refused.metadata["error"]["error_type"] == "execution_error"
+        assert (refused.reward, refused.done) == (None, False)
+        found = client.step(GuessNumberAction(number=twin.secret))
+        assert (found.reward, found.done) == (1.0, True)
+
+
+@pytest.mark.parametrize("name", ["countdown", "guess_number", "sudoku"])
+async def test_openenvs_client_plays_a_game_to_the_top_reward(name: str) -> None:
+    contract = find_environment(name)
+    twin, total = contract.factory(), 0.0
+    twin.reset(seed=11)
+    with serving(name) as served:
+        async with GenericEnvClient(base_url=served.url) as client:
+            result = await client.reset(seed=11)
+            while not result.done:
+                arguments = twin.oracle().arguments
+                twin.step(contract.parse_action(arguments))
+                result = await client.step(arguments)
+                total += result.reward or 0.0
+    assert total == pytest.approx(1.0)
 
 
 async def test_catch_is_played_to_the_end() -> None:

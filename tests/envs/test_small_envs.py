@@ -34,6 +34,24 @@ def test_the_oracle_reaches_the_top_on_every_seed(spec: str, top: float, seeds: 
     assert asyncio.run(play_all()) == [pytest.approx(top)] * seeds
 
 
+async def test_the_first_message_of_catch_says_what_the_symbols_are() -> None:
+    async with connect("catch").session() as session:
+        first = str((await session.reset(seed=1, rows=4, columns=3)).content)
+    rules, _, picture = first.partition("\n\n")
+    assert "o is the ball" in rules and "= is the paddle" in rules
+    assert picture.splitlines()[0].count("o") == 1 and picture.splitlines()[3] == ". = ."
+
+
+async def test_the_ball_is_drawn_over_the_paddle() -> None:
+    async with connect("catch").session() as session:
+        for seed in range(5):
+            await session.reset(seed=seed, rows=2, columns=2)
+            last = await session.call("move", {"direction": "left"})
+            if last.reward == 1.0:
+                break
+        assert str(last.content).splitlines()[1:3] == [". .", "o ."]
+
+
 async def test_a_direction_that_is_none_moves_nothing() -> None:
     async with connect("catch").session() as session:
         before = await session.reset(seed=1)

@@ -19,6 +19,8 @@ class Endpoint(ABC):
     """Creates sessions of one environment."""
 
     spec: str
+    max_sessions: int | None = None
+    """How many sessions should be open at once, as far as is known without asking a server."""
 
     @abstractmethod
     def session(self) -> Session:
@@ -31,6 +33,7 @@ class LocalEndpoint(Endpoint):
     def __init__(self, env_spec: EnvSpec, *, step_timeout: float | None = None) -> None:
         self.env_spec = env_spec
         self.spec = env_spec.id
+        self.max_sessions = env_spec.max_sessions
         self._step_timeout = step_timeout
 
     def session(self) -> Session:

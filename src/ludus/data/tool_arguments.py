@@ -51,6 +51,14 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
     "null": (type(None),),
 }
+_JSON_TYPE_OF: dict[type, str] = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    list: "array",
+    dict: "object",
+}
 _COERCIONS: dict[str, Callable[[Any], Any]] = {
     "string": lambda value: json.dumps(value) if isinstance(value, int | float) else value,
     "integer": _coerce_to_number,
@@ -88,7 +96,10 @@ def coerce_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) ->
     properties: Mapping[str, Any] = schema.get("properties", {})
     coerced = dict(arguments)
     for name, value in arguments.items():
-        kinds = json_types(properties.get(name, {}))
+        declared = properties.get(name, {})
+        if type(declared) is dict and declared.get("type") == _JSON_TYPE_OF.get(type(value), ""):
+            continue  # The common case, on the path of every step.
+        kinds = json_types(declared)
         if any(_argument_fits_type(value, kind) for kind in kinds):
             continue
         for kind in kinds:

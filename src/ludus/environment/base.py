@@ -31,6 +31,8 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     """False where several instances in one process would interfere."""
     needs_reset: ClassVar[bool] = True
     """False where the constructor starts an episode, so that a step may come before a reset."""
+    max_sessions: ClassVar[int | None] = None
+    """How many sessions one machine should run at once, where each needs much of it; else None."""
     any_variant: ClassVar[bool] = False
     """True where any text may follow the colon of `name:variant`, such as a command."""
     max_reward: ClassVar[float | None] = 1.0

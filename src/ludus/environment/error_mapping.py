@@ -13,8 +13,6 @@ import asyncio
 import signal
 import threading
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from pydantic import ValidationError
 
@@ -49,16 +47,21 @@ def to_wire_error(error: BaseException, cls: type) -> WireError:
     return failed
 
 
-@contextmanager
-def raise_with_location() -> Iterator[None]:
-    """Wire errors leave the block with file and line, for callers in the author's process."""
-    try:
-        yield
-    except WireError as error:
-        if error.author_line is None:
-            raise
-        located = type(error)(error.author_line, error.code, error.details)
-        raise located from error.__cause__
+class raise_with_location:
+    """Wire errors leave the block with file and line, for callers in the author's process.
+
+    A class, because every step of a local session enters it: a generator would take longer.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, WireError) and error.author_line is not None:
+            located = type(error)(error.author_line, error.code, error.details)
+            raise located from error.__cause__
 
 
 def explain_validation_error(error: ValidationError, known: list[str], *, prefix: str = "") -> str:

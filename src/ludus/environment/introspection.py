@@ -104,7 +104,9 @@ def _inspect_tools(cls: type[ToolEnvironment]) -> dict[str, Any]:
     declared = next((each for each in types if each), None)
     action: type[BaseModel] = CallToolAction
     observation: type[BaseModel] = CallToolObservation
-    if default is not None:
+    if cls.action_type is not None:
+        action, observation = cls.action_type, declared or TextObservation
+    elif default is not None:
         fields: dict[str, Any] = {
             name: (info.annotation, info) for name, info in default.arguments.model_fields.items()
         }

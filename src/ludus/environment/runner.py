@@ -261,7 +261,7 @@ class EnvironmentRunner:
 
     def _finish_step(self, observation: Observation) -> Observation:
         self._check_reward(observation)
-        if vars(observation).get("error") is None:
+        if not vars(observation).get("error"):
             self.steps += 1
         self._episode_active = not observation.done
         return observation
@@ -327,12 +327,14 @@ class EnvironmentRunner:
     async def _call_guarded(self, call: Callable[[], Any], what: str) -> Any:
         """Run a call within the step time-out, and map its exceptions to wire errors."""
         self._require_open()
-        deadline = asyncio.timeout(self.step_timeout)
+        deadline = None if self.step_timeout is None else asyncio.timeout(self.step_timeout)
         try:
+            if deadline is None:
+                return await self._run(call)
             async with deadline:
                 return await self._run(call)
         except BaseException as error:
-            if not isinstance(error, TimeoutError) or not deadline.expired():
+            if not isinstance(error, TimeoutError) or deadline is None or not deadline.expired():
                 raise to_wire_error(error, self.env_spec.cls) from error
             self._episode_active = False
             raise StepTimeout(

@@ -9,7 +9,7 @@ import inspect
 import json
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from ludus.data.content import is_content_blocks
 from ludus.environment.base import Environment
@@ -44,6 +44,8 @@ class ToolEnvironment(Environment[Action, Observation, State]):
     `ToolError` to report a mistake to the model.
     """
 
+    action_type: ClassVar[type[Action] | None] = None
+    """An action that `step` accepts besides calls of tools, where a class overrides it to do so."""
     _outcome: _CallOutcome | None = None
 
     def award(self, reward: float, **parts: float) -> None:
@@ -109,16 +111,29 @@ class ToolEnvironment(Environment[Action, Observation, State]):
         return self._apply_outcome(TextObservation(text=text, metadata=metadata))
 
     def _result_observation(self, name: str, value: Any, named: bool) -> Observation:
+        if not named and isinstance(value, str):
+            return TextObservation(text=value, **self._outcome_fields())
         if not named:
             return self._apply_outcome(as_observation(value))
         if not isinstance(value, Observation):
-            observation = CallToolObservation(tool_name=name, result=_to_wire_result(value))
-            return self._apply_outcome(observation)
+            result = _to_wire_result(value)
+            return CallToolObservation(tool_name=name, result=result, **self._outcome_fields())
         content = render_observation(value.model_dump(mode="json", exclude={"reward", "done"}))
-        observation = CallToolObservation(tool_name=name, result=_to_wire_result(content))
-        observation.reward, observation.done = value.reward, value.done
-        observation.metadata = value.metadata
+        observation = CallToolObservation(
+            tool_name=name,
+            result=_to_wire_result(content),
+            reward=value.reward,
+            done=value.done,
+            metadata=value.metadata,
+        )
         return self._apply_outcome(observation)
+
+    def _outcome_fields(self) -> dict[str, Any]:
+        """The outcome as fields of a new observation: faster than assigning them one by one."""
+        if (outcome := self._outcome) is None:
+            return {}
+        metadata = {"rewards": dict(outcome.parts)} if outcome.parts else {}
+        return {"reward": outcome.reward, "done": outcome.done, "metadata": metadata}
 
     def _apply_outcome(self, observation: Observation) -> Observation:
         if (outcome := self._outcome) is not None:

@@ -76,8 +76,8 @@ def render_observation(observation: Mapping[str, Any], *, shown_before: str = ""
     `shown_before` is the part of the conversation that earlier observations have shown.
     """
     filled = [name for name in observation if observation[name] not in _EMPTY]
-    if filled == ["text"] and isinstance(text := observation["text"], str):
-        return text  # A fast path for the most common observation.
+    if filled in (["text"], ["metadata", "text"]) and isinstance(observation["text"], str):
+        return observation["text"]  # A fast path for the most common observations.
     return build_view(observation, shown_before=shown_before).content
 
 

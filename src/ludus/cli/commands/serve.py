@@ -22,7 +22,7 @@ def serve(
         typer.Option(
             min=1,
             help="Maximum number of concurrent sessions, over all workers.",
-            show_default="1024; 1 if the environment is not concurrent",
+            show_default="1024; fewer if the environment says so",
         ),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Number of server processes.")] = 1,
@@ -108,7 +108,8 @@ def serve(
     if is_token_visible and token_file is not None:
         raise ConfigError("--token and --token-file exclude each other.")
     if max_sessions is None:
-        max_sessions = 1024 if find_environment(spec).concurrent else 1
+        environment = find_environment(spec)
+        max_sessions = (environment.max_sessions or 1024) if environment.concurrent else 1
     config = ServeConfig(
         host=host,
         port=port,

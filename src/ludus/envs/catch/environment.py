@@ -11,6 +11,14 @@ from ludus.envs.catch.models import Direction
 
 _SHIFT = {"left": -1, "stay": 0, "right": 1}
 
+_RULES = """\
+A ball falls one row with every move. Catch it with the paddle, which moves in the bottom row.
+o is the ball, = is the paddle, and a dot is an empty cell.
+Each move, the paddle goes one column to the left or to the right, or stays. At a wall it stops.
+You score 1 if the paddle is in the column of the ball when the ball reaches the bottom row, else 0.
+
+"""
+
 
 class Catch(ToolEnvironment):
     """Move the paddle so that it is under the ball when the ball lands.
@@ -38,10 +46,7 @@ class Catch(ToolEnvironment):
         self.fallen = 0
         self.ball = random.Random(seed).randrange(columns)
         self.paddle = columns // 2
-        return (
-            "A ball falls one row with every move. Be under it when it reaches the bottom row.\n"
-            + self._picture()
-        )
+        return _RULES + self._picture()
 
     @tool
     def move(self, direction: Direction) -> str:
@@ -64,8 +69,13 @@ class Catch(ToolEnvironment):
         return ToolCall(name="move", arguments={"direction": direction})
 
     def _picture(self) -> str:
-        grid = [["."] * self.columns for _ in range(self.rows)]
-        grid[-1][self.paddle] = "="
-        grid[self.fallen][self.ball] = "o"
-        left = self.rows - 1 - self.fallen
-        return "\n".join(" ".join(row) for row in grid) + f"\nRows left to fall: {left}"
+        nothing = " ".join("." * self.columns)
+        lines = [nothing] * self.rows
+        lines[-1] = _replace_cell(nothing, self.paddle, "=")
+        lines[self.fallen] = _replace_cell(lines[self.fallen], self.ball, "o")
+        lines.append(f"Rows left to fall: {self.rows - 1 - self.fallen}")
+        return "\n".join(lines)
+
+
+def _replace_cell(line: str, column: int, symbol: str) -> str:
+    return f"{line[: 2 * column]}{symbol}{line[2 * column + 1 :]}"

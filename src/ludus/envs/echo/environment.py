@@ -41,7 +41,13 @@ class Echo(ToolEnvironment):
         self.phrase = " ".join(rng.choice(_WORDS) for _ in range(4))
         self.limit = limit
         self.has_spoken = False
-        return EchoObservation(echoed_message=f"Say something, for example: {self.phrase}")
+        return EchoObservation(
+            echoed_message=(
+                f"Say something, for example: {self.phrase}\n"
+                "Your message is sent back to you. Each of its characters scores 0.1, up to "
+                f"{limit} characters per message. The conversation goes on as long as you want."
+            )
+        )
 
     @tool(default=True)
     def echo_message(self, message: str) -> EchoObservation:

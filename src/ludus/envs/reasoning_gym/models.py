@@ -10,7 +10,7 @@ from ludus.protocol.types import Action, Observation
 
 
 class ReasoningGymAction(Action):
-    """Submit the final answer to the question."""
+    """Submit the final answer to the question. There is one try."""
 
     answer: str = Field(
         description="The final answer, in the form that the question asks for, and nothing else."

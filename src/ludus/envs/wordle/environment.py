@@ -18,6 +18,8 @@ G: the letter is in the word, at this place.
 Y: the letter is in the word, at another place.
 X: the letter is not in the word, or the word has no more of it.
 A guess that is not a word with {length} letters, or that was made before, still counts as a guess.
+Finding the word scores 1. Otherwise your best guess scores up to 0.4 for its letters marked G and \
+up to 0.1 for those marked Y.
 Guesses left: {turns}"""
 
 

@@ -1,0 +1,159 @@
+"""The countdown environment: numbers at hand, combinations and reward."""
+
+from __future__ import annotations
+
+import random
+
+from ludus.data.tool_schema import ToolCall
+from ludus.environment.tool_environment import ToolEnvironment
+from ludus.environment.tools import tool
+from ludus.envs.countdown.models import Operation
+from ludus.envs.countdown.solver import (
+    best_combination,
+    combine,
+    legal_combinations,
+    useful_combinations,
+)
+from ludus.errors import ToolError
+
+COUNTS = range(3, 7)
+TARGETS = range(10, 1000)
+MISSED_CREDIT = 0.5
+"""An episode without the target is worth less than this."""
+_LARGE = (25, 50, 75, 100)
+_SMALL = tuple(range(1, 11)) * 2
+
+_RULES = """\
+Make the target {target} from the numbers at hand.
+Each turn, combine two of the numbers with +, -, * or /. The result replaces both of them.
+Every result must be a positive whole number: 3 - 7, 5 - 5 and 7 / 2 are refused.
+A refused turn is used up. You need not use all numbers.
+The game ends when you make the target, when one number is left, or after the last turn.
+Making the target scores 1. Otherwise you score less than {credit}: the closer the best of your \
+results is to the target, compared to the given numbers, the more.
+"""
+
+
+class Countdown(ToolEnvironment):
+    """Reach a target by combining the numbers at hand, two at a time.
+
+    Tools:
+        combine(first, operation, second): replaces two of the numbers by their sum (`+`),
+            difference (`-`), product (`*`) or quotient (`/`), which must be a positive whole
+            number. Anything else is refused with an error, and uses up a turn.
+    Observation:
+        The rules; then the last result, the numbers at hand, the target and the turns left.
+    Reward:
+        1.0 for the target. Without it, at the end, 0.5 times how much closer to the target the best
+        result came than the given numbers: 1 - its distance / their smallest distance, at least 0.
+        Its parts: `solved`, and `closeness`, that fraction (1.0 for the target).
+    Episode end:
+        The target is made, one number is left, or `max_turns` turns are used up.
+    Task arguments:
+        seed: picks the numbers and the target, which can be made, but not with one combination.
+        count: how many numbers there are (4), from 3 to 6.
+        max_turns: how many turns there are, with refused ones (2 * (count - 1)).
+    """
+
+    def reset(
+        self, *, seed: int | None = None, count: int = 4, max_turns: int | None = None
+    ) -> str:
+        if count not in COUNTS:
+            raise ValueError(f"count must be between {COUNTS[0]} and {COUNTS[-1]}, got {count}.")
+        if max_turns is not None and max_turns < 1:
+            raise ValueError(f"max_turns must be positive, got {max_turns}.")
+        self.numbers, self.target = _draw_task(random.Random(seed), count)
+        self.turns_left = max_turns or 2 * (count - 1)
+        self.start_distance = min(abs(number - self.target) for number in self.numbers)
+        self.best_distance = self.start_distance
+        rules = _RULES.format(target=self.target, credit=MISSED_CREDIT)
+        return f"{rules}{self._situation()}"
+
+    @tool
+    def combine(self, first: int, operation: Operation, second: int) -> str:
+        """Combine two of the numbers at hand; the result replaces both.
+
+        Args:
+            first: The left number, which must be at hand.
+            operation: What to do with the two numbers.
+            second: The right number, which must be at hand.
+        """
+        self.turns_left -= 1
+        if objection := self._objection(first, operation, second):
+            if self.turns_left == 0:
+                self._finish()
+            raise ToolError(f"{objection}\n{self._situation()}")
+        result = _calculate(first, operation, second)
+        self.numbers.remove(first)
+        self.numbers.remove(second)
+        self.numbers.append(result)
+        self.best_distance = min(self.best_distance, abs(result - self.target))
+        equation = f"{first} {operation} {second} = {result}"
+        if result == self.target:
+            return self.finish(1.0, f"{equation}\nYou made the target.", solved=1.0, closeness=1.0)
+        if self.turns_left > 0 and len(self.numbers) > 1:
+            return f"{equation}\n{self._situation()}"
+        return self._finish(f"{equation}\nThe game is over. The target was {self.target}.")
+
+    def oracle(self) -> ToolCall | None:
+        """The shortest way to the target; where there is none, the way that comes closest."""
+        if len(self.numbers) < 2 or self.turns_left == 0:
+            return None
+        step = best_combination(
+            tuple(sorted(self.numbers, reverse=True)), self.target, self.turns_left
+        )
+        return ToolCall(
+            name="combine",
+            arguments={
+                "first": step.first,
+                "operation": step.operation,
+                "second": step.second,
+            },
+        )
+
+    def _objection(self, first: int, operation: Operation, second: int) -> str | None:
+        """Which rule a combination breaks; None if it is legal."""
+        for number in (first, second):
+            if number not in self.numbers:
+                return f"{number} is not at hand."
+        if first == second and self.numbers.count(first) == 1:
+            return f"{first} is at hand only once, and each number can be used once."
+        if operation == "-" and first <= second:
+            return f"{first} - {second} is not positive. Every result must be."
+        if operation == "/" and first % second:
+            return f"{first} / {second} is not a whole number. Every result must be."
+        return None
+
+    def _situation(self) -> str:
+        numbers = ", ".join(map(str, self.numbers))
+        return f"Numbers at hand: {numbers}\nTarget: {self.target}\nTurns left: {self.turns_left}"
+
+    def _finish(self, text: str = "") -> str:
+        closeness = 1.0 - self.best_distance / self.start_distance
+        return self.finish(MISSED_CREDIT * closeness, text, solved=0.0, closeness=closeness)
+
+
+def _calculate(first: int, operation: Operation, second: int) -> int:
+    match operation:
+        case "+":
+            return first + second
+        case "-":
+            return first - second
+        case "*":
+            return first * second
+        case "/":
+            return first // second
+
+
+def _draw_task(rng: random.Random, count: int) -> tuple[list[int], int]:
+    """Numbers, and a target that random combinations of them made; not one alone."""
+    while True:
+        large = rng.randint(0, min(2, count - 2))
+        numbers = rng.sample(_LARGE, large) + rng.sample(_SMALL, count - large)
+        at_hand = tuple(sorted(numbers, reverse=True))
+        within_one = {option.result for option in legal_combinations(at_hand)} | set(numbers)
+        for _ in range(rng.randint(2, count - 1)):
+            step = rng.choice(list(useful_combinations(at_hand)))
+            at_hand = combine(at_hand, step)
+        if step.result in TARGETS and step.result not in within_one:
+            return numbers, step.result

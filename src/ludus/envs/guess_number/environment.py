@@ -1,0 +1,96 @@
+"""The guess_number environment: guesses, answers and reward."""
+
+from __future__ import annotations
+
+import math
+import random
+
+from ludus.data.tool_schema import ToolCall
+from ludus.environment.tool_environment import ToolEnvironment
+from ludus.environment.tools import tool
+from ludus.errors import ToolError
+
+MISSED_CREDIT = 0.4
+"""The most that an episode without the number is worth."""
+
+_RULES = """\
+Find the secret number. It is a whole number from {low} to {high}.
+Each guess is answered with whether the secret number is higher or lower than your guess.
+A guess outside of {low} to {high} is refused, and still counts.
+Finding the number scores 1. Otherwise you score up to {credit}, the more you narrowed it down.
+Guesses left: {turns}"""
+
+
+class GuessNumber(ToolEnvironment):
+    """Find a secret number from whether it is higher or lower than each guess.
+
+    Tools:
+        guess(number): guesses a number.
+    Observation:
+        The rules; then whether the number is higher or lower, the range that is left, and how many
+        guesses are left.
+    Reward:
+        1.0 for the number. Without it, at the end, 0.4 times the fraction of the information that
+        the guesses have brought: 1 - log(numbers left) / log(numbers at the start).
+        Its parts: `solved`, and `narrowed`, that fraction (1.0 for the number).
+    Episode end:
+        The number is found, or `max_turns` guesses are made; then the number is told.
+    Task arguments:
+        seed: picks the number.
+        low, high: the range of the number (1 to 100).
+        max_turns: how many guesses there are (as many as halving the range needs: 7 for 1 to 100).
+            A guess outside of the range is refused with an error, and counts.
+    """
+
+    def reset(
+        self,
+        *,
+        seed: int | None = None,
+        low: int = 1,
+        high: int = 100,
+        max_turns: int | None = None,
+    ) -> str:
+        if low >= high:
+            raise ValueError(f"low must be less than high, got {low} and {high}.")
+        if max_turns is not None and max_turns < 1:
+            raise ValueError(f"max_turns must be positive, got {max_turns}.")
+        self.low, self.high = low, high
+        self.secret = random.Random(seed).randint(low, high)
+        self.lowest, self.highest = low, high  # The range that the answers have left.
+        self.turns_left = max_turns or (high - low + 1).bit_length()
+        return _RULES.format(low=low, high=high, credit=MISSED_CREDIT, turns=self.turns_left)
+
+    @tool
+    def guess(self, number: int) -> str:
+        """Guess the secret number.
+
+        Args:
+            number: The whole number that you guess.
+        """
+        self.turns_left -= 1
+        if not self.low <= number <= self.high:
+            refusal = f"{number} is refused: the secret number is from {self.low} to {self.high}."
+            raise ToolError(self._reply(refusal))
+        if number == self.secret:
+            return self.finish(
+                1.0, f"{number} is right. You found the number.", solved=1.0, narrowed=1.0
+            )
+        if number < self.secret:
+            self.lowest = max(self.lowest, number + 1)
+            return self._reply(f"The secret number is higher than {number}.")
+        self.highest = min(self.highest, number - 1)
+        return self._reply(f"The secret number is lower than {number}.")
+
+    def oracle(self) -> ToolCall:
+        """Halve the range; only the last guess uses the secret number."""
+        number = (self.lowest + self.highest) // 2 if self.turns_left > 1 else self.secret
+        return ToolCall(name="guess", arguments={"number": number})
+
+    def _reply(self, answer: str) -> str:
+        if self.turns_left > 0:
+            span = f"It is from {self.lowest} to {self.highest}."
+            return f"{answer} {span}\nGuesses left: {self.turns_left}"
+        left, start = self.highest - self.lowest + 1, self.high - self.low + 1
+        narrowed = 1.0 - math.log(left) / math.log(start)
+        over = f"{answer}\nNo guesses are left. The number was {self.secret}."
+        return self.finish(MISSED_CREDIT * narrowed, over, solved=0.0, narrowed=narrowed)
