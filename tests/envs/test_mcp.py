@@ -157,6 +157,8 @@ async def test_a_server_that_dies_breaks_its_episode_alone(tmp_path: Path) -> No
         assert (broken.reward, broken.stop_reason) == (None, "broken")
         assert broken.error is not None
         assert {"3", "cheese"} <= {*re.findall(r"\w+", broken.error.message)}
+        with pytest.raises(ExecutionFailed, match="Reset"):
+            await session.call("echo", {"text": "a new server knows nothing of this episode"})
         # The same session, and another server.
         scored = await run_episode(session, ScriptedAgent(script[1]), Assignment.of(spec, seed=0))
         assert (scored.reward, scored.error) == (1.0, None)

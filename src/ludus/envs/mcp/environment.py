@@ -12,7 +12,7 @@ from ludus.environment.base import Environment
 from ludus.envs.mcp.scoring import Attempt, Check, PastCall, load_check, score_attempt
 from ludus.envs.mcp.server import ServerConfig, build_server
 from ludus.envs.mcp.task_file import Expected, Task, TaskFile, load_task_file
-from ludus.errors import BadEnvironment, InvalidAction, did_you_mean
+from ludus.errors import BadEnvironment, ExecutionFailed, InvalidAction, did_you_mean
 from ludus.protocol.types import CallToolAction, CallToolObservation, State, ToolFault
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Mcp(Environment[CallToolAction, CallToolObservation, State]):
         )
 
     async def step(self, action: CallToolAction) -> CallToolObservation:
-        connection = await self._connect()
+        connection = self._require_connection()
         name = action.tool_name
         if name == _submit_tool(connection.tools).name:
             return await self._submit(action)
@@ -149,8 +149,14 @@ class Mcp(Environment[CallToolAction, CallToolObservation, State]):
             self._connection = await Connection.open(self._server)
         return self._connection
 
+    def _require_connection(self) -> Connection:
+        """The connection of this episode: another server would not have its state."""
+        if self._connection is None:
+            raise ExecutionFailed("The MCP server of this episode is gone. Reset to start another.")
+        return self._connection
+
     async def _call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
-        connection = await self._connect()
+        connection = self._require_connection()
         try:
             return await connection.call(name, arguments)
         except BaseException:
