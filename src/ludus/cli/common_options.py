@@ -19,7 +19,7 @@ def expand_user_path(text: str) -> Path:
 
 
 _SECONDS_PER_UNIT = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SPEC_FORMS = "name, name:variant, file.py:Class, package.module:Class"
+_SPEC_FORMS = "name, name:variant, file.py:Class, package.module:Class, mcp:COMMAND#TASKS"
 
 Env = Annotated[
     str,

@@ -4,6 +4,7 @@
     name:variant          reasoning_gym:chain_sum
     package.module:Class  my_package.maze:Maze      (importable, or below the current folder)
     path/to/file.py:Class envs/maze.py:Maze         (from the current folder, or absolute)
+    mcp:COMMAND#TASKS     mcp:my-server#tasks.jsonl (the name is `mcp`, the rest is its variant)
 
 A URL is a spec too, but not one that this module can build: see `ludus.client`.
 """
@@ -87,7 +88,7 @@ def _load_registered(point: EntryPoint, variant: str | None) -> EnvSpec:
     if variant not in known and variant == getattr(cls, "__name__", None):
         # The package has the name of its environment, and the spec is module:Class.
         return build_env_spec(cls, name=name)
-    if variant not in known:
+    if variant not in known and not getattr(cls, "any_variant", False):
         hint = did_you_mean(variant, known, f"See `ludus envs {name}`.")
         raise EnvironmentNotFound(f"{name!r} has no variant {variant!r}. {hint}")
     return build_env_spec(cls, name=name, variant=variant)
