@@ -58,3 +58,7 @@ quality = Rubric(
     RubricPart("fast", weight=0.5),
     RubricPart("calm", lambda episode: episode.turns <= 3, gate=1.0),
 )
+large = Rubric(
+    RubricPart("size", weight=0.5),
+    RubricPart("enough", lambda episode: episode.rewards["size"], gate=0.5),
+)

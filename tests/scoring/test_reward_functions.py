@@ -123,3 +123,29 @@ def test_a_failing_function_is_named(name: str) -> None:
 def test_invalid_reward_functions_raise(text: str, match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         import_reward_functions([text])
+
+
+def test_a_rubric_is_one_reward_with_named_details() -> None:
+    episode = score([f"{HERE}:quality=2"], build_episode(rewards={"fast": 0.5}))
+    assert episode.reward == 1.0 + 2 * 0.75
+    details = {"quality/solved": 1.0, "quality/fast": 0.5, "quality/calm": 1.0}
+    assert episode.rewards == {"fast": 0.5, **details, "quality": 0.75, PICK: 1.0}
+    rewards = import_reward_functions([f"{HERE}:quality=2"])
+    assert rewards.parts(episode) == {"quality": 0.75, PICK: 1.0}
+
+
+def test_a_rubric_with_an_unscored_part_is_left_out_of_the_sum() -> None:
+    episode = score([f"{HERE}:quality"], build_episode())
+    assert episode.reward == 1.0 and "quality" not in episode.rewards
+    assert episode.rewards["quality/solved"] == 1.0
+
+
+def test_the_environments_reward_can_count_less_or_nothing() -> None:
+    assert score(["environment=0.5"], build_episode()).reward == 0.5
+    assert score(["environment=0.5", f"{HERE}:brief"], build_episode()).reward == -1.5
+    rewards = import_reward_functions(["environment=0", f"{HERE}:climbing"])
+    episode = asyncio.run(rewards.score(build_episode()))
+    assert episode.reward is None and episode.rewards[PICK] == 1.0
+    assert rewards.weights([PICK]) == {"climbing": 1.0}
+    with pytest.raises(ConfigError):
+        import_reward_functions(["environment=0"]).weights([PICK])

@@ -10,17 +10,22 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import sqrt
+from math import atanh, ceil, sqrt, tanh
 from random import Random
 from typing import NamedTuple
 
-from ludus.data.bootstrap import MIN_SAMPLES, Interval, expanded_percentile_interval
+from ludus.data.bootstrap import MIN_SAMPLES, Z_975, Interval, expanded_percentile_interval
 from ludus.data.reward_variance import is_zero_variance
 from ludus.data.tool_schema import JsonObject
 
 _MAX_ROUNDS, _MIN_ROUNDS = 1_000, 200
 _MAX_DRAWS = 500_000
 """Scores drawn over all bootstrap rounds: about a second of work."""
+_MAX_BOOTSTRAP_EPISODES = 2_500
+"""With more episodes the interval of the correlation is computed from a formula."""
+_MAX_COMPARED = 100
+"""Attempts at one task of which all pairs are compared; of more attempts, evenly spaced ones."""
+_ALMOST_1 = 1 - 1e-9
 
 
 class ScorePair(NamedTuple):
@@ -116,6 +121,8 @@ def _correlation_interval(
     if observed is None or len(tasks) < MIN_SAMPLES:
         return None
     episodes = sum(map(len, tasks))
+    if episodes > _MAX_BOOTSTRAP_EPISODES:
+        return _fisher_interval(observed, len(tasks))
     rounds = max(_MIN_ROUNDS, min(_MAX_ROUNDS, _MAX_DRAWS // episodes))
 
     def resample(rng: Random) -> float:
@@ -127,6 +134,15 @@ def _correlation_interval(
     return interval if interval.low < interval.high else None
 
 
+def _fisher_interval(correlation: float, n: int) -> Interval | None:
+    """The interval by Fisher's z, with the standard error of Bonett and Wright (2000)."""
+    if abs(correlation) > _ALMOST_1:
+        return None
+    z = atanh(correlation)
+    margin = Z_975 * sqrt((1 + correlation**2 / 2) / (n - 3))
+    return Interval(tanh(z - margin), tanh(z + margin))
+
+
 class _OrderedPairs(NamedTuple):
     alike: float
     pairs: int
@@ -134,7 +150,8 @@ class _OrderedPairs(NamedTuple):
 
 def _count_ordered_pairs(task: Sequence[ScorePair]) -> _OrderedPairs:
     alike, pairs = 0.0, 0
-    for one, other in combinations(task, 2):
+    sample = task[:: ceil(len(task) / _MAX_COMPARED)]
+    for one, other in combinations(sample, 2):
         if is_zero_variance([one.reference, other.reference]):
             continue
         pairs += 1
