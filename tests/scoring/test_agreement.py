@@ -79,3 +79,9 @@ def test_large_runs_get_about_the_same_interval_by_a_formula() -> None:
 def test_huge_groups_are_sampled() -> None:
     scores = [ScorePair("g", index, index) for index in range(1_000)]
     assert measure_agreement(scores).pairs == 100 * 99 / 2
+
+
+def test_scores_that_never_vary_agree_with_nothing() -> None:
+    scores = [ScorePair(str(task), reward, 0.5) for task in range(9) for reward in (0.0, 1.0)]
+    agreement = measure_agreement(scores)
+    assert agreement.rank_correlation is None and agreement.pair_accuracy is None

@@ -70,7 +70,9 @@ def measure_agreement(scores: Iterable[ScorePair]) -> Agreement:
         groups[score.group_id].append(score)
     tasks = list(groups.values())
     correlation = _correlate_tasks(tasks)
-    wins = [win for task in tasks if (win := _count_ordered_pairs(task)).pairs]
+    wins: list[_OrderedPairs] = []
+    if correlation is not None:  # Where a side never varies, all pairs would be ties.
+        wins = [win for task in tasks if (win := _count_ordered_pairs(task)).pairs]
     pairs = sum(win.pairs for win in wins)
     return Agreement(
         episodes=sum(map(len, tasks)),

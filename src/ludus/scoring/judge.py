@@ -44,7 +44,6 @@ from ludus.scoring.judge_prompt import (
     task_text,
 )
 
-_CONTEXT = EpisodeContext(environment="judge", tools=())
 _PLAYERS_WITHOUT_MODEL = ("oracle", "random", "human")
 
 
@@ -145,8 +144,9 @@ class Judge:
     def resume(self, stats: JudgeStats) -> None:
         """Go on from the counts of an earlier start of a run; the limits are for all starts."""
         self.stats = stats
-        self._spending.usage_before = stats.usage
-        self._spending.costed_attempts = stats.calls
+        self._spending = RunStats(
+            planned=0, remaining=0, usage_before=stats.usage, costed_attempts=stats.calls
+        )
 
     @property
     def max_active(self) -> float:
@@ -217,9 +217,9 @@ class Judge:
     async def _ask(self, prompt: Sequence[Message], count: int) -> tuple[str, list[Grade]]:
         """Call the model until its reply has the grades; raises the last failure."""
         messages, failure = list(prompt), AgentError("The judge was not asked.")
-        for _ in range(self.max_attempts):
+        for attempt in range(self.max_attempts):
             try:
-                reply = await self._call(messages)
+                reply = await self._call(messages, attempt)
             except (ProviderRefuses, RequestRefused):
                 raise  # Another call gets the same.
             except AgentError as error:
@@ -239,13 +239,15 @@ class Judge:
                 messages = [*prompt, answer, build_correction(error)]
         raise failure
 
-    async def _call(self, messages: Sequence[Message]) -> Reply:
+    async def _call(self, messages: Sequence[Message], attempt: int) -> Reply:
         self._check_budget()
         self.stats.calls += 1
         self._active += 1
         usage = Usage()
         try:
-            player = await self.agent.begin(_CONTEXT)
+            # A local model samples from the member's seed, so a repeated call differs.
+            context = EpisodeContext(environment="judge", tools=(), member=attempt)
+            player = await self.agent.begin(context)
             try:
                 reply = await player.act(messages, max_tokens=self.max_tokens)
             finally:

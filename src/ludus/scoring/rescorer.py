@@ -141,6 +141,11 @@ class Rescorer:
                 [episode_id] for episode_id in self._source.lines if episode_id in self._pending
             )
         groups = self._source.group_by_task()
+        if all(len(ids) == 1 for ids in groups):
+            self._progress.warn(
+                "No task has more than one attempt, so that there is nothing to compare: "
+                "each is judged alone."
+            )
         return (ids for ids in groups if not self._pending.isdisjoint(ids))
 
     async def _score_all(self, units: Iterable[Sequence[str]]) -> None:
