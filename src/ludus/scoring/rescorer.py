@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from ludus.agents.agent import Agent
 from ludus.data.checksum import Checksum
 from ludus.data.episode import Episode, Fault, StopReason, Usage
 from ludus.data.journal import Journal
@@ -74,11 +73,6 @@ class Rescorer:
         self._error: LudusError | None = None
         if self.judge is not None:
             self.judge.resume(self._read_judge_stats())
-
-    @property
-    def agent(self) -> Agent | None:
-        """The agent of the judge."""
-        return None if self.judge is None else self.judge.agent
 
     def drain(self, reason: str) -> None:
         """Start no further episode; let the active ones finish."""
