@@ -21,6 +21,7 @@ from ludus.cli.commands import (
     init,
     lint,
     play,
+    rescore,
     runs,
     serve,
     show,
@@ -59,6 +60,7 @@ app.command("check", cls=FlagCommand)(check.check)
 app.command("play", cls=FlagCommand)(play.play)
 app.command("collect", cls=FlagCommand)(collect.collect)
 app.command("import", cls=FlagCommand)(import_cmd.import_rollouts)
+app.command("rescore", cls=FlagCommand)(rescore.rescore)
 app.command("curate", cls=FlagCommand)(curate.curate)
 app.command("eval", cls=FlagCommand)(evaluate.evaluate)
 app.add_typer(train.app, name="train")
