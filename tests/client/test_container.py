@@ -155,8 +155,7 @@ print("ready", flush=True)
 async def test_a_cancelled_start_removes_the_container(engine: StandInEngine) -> None:
     engine.add_image("silent", "sleep", "600")
     start = asyncio.create_task(Container("silent").start())
-    while not engine.containers():
-        await asyncio.sleep(0.02)
+    await asyncio.to_thread(engine.wait_until_started)
     start.cancel()
     with pytest.raises(asyncio.CancelledError):
         await start

@@ -58,7 +58,7 @@ def find_environment(spec: str) -> EnvSpec:
     """Find the environment of a name, a variant, an import path or a file."""
     if is_remote(spec):
         raise EnvironmentNotFound(
-            f"{spec} is not an environment in this process: give an installed name or file.py:Class."
+            f"{spec} is served elsewhere. Give an installed environment, or file.py:Class."
         )
     if (source := SourceFile.parse(spec)) is not None:
         return _load_file(source)
