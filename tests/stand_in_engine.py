@@ -2,7 +2,7 @@
 
 Like the real ones, it runs containers apart from its client: a killed client leaves its container
 running. An image is a command line in a JSON file, which may contain {port}; a call is a line in a
-log. `install_engine` puts it on a PATH of its own.
+log. `stand_in_engine` puts it on a PATH of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +38,10 @@ class StandInEngine:
     def add_image(self, name: str, *command: str) -> None:
         (self.folder / "images" / name.replace("/", "%")).write_text(json.dumps(command))
 
+    def add_slow_pull(self, name: str) -> None:
+        """Add an image whose pull does not end."""
+        self.add_image(name, "{pull}")
+
     def serve(self, name: str, spec: str) -> None:
         """Add an image that serves this environment."""
         self.add_image(name, *SERVE, spec, "--host", "127.0.0.1", "--port", "{port}")
@@ -48,6 +53,10 @@ class StandInEngine:
 
     def wait_until_started(self) -> None:
         while not self.containers():
+            time.sleep(0.02)
+
+    def wait_for_call(self, command: str) -> None:
+        while not any(call[0] == command for call in self.calls):
             time.sleep(0.02)
 
     def wait_until_removed(self) -> None:
@@ -63,6 +72,15 @@ def install_engine(folder: Path, name: str = "docker") -> StandInEngine:
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -E -S {__file__} {name} {folder} "$@"\n')
     program.chmod(0o755)
     return StandInEngine(folder, f"{folder / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin")
+
+
+@contextmanager
+def stand_in_engine(folder: Path, name: str = "docker") -> Iterator[StandInEngine]:
+    """The engine, without images; at the end, what a failed test has left running is killed."""
+    engine = install_engine(folder, name)
+    yield engine
+    for pid in engine.containers().values():
+        os.killpg(pid, signal.SIGKILL)
 
 
 def main(engine: str, folder: Path, arguments: Sequence[str]) -> int:
@@ -107,6 +125,8 @@ def _run(engine: str, folder: Path, name: str, options: Sequence[str], image: st
     assert (host, inner) == ("127.0.0.1", "8000")
     port = port or str(_free_port())
     command = json.loads(_image_file(folder, image).read_text())
+    if command == ["{pull}"]:
+        time.sleep(600)
     log = folder / f"{name}.log"
     with log.open("wb") as output:
         container = subprocess.Popen(

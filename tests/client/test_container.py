@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stand_in_engine import StandInEngine, install_engine
+from stand_in_engine import StandInEngine, install_engine, stand_in_engine
 
 from ludus import connect
 from ludus.client.container import Container, find_engine
@@ -33,12 +33,10 @@ HTTPServer(("127.0.0.1", {port}), Handler).serve_forever()
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInEngine]:
-    installed = install_engine(tmp_path / "engine")
-    monkeypatch.setenv("PATH", installed.path)
-    installed.serve(IMAGE, "echo")
-    yield installed
-    for pid in installed.containers().values():
-        os.killpg(pid, signal.SIGKILL)
+    with stand_in_engine(tmp_path / "engine") as installed:
+        monkeypatch.setenv("PATH", installed.path)
+        installed.serve(IMAGE, "echo")
+        yield installed
 
 
 async def test_all_sessions_of_an_endpoint_share_one_container(engine: StandInEngine) -> None:
@@ -53,6 +51,7 @@ async def test_all_sessions_of_an_endpoint_share_one_container(engine: StandInEn
     assert len(runs) == 1 and "127.0.0.1::8000" in runs[0], "on loopback, on a free port"
 
 
+@pytest.mark.slow
 async def test_a_container_that_ended_is_started_again_for_the_next_session(
     engine: StandInEngine,
 ) -> None:
@@ -159,6 +158,19 @@ async def test_a_cancelled_start_removes_the_container(engine: StandInEngine) ->
     start.cancel()
     with pytest.raises(asyncio.CancelledError):
         await start
+    assert not engine.containers()
+
+
+async def test_a_start_that_is_cancelled_during_the_pull_creates_no_container(
+    engine: StandInEngine,
+) -> None:
+    engine.add_slow_pull("huge")
+    start = asyncio.create_task(Container("huge").start())
+    await asyncio.to_thread(engine.wait_for_call, "run")
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    assert [call[0] for call in engine.calls][-1] == "rm", "after the client, which it ends"
     assert not engine.containers()
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stand_in_engine import StandInEngine, install_engine
+from stand_in_engine import StandInEngine, stand_in_engine
 
 from ludus.environment.mixture import parse_mixture
 from ludus.errors import ContainerFailed
@@ -19,12 +17,10 @@ from ludus.train.grpo.rollout_worker import RolloutWorker
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInEngine]:
-    installed = install_engine(tmp_path / "engine")
-    monkeypatch.setenv("PATH", installed.path)
-    installed.serve("catch:1", "catch")
-    yield installed
-    for pid in installed.containers().values():
-        os.killpg(pid, signal.SIGKILL)
+    with stand_in_engine(tmp_path / "engine") as installed:
+        monkeypatch.setenv("PATH", installed.path)
+        installed.serve("catch:1", "catch")
+        yield installed
 
 
 def test_a_rollout_worker_holds_a_container_until_it_closes(engine: StandInEngine) -> None:

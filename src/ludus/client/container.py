@@ -37,7 +37,7 @@ _LOG_LINES = 5
 _IMAGE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 
 
-class RunningServer(Protocol):
+class StartableServer(Protocol):
     """A server that a client starts before it connects, and stops when it closes."""
 
     async def start(self) -> str:

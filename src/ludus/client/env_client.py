@@ -17,7 +17,7 @@ from ludus.client.container import (
     Container,
     ContainerProvider,
     ProvidedContainer,
-    RunningServer,
+    StartableServer,
 )
 from ludus.client.event_loop import run_sync
 from ludus.client.remote_session import describe_server
@@ -69,7 +69,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         }
         self.base_url = base_url
         self._socket: WebSocketClient | None = None
-        self._container: RunningServer | None = None
+        self._container: StartableServer | None = None
 
     @classmethod
     def from_docker_image(

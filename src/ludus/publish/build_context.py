@@ -13,10 +13,10 @@ from ludus.data.atomic_write import atomic_dir
 from ludus.data.markdown import build_front_matter, code_block, to_single_line
 from ludus.errors import ConfigError
 from ludus.publish.env_source import EnvSource
+from ludus.publish.run_card import CARD_FILE
 
 DOCKERFILE = "Dockerfile"
 MANIFEST_FILE = "openenv.yaml"
-CARD_FILE = "README.md"
 CONTEXT_NAMES = (
     *(DOCKERFILE, ".dockerignore", MANIFEST_FILE, CARD_FILE, "requirements.txt"),
     *("server", "src"),

@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ludus.publish.build_context import CARD_FILE, CONTEXT_NAMES, context_files
+from ludus.publish.build_context import CONTEXT_NAMES, context_files
 from ludus.publish.hub_upload import SPACE, push_folder
+from ludus.publish.run_card import CARD_FILE
 
 
 def push_space(context: Path, repo_id: str, **options: Any) -> str:

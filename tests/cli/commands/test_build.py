@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 from ludus_process import run_ludus
 from publish.fake_hub import TOKEN, fake_hub
-from stand_in_engine import StandInEngine, install_engine
+from stand_in_engine import StandInEngine, stand_in_engine
 
 from cli.collect_cli import CLEAN_ENV, PYTHONPATH, read_episodes
 
@@ -23,10 +22,8 @@ PIP_INSTALL = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isola
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[StandInEngine]:
-    installed = install_engine(tmp_path / "engine")
-    yield installed
-    for pid in installed.containers().values():
-        os.killpg(pid, signal.SIGKILL)
+    with stand_in_engine(tmp_path / "engine") as installed:
+        yield installed
 
 
 def test_a_generated_package_is_built_and_played_in_its_container(
@@ -97,6 +94,7 @@ def test_a_folder_with_other_files_is_never_overwritten(tmp_path: Path) -> None:
     assert not (out / "src" / "stale.py").exists(), "an older context is replaced"
 
 
+@pytest.mark.slow
 def test_an_environment_in_a_file_is_copied_and_served_by_module_and_class(
     engine: StandInEngine, tmp_path: Path
 ) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from ludus_process import run_ludus, start_ludus
-from stand_in_engine import StandInEngine, install_engine
+from stand_in_engine import StandInEngine, stand_in_engine
 
 from cli.collect_cli import CLEAN_ENV, read_episodes
 
@@ -18,11 +17,9 @@ SPEC = "docker:echo-env:latest"
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[StandInEngine]:
-    installed = install_engine(tmp_path / "engine")
-    installed.serve("echo-env:latest", "echo")
-    yield installed
-    for pid in installed.containers().values():
-        os.killpg(pid, signal.SIGKILL)
+    with stand_in_engine(tmp_path / "engine") as installed:
+        installed.serve("echo-env:latest", "echo")
+        yield installed
 
 
 def env_of(engine: StandInEngine) -> dict[str, str]:
