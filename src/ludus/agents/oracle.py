@@ -16,7 +16,7 @@ from ludus.data.messages import Message
 from ludus.data.tool_schema import ToolCall
 from ludus.environment.base import Environment
 from ludus.environment.error_mapping import raise_with_location, to_wire_error
-from ludus.environment.registry import find_environment, is_url
+from ludus.environment.registry import find_environment, is_remote
 from ludus.environment.runner import EnvironmentRunner
 from ludus.environment.spec import EnvSpec
 from ludus.errors import BadEnvironment, ConfigError, EnvironmentNotFound
@@ -46,7 +46,7 @@ class OracleAgent(Agent):
 def _find_with_oracle(spec: str) -> EnvSpec:
     """The installed environment, which must have an oracle."""
     hint = "Set `provider` to openai, anthropic, hf, random or human."
-    if is_url(spec):
+    if is_remote(spec):
         raise ConfigError(f"{spec} does not say which environment it serves. {hint}")
     try:
         env = find_environment(spec)

@@ -25,10 +25,14 @@ Env = Annotated[
     str,
     typer.Argument(
         metavar="ENV",
-        help=f"Environment: {_SPEC_FORMS}, URL, or a mixture such as wordle=0.7,catch=0.3.",
+        help=f"Environment: {_SPEC_FORMS}, URL, docker:IMAGE, or a mixture such as "
+        "wordle=0.7,catch=0.3.",
     ),
 ]
-Spec = Annotated[str, typer.Argument(metavar="SPEC", help=f"Environment: {_SPEC_FORMS} or URL.")]
+Spec = Annotated[
+    str,
+    typer.Argument(metavar="SPEC", help=f"Environment: {_SPEC_FORMS}, URL or docker:IMAGE."),
+]
 ServedSpec = Annotated[str, typer.Argument(metavar="SPEC", help=f"Environment: {_SPEC_FORMS}.")]
 BaseUrl = Annotated[
     str | None,

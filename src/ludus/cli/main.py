@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from ludus import __version__
 from ludus.cli.commands import (
+    build,
     check,
     collect,
     curate,
@@ -21,6 +22,7 @@ from ludus.cli.commands import (
     init,
     lint,
     play,
+    push,
     rescore,
     runs,
     serve,
@@ -69,6 +71,8 @@ app.command("runs", cls=FlagCommand)(runs.runs)
 app.command("show", cls=FlagCommand)(show.show)
 app.command("init", cls=FlagCommand)(init.init)
 app.command("lint", cls=FlagCommand)(lint.lint)
+app.command("build", cls=FlagCommand)(build.build)
+app.add_typer(push.app, name="push")
 
 
 def _print_version(wanted: bool) -> None:

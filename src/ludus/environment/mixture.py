@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ludus.environment.registry import find_environment, is_url
+from ludus.environment.registry import find_environment, is_remote
 from ludus.environment.source_file import recorded_name
 from ludus.errors import ConfigError
 
@@ -44,9 +44,9 @@ class Mixture:
         return self.shares[-1][0]
 
     def check_installed(self) -> None:
-        """Raise EnvironmentNotFound for a spec that this process cannot build; URLs pass."""
+        """Raise EnvironmentNotFound for a spec that this process cannot build; servers pass."""
         for spec in self.specs:
-            if not is_url(spec):
+            if not is_remote(spec):
                 find_environment(spec)
 
     def __str__(self) -> str:

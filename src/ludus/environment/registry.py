@@ -6,7 +6,8 @@
     path/to/file.py:Class envs/maze.py:Maze         (from the current folder, or absolute)
     mcp:COMMAND#TASKS     mcp:my-server#tasks.jsonl (the name is `mcp`, the rest is its variant)
 
-A URL is a spec too, but not one that this module can build: see `ludus.client`.
+URLs and container images (`docker:IMAGE`) are specs too, but this module cannot build them: see
+`ludus.client`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ludus.environment.spec import EnvSpec
 from ludus.errors import BadEnvironment, EnvironmentNotFound, LudusError, did_you_mean
 
 ENTRY_POINT_GROUP = "ludus.environments"
+IMAGE_PREFIX = "docker:"
 _loaded_files: dict[str, SourceFile] = {}
 """Loaded files by their recorded names, which are found from any folder."""
 
@@ -33,6 +35,16 @@ _loaded_files: dict[str, SourceFile] = {}
 def is_url(spec: str) -> bool:
     """Whether a spec is a URL, which the registry does not look up."""
     return spec.startswith(("http://", "https://", "ws://", "wss://"))
+
+
+def image_of(spec: str) -> str | None:
+    """The container image of a spec `docker:IMAGE`, else None."""
+    return spec.removeprefix(IMAGE_PREFIX) if spec.startswith(IMAGE_PREFIX) else None
+
+
+def is_remote(spec: str) -> bool:
+    """Whether a spec is a URL or a container image, which the registry does not look up."""
+    return is_url(spec) or image_of(spec) is not None
 
 
 def registered_environments() -> Mapping[str, EntryPoint]:
@@ -45,6 +57,10 @@ def registered_environments() -> Mapping[str, EntryPoint]:
 
 def find_environment(spec: str) -> EnvSpec:
     """Find the environment of a name, a variant, an import path or a file."""
+    if is_remote(spec):
+        raise EnvironmentNotFound(
+            f"{spec} is served elsewhere. Give an installed environment, or file.py:Class."
+        )
     if (source := SourceFile.parse(spec)) is not None:
         return _load_file(source)
     if spec in _loaded_files:

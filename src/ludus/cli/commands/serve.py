@@ -46,6 +46,13 @@ def serve(
         Path | None,
         typer.Option(parser=expand_user_path, metavar="PATH", help="File with the bearer token."),
     ] = None,
+    allow_no_token: Annotated[
+        bool,
+        typer.Option(
+            "--allow-no-token",
+            help="Start without a token on an address that others can reach, as in a container.",
+        ),
+    ] = False,
     allow_hosts: Annotated[
         list[str] | None,
         typer.Option(
@@ -117,6 +124,7 @@ def serve(
         max_sessions_per_client=max_sessions_per_client,
         workers=workers,
         token=_read_token(token_file) if token_file is not None else token,
+        allow_no_token=allow_no_token,
         allow_hosts=tuple(allow_hosts or ()),
         allow_origins=tuple(allow_origins or ()),
         step_timeout=step_timeout or None,
