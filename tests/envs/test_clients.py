@@ -29,9 +29,11 @@ STEMS = {
     "countdown": "Countdown",
     "echo": "Echo",
     "guess_number": "GuessNumber",
+    "openspiel": "OpenSpiel",
     "python": "Python",
     "reasoning_gym": "ReasoningGym",
     "sudoku": "Sudoku",
+    "textarena": "TextArena",
     "wordle": "Wordle",
 }
 
