@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow lint format clean \
+.PHONY: demo test test-slow system-packages lint format clean \
 	bench-wire bench-backpressure bench-collect bench-journal bench-curate bench-sft bench-warm-start \
 	bench-decode bench-grpo
 
@@ -20,12 +20,23 @@ demo: $(VENV)/.ludus
 	$(BIN)/ludus eval reasoning_gym:chain_sum -c base=smollm2 -c sft=models/chain_sum -n 50 \
 		--max-tokens 64 -o evals/chain_sum
 
+# Programs that environments run: a sandbox for `python`, a browser for `browsergym`. Without them
+# their tests are skipped.
+system-packages:
+	@if ! { command -v bwrap && command -v chromium; } >/dev/null; then \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get update -q && apt-get install -qy --no-install-recommends bubblewrap chromium; \
+		else \
+			echo "bubblewrap or chromium is missing: tests that need them are skipped"; \
+		fi; \
+	fi
+
 # In their own order: by the number of their tests, the files with the longest ones would end it.
-test: lint
+test: lint system-packages
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Minutes-long tests: every reasoning_gym variant, hundreds of seeds, further processes and models.
-test-slow: $(VENV)/.dev
+test-slow: $(VENV)/.dev system-packages
 	$(BIN)/pytest -m slow --timeout 3600
 
 lint: $(VENV)/.dev

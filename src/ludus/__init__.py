@@ -21,9 +21,13 @@ _HOMES = {
     "EvalConfig": "ludus.evaluation.config",
     "GRPOConfig": "ludus.train.grpo.grpo_config",
     "Image": "ludus.data.content",
+    "Judge": "ludus.scoring.judge",
     "Lora": "ludus.train.config",
     "LudusError": "ludus.errors",
     "Observation": "ludus.protocol.types",
+    "RescoreConfig": "ludus.scoring.config",
+    "Rubric": "ludus.environment.rubric",
+    "RubricPart": "ludus.environment.rubric",
     "Session": "ludus.client.session",
     "State": "ludus.protocol.types",
     "Text": "ludus.data.content",
@@ -43,6 +47,8 @@ _HOMES = {
     "grpo": "ludus.train.grpo.pipeline",
     "mix": "ludus.environment.mixture",
     "progress": "ludus.cli.display.collect_display",
+    "rescore": "ludus.scoring.rescore",
+    "rescore_sync": "ludus.scoring.rescore",
     "sft": "ludus.train.offline",
     "tool": "ludus.environment.tools",
     "training_progress": "ludus.cli.display.train_display",
@@ -63,6 +69,7 @@ if TYPE_CHECKING:
     from ludus.data.tool_schema import ToolCall
     from ludus.environment.base import Environment
     from ludus.environment.mixture import mix
+    from ludus.environment.rubric import Rubric, RubricPart
     from ludus.environment.tool_environment import ToolEnvironment
     from ludus.environment.tools import tool
     from ludus.errors import LudusError, ToolError
@@ -73,6 +80,9 @@ if TYPE_CHECKING:
     from ludus.protocol.types import Action, Observation, State
     from ludus.rollout.collect import collect, collect_sync
     from ludus.rollout.config import CollectConfig
+    from ludus.scoring.config import RescoreConfig
+    from ludus.scoring.judge import Judge
+    from ludus.scoring.rescore import rescore, rescore_sync
     from ludus.train.config import Lora, TrainConfig
     from ludus.train.grpo.grpo_config import GRPOConfig
     from ludus.train.grpo.pipeline import grpo
@@ -89,9 +99,13 @@ __all__ = [
     "EvalConfig",
     "GRPOConfig",
     "Image",
+    "Judge",
     "Lora",
     "LudusError",
     "Observation",
+    "RescoreConfig",
+    "Rubric",
+    "RubricPart",
     "Session",
     "State",
     "Text",
@@ -111,6 +125,8 @@ __all__ = [
     "grpo",
     "mix",
     "progress",
+    "rescore",
+    "rescore_sync",
     "sft",
     "tool",
     "training_progress",

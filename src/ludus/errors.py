@@ -20,6 +20,7 @@
     │   └── BadReply             a reply cannot be parsed
     └── SessionError             an error between a session and its environment
         ├── ConnectFailed        the server cannot be reached, or refuses the connection
+        │   └── ContainerFailed      a container cannot be started, or is not healthy in time
         ├── SessionLost          the connection broke and the session could not be resumed
         ├── RequestTimeout       no reply in time; the session is closed
         └── WireError            reported by the environment, with `code` and `details`
@@ -141,6 +142,10 @@ class SessionError(LudusError):
 
 class ConnectFailed(SessionError):
     """The server cannot be reached, or refuses the connection."""
+
+
+class ContainerFailed(ConnectFailed):
+    """A container cannot be started, or its server is not healthy in time."""
 
 
 class SessionLost(SessionError):

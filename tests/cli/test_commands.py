@@ -164,11 +164,13 @@ def test_play_offers_several_tools_and_quit() -> None:
 
 
 def test_a_generated_package_passes_its_check_and_its_test(tmp_path: Path) -> None:
-    made = run_ludus("init", "guess-number", "--in", str(tmp_path))
+    made = run_ludus("init", "find-number", "--in", str(tmp_path))
     assert made.returncode == 0
-    package = tmp_path / "guess_number"
-    again = run_ludus("init", "guess-number", "--in", str(tmp_path))
+    package = tmp_path / "find_number"
+    again = run_ludus("init", "find-number", "--in", str(tmp_path))
     assert again.returncode == 1 and "exists already" in again.stderr
+    taken = run_ludus("init", "sudoku", "--in", str(tmp_path))
+    assert taken.returncode == 1 and "sudoku" in taken.stderr and not (tmp_path / "sudoku").exists()
     home = tmp_path / "site"
     install = [
         sys.executable,
@@ -181,9 +183,9 @@ def test_a_generated_package_passes_its_check_and_its_test(tmp_path: Path) -> No
     ]
     subprocess.run([*install, "--target", str(home), str(package)], check=True, timeout=120)
     env = {"PYTHONPATH": os.pathsep.join((str(home), PYTHONPATH))}
-    checked = run_ludus("check", "guess_number", env=env, cwd=tmp_path)
+    checked = run_ludus("check", "find_number", env=env, cwd=tmp_path)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert "guess_number" in run_ludus("envs", env=env, cwd=tmp_path).stdout
+    assert "find_number" in run_ludus("envs", env=env, cwd=tmp_path).stdout
     tested = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(package / "tests")],
         env={**os.environ, **env},

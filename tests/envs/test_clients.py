@@ -24,13 +24,16 @@ from ludus.envs.wordle.client import WordleEnv
 from ludus.envs.wordle.models import WordleAction, WordleObservation
 
 STEMS = {
+    "browsergym": "BrowserGym",
     "catch": "Catch",
     "countdown": "Countdown",
     "echo": "Echo",
     "guess_number": "GuessNumber",
+    "openspiel": "OpenSpiel",
     "python": "Python",
     "reasoning_gym": "ReasoningGym",
     "sudoku": "Sudoku",
+    "textarena": "TextArena",
     "wordle": "Wordle",
 }
 

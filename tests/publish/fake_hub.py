@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +14,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from huggingface_hub import DatasetCard, ModelCard
+from huggingface_hub import DatasetCard, ModelCard, SpaceCard
 
 TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"
-_PLACES = {"dataset": "datasets/", "model": ""}
+_PLACES = {"dataset": "datasets/", "model": "", "space": "spaces/"}
 
 
 @dataclass
@@ -27,7 +28,7 @@ class FakeHub:
     repos: dict[str, bool] = field(default_factory=dict)
     """Whether each is private."""
     kinds: dict[str, str] = field(default_factory=dict)
-    """Whether each was asked for as a data set or as a model."""
+    """Whether each was asked for as a data set, a model or a Space."""
     files: dict[str, bytes] = field(default_factory=dict)
     """What was committed, by path."""
     messages: list[str] = field(default_factory=list)
@@ -66,7 +67,7 @@ class FakeHub:
         if "/tree/" in path:
             listed = [{"type": "file", "path": name, "size": 1, "oid": "0"} for name in self.files]
             return 200, listed
-        name = path.removeprefix("/api/datasets/").removeprefix("/api/models/")
+        name = re.sub("^/api/(datasets|models|spaces)/", "", path)
         if name in self.repos:
             return 200, {"id": name, "private": self.repos[name], "sha": "0" * 40}
         return 404, {"error": "Repository not found"}
@@ -74,6 +75,7 @@ class FakeHub:
     def _create(self, asked: dict[str, Any]) -> tuple[int, Any]:
         name = f"{asked['organization']}/{asked['name']}"
         self.kinds[name] = kind = asked.get("type", "model")
+        assert (kind == "space") == ("sdk" in asked), "the Hub asks for the SDK of a Space"
         status = 409 if name in self.repos else 200
         self.repos.setdefault(name, asked.get("visibility") == "private")
         return status, {"url": f"{self.url}/{_PLACES[kind]}{name}", "name": name}
@@ -103,6 +105,9 @@ def _check_card(content: str, **asked: Any) -> None:
     """Check the front matter, which the Hub accepts even if it is empty."""
     if asked["repoType"] == "dataset":
         assert vars(DatasetCard(content).data)["configs"]
+    elif asked["repoType"] == "space":
+        data = vars(SpaceCard(content).data)
+        assert data["sdk"] == "docker" and data["app_port"] == 8000
     else:
         assert vars(ModelCard(content).data)["pipeline_tag"]
 

@@ -85,6 +85,30 @@ async def test_a_full_server_sets_the_number_of_sessions_and_nobody_fails() -> N
     assert endpoint.most == 3
 
 
+async def test_no_more_sessions_are_opened_than_the_environment_should_run() -> None:
+    endpoint = FakeEndpoint()
+    endpoint.max_sessions = 3
+    pool = SessionPool(endpoint)
+
+    async def use() -> None:
+        session = await pool.acquire()
+        await asyncio.sleep(0.001)
+        pool.release(session)
+
+    await asyncio.gather(*(use() for _ in range(40)))
+    assert (endpoint.most, endpoint.refused) == (3, 0)
+
+
+async def test_a_session_that_could_not_be_opened_makes_room_for_another() -> None:
+    endpoint = FakeEndpoint()
+    endpoint.max_sessions, endpoint.away = 1, True
+    pool = SessionPool(endpoint, reconnect_timeout=0)
+    waiting = [asyncio.create_task(pool.acquire()) for _ in range(2)]
+    async with asyncio.timeout(20):
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [ConnectFailed] * 2
+
+
 async def test_who_was_refused_beside_others_gets_a_session_when_there_is_one() -> None:
     endpoint = FakeEndpoint(capacity=0)
     pool = SessionPool(endpoint, reconnect_timeout=5)

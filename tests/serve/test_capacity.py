@@ -137,6 +137,7 @@ def test_what_would_be_unsafe_or_cannot_work_is_refused_with_a_way_out() -> None
     with pytest.raises(ServeError, match="`token`"):
         check_config(contract, ServeConfig(host="0.0.0.0"))
     check_config(contract, ServeConfig(host="0.0.0.0", token="secret"))
+    check_config(contract, ServeConfig(host="0.0.0.0", allow_no_token=True))
     with pytest.raises(ServeError, match="`max_sessions`"):
         check_config(build_env_spec(Alone), ServeConfig(max_sessions=2))
     check_config(build_env_spec(Alone), ServeConfig(max_sessions=1))

@@ -14,8 +14,9 @@ from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
 from ludus.agents.tool_calls import build_tool_call_message
 from ludus.data.messages import Message
 from ludus.data.tool_schema import ToolCall
+from ludus.environment.base import Environment
 from ludus.environment.error_mapping import raise_with_location, to_wire_error
-from ludus.environment.registry import find_environment, is_url
+from ludus.environment.registry import find_environment, is_remote
 from ludus.environment.runner import EnvironmentRunner
 from ludus.environment.spec import EnvSpec
 from ludus.errors import BadEnvironment, ConfigError, EnvironmentNotFound
@@ -45,7 +46,7 @@ class OracleAgent(Agent):
 def _find_with_oracle(spec: str) -> EnvSpec:
     """The installed environment, which must have an oracle."""
     hint = "Set `provider` to openai, anthropic, hf, random or human."
-    if is_url(spec):
+    if is_remote(spec):
         raise ConfigError(f"{spec} does not say which environment it serves. {hint}")
     try:
         env = find_environment(spec)
@@ -77,9 +78,12 @@ class ShadowEnvironment:
 
     @staticmethod
     def has_oracle(env: EnvSpec) -> bool:
-        """Whether the class overrides `oracle`."""
+        """Whether the class overrides `oracle`, and it plays this variant."""
         oracle = getattr(env.cls, "oracle", None)
-        return oracle is not None and oracle.__module__ != "ludus.environment.base"
+        if oracle is None or oracle.__module__ == "ludus.environment.base":
+            return False
+        variants = env.cls.oracle_variants() if issubclass(env.cls, Environment) else None
+        return variants is None or env.variant is None or env.variant in variants
 
     async def reset(self, task: Mapping[str, Any]) -> None:
         """Start the same episode as the real one; the task must hold a seed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 
 from ludus.check.advice import FIX_LINE, SERVER_LOG, TOO_SLOW
 from ludus.check.checks import CheckFailed, CheckSkipped, EnvironmentChecks
@@ -16,7 +17,8 @@ from ludus.check.findings import (
     failed_finding,
     skip_if_reported,
 )
-from ludus.environment.registry import is_url
+from ludus.client.endpoint import connect
+from ludus.environment.registry import is_remote
 from ludus.errors import BadEnvironment, ExecutionFailed, FactoryFailed, LudusError
 
 CHECK_TIMEOUT_S = 60.0
@@ -33,17 +35,21 @@ async def run_checks(
     """Run all checks on an environment or a server; `on_check` gets the name of each one first."""
     start = time.monotonic()
     findings: list[CheckFinding] = []
-    try:
-        checks = await EnvironmentChecks.connect(spec, seeds=seeds, sessions=sessions, token=token)
-    except BadEnvironment as error:
-        findings.append(failed_finding("starts", error.problem, error.advice or FIX_LINE))
-    else:
-        for name, check in checks.named_checks():
-            on_check(name)
-            finding = await _run_check(name, check, remote=is_url(spec))
-            findings.append(skip_if_reported(finding, findings))
-            if name == "starts" and findings[-1].verdict == "fail":
-                break
+    async with AsyncExitStack() as stack:
+        try:
+            endpoint = await stack.enter_async_context(connect(spec, token=token))
+            checks = await EnvironmentChecks.connect(
+                endpoint, seeds=seeds, sessions=sessions, token=token
+            )
+        except BadEnvironment as error:
+            findings.append(failed_finding("starts", error.problem, error.advice or FIX_LINE))
+        else:
+            for name, check in checks.named_checks():
+                on_check(name)
+                finding = await _run_check(name, check, remote=is_remote(spec))
+                findings.append(skip_if_reported(finding, findings))
+                if name == "starts" and findings[-1].verdict == "fail":
+                    break
     return CheckReport(spec=spec, findings=tuple(findings), seconds=time.monotonic() - start)
 
 

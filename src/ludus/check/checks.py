@@ -14,11 +14,11 @@ from jsonschema import Draft202012Validator
 from ludus.agents.random_agent import random_call
 from ludus.check.episodes import EpisodePlayer, EpisodeTurns, Transcript
 from ludus.check.visibility import describe_visibility
-from ludus.client.endpoint import Endpoint, LocalEndpoint, connect
+from ludus.client.endpoint import Endpoint, LocalEndpoint
 from ludus.client.server_http import fetch_json_object
 from ludus.client.session import Session
 from ludus.client.websocket import WebSocketClient
-from ludus.environment.registry import find_environment, is_url
+from ludus.environment.registry import find_environment, is_remote
 from ludus.environment.spec import EnvSpec
 from ludus.errors import LudusError, SessionError
 
@@ -52,9 +52,8 @@ class EnvironmentChecks:
 
     @classmethod
     async def connect(
-        cls, spec: str, *, seeds: int, sessions: int, token: str | None
+        cls, endpoint: Endpoint, *, seeds: int, sessions: int, token: str | None
     ) -> EnvironmentChecks:
-        endpoint = connect(spec, token=token)
         if isinstance(endpoint, LocalEndpoint):
             env_spec: EnvSpec | None = endpoint.env_spec
             assert env_spec is not None
@@ -63,11 +62,13 @@ class EnvironmentChecks:
                 "reset_observation": env_spec.reset_observation.model_json_schema(),
             }
         else:
-            server = WebSocketClient(spec, token=token)
+            url = await endpoint.server_url()
+            assert url is not None
+            server = WebSocketClient(url, token=token)
             schemas = await fetch_json_object(server, "/schema")
             name = (await fetch_json_object(server, "/metadata")).get("name")
             env_spec = None
-            if isinstance(name, str) and not is_url(name):
+            if isinstance(name, str) and not is_remote(name):
                 # Where it is installed here too, its oracle can play the server's tasks.
                 with suppress(LudusError):
                     env_spec = find_environment(name)
@@ -197,9 +198,11 @@ class EnvironmentChecks:
 
     async def check_oracle(self) -> str:
         env_spec = self._env_spec
-        max_reward = getattr(env_spec.cls, "max_reward", None) if env_spec else None
-        if max_reward is None or not EpisodePlayer(env_spec).is_oracle:
+        if env_spec is None or not EpisodePlayer(env_spec).is_oracle:
             raise CheckSkipped("it has no oracle" if env_spec else "not installed here")
+        max_reward = getattr(env_spec.cls, "max_reward", None)
+        if max_reward is None:
+            raise CheckSkipped("the top reward differs between episodes: max_reward is None")
         for seed in self._seeds:
             total = sum((await self._play_once(seed)).rewards)
             if not math.isclose(total, max_reward, abs_tol=1e-9):

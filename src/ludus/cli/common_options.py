@@ -19,16 +19,20 @@ def expand_user_path(text: str) -> Path:
 
 
 _SECONDS_PER_UNIT = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SPEC_FORMS = "name, name:variant, file.py:Class, package.module:Class"
+_SPEC_FORMS = "name, name:variant, file.py:Class, package.module:Class, mcp:COMMAND#TASKS"
 
 Env = Annotated[
     str,
     typer.Argument(
         metavar="ENV",
-        help=f"Environment: {_SPEC_FORMS}, URL, or a mixture such as wordle=0.7,catch=0.3.",
+        help=f"Environment: {_SPEC_FORMS}, URL, docker:IMAGE, or a mixture such as "
+        "wordle=0.7,catch=0.3.",
     ),
 ]
-Spec = Annotated[str, typer.Argument(metavar="SPEC", help=f"Environment: {_SPEC_FORMS} or URL.")]
+Spec = Annotated[
+    str,
+    typer.Argument(metavar="SPEC", help=f"Environment: {_SPEC_FORMS}, URL or docker:IMAGE."),
+]
 ServedSpec = Annotated[str, typer.Argument(metavar="SPEC", help=f"Environment: {_SPEC_FORMS}.")]
 BaseUrl = Annotated[
     str | None,

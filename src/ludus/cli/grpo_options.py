@@ -78,7 +78,8 @@ RewardFuncs = Annotated[
     typer.Option(
         "--reward-func",
         metavar="MODULE:FUNCTION[=WEIGHT]",
-        help="Reward function in addition to the environment's reward; repeatable.",
+        help="Reward function or rubric in addition to the environment's reward; repeatable. "
+        "environment=0.5 sets the weight of that reward.",
     ),
 ]
 EvalEvery = Annotated[

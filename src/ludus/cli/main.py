@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from ludus import __version__
 from ludus.cli.commands import (
+    build,
     check,
     collect,
     curate,
@@ -21,6 +22,8 @@ from ludus.cli.commands import (
     init,
     lint,
     play,
+    push,
+    rescore,
     runs,
     serve,
     show,
@@ -59,6 +62,7 @@ app.command("check", cls=FlagCommand)(check.check)
 app.command("play", cls=FlagCommand)(play.play)
 app.command("collect", cls=FlagCommand)(collect.collect)
 app.command("import", cls=FlagCommand)(import_cmd.import_rollouts)
+app.command("rescore", cls=FlagCommand)(rescore.rescore)
 app.command("curate", cls=FlagCommand)(curate.curate)
 app.command("eval", cls=FlagCommand)(evaluate.evaluate)
 app.add_typer(train.app, name="train")
@@ -67,6 +71,8 @@ app.command("runs", cls=FlagCommand)(runs.runs)
 app.command("show", cls=FlagCommand)(show.show)
 app.command("init", cls=FlagCommand)(init.init)
 app.command("lint", cls=FlagCommand)(lint.lint)
+app.command("build", cls=FlagCommand)(build.build)
+app.add_typer(push.app, name="push")
 
 
 def _print_version(wanted: bool) -> None:

@@ -7,12 +7,18 @@ It is async; `.sync()` returns a client with the same methods without await. Res
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast, get_args
 
 from pydantic import BaseModel
 
+from ludus.client.container import (
+    Container,
+    ContainerProvider,
+    ProvidedContainer,
+    StartableServer,
+)
 from ludus.client.event_loop import run_sync
 from ludus.client.remote_session import describe_server
 from ludus.client.websocket import WebSocketClient
@@ -63,6 +69,31 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         }
         self.base_url = base_url
         self._socket: WebSocketClient | None = None
+        self._container: StartableServer | None = None
+
+    @classmethod
+    def from_docker_image(
+        cls, image: str, provider: ContainerProvider | None = None, **kwargs: Any
+    ) -> ContainerEnvClient[ActT, ObsT, StateT]:
+        """A client of a container that starts on first use and is removed with `close`.
+
+            client = EchoEnv.from_docker_image("echo-env:latest")               # or .sync()
+            client = await EchoEnv.from_docker_image("echo-env:latest")         # async
+
+        It is removed at the latest when this process ends, however it ends.
+
+        Args:
+            image: the image; the engine pulls it where it is not on this machine.
+            provider: a container provider of OpenEnv; by default Docker or Podman.
+            kwargs: `port`, `env_vars` and `timeout_s` of `Container`, or arguments of the
+                provider's `start_container`.
+        """
+        client = cls(base_url="")
+        if provider is None:
+            client._container = Container(image, **kwargs)
+        else:
+            client._container = ProvidedContainer(provider, image, kwargs)
+        return ContainerEnvClient(client)
 
     async def connect(self) -> Self:
         """Open the session now instead of on the first request."""
@@ -90,9 +121,13 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         return (await describe_server(await self._ensure_connected())).tools
 
     async def close(self) -> None:
-        """Close the session."""
-        if self._socket is not None:
-            await self._socket.close()
+        """Close the session, and remove the container that was started for it."""
+        try:
+            if self._socket is not None:
+                await self._socket.close()
+        finally:
+            if self._container is not None:
+                await self._container.stop()
 
     def sync(self) -> SyncEnvClient[ActT, ObsT, StateT]:
         """The same client for callers that do not await."""
@@ -111,8 +146,15 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     async def _ensure_connected(self) -> WebSocketClient:
         if self._socket is None:
+            if self._container is not None:
+                self.base_url = await self._container.start()
             socket = WebSocketClient(self.base_url, **self._socket_options)
-            await socket.open()
+            try:
+                await socket.open()
+            except BaseException:
+                if self._container is not None:
+                    await self._container.stop()
+                raise
             self._socket = socket
         return self._socket
 
@@ -173,3 +215,25 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class ContainerEnvClient(SyncEnvClient[ActT, ObsT, StateT]):
+    """A client of a container: synchronous as it is; await it for the asynchronous client."""
+
+    def sync(self) -> Self:
+        """Start the container and connect, for callers that do not await."""
+        return self.connect()
+
+    def __await__(self) -> Generator[Any, None, EnvClient[ActT, ObsT, StateT]]:
+        return self._client.connect().__await__()
+
+    async def __aenter__(self) -> EnvClient[ActT, ObsT, StateT]:
+        return await self._client.connect()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._client.close()

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ludus.data.content import Content
-from ludus.data.tool_schema import ToolCall
+from ludus.data.tool_schema import ToolCall, ToolSpec
 from ludus.protocol.types import Action, Observation, State
 
 ActT = TypeVar("ActT", bound=Action)
@@ -31,6 +31,10 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     """False where several instances in one process would interfere."""
     needs_reset: ClassVar[bool] = True
     """False where the constructor starts an episode, so that a step may come before a reset."""
+    max_sessions: ClassVar[int | None] = None
+    """How many sessions one machine should run at once, where each needs much of it; else None."""
+    any_variant: ClassVar[bool] = False
+    """True where any text may follow the colon of `name:variant`, such as a command."""
     max_reward: ClassVar[float | None] = 1.0
     """The highest return of an episode; None where it is unbounded or unknown."""
 
@@ -43,6 +47,11 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     def variant_task(cls, variant: str) -> dict[str, Any]:
         """The arguments of `reset` that select a variant, where one server has all of them."""
         return {}
+
+    @classmethod
+    def oracle_variants(cls) -> Sequence[str] | None:
+        """The variants that `oracle` plays, where it does not play all of them."""
+        return None
 
     @abstractmethod
     def reset(self, *args: Any, **task: Any) -> ObsT | Content | Awaitable[ObsT | Content]:
@@ -64,7 +73,11 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement oracle().")
 
-    def close(self) -> None:
+    def list_tools(self) -> Sequence[ToolSpec] | Awaitable[Sequence[ToolSpec]]:
+        """The tools of this instance. Only for environments whose actions are `call_tool`."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement list_tools().")
+
+    def close(self) -> Awaitable[None] | None:
         """Release the resources of the environment."""
 
     def list_splits(self) -> Sequence[str]:

@@ -81,12 +81,14 @@ def _inspect_native(cls: type[Environment[Any, Any, Any]]) -> dict[str, Any]:
     if issubclass(cls, ToolEnvironment):
         return fields | _inspect_tools(cls)
     action, observation, state = _model_types(cls)
+    returns_text = _type_hints(cls.reset).get("return") is str
     return fields | {
         "action": action,
         "observation": observation,
-        "reset_observation": _observation_type(cls.reset) or observation,
+        "reset_observation": _observation_type(cls.reset)
+        or (TextObservation if returns_text else observation),
         "state": state,
-        "named_calls": False,
+        "named_calls": takes_tool_calls(action.model_json_schema()),
     }
 
 
@@ -102,7 +104,9 @@ def _inspect_tools(cls: type[ToolEnvironment]) -> dict[str, Any]:
     declared = next((each for each in types if each), None)
     action: type[BaseModel] = CallToolAction
     observation: type[BaseModel] = CallToolObservation
-    if default is not None:
+    if cls.action_type is not None:
+        action, observation = cls.action_type, declared or TextObservation
+    elif default is not None:
         fields: dict[str, Any] = {
             name: (info.annotation, info) for name, info in default.arguments.model_fields.items()
         }

@@ -7,16 +7,21 @@ wordle=0.7,catch=0.3      weights, which need not add up to 1
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ludus.environment.registry import find_environment, is_url
+from ludus.environment.registry import find_environment, is_remote
 from ludus.environment.source_file import recorded_name
 from ludus.errors import ConfigError
 
 _GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 """Multiples of it modulo 1 fill the unit interval evenly (a low-discrepancy sequence), so that any
 range of tasks has nearly the exact shares."""
+
+_UNQUOTED_COMMA = re.compile(r""",(?=(?:[^'"]|'[^']*'|"[^"]*")*\Z)""")
+"""A comma outside of quotes, which may hold one in a command: `mcp:COMMAND --tables 'a,b'`."""
+_ENDS_IN_OPTION = re.compile(r"\s-[^\s#]*\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +44,9 @@ class Mixture:
         return self.shares[-1][0]
 
     def check_installed(self) -> None:
-        """Raise EnvironmentNotFound for a spec that this process cannot build; URLs pass."""
+        """Raise EnvironmentNotFound for a spec that this process cannot build; servers pass."""
         for spec in self.specs:
-            if not is_url(spec):
+            if not is_remote(spec):
                 find_environment(spec)
 
     def __str__(self) -> str:
@@ -69,9 +74,10 @@ def mix(weights: Mapping[str, float]) -> Mixture:
 def parse_mixture(text: str) -> Mixture:
     """Parse a spec or a URL, or several of them, with or without weights."""
     weights: dict[str, float] = {}
-    for part in map(str.strip, text.split(",")):
+    for part in map(str.strip, _UNQUOTED_COMMA.split(text)):
         spec, equals, number = part.rpartition("=")
-        if not equals or "?" in spec or ":" in number:
+        # In a URL, a task file's name or an option of a command, the sign is part of the spec.
+        if not equals or "?" in spec or {":", "#"} & {*number} or _ENDS_IN_OPTION.search(spec):
             spec, number = part, "1"
         try:
             weight = float(number)

@@ -4,8 +4,10 @@
     name:variant          reasoning_gym:chain_sum
     package.module:Class  my_package.maze:Maze      (importable, or below the current folder)
     path/to/file.py:Class envs/maze.py:Maze         (from the current folder, or absolute)
+    mcp:COMMAND#TASKS     mcp:my-server#tasks.jsonl (the name is `mcp`, the rest is its variant)
 
-A URL is a spec too, but not one that this module can build: see `ludus.client`.
+URLs and container images (`docker:IMAGE`) are specs too, but this module cannot build them: see
+`ludus.client`.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from ludus.environment.spec import EnvSpec
 from ludus.errors import BadEnvironment, EnvironmentNotFound, LudusError, did_you_mean
 
 ENTRY_POINT_GROUP = "ludus.environments"
+IMAGE_PREFIX = "docker:"
 _loaded_files: dict[str, SourceFile] = {}
 """Loaded files by their recorded names, which are found from any folder."""
 
@@ -32,6 +35,16 @@ _loaded_files: dict[str, SourceFile] = {}
 def is_url(spec: str) -> bool:
     """Whether a spec is a URL, which the registry does not look up."""
     return spec.startswith(("http://", "https://", "ws://", "wss://"))
+
+
+def image_of(spec: str) -> str | None:
+    """The container image of a spec `docker:IMAGE`, else None."""
+    return spec.removeprefix(IMAGE_PREFIX) if spec.startswith(IMAGE_PREFIX) else None
+
+
+def is_remote(spec: str) -> bool:
+    """Whether a spec is a URL or a container image, which the registry does not look up."""
+    return is_url(spec) or image_of(spec) is not None
 
 
 def registered_environments() -> Mapping[str, EntryPoint]:
@@ -44,6 +57,10 @@ def registered_environments() -> Mapping[str, EntryPoint]:
 
 def find_environment(spec: str) -> EnvSpec:
     """Find the environment of a name, a variant, an import path or a file."""
+    if is_remote(spec):
+        raise EnvironmentNotFound(
+            f"{spec} is served elsewhere. Give an installed environment, or file.py:Class."
+        )
     if (source := SourceFile.parse(spec)) is not None:
         return _load_file(source)
     if spec in _loaded_files:
@@ -87,7 +104,7 @@ def _load_registered(point: EntryPoint, variant: str | None) -> EnvSpec:
     if variant not in known and variant == getattr(cls, "__name__", None):
         # The package has the name of its environment, and the spec is module:Class.
         return build_env_spec(cls, name=name)
-    if variant not in known:
+    if variant not in known and not getattr(cls, "any_variant", False):
         hint = did_you_mean(variant, known, f"See `ludus envs {name}`.")
         raise EnvironmentNotFound(f"{name!r} has no variant {variant!r}. {hint}")
     return build_env_spec(cls, name=name, variant=variant)

@@ -67,7 +67,9 @@ class EnvironmentRunner:
         self._reset: Callable[..., Any]
         self._step: Callable[..., Any]
         self._answers_list_tools = (
-            env_spec.tools is not None or "type" not in env_spec.action.model_fields
+            env_spec.native
+            or env_spec.tools is not None
+            or "type" not in env_spec.action.model_fields
         )
         """Whether the runner answers `list_tools`; OpenEnv's MCP environments do it themselves."""
         self._running_call: asyncio.Future[Any] | None = None
@@ -150,7 +152,10 @@ class EnvironmentRunner:
             return await self._load_tools()
 
     async def _load_tools(self) -> tuple[ToolSpec, ...]:
-        if self._tools is None:
+        if self._tools is None and self.env_spec.native:
+            listed = await self._call_guarded(self._environment.list_tools, "list_tools")
+            self._tools = tuple(listed)
+        elif self._tools is None:
             module = __import__(self.env_spec.action.__module__, fromlist=["ListToolsAction"])
             listed = await self._call_guarded(
                 lambda: self._step(module.ListToolsAction()), "list_tools"
@@ -256,7 +261,7 @@ class EnvironmentRunner:
 
     def _finish_step(self, observation: Observation) -> Observation:
         self._check_reward(observation)
-        if vars(observation).get("error") is None:
+        if not vars(observation).get("error"):
             self.steps += 1
         self._episode_active = not observation.done
         return observation

@@ -28,12 +28,10 @@ class SourceFile:
     @classmethod
     def parse(cls, spec: str) -> SourceFile | None:
         """Parse a spec; None where it is not that of a file."""
-        if spec.endswith(".py") and "://" not in spec:
-            return cls(Path(spec).expanduser(), "")
-        path, colon, attribute = spec.rpartition(":")
-        if colon and path.endswith(".py") and "://" not in spec:
-            return cls(Path(path).expanduser(), attribute)
-        return None
+        path, _, attribute = spec.partition(":")
+        if not path.endswith(".py") or "://" in spec:
+            return None
+        return cls(Path(path).expanduser(), attribute)
 
     @property
     def module(self) -> str:

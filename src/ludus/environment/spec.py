@@ -59,6 +59,11 @@ class EnvSpec:
     def id(self) -> str:
         return f"{self.name}:{self.variant}" if self.variant else self.name
 
+    @property
+    def max_sessions(self) -> int | None:
+        """How many sessions should run at once; None for any number."""
+        return getattr(self.cls, "max_sessions", None)
+
     @cached_property
     def description(self) -> str:
         lines = (inspect.getdoc(self.cls) or self.cls.__name__).strip().splitlines()

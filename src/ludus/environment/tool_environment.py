@@ -9,10 +9,11 @@ import inspect
 import json
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from ludus.data.content import is_content_blocks
 from ludus.environment.base import Environment
+from ludus.environment.rubric import Score
 from ludus.environment.tools import InvalidArguments, Tool, collect_tools
 from ludus.errors import InvalidAction, ToolError, did_you_mean
 from ludus.protocol.observation_text import render_observation
@@ -44,15 +45,22 @@ class ToolEnvironment(Environment[Action, Observation, State]):
     `ToolError` to report a mistake to the model.
     """
 
+    action_type: ClassVar[type[Action] | None] = None
+    """An action that `step` accepts besides calls of tools, where a class overrides it to do so."""
     _outcome: _CallOutcome | None = None
 
-    def award(self, reward: float, **parts: float) -> None:
-        """Add to the reward of the running call; `parts` are the named parts of the reward."""
-        outcome = self._outcome = self._outcome or _CallOutcome()
-        outcome.reward = (outcome.reward or 0.0) + reward
-        outcome.parts.update(parts)
+    def award(self, reward: float | Score, **parts: float) -> None:
+        """Add to the reward of the running call; `parts` are the named parts of the reward.
 
-    def finish(self, reward: float, text: str = "", **parts: float) -> str:
+        The score of a rubric has its parts already, and may have no reward: then none is added.
+        """
+        outcome = self._outcome = self._outcome or _CallOutcome()
+        score = reward if isinstance(reward, Score) else Score(reward)
+        if score.reward is not None:
+            outcome.reward = (outcome.reward or 0.0) + score.reward
+        outcome.parts.update({**score.parts, **parts})
+
+    def finish(self, reward: float | Score, text: str = "", **parts: float) -> str:
         """End the episode with a reward; returns the text, for the tool to return."""
         self.award(reward, **parts)
         assert self._outcome is not None

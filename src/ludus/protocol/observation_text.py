@@ -32,6 +32,10 @@ _ANSWER_FIELD = re.compile(r"(^|_)(answers?|solution|ground_truth|secret(_\w+)?)
 """Fields that may hold the answer: not shown where a main text may be the question."""
 _GAME_ID = re.compile(r"\w+-v\d+(-\w+)*")
 """What TextArena sends as `prompt` after the rules: `Sudoku-v0`."""
+_GAME_FIELDS = frozenset(
+    ("info_state", "legal_actions", "game_phase", "current_player_id", "opponent_last_action")
+)
+"""The fields of OpenSpiel's observations, for networks; a text beside them says the same."""
 _MIN_REPEATED = 40
 """Minimum length of a text that counts as a repetition when it is part of another one."""
 REPEATED_REASON, INTERNAL_REASON = "shown in another field", "for the infrastructure"
@@ -146,6 +150,8 @@ class _ViewBuilder:
         if name == "message_length" and "echoed_message" in observation:
             return REPEATED_REASON
         if name == "last_action_error" and (not observation[name] or observation.get("error")):
+            return REPEATED_REASON
+        if self._main == "text" and name in _GAME_FIELDS and "info_state" in observation:
             return REPEATED_REASON
         if name.endswith("_shape") and name.removesuffix("_shape") in observation:
             return "describes an array"

@@ -1,4 +1,4 @@
-"""Upload of a folder to the Hugging Face Hub: a run as a data set, or a trained model.
+"""Upload of a folder to the Hugging Face Hub: a data set, a model, or the Space of an environment.
 
 Call `check_upload_target`, `check_login` and `open_repo` before a long run, so that a missing
 permission is found at once; `push_folder` uploads at the end. Nothing is written into the folder,
@@ -37,10 +37,12 @@ class RepoKind:
     repo_type: str
     noun: str
     example: str
+    space_sdk: str | None = None
 
 
 DATASET = RepoKind("dataset", "data set", "ada/wordle-rollouts")
 MODEL = RepoKind("model", "model", "ada/wordle-player")
+SPACE = RepoKind("space", "Space", "ada/wordle", space_sdk="docker")
 
 _NAME_PATTERN = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
 _REPO_ID_PATTERN = re.compile(rf"{_NAME_PATTERN}/{_NAME_PATTERN}")
@@ -115,7 +117,7 @@ def push_folder(
     Args:
         folder: the folder; files that it does not have are skipped.
         repo_id: USER/NAME.
-        kind: data set or model.
+        kind: data set, model or Space.
         private: whether a new repository is private.
         message: the commit message.
         files: the files to upload.
@@ -161,7 +163,13 @@ def push_folder(
 
 def _create_repo(api: HfApi, repo_id: str, kind: RepoKind, *, private: bool) -> str:
     # None instead of False: the namespace decides whether a new repository is public.
-    url = api.create_repo(repo_id, repo_type=kind.repo_type, private=private or None, exist_ok=True)
+    url = api.create_repo(
+        repo_id,
+        repo_type=kind.repo_type,
+        private=private or None,
+        exist_ok=True,
+        space_sdk=kind.space_sdk,
+    )
     if private and not api.repo_info(repo_id, repo_type=kind.repo_type).private:
         raise PublishFailed(f"{url} exists and is public: make it private there first")
     return str(url)

@@ -27,7 +27,7 @@ class CircuitBreaker:
 
     Faults come faster than successes. So `limit` faults in a row end the run only after all
     episodes that were active then have ended without a success, too. `has_succeeded` says whether
-    an earlier start of the run had a success.
+    an earlier start of the run had a success. `action` is what is done with an episode, for errors.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class CircuitBreaker:
         limit: int = 20,
         *,
         has_succeeded: bool = False,
+        action: str = "played",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limit = limit
@@ -45,6 +46,7 @@ class CircuitBreaker:
         """Active episodes whose end decides; None while there are fewer faults than the limit."""
         self._first_fault_at = 0.0
         self._has_succeeded = has_succeeded
+        self._action = action
         self._clock = clock
 
     def record_success(self) -> list[Episode]:
@@ -78,7 +80,7 @@ class CircuitBreaker:
     def finish(self) -> list[Episode]:
         """Note that no episode is left to play. Returns the ones that are still to be recorded."""
         if self._held_back and not self._has_succeeded and self.reason is None:
-            self.reason = f"Not one episode could be played: {self._last_fault()}"
+            self.reason = f"Not one episode could be {self._action}: {self._last_fault()}"
         return [] if self.reason else self._release()
 
     def _last_fault(self) -> str:

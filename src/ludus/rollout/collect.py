@@ -22,7 +22,7 @@ from ludus.errors import ConfigError, RunError
 from ludus.rollout.collect_progress import CollectProgress
 from ludus.rollout.collector import Collector
 from ludus.rollout.config import CollectConfig
-from ludus.rollout.endpoints import preflight_endpoints, resolve_endpoints
+from ludus.rollout.endpoints import open_endpoints, preflight_endpoints
 from ludus.rollout.phase_progress import PhaseProgress
 from ludus.rollout.plan import Plan
 from ludus.rollout.summary import summarize_run
@@ -53,7 +53,7 @@ async def collect(
     """Play the episodes of a run that its folder does not have yet.
 
     Args:
-        env: the environment: a spec such as `wordle`, a URL, or a mixture of several.
+        env: the environment: a spec such as `wordle`, a URL, `docker:IMAGE`, or a mixture.
         out: the run folder. By default it is named after the settings, below `runs/`, so that the
             same call continues the same run.
         config: which episodes are played, and by whom.
@@ -75,35 +75,35 @@ async def collect(
     agent.check()
     model = agent.local_model
     progress.phase(PhaseProgress(f"Checking {mixture}", in_log=model is not None))
-    endpoints = await resolve_endpoints(
+    async with open_endpoints(
         mixture, base_url=config.base_url, token=config.token, warn=progress.warn
-    )
-    plan = Plan(
-        run_id=config_digest(settings),
-        mixture=mixture,
-        seed=config.seed,
-        group_size=config.group_size,
-        task=config.task,
-        names={spec: each.name for spec, each in endpoints.items()},
-        variant_tasks={spec: each.variant_task for spec, each in endpoints.items()},
-        tasks=config.tasks,
-    )
-    await preflight_endpoints(plan, endpoints, config.total_episodes)
-    if model is not None:
-        progress.phase(PhaseProgress(f"Loading {model}", in_log=True))
-    await agent.prepare([each.name for each in endpoints.values()])
-    progress.checked()
-    folder = (
-        RunFolder.resume_or_create(path, settings)
-        if config.resume
-        else RunFolder.create(create_unused_dir(path), settings)
-    )
-    with Journal.open(folder.episodes_path) as journal:
-        if journal.repair_note:
-            progress.warn(journal.repair_note)
-        index = _read_index(folder, progress.warn)
-        collector = Collector(config, agent, folder, plan, endpoints, index, progress)
-        await collector.run(journal)
+    ) as endpoints:
+        plan = Plan(
+            run_id=config_digest(settings),
+            mixture=mixture,
+            seed=config.seed,
+            group_size=config.group_size,
+            task=config.task,
+            names={spec: each.name for spec, each in endpoints.items()},
+            variant_tasks={spec: each.variant_task for spec, each in endpoints.items()},
+            tasks=config.tasks,
+        )
+        await preflight_endpoints(plan, endpoints, config.total_episodes)
+        if model is not None:
+            progress.phase(PhaseProgress(f"Loading {model}", in_log=True))
+        await agent.prepare([each.name for each in endpoints.values()])
+        progress.checked()
+        folder = (
+            RunFolder.resume_or_create(path, settings)
+            if config.resume
+            else RunFolder.create(create_unused_dir(path), settings)
+        )
+        with Journal.open(folder.episodes_path) as journal:
+            if journal.repair_note:
+                progress.warn(journal.repair_note)
+            index = _read_index(folder, progress.warn)
+            collector = Collector(config, agent, folder, plan, endpoints, index, progress)
+            await collector.run(journal)
     return CollectResult(
         folder=folder.path,
         summary=collector.stats.summary(),

@@ -1,11 +1,22 @@
-"""Resolve the environments of a run to endpoints, in this process or on servers, and try them."""
+"""Resolve the environments of a run to endpoints, in this process or on servers, and try them.
+
+Use `open_endpoints`, or close what `resolve_endpoints` returns with `close_endpoints`: containers
+run until then.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from contextlib import suppress
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from urllib.parse import urlsplit
@@ -13,7 +24,7 @@ from urllib.parse import urlsplit
 from ludus.client.endpoint import Endpoint, LocalEndpoint, connect
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
-from ludus.environment.registry import find_environment, is_url
+from ludus.environment.registry import find_environment, is_remote, is_url
 from ludus.environment.source_file import SourceFile, recorded_name
 from ludus.errors import CapacityReached, ConfigError, ExecutionFailed, InvalidAction, LudusError
 from ludus.rollout.monitoring import EpisodeStatus
@@ -60,15 +71,50 @@ async def resolve_endpoints(
                 "A URL must not contain a user name or a password, because it is recorded. "
                 "Use `token`."
             )
-    return {spec: await _resolve_endpoint(spec, base_url, token, warn) for spec in mixture.specs}
+    endpoints: dict[str, EnvironmentEndpoint] = {}
+    try:
+        for spec in mixture.specs:
+            endpoints[spec] = await _resolve_endpoint(spec, base_url, token, warn)
+    except BaseException:
+        await close_endpoints(endpoints)
+        raise
+    return endpoints
+
+
+@asynccontextmanager
+async def open_endpoints(
+    mixture: Mixture,
+    *,
+    base_url: str | None = None,
+    token: str | None = None,
+    warn: Callable[[str], None] = warnings.warn,
+) -> AsyncIterator[dict[str, EnvironmentEndpoint]]:
+    """`resolve_endpoints` for the time of a block."""
+    endpoints = await resolve_endpoints(mixture, base_url=base_url, token=token, warn=warn)
+    try:
+        yield endpoints
+    finally:
+        await close_endpoints(endpoints)
+
+
+async def close_endpoints(endpoints: Mapping[str, EnvironmentEndpoint]) -> None:
+    """Remove the containers that run for these environments."""
+    await asyncio.gather(*(each.endpoint.close() for each in endpoints.values()))
 
 
 async def _resolve_endpoint(
     spec: str, base_url: str | None, token: str | None, warn: Callable[[str], None]
 ) -> EnvironmentEndpoint:
-    if is_url(spec):
-        names = await fetch_server_names(spec, token)
-        return EnvironmentEndpoint(names[0] if names else spec, connect(spec, token=token))
+    if is_remote(spec):
+        endpoint = connect(spec, token=token)
+        try:
+            url = await endpoint.server_url()
+            assert url is not None
+            names = await fetch_server_names(url, token)
+        except BaseException:
+            await endpoint.close()
+            raise
+        return EnvironmentEndpoint(names[0] if names else spec, endpoint)
     if base_url is None:
         endpoint = connect(spec)
         return EnvironmentEndpoint(recorded_name(spec), endpoint, _variant_task(spec))

@@ -33,6 +33,7 @@ class SessionPool:
         self._last_failure_at = 0.0
         self._idle: deque[Session] = deque()
         self._num_open = 0
+        self._num_opening = 0
         self._capacity: int | None = None
         """Maximum number of sessions, once the server has refused another one."""
         self._refused_at = 0.0
@@ -47,7 +48,7 @@ class SessionPool:
             requested_at = time.monotonic()
             if requested_at - self._refused_at > CAPACITY_RETRY_S:
                 self._capacity = None
-            if self._capacity is not None and self._num_open >= self._capacity:
+            if self._is_full():
                 self._released.clear()
                 await self._released.wait()
                 continue
@@ -57,6 +58,12 @@ class SessionPool:
                 if not await self._back_off(error, requested_at, delay):
                     raise
                 delay = min(2 * delay, MAX_BACKOFF_S)
+
+    def _is_full(self) -> bool:
+        if self._capacity is not None and self._num_open >= self._capacity:
+            return True
+        limit = self.endpoint.max_sessions
+        return limit is not None and self._num_open + self._num_opening >= limit
 
     def release(self, session: Session) -> None:
         """Return a session that the next episode may use."""
@@ -81,14 +88,18 @@ class SessionPool:
 
     async def _open_session(self) -> Session:
         session = self.endpoint.session()
+        self._num_opening += 1
         try:
             await session.open()
             # A server reports only in its first reply whether it has accepted the session.
             with suppress(ExecutionFailed):  # Some have no state before the first reset.
                 await session.state()
         except BaseException:
+            self._released.set()
             await _close_quietly(session)
             raise
+        finally:
+            self._num_opening -= 1
         self._num_open += 1
         self.unreachable_since = None
         return session

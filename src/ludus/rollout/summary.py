@@ -28,19 +28,19 @@ def summarize_run(folder: RunFolder, *, verify: bool = False) -> dict[str, Any]:
         unchanged = not verify or not size or Checksum.of_file(path) == checksum
         if unchanged:
             return summary
-    index = (
-        read_resume_index(path, run=folder.metadata.digest, checksum=checksum)
-        if size
-        else ResumeIndex()
-    )
-    if folder.metadata.kind == "collect":
-        planned = max(summary.get("planned", 0), index.totals.episodes)
+    is_collected = folder.metadata.kind == "collect"
+    # Episodes of imported and rescored runs keep the ids that they had before.
+    run = folder.metadata.digest if is_collected else None
+    index = read_resume_index(path, run=run, checksum=checksum) if size else ResumeIndex()
+    recorded = index.totals.episodes
+    planned = max(summary.get("planned", 0), recorded)
+    if is_collected:
         return {**RunStats.from_index(index, planned).summary(), **describe_journal(index, size)}
-    # An imported run has no plan, so that nothing of it can be left.
-    unplanned = {"planned": index.totals.episodes, "left": 0, "complete": True}
+    left = planned - recorded
+    counts = {"planned": planned, "left": left, "complete": left == 0}
     return {
         **RunStats.from_index(index, 0).summary(),
-        **unplanned,
+        **counts,
         **describe_journal(index, size),
     }
 

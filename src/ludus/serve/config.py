@@ -28,6 +28,8 @@ class ServeConfig:
     """Sessions per client address. None: no limit while no other client waits."""
     workers: int = 1
     token: str | None = None
+    allow_no_token: bool = False
+    """Whether a server that others can reach may run without a token."""
     allow_hosts: tuple[str, ...] = ()
     """Accepted Host headers, besides loopback names and `host`. A server that is not bound to
     loopback accepts any host if none is given."""
@@ -55,10 +57,11 @@ def check_config(env_spec: EnvSpec, config: ServeConfig) -> None:
     """Raise `ServeError` for a config that is unsafe or cannot work."""
     if not 0 <= config.port <= 65535:
         raise ServeError(f"`port` must be between 0 and 65535, got {config.port}.")
-    if not is_loopback(config.host) and not config.token:
+    if not (is_loopback(config.host) or config.token or config.allow_no_token):
         raise ServeError(
             f"A server on {config.host} needs a token, because others can reach it. Set "
-            "LUDUS_TOKEN, `token_file` or `token`, or use 127.0.0.1 as `host`."
+            "LUDUS_TOKEN, `token_file` or `token`, or use 127.0.0.1 as `host`. Where everybody may "
+            "use it, set `allow_no_token`."
         )
     for origin in config.allow_origins:
         if not is_valid_origin(origin):

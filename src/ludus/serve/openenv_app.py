@@ -72,7 +72,7 @@ def create_app(
         if concurrency_config.session_timeout is not None:
             config = replace(config, idle_timeout=concurrency_config.session_timeout)
     if max_sessions is None:
-        max_sessions = config.max_sessions if env_spec.concurrent else 1
+        max_sessions = (env_spec.max_sessions or config.max_sessions) if env_spec.concurrent else 1
     if max_sessions > 1 and not env_spec.concurrent:
         raise ConfigError(
             f"`max_concurrent_envs` is {max_sessions}, but {env_spec.cls.__name__} does not say "

@@ -14,9 +14,9 @@ from ludus.environment.mixture import parse_mixture
 from ludus.errors import RunError
 from ludus.policy.load import Policy
 from ludus.rollout.plan import task_seed
+from ludus.scoring.reward_functions import RewardFunction, RewardFunctions
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.grpo_config import GRPOConfig
-from ludus.train.grpo.rewards import RewardFunction, RewardFunctions
 from ludus.train.trl_compat import GRPOConfig as TRLConfig
 from ludus.train.trl_compat import GRPOTrainer
 from ludus.train.trl_compat.trl_rollouts import TRLRollouts, build_trl_rollouts

@@ -23,7 +23,8 @@ def check(
 ) -> None:
     """Test whether an environment works as Ludus and OpenEnv clients expect.
 
-    Examples: ludus check wordle; ludus check my_env.py:Guess; ludus check http://localhost:8000
+    Examples: ludus check wordle; ludus check my_env.py:Guess; ludus check http://localhost:8000;
+    ludus check docker:echo-env:latest
     """
     import asyncio
 

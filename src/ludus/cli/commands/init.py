@@ -9,25 +9,30 @@ import typer
 
 
 def init(
-    name: Annotated[str, typer.Argument(help="Package name, such as guess_number.")],
+    name: Annotated[str, typer.Argument(help="Package name, such as find_number.")],
     directory: Annotated[
         Path | None, typer.Option("--in", help="Parent folder.", show_default="this folder")
     ] = None,
 ) -> None:
     """Create an environment package with an entry point, a test and a README.
 
-    Example: ludus init guess_number
+    Example: ludus init find_number
     """
     import keyword
     from importlib.resources import files
     from string import Template
 
     from ludus.cli.display.console import console
+    from ludus.environment.registry import registered_environments
     from ludus.errors import LudusError
 
     module = name.replace("-", "_").lower()
     if not module.isidentifier() or keyword.iskeyword(module):
         raise LudusError(f"{name!r} is not a package name: use letters, digits and underscores.")
+    if module in registered_environments():
+        raise LudusError(
+            f"An environment named {module} is installed already: choose another name."
+        )
     target = (directory or Path.cwd()) / module
     if target.exists():
         raise LudusError(f"{target} exists already. Choose another name, or remove it.")

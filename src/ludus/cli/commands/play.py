@@ -53,7 +53,7 @@ async def _play_episode(spec: str, task: dict[str, Any], token: str | None) -> N
     def say(text: str) -> None:
         out.print(escape_control_chars(text), markup=False, style="cyan", soft_wrap=True)
 
-    async with connect(spec, token=token).session() as session:
+    async with connect(spec, token=token) as endpoint, endpoint.session() as session:
         episode = await play_episode(
             session,
             HumanAgent(show=show, say=say),

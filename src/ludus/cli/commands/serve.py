@@ -22,7 +22,7 @@ def serve(
         typer.Option(
             min=1,
             help="Maximum number of concurrent sessions, over all workers.",
-            show_default="1024; 1 if the environment is not concurrent",
+            show_default="1024; fewer if the environment says so",
         ),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Number of server processes.")] = 1,
@@ -46,6 +46,13 @@ def serve(
         Path | None,
         typer.Option(parser=expand_user_path, metavar="PATH", help="File with the bearer token."),
     ] = None,
+    allow_no_token: Annotated[
+        bool,
+        typer.Option(
+            "--allow-no-token",
+            help="Start without a token on an address that others can reach, as in a container.",
+        ),
+    ] = False,
     allow_hosts: Annotated[
         list[str] | None,
         typer.Option(
@@ -108,7 +115,8 @@ def serve(
     if is_token_visible and token_file is not None:
         raise ConfigError("--token and --token-file exclude each other.")
     if max_sessions is None:
-        max_sessions = 1024 if find_environment(spec).concurrent else 1
+        environment = find_environment(spec)
+        max_sessions = (environment.max_sessions or 1024) if environment.concurrent else 1
     config = ServeConfig(
         host=host,
         port=port,
@@ -116,6 +124,7 @@ def serve(
         max_sessions_per_client=max_sessions_per_client,
         workers=workers,
         token=_read_token(token_file) if token_file is not None else token,
+        allow_no_token=allow_no_token,
         allow_hosts=tuple(allow_hosts or ()),
         allow_origins=tuple(allow_origins or ()),
         step_timeout=step_timeout or None,

@@ -7,7 +7,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ludus.cli.display.formatting import (
     format_clock,
@@ -30,12 +30,47 @@ from ludus.cli.flag_names import name_flags
 from ludus.rollout.collect_progress import CollectProgress
 from ludus.rollout.collector import Collector
 from ludus.rollout.phase_progress import PhaseProgress
+from ludus.rollout.stats import RunStats
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 JSON_INTERVAL_S = 10.0
 """Seconds between two progress events."""
+
+
+class StoppableRun(Protocol):
+    """A run that can end before all of its episodes are done."""
+
+    stats: RunStats
+
+    def drain(self, reason: str) -> None: ...
+
+    def abort(self, reason: str) -> None: ...
+
+
+def stop_on_signal(
+    run: StoppableRun,
+    loop: asyncio.AbstractEventLoop,
+    reason: str,
+    count: int,
+    warn: Callable[[str], None],
+) -> bool:
+    """Drain on the first signal, abort on the second or on SIGTERM; False from the third on."""
+    if count > 2:
+        return False
+
+    def drain() -> None:
+        run.drain(INTERRUPTED)
+        if active := run.stats.active:
+            warn(f"Finishing {plural(active, 'episode')}; Ctrl-C again stops at once.")
+
+    # In a signal handler: the event loop may be in the middle of anything.
+    if reason == TERMINATED or count > 1:
+        loop.call_soon_threadsafe(run.abort, reason)
+    else:
+        loop.call_soon_threadsafe(drain)
+    return True
 
 
 class CollectDisplay(CollectProgress):
@@ -84,21 +119,9 @@ class CollectDisplay(CollectProgress):
 
         False before the first episode and from the third signal on: then the program stops at once.
         """
-        collector = self._collector
-        if collector is None or count > 2:
+        if self._collector is None:
             return False
-
-        def drain() -> None:
-            collector.drain(INTERRUPTED)
-            if active := collector.stats.active:
-                self.warn(f"Finishing {plural(active, 'episode')}; Ctrl-C again stops at once.")
-
-        # In a signal handler: the event loop may be in the middle of anything.
-        if reason == TERMINATED or count > 1:
-            self._loop.call_soon_threadsafe(collector.abort, reason)
-        else:
-            self._loop.call_soon_threadsafe(drain)
-        return True
+        return stop_on_signal(self._collector, self._loop, reason, count, self.warn)
 
     def __enter__(self) -> Self:
         self._status.__enter__()

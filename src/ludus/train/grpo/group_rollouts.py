@@ -17,11 +17,11 @@ from ludus.errors import RunError
 from ludus.rollout.circuit_breaker import FATAL_FAULTS, PERMANENT_FAULTS
 from ludus.rollout.phase_progress import PhaseProgress
 from ludus.rollout.plan import Plan
+from ludus.scoring.reward_functions import RewardFunctions
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.groups import SeedCheck, group_prompt_digest, split_into_groups
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent
-from ludus.train.grpo.rewards import RewardFunctions
 from ludus.train.grpo.rollout_batch import to_rollout_batch
 from ludus.train.grpo.rollout_worker import RolloutWorker
 from ludus.train.grpo.step_metrics import decode_metrics, episode_metrics, pre_resampling_metrics

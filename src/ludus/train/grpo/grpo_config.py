@@ -51,7 +51,7 @@ class GRPOConfig(BaseTrainConfig):
     """Decode with TRL's vLLM, in this process or on a server."""
     reward_funcs: tuple[str, ...] = ()
     """Reward functions besides the environment's own: `module:function`, or with a weight
-    `module:function=0.5`."""
+    `module:function=0.5`. `environment=0.5` sets the weight of the environment's own."""
     eval_every: int | None = None
     """Steps between two evaluations on held-out tasks."""
     eval_episodes: int = 64

@@ -15,12 +15,12 @@ from ludus.environment.mixture import Mixture
 from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.vision.processor import build_vision_processor
+from ludus.scoring.reward_functions import RewardFunctions, import_reward_functions
 from ludus.train.context import TrainContext, load_tokenizer
 from ludus.train.data.sample_task import sample_episode_task
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.reward_plot import plot_rewards
-from ludus.train.grpo.rewards import RewardFunctions, import_reward_functions
 from ludus.train.grpo.trl_grpo_config import build_trl_grpo_config, rejected_fields
 from ludus.train.output.record_schema import (
     EnvironmentRecord,

@@ -20,6 +20,7 @@ from ludus.rollout.attempts import EpisodeRunner
 from ludus.rollout.config import RolloutConfig
 from ludus.rollout.endpoints import (
     EnvironmentEndpoint,
+    close_endpoints,
     instant_environments,
     preflight_endpoints,
     resolve_endpoints,
@@ -99,6 +100,7 @@ class RolloutWorker:
             await asyncio.gather(*(pool.close() for pool in self._pools.values()))
             if self.agent is not None:
                 await self.agent.close()
+            await close_endpoints(self.endpoints)
 
         loop = background_loop()
         future = asyncio.run_coroutine_threadsafe(close(), loop)

@@ -18,7 +18,7 @@ from ludus.client.event_loop import run_in_background, run_sync
 from ludus.data.content import Content, Image, Text
 from ludus.data.tool_schema import JsonObject, ToolSpec
 from ludus.environment.mixture import Mixture, parse_mixture
-from ludus.environment.registry import find_environment
+from ludus.environment.registry import find_environment, is_remote
 from ludus.errors import AgentError, ConfigError, LudusError
 from ludus.rollout.endpoints import EnvironmentEndpoint, resolve_endpoints
 from ludus.train.trl_compat.env_session import EnvSession
@@ -182,7 +182,8 @@ def _reset_columns(endpoint: EnvironmentEndpoint, spec: str) -> Sequence[str]:
         names = endpoint.endpoint.env_spec.task_arguments
     else:
         try:
-            names = find_environment(spec).task_arguments
+            known_as = endpoint.name if is_remote(spec) else spec
+            names = find_environment(known_as).task_arguments
         except LudusError:
             names = ()
     return [name for name in names if name not in ("prompt", "environment")]

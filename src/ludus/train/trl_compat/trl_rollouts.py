@@ -17,10 +17,10 @@ from ludus.data.episode import Episode, Tokens, format_episode_id
 from ludus.data.reward_variance import is_zero_variance
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
+from ludus.scoring.reward_functions import RewardFunctions
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.groups import SeedCheck, group_prompt_digest, split_into_groups
 from ludus.train.grpo.grpo_config import GRPOConfig
-from ludus.train.grpo.rewards import RewardFunctions
 from ludus.train.grpo.step_metrics import episode_metrics
 from ludus.train.trl_compat.environment_factory import (
     TRLEnvironment,

@@ -1,0 +1,109 @@
+"""`ludus build`: write the build context of an environment's image, and build it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ludus.cli import common_options as common
+from ludus.cli.common_options import expand_user_path
+
+if TYPE_CHECKING:
+    from ludus.publish.env_source import EnvSource
+
+OutputDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--output-dir",
+        "-o",
+        metavar="DIR",
+        parser=expand_user_path,
+        help="Folder of the build context.",
+        show_default="build/NAME",
+    ),
+]
+BaseImage = Annotated[
+    str | None,
+    typer.Option(
+        metavar="IMAGE",
+        help="Image to build on, such as python:3.11.9-slim@sha256:….",
+        show_default="python:VERSION-slim of this Python",
+    ),
+]
+SystemPackages = Annotated[
+    list[str] | None,
+    typer.Option("--apt", metavar="PACKAGE", help="Debian package to install; repeatable."),
+]
+PythonPackages = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pip",
+        metavar="PACKAGE",
+        help="Python package to install, in the version that is installed here; repeatable. Only "
+        "for what the environment's own package does not require.",
+    ),
+]
+
+
+def build(
+    spec: common.ServedSpec,
+    out: OutputDir = None,
+    tag: Annotated[
+        str | None, typer.Option(help="Tag of the image.", show_default="NAME-env:latest")
+    ] = None,
+    no_build: Annotated[
+        bool, typer.Option("--no-build", help="Write the build context without building.")
+    ] = False,
+    base_image: BaseImage = None,
+    system_packages: SystemPackages = None,
+    python_packages: PythonPackages = None,
+) -> None:
+    """Write a Dockerfile, OpenEnv's manifest and the sources of an environment; build the image.
+
+    The image is built with Docker or Podman, if one is installed. Example: ludus build wordle
+    """
+    from ludus.client.container import find_engine
+    from ludus.errors import ContainerFailed
+    from ludus.publish.build_context import image_tag
+
+    source, folder = write_context(spec, out, base_image, system_packages, python_packages)
+    tag = tag or image_tag(source)
+    typer.echo(f"Build context: {folder}")
+    try:
+        engine = None if no_build else find_engine()
+    except ContainerFailed as error:
+        typer.echo(str(error), err=True)
+        engine = None
+    if engine is None:
+        typer.echo(f"Build it with: docker build --tag {tag} {folder}")
+        return
+    # The engine's output is progress: stdout has the result alone.
+    command = [engine, "build", "--tag", tag, str(folder)]
+    code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno()).returncode
+    if code:
+        raise ContainerFailed(f"`{' '.join(command)}` failed with exit code {code}.")
+    typer.echo(f"Image: {tag}")
+    typer.echo(f"  ludus check docker:{tag}")
+
+
+def write_context(
+    spec: str,
+    out: Path | None,
+    base_image: str | None,
+    system_packages: list[str] | None,
+    python_packages: list[str] | None,
+) -> tuple[EnvSource, Path]:
+    """Write the build context, and return the environment and the folder."""
+    from ludus.publish.build_context import write_build_context
+    from ludus.publish.env_source import find_source
+
+    source = find_source(spec, extra_requirements=python_packages or ())
+    folder = out or Path("build", source.slug)
+    write_build_context(
+        source, folder, base_image=base_image, system_packages=system_packages or ()
+    )
+    return source, folder

@@ -1,0 +1,160 @@
+"""The display of `ludus rescore`: a status display on stderr, and the table of the result."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Self
+
+from ludus.cli.display.collect_display import stop_on_signal
+from ludus.cli.display.console import console
+from ludus.cli.display.formatting import (
+    format_clock,
+    format_count,
+    format_counts,
+    format_dollars,
+    format_rate,
+    plural,
+)
+from ludus.cli.display.progress_bar import bar_line, time_left
+from ludus.cli.display.status import Status, stderr_status
+from ludus.cli.flag_names import name_flags
+from ludus.scoring.progress import RescoreProgress
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ludus.data.bootstrap import Interval
+    from ludus.scoring.agreement import Agreement
+    from ludus.scoring.rescore import RescoreResult
+    from ludus.scoring.rescorer import Rescorer
+
+
+class RescoreDisplay(RescoreProgress):
+    """Shows how many episodes are scored. Use it as a context manager."""
+
+    def __init__(self, status: Status | None = None) -> None:
+        self._status = stderr_status() if status is None else status
+        self._rescorer: Rescorer | None = None
+
+    def begin(self, rescorer: Rescorer) -> None:
+        self._rescorer, self._loop = rescorer, asyncio.get_running_loop()
+        self._status.show(RescorerView(rescorer))
+
+    def warn(self, message: str) -> None:
+        self._status.print_line(name_flags(message), "yellow")
+
+    def request_stop(self, reason: str, count: int) -> bool:
+        """Drain on the first Ctrl-C, abort on the second or on SIGTERM; see `stop_on_signal`."""
+        if self._rescorer is None:
+            return False
+        return stop_on_signal(self._rescorer, self._loop, reason, count, self.warn)
+
+    def __enter__(self) -> Self:
+        self._status.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._status.__exit__(*error)
+
+
+class RescorerView:
+    """Progress of the episodes of a run."""
+
+    headline = None
+
+    def __init__(self, rescorer: Rescorer) -> None:
+        self._rescorer = rescorer
+
+    def log_line(self) -> str:
+        stats = self._rescorer.stats
+        done = f"{stats.planned - stats.remaining:,}/{stats.planned:,} episodes"
+        return ", ".join([done, *self._texts()])
+
+    def render(self) -> RenderableType:
+        stats = self._rescorer.stats
+        done = stats.planned - stats.remaining
+        texts = [f"{done:,}/{stats.planned:,}", *self._texts()]
+        return bar_line("Scoring", texts, total=stats.planned, done=done)
+
+    def _texts(self) -> list[str]:
+        rescorer, stats = self._rescorer, self._rescorer.stats
+        mean = stats.totals.mean_reward
+        texts = [format_rate(stats.rate), f"reward {mean:.3f}" if mean is not None else ""]
+        if rescorer.judge is not None:
+            judge, agent = rescorer.judge.stats, rescorer.judge.agent
+            pause = agent.retry_after_s
+            texts += [
+                plural(judge.calls, "call"),
+                f"{judge.cached:,} cached" if judge.cached else "",
+                f"{judge.failed:,} failed" if judge.failed else "",
+                format_dollars(judge.usage.cost),
+                f"retried: {format_counts(agent.faults)}" if agent.faults else "",
+                f"the provider asks to wait {format_clock(pause)}" if pause > 1 else "",
+            ]
+        ending = [f"ending: {rescorer.stop_reason}"] if rescorer.stop_reason else []
+        return [text for text in (*texts, *time_left(stats.seconds_left), *ending) if text]
+
+
+def print_rescore_result(result: RescoreResult) -> None:
+    """Print rewards before and after, the agreement, what the judge used, and the folder."""
+    from rich.table import Table
+    from rich.text import Text
+
+    out, comparison = console(), result.comparison
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for name in ("before", "after"):
+        table.add_column(name, justify="right")
+    table.add_row(
+        "scored episodes", f"{comparison.scored_before:,}", f"{comparison.scored_after:,}"
+    )
+    means = (comparison.mean_before, comparison.mean_after)
+    table.add_row("mean reward", *("" if mean is None else f"{mean:.3f}" for mean in means))
+    table.add_row("changed", "", f"{comparison.changed:,}")
+    out.print(table)
+    whose = "The judge" if comparison.compared == "judge" else "The new reward"
+    for text in _describe_agreement(whose, comparison.agreement):
+        out.print(Text(text), soft_wrap=True)
+    if (judge := result.summary.get("judge")) is not None:
+        usage = judge["usage"]
+        tokens = usage["prompt_tokens"] + usage["completion_tokens"]
+        parts = [plural(judge["calls"], "call"), f"{judge['cached']:,} from the cache"]
+        parts += [f"{judge['failed']:,} failed"] if judge["failed"] else []
+        parts += [f"{format_count(tokens)} tokens"] if tokens else []
+        parts += [format_dollars(usage["cost"])] if usage["cost"] is not None else []
+        out.print(Text(f"Judge: {', '.join(parts)}."), soft_wrap=True)
+    out.print(Text(f"run: {result.folder}"), soft_wrap=True)
+    summary = result.summary
+    if summary["left"]:
+        left = f"{plural(summary['left'], 'episode')} ({result.stop_reason or 'not scored'})"
+        text = f"Left to do: {left}. The same command resumes."
+        out.print(Text(text, style="yellow"), soft_wrap=True)
+    if summary["broken"]:
+        text = f"Broken and not scored: {plural(summary['broken'], 'episode')}."
+        if judge is not None:
+            text += " Judge again those on which the judge failed: --retry-broken."
+        out.print(Text(text, style="yellow"), soft_wrap=True)
+
+
+def _describe_agreement(whose: str, agreement: Agreement) -> list[str]:
+    """Sentences for the figures that there are."""
+    texts = []
+    if agreement.rank_correlation is not None:
+        figure = _with_interval(agreement.rank_correlation, agreement.rank_correlation_interval)
+        texts.append(
+            f"{whose} correlates with the stored reward by {figure} "
+            f"(Spearman, {plural(agreement.episodes, 'episode')})."
+        )
+    if agreement.pair_accuracy is not None:
+        figure = _with_interval(agreement.pair_accuracy, agreement.pair_accuracy_interval)
+        texts.append(
+            f"{whose} prefers the attempt with the higher stored reward in {figure} of "
+            f"{plural(agreement.pairs, 'pair')} of attempts at the same task."
+        )
+    if not texts:
+        texts.append("Agreement with the stored reward: unknown, because one of them never varies.")
+    return texts
+
+
+def _with_interval(value: float, interval: Interval | None) -> str:
+    return f"{value:.2f}" + (f" ({interval.low:.2f} to {interval.high:.2f})" if interval else "")

@@ -1,0 +1,257 @@
+"""Containers of environment images: started on a free loopback port, and always removed.
+
+The engine is Docker, or Podman where there is no Docker. A supervisor process, which is tied to
+this one, runs the container and removes it, also when this process is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from ludus.errors import ConfigError, ContainerFailed
+
+SERVER_PORT = 8000
+"""The port on which the server of an image listens, in OpenEnv's images as well."""
+HEALTH_TIMEOUT_S = 120.0
+ENGINES = ("docker", "podman")
+ENGINE_VARIABLE = "LUDUS_CONTAINER_ENGINE"
+CONTAINER_LABEL = "ludus"
+
+_SUPERVISOR = Path(__file__).with_name("container_supervisor.py")
+_ENGINE_ERROR_CODE = 125
+"""Exit code of `docker run` and `podman run` where the container was not started."""
+_ENGINE_TIMEOUT_S = 30.0
+_MIN_POLL_S, _MAX_POLL_S = 0.05, 1.0
+_LOG_LINES = 5
+_IMAGE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
+
+
+class StartableServer(Protocol):
+    """A server that a client starts before it connects, and stops when it closes."""
+
+    async def start(self) -> str:
+        """Start the server unless it runs already, and return its URL."""
+
+    async def stop(self) -> None:
+        """Stop the server. May be called twice."""
+
+
+class Container:
+    """A container of an environment image. It can be started again after it has ended.
+
+    Args:
+        image: the image; the engine pulls it where it is not on this machine.
+        port: the port on 127.0.0.1; by default the engine chooses a free one.
+        env_vars: environment variables of the container. Their values are not in any command line.
+        timeout_s: seconds from the start of the container until its server must be healthy.
+    """
+
+    def __init__(
+        self,
+        image: str,
+        *,
+        port: int | None = None,
+        env_vars: Mapping[str, str] | None = None,
+        timeout_s: float = HEALTH_TIMEOUT_S,
+    ) -> None:
+        if not _IMAGE_PATTERN.fullmatch(image):
+            raise ConfigError(f"{image!r} is not the name of a container image.")
+        self.image = image
+        self._port, self._env_vars, self._timeout_s = port, dict(env_vars or {}), timeout_s
+        self._engine = self._name = self._url = ""
+        self._supervisor: subprocess.Popen[bytes] | None = None
+        self._end: asyncio.Future[tuple[bytes, bytes]] | None = None
+        """The end of the supervisor, once it was asked for."""
+        self._start_lock = asyncio.Lock()
+
+    async def start(self) -> str:
+        """Start the container unless it runs already, and return the URL of its server."""
+        async with self._start_lock:
+            if self._supervisor is not None and self._supervisor.poll() is None:
+                return self._url
+            await self.stop()
+            self._launch()
+            try:
+                self._url = f"http://127.0.0.1:{await self._find_port()}"
+                await self._wait_for_health()
+            except BaseException:
+                await self.stop()
+                raise
+            return self._url
+
+    async def stop(self) -> None:
+        """Remove the container. May be called twice."""
+        if self._supervisor is not None:
+            await self._end_and_read_log()
+            self._supervisor = self._end = None
+
+    def _launch(self) -> None:
+        self._engine = find_engine()
+        self._name = f"ludus-{secrets.token_hex(6)}"
+        variables = [part for name in self._env_vars for part in ("--env", name)]
+        self._supervisor = subprocess.Popen(
+            [
+                *(sys.executable, "-I", _SUPERVISOR, str(os.getpid()), self._engine, self._name),
+                *("--label", CONTAINER_LABEL),
+                *("--publish", f"127.0.0.1:{self._port or ''}:{SERVER_PORT}"),
+                *variables,
+                self.image,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **self._env_vars},
+            # Ctrl-C in the terminal reaches this process alone, which then stops the container.
+            start_new_session=True,
+        )
+
+    async def _find_port(self) -> int:
+        """Wait until the container has started, and ask the engine for its port on this machine."""
+        delay = _MIN_POLL_S
+        while True:
+            await self._raise_if_ended()
+            reply = await _run_engine(self._engine, "port", self._name, f"{SERVER_PORT}/tcp")
+            if reply is not None and (match := re.search(r":(\d+)\s*$", reply, re.MULTILINE)):
+                return int(match[1])
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _MAX_POLL_S)
+
+    async def _wait_for_health(self) -> None:
+        import aiohttp
+
+        deadline, delay = time.monotonic() + self._timeout_s, _MIN_POLL_S
+        timeout = aiohttp.ClientTimeout(total=5.0)
+        async with aiohttp.ClientSession(timeout=timeout) as client:
+            while time.monotonic() < deadline:
+                await self._raise_if_ended()
+                with suppress(aiohttp.ClientError, TimeoutError):
+                    async with client.get(f"{self._url}/health") as reply:
+                        if reply.status == 200:
+                            return
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, _MAX_POLL_S)
+        log = _last_lines(await self._end_and_read_log())
+        raise ContainerFailed(
+            f"The container of {self.image} did not become healthy within {self._timeout_s:g} s. "
+            f"{log or 'It has written nothing.'}"
+        )
+
+    async def _raise_if_ended(self) -> None:
+        assert self._supervisor is not None
+        if (code := self._supervisor.poll()) is None:
+            return
+        log = await self._end_and_read_log()
+        if code != _ENGINE_ERROR_CODE:
+            raise ContainerFailed(
+                f"The container of {self.image} ended at its start, with exit code {code}. "
+                f"{_last_lines(log) or 'It has written nothing.'}"
+            )
+        reason = _engine_message(log)
+        if await _run_engine(self._engine, "version") is None:
+            raise ContainerFailed(f"{self._engine} is installed, but does not work: {reason}")
+        if await _run_engine(self._engine, "image", "inspect", self.image) is None:
+            raise ContainerFailed(
+                f"There is no image {self.image!r} here, and it could not be pulled: {reason} "
+                "`ludus build` builds the image of an environment."
+            )
+        raise ContainerFailed(f"{self._engine} could not run {self.image}: {reason}")
+
+    async def _end_and_read_log(self) -> str:
+        """Let the supervisor remove the container, and return the container's last output."""
+        assert self._supervisor is not None
+        if self._end is None:
+            # A byte besides the end of file, because a forked child may hold the pipe open.
+            end = asyncio.to_thread(self._supervisor.communicate, b"\n")
+            self._end = asyncio.ensure_future(end)
+        # Shielded: the container is removed also where the caller is cancelled meanwhile.
+        log, _ = await asyncio.shield(self._end)
+        return log.decode(errors="replace")
+
+
+class ContainerProvider(Protocol):
+    """OpenEnv's interface of a container provider."""
+
+    def start_container(self, image: str, **kwargs: Any) -> str: ...
+    def wait_for_ready(self, base_url: str) -> None: ...
+    def stop_container(self) -> None: ...
+
+
+class ProvidedContainer:
+    """A container that a provider of OpenEnv starts and stops."""
+
+    def __init__(self, provider: ContainerProvider, image: str, kwargs: Mapping[str, Any]) -> None:
+        self._provider, self._image, self._kwargs = provider, image, kwargs
+        self._url: str | None = None
+
+    async def start(self) -> str:
+        if self._url is None:
+            provider = self._provider
+            url = await asyncio.to_thread(provider.start_container, self._image, **self._kwargs)
+            try:
+                await asyncio.to_thread(provider.wait_for_ready, url)
+            except BaseException:
+                await asyncio.to_thread(provider.stop_container)
+                raise
+            self._url = url
+        return self._url
+
+    async def stop(self) -> None:
+        if self._url is not None:
+            self._url = None
+            await asyncio.to_thread(self._provider.stop_container)
+
+
+def find_engine() -> str:
+    """The name of the container engine on this machine."""
+    chosen = os.environ.get(ENGINE_VARIABLE)
+    for engine in (chosen,) if chosen else ENGINES:
+        if shutil.which(engine):
+            return engine
+    if chosen:
+        raise ContainerFailed(f"{ENGINE_VARIABLE} is {chosen!r}, which is not installed.")
+    raise ContainerFailed("There is no container engine on this machine: install Docker or Podman.")
+
+
+async def _run_engine(*command: str) -> str | None:
+    """The output of a command of the engine; None where it fails."""
+
+    def run() -> str | None:
+        try:
+            return subprocess.run(
+                command,
+                check=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                timeout=_ENGINE_TIMEOUT_S,
+            ).stdout
+        except (OSError, subprocess.SubprocessError):
+            return None
+
+    return await asyncio.to_thread(run)
+
+
+def _engine_message(log: str) -> str:
+    """The engine's own error in its output, besides progress and usage hints; one sentence."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    prefix = re.compile(rf"(?:{'|'.join(ENGINES)}|Error): ")
+    line = next(filter(prefix.match, lines), lines[-1] if lines else "no reason given")
+    return re.sub(r"(?<![.?!])$", ".", prefix.sub("", line).rstrip("."))
+
+
+def _last_lines(log: str) -> str:
+    """The last lines of a log, as a sentence in one line."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return f"Its last output: {' | '.join(lines[-_LOG_LINES:])}" if lines else ""

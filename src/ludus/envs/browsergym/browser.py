@@ -1,0 +1,245 @@
+"""A Chromium that plays MiniWoB++ with BrowserGym. Runs in a worker process.
+
+Differs from BrowserGym's own environment in what makes episodes fast and reproducible: the browser
+is kept from one episode to the next, time in the page is virtual (`page_clock.js`), and no request
+leaves the browser. Tasks, marks (bids) and the accessibility tree are BrowserGym's.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from browsergym.core import observation as extraction
+from browsergym.core.constants import BROWSERGYM_ID_ATTRIBUTE
+from browsergym.miniwob.base import AbstractMiniwobTask
+from playwright.sync_api import Browser as PlaywrightBrowser
+from playwright.sync_api import Error as PlaywrightError
+from playwright.sync_api import Locator, Page, Playwright, Route, sync_playwright
+
+from ludus.envs.browsergym.page_tree import read_tree
+from ludus.envs.browsergym.pages import ORIGIN, page_file, page_url
+
+ACTION_TIME_MS = 1000
+"""Virtual time that passes in the page with every action: animations end."""
+EPISODE_TIME_MS = 2**31 - 1
+"""Virtual time after which MiniWoB++ ends an episode: never, as far as a player is concerned."""
+ELEMENT_TIMEOUT_MS = 10_000
+"""Time for an action on an element that was found to be reachable."""
+EPISODES_PER_CONTEXT = 100
+"""After these, what has piled up in the renderer is thrown away."""
+MAX_EXTRACTIONS = 5
+"""How often the page is read again if it changes meanwhile."""
+
+_CLOCK_SCRIPT = Path(__file__).with_name("page_clock.js")
+_VISIBLE_POINT_SCRIPT = Path(__file__).with_name("visible_point.js").read_text()
+_CLASSES_SCRIPT = """() => Object.fromEntries(
+    [...document.querySelectorAll('[bid][class]')].map(
+        each => [each.getAttribute('bid'), each.getAttribute('class')]))"""
+_TEXTS_SCRIPT = """() => Object.fromEntries(
+    [...document.querySelectorAll('textarea[bid], input[bid]')]
+        .filter(each => /^(textarea|text|password|number|search|email|tel|url)$/.test(each.type))
+        .map(each => [each.getAttribute('bid'), each.value]))"""
+_MEDIA_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+}
+"""Of the files whose type has to name their encoding."""
+
+
+class ActionRefused(Exception):
+    """The action cannot be carried out; the message is for the model."""
+
+
+class BrowserSession:
+    """One browser, and the page of the running episode in it."""
+
+    def __init__(self, executable_path: str) -> None:
+        self._playwright: Playwright = sync_playwright().start()
+        self._playwright.selectors.set_test_id_attribute(BROWSERGYM_ID_ATTRIBUTE)
+        self._browser: PlaywrightBrowser = self._playwright.chromium.launch(
+            executable_path=executable_path,
+            headless=True,
+            chromium_sandbox=os.geteuid() != 0,
+            args=[
+                "--disable-features=OverlayScrollbars,ExtendedOverlayScrollbars,"
+                "SpareRendererForSitePerProcess",
+                "--disable-smooth-scrolling",
+                "--disable-crash-reporter",
+                "--host-resolver-rules=MAP * ~NOTFOUND",
+            ],
+            ignore_default_args=["--hide-scrollbars"],
+        )
+        self._page: Page
+        self._task: AbstractMiniwobTask
+        self._screenshot = False
+        self._episodes = 0
+
+    def start_episode(self, task_name: str, seed: int, screenshot: bool) -> dict[str, Any]:
+        """Open the page of a task; returns the goal and the first observation.
+
+        The tab is that of the last episode, because the pages of MiniWoB++ store nothing.
+        """
+        task_class = type(task_name, (AbstractMiniwobTask,), {"subdomain": task_name})
+        self._task = task_class(
+            seed=seed, base_url=f"{ORIGIN}/miniwob/", episode_max_time=EPISODE_TIME_MS
+        )
+        self._screenshot = screenshot
+        if self._episodes % EPISODES_PER_CONTEXT == 0:
+            self._open_context()
+        self._episodes += 1
+        # The mouse stays where it was, and what is below it may look different.
+        self._page.mouse.move(0, 0)
+        goal, _ = self._task.setup(self._page)
+        self._page.evaluate("window.__ludus_episode = true")
+        self._pass_time(ACTION_TIME_MS)
+        return {"goal": goal, **self._observe()}
+
+    def _open_context(self) -> None:
+        """Open a page in a new context, which takes longer than all the rest of a reset."""
+        for context in self._browser.contexts:
+            context.close()
+        context = self._browser.new_context(
+            viewport=self._task.viewport, locale="en-US", timezone_id="UTC"
+        )
+        context.set_default_timeout(ELEMENT_TIMEOUT_MS)
+        context.add_init_script(path=_CLOCK_SCRIPT)
+        context.route("**/*", _answer_request)
+        self._page = context.new_page()
+
+    def act(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Carry out an action; returns the observation after it, or why it was refused."""
+        wait_ms = ACTION_TIME_MS
+        try:
+            match action:
+                case "click":
+                    self._page.mouse.click(*self._visible_point(arguments["bid"]))
+                case "fill":
+                    self._fill(**arguments)
+                case "press":
+                    self._locate(arguments["bid"]).focus()
+                    self._page.keyboard.press(arguments["key_comb"])
+                case "scroll":
+                    self._scroll(**arguments)
+                case "goto":
+                    self._goto(arguments["url"])
+                case "noop":
+                    wait_ms = arguments["wait_ms"]
+        except ActionRefused as error:
+            return {"refused": str(error)}
+        except PlaywrightError as error:
+            # What the browser itself says: unknown key, element is not a text field, and so on.
+            # If it has crashed or hangs, then this fails, or takes too long for the parent.
+            self._page.evaluate("() => true")
+            return {"refused": error.message.partition("\n")[0].strip()}
+        self._pass_time(wait_ms)
+        return {"refused": None, **self._observe()}
+
+    def _locate(self, bid: str) -> Locator:
+        element = self._page.get_by_test_id(bid)
+        if element.count() != 1:
+            raise ActionRefused(f"There is no element [{bid}] on the page; bids are in its list.")
+        return element
+
+    def _visible_point(self, bid: str) -> tuple[float, float]:
+        """Where to click an element. Time stands still, so that waiting for it would not help."""
+        point = self._locate(bid).evaluate(_VISIBLE_POINT_SCRIPT)
+        if isinstance(point, str):
+            raise ActionRefused(f"Element [{bid}] cannot be reached: {point}.")
+        x, y = point
+        return x, y
+
+    def _fill(self, bid: str, value: str) -> None:
+        self._visible_point(bid)
+        element = self._locate(bid)
+        if element.evaluate("element => element.readOnly === true"):
+            raise ActionRefused(f"Element [{bid}] is read-only.")
+        if element.evaluate("element => element.tagName") != "SELECT":
+            element.fill(value)
+            return
+        labels = element.evaluate("element => [...element.options].map(each => each.label)")
+        if value not in labels:
+            raise ActionRefused(f"There is no option {value!r}. There are: {', '.join(labels)}.")
+        element.select_option(label=value)
+
+    def _scroll(self, delta_x: float, delta_y: float, bid: str = "") -> None:
+        viewport = self._task.viewport
+        middle = viewport["width"] / 2, viewport["height"] / 2
+        self._page.mouse.move(*(self._visible_point(bid) if bid else middle))
+        self._page.mouse.wheel(delta_x, delta_y)
+        # The browser scrolls when it draws.
+        self._page.evaluate("() => __ludus_clock.drawn()")
+
+    def _goto(self, url: str) -> None:
+        if page_file(url) is None:
+            raise ActionRefused(
+                f"{url!r} cannot be opened: there are only the pages of MiniWoB++, "
+                f"such as {page_url('click-test')}, and no network."
+            )
+        self._page.goto(url)
+
+    def _pass_time(self, milliseconds: float) -> None:
+        # The page may be on its way to another one, which has a clock of its own.
+        with suppress(PlaywrightError):
+            self._page.evaluate("ms => __ludus_clock.advance(ms)", milliseconds)
+
+    def _observe(self) -> dict[str, Any]:
+        left = self._has_left()
+        raw_reward, done = (0.0, True) if left else self._outcome()
+        return {
+            "elements": self._read_elements(),
+            "url": self._page.url,
+            "raw_reward": raw_reward,
+            "done": done,
+            "left": left,
+            "screenshot": self._take_screenshot() if self._screenshot else None,
+        }
+
+    def _has_left(self) -> bool:
+        """Whether the page was left or loaded again: the task is gone then."""
+        if self._page.url.partition("#")[0] != self._task.url:
+            return True
+        return not self._page.evaluate("() => window.__ludus_episode === true")
+
+    def _outcome(self) -> tuple[float, bool]:
+        raw_reward, done = self._page.evaluate("() => [WOB_RAW_REWARD_GLOBAL, WOB_DONE_GLOBAL]")
+        return float(raw_reward), bool(done)
+
+    def _read_elements(self) -> list[dict[str, Any]]:
+        for attempt in range(1, MAX_EXTRACTIONS + 1):
+            try:
+                self._page.evaluate("() => { __ludus_clock.native = true }")
+                extraction._pre_extract(
+                    self._page, tags_to_mark="all", lenient=attempt == MAX_EXTRACTIONS
+                )
+                snapshot = extraction.extract_dom_snapshot(self._page)
+                tree = extraction.extract_merged_axtree(self._page)
+                classes = self._page.evaluate(_CLASSES_SCRIPT)
+                texts = self._page.evaluate(_TEXTS_SCRIPT)
+                extraction._post_extract(self._page)
+                self._page.evaluate("() => { __ludus_clock.native = false }")
+                break
+            except (PlaywrightError, extraction.MarkingError):
+                if attempt == MAX_EXTRACTIONS:
+                    raise
+        properties = extraction.extract_dom_extra_properties(snapshot, scale_factor=1.0)
+        clickable = frozenset(bid for bid, each in properties.items() if each["clickable"])
+        elements = read_tree(tree["nodes"], clickable=clickable, classes=classes, texts=texts)
+        return [asdict(element) for element in elements]
+
+    def _take_screenshot(self) -> str:
+        return base64.b64encode(self._page.screenshot()).decode("ascii")
+
+
+def _answer_request(route: Route) -> None:
+    """Answer requests for MiniWoB++'s files, and no others."""
+    file = page_file(route.request.url)
+    if file is None:
+        route.abort()
+    else:
+        route.fulfill(path=file, content_type=_MEDIA_TYPES.get(file.suffix))

@@ -1,0 +1,30 @@
+"""Find the Chromium to play on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+EXECUTABLE_VARIABLE = "LUDUS_CHROMIUM"
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+
+
+class BrowserMissing(RuntimeError):
+    """No Chromium was found."""
+
+
+def find_chromium(executable_path: str | None = None) -> str:
+    """The path of the browser: the argument, `LUDUS_CHROMIUM`, or the first one on the path."""
+    wanted = executable_path or os.environ.get(EXECUTABLE_VARIABLE)
+    for name in (wanted,) if wanted else _NAMES:
+        if path := shutil.which(name):
+            return path
+    if wanted:
+        raise BrowserMissing(
+            f"There is no program {wanted!r}. Give the path of a Chromium, "
+            f"as `executable_path` or in {EXECUTABLE_VARIABLE}."
+        )
+    raise BrowserMissing(
+        "No Chromium is installed. Install it (Debian: apt install chromium), or set "
+        f"{EXECUTABLE_VARIABLE} to the path of one."
+    )

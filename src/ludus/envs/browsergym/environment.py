@@ -1,0 +1,285 @@
+"""The browsergym environment: a task of MiniWoB++, played on a real browser."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Awaitable, Sequence
+from typing import Any, ClassVar, NoReturn
+
+from ludus.data.tool_schema import ToolCall
+from ludus.environment.tool_environment import ToolEnvironment
+from ludus.environment.tools import InvalidArguments, collect_tools, tool
+from ludus.envs.browsergym.action_string import parse_action
+from ludus.envs.browsergym.chromium import find_chromium
+from ludus.envs.browsergym.models import BrowserGymAction, BrowserGymObservation
+from ludus.envs.browsergym.oracles import ORACLES
+from ludus.envs.browsergym.page_tree import Element, render_tree
+from ludus.envs.browsergym.pages import task_names
+from ludus.envs.browsergym.workers import BrowserFailed, BrowserWorker, process_pool
+from ludus.errors import ToolError, did_you_mean
+from ludus.protocol.types import Action, Observation, State
+
+DEFAULT_TASK = "click-button"
+RESET_TIMEOUT_S = 60.0
+MAX_WAIT_MS = 60_000
+MAX_SCROLL_PX = 100_000
+
+_INSTRUCTION = """\
+You operate a web browser. Reach the goal on the page below with the tools; each call is an action.
+The page is shown as a list of its elements: [bid], kind, 'name', value and state. An element is \
+indented below the one that contains it. Tools take the bid, which is the number in brackets; an \
+element without one cannot be operated. Elements and bids may change after every action.
+Many pages wait until you click Submit or the like; a wrong answer ends the task, too.
+The reward is 1 if you reach the goal, 0 if not; some pages give part of it for a part of the goal.
+You have {actions} actions, and calls that fail count."""
+
+
+class BrowserGym(ToolEnvironment):
+    """Reach a goal on a web page of MiniWoB++, in a real browser.
+
+    Every page is a variant: `browsergym:login-user`. The bare name is click-button.
+
+    Tools:
+        click(bid): clicks an element.
+        fill(bid, value): replaces the text of a field, or selects the option of a list.
+        press(bid, key_comb): focuses an element and presses a key or a combination.
+        scroll(delta_x, delta_y, bid): turns the wheel over an element or the page.
+        goto(url): opens another page, which ends the episode.
+        noop(wait_ms): waits.
+    Action:
+        Besides calls of tools, OpenEnv's `action_str`: a call in text, `click('13')`.
+    Observation:
+        The goal and the accessibility tree of the page, with `screenshot` also an image. An action
+        that could not be carried out is answered with the reason.
+    Reward:
+        What the page gives, without its discount for time: 1.0 for the goal, on some pages less
+        for an answer that is nearly right; 0.0 instead of its negative rewards. Its part `raw` is
+        the reward of the page, from -1 to 1.
+    Episode end:
+        The page decides, is left or loaded again, or `max_actions` calls were made.
+    Task arguments:
+        seed: which problem the page poses (random).
+        task_name: the page (the variant).
+        screenshot: whether observations have an image of the page (False).
+        max_actions: how many calls there are (30).
+
+    Time in the page is virtual: it passes only with actions, a second each.
+    The constructor takes `executable_path`, the browser (by default `$LUDUS_CHROMIUM` or the first
+    Chromium on the path), and `action_timeout`, the seconds after which a browser counts as hung.
+    """
+
+    blocking = True
+    max_sessions = max(4, 2 * (os.cpu_count() or 1))
+    action_type: ClassVar[type[Action] | None] = BrowserGymAction
+
+    def __init__(
+        self,
+        variant: str | None = None,
+        *,
+        executable_path: str | None = None,
+        action_timeout: float = 60.0,
+    ) -> None:
+        self._variant = variant or DEFAULT_TASK
+        self._executable_path = find_chromium(executable_path)
+        self._action_timeout = action_timeout
+        self._worker: BrowserWorker | None = None
+        self.task_name = self._variant
+        self.seed = 0
+        self.goal = ""
+        self.url = ""
+        self.elements: list[Element] = []
+        self.actions_left = 0
+
+    @classmethod
+    def variants(cls) -> Sequence[str]:
+        return task_names()
+
+    @classmethod
+    def variant_task(cls, variant: str) -> dict[str, Any]:
+        return {"task_name": variant}
+
+    def reset(
+        self,
+        *,
+        seed: int | None = None,
+        task_name: str | None = None,
+        screenshot: bool = False,
+        max_actions: int = 30,
+    ) -> BrowserGymObservation:
+        self.task_name = task_name or self._variant
+        if self.task_name not in task_names():
+            hint = did_you_mean(self.task_name, task_names(), "See `ludus envs browsergym`.")
+            raise ValueError(f"MiniWoB++ has no page {self.task_name!r}. {hint}")
+        if max_actions < 1:
+            raise ValueError(f"max_actions must be positive, got {max_actions}.")
+        self.seed = random.SystemRandom().getrandbits(32) if seed is None else seed
+        self.actions_left = max_actions
+        page = self._ask(
+            "start_episode",
+            timeout=RESET_TIMEOUT_S,
+            task_name=self.task_name,
+            # NumPy's generators, which BrowserGym seeds, take 32 bits.
+            seed=self.seed % 2**32,
+            screenshot=screenshot,
+        )
+        self.goal = page["goal"]
+        return self._observe(
+            page, instruction=_INSTRUCTION.format(actions=max_actions), url=page["url"]
+        )
+
+    def step(self, action: Action) -> Observation | Awaitable[Observation]:
+        """Call a tool, by name or by `action_str`."""
+        if not isinstance(action, BrowserGymAction):
+            return super().step(action)
+        self._outcome = None
+        tools = collect_tools(type(self))
+        try:
+            call = parse_action(action.action_str, {name: getattr(self, name) for name in tools})
+            observation = getattr(self, call.name)(**tools[call.name].bind(call.arguments))
+        except (ToolError, InvalidArguments) as error:
+            observation = BrowserGymObservation(
+                goal=self.goal, error=str(error), last_action_error=True
+            )
+        observation.url = self.url
+        return self._apply_outcome(observation)
+
+    @tool
+    def click(self, bid: str) -> BrowserGymObservation:
+        """Click an element.
+
+        Args:
+            bid: The number in brackets before the element.
+        """
+        return self._act("click", bid=bid)
+
+    @tool
+    def fill(self, bid: str, value: str) -> BrowserGymObservation:
+        """Replace the text of a field; in a list (combobox), select the option of that name.
+
+        Args:
+            bid: The number in brackets before the element.
+            value: The text, exactly as it is to stand there.
+        """
+        return self._act("fill", bid=bid, value=value)
+
+    @tool
+    def press(self, bid: str, key_comb: str) -> BrowserGymObservation:
+        """Focus an element and press a key or a combination of keys.
+
+        Args:
+            bid: The number in brackets before the element.
+            key_comb: For example: Enter, ArrowDown, a, or Control+a.
+        """
+        return self._act("press", bid=bid, key_comb=key_comb)
+
+    @tool
+    def scroll(self, delta_x: float, delta_y: float, bid: str = "") -> BrowserGymObservation:
+        """Turn the mouse wheel.
+
+        Args:
+            delta_x: Pixels to the right; negative: to the left.
+            delta_y: Pixels down; negative: up.
+            bid: The element to scroll in; the page where it is left out.
+        """
+        if max(abs(delta_x), abs(delta_y)) <= MAX_SCROLL_PX:
+            return self._act("scroll", delta_x=delta_x, delta_y=delta_y, bid=bid)
+        self._refuse(f"The wheel turns by {MAX_SCROLL_PX} pixels at most.")
+
+    @tool
+    def goto(self, url: str) -> BrowserGymObservation:
+        """Open another page. Leaving the page of the task ends the episode.
+
+        Args:
+            url: The address of the page.
+        """
+        return self._act("goto", url=url)
+
+    @tool
+    def noop(self, wait_ms: float = 1000) -> BrowserGymObservation:
+        """Wait, for pages that change by themselves.
+
+        Args:
+            wait_ms: How long, in milliseconds.
+        """
+        if 0 <= wait_ms <= MAX_WAIT_MS:
+            return self._act("noop", wait_ms=wait_ms)
+        self._refuse(f"The wait lies between 0 and {MAX_WAIT_MS} ms.")
+
+    @property
+    def state(self) -> State:
+        return State.model_validate(
+            {
+                "task_name": self.task_name,
+                "seed": self.seed,
+                "goal": self.goal,
+                "url": self.url,
+                "actions_left": self.actions_left,
+            }
+        )
+
+    def oracle(self) -> ToolCall | None:
+        """The next action by what the page shows; for the tasks in `oracles.py`."""
+        if self.task_name not in ORACLES:
+            raise NotImplementedError(
+                f"{self.task_name} has no oracle. These have: {', '.join(sorted(ORACLES))}."
+            )
+        return ORACLES[self.task_name](self.goal, self.elements)
+
+    def close(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            process_pool().release(worker)
+
+    def _act(self, action: str, **arguments: Any) -> BrowserGymObservation:
+        if "bid" in arguments:
+            arguments["bid"] = arguments["bid"].strip().strip("[]")
+        page = self._ask("act", timeout=self._action_timeout, action=action, arguments=arguments)
+        if page["refused"] is not None:
+            self._refuse(page["refused"])
+        self.actions_left -= 1
+        return self._observe(page)
+
+    def _refuse(self, reason: str) -> NoReturn:
+        """Answer an action that was not carried out, which counts as one all the same."""
+        self.actions_left -= 1
+        if self.actions_left > 0:
+            raise ToolError(f"{reason} Actions left: {self.actions_left}.")
+        self.finish(0.0, raw=0.0)
+        raise ToolError(f"{reason} No actions are left.")
+
+    def _observe(self, page: dict[str, Any], **fields: Any) -> BrowserGymObservation:
+        """The observation of a page; ends the episode where the page does, or the actions do."""
+        self.url = page["url"]
+        self.elements = [Element(**each) for each in page["elements"]]
+        raw = page["raw_reward"]
+        tree = render_tree(self.elements)
+        text = tree
+        if page["left"]:
+            text = self.finish(0.0, "You have left the page of the task.", raw=0.0)
+        elif page["done"]:
+            verdict = "You have reached the goal." if raw >= 1 else "You have missed the goal."
+            text = self.finish(min(max(raw, 0.0), 1.0), verdict, raw=raw)
+        elif self.actions_left == 0:
+            text = self.finish(0.0, f"No actions are left.\n{tree}", raw=0.0)
+        return BrowserGymObservation(
+            goal=self.goal,
+            text=text,
+            axtree_txt=tree if text == tree else "",
+            screenshot=page["screenshot"],
+            actions_left=self.actions_left,
+            **fields,
+        )
+
+    def _ask(self, method: str, *, timeout: float, **arguments: Any) -> Any:
+        """Ask the browser; a reset starts one if there is none. After a failure there is none."""
+        if self._worker is None:
+            if method != "start_episode":
+                raise BrowserFailed("The browser of this episode has failed. Start another one.")
+            self._worker = process_pool().acquire(self._executable_path)
+        try:
+            return self._worker.ask(method, timeout=timeout, **arguments)
+        except BaseException:
+            worker, self._worker = self._worker, None
+            worker.kill()
+            raise

@@ -1,0 +1,34 @@
+"""Action and observation of the browsergym environment, for clients. OpenEnv's have this form."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from ludus.protocol.types import Action, Observation
+
+
+class BrowserGymAction(Action):
+    """Carry out one action, written as a call."""
+
+    action_str: str = Field(description="The action, for example: fill('14', 'New York').")
+
+
+class BrowserGymObservation(Observation):
+    """The page, and what has become of the task."""
+
+    goal: str = ""
+    instruction: str = ""
+    """What a player has to know; in the first observation only."""
+    error: str = ""
+    """Why the last action was not carried out."""
+    text: str = ""
+    """The accessibility tree of the page, or how the episode has ended."""
+    url: str = ""
+    screenshot: str | None = None
+    """The page as PNG, in base64, if the task asks for it."""
+    axtree_txt: str = ""
+    """The accessibility tree of the page."""
+    pruned_html: str = ""
+    """Always empty."""
+    last_action_error: bool = False
+    actions_left: int | None = None

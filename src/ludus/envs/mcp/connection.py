@@ -1,0 +1,192 @@
+"""A connection to one MCP server, over its standard input and output or over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx
+from mcp import ClientSession, McpError
+from mcp.client.streamable_http import streamable_http_client
+from mcp.types import (
+    CONNECTION_CLOSED,
+    CallToolResult,
+    ImageContent,
+    Implementation,
+    PaginatedRequestParams,
+    TextContent,
+)
+
+from ludus.data.content import Image, Text
+from ludus.data.tool_schema import ToolSpec
+from ludus.envs.mcp.server import Server
+from ludus.envs.mcp.stdio import ServerEnded, Streams, open_stdio
+from ludus.errors import ExecutionFailed, describe_exception
+
+T = TypeVar("T")
+
+_SESSION_TERMINATED = 32600
+"""The code with which the client library reports that a server no longer knows the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a call of a tool returned."""
+
+    blocks: list[Text | Image]
+    is_error: bool
+
+
+class Connection:
+    """A session with a server, held by a task of its own.
+
+    The contexts of the client library have to be left by the task that entered them, but an
+    environment is opened, used and closed by different ones.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self.tools: tuple[ToolSpec, ...] = ()
+        self.instructions = ""
+        self._server = server
+        self._session: ClientSession
+        self._ready = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._task = asyncio.create_task(self._hold())
+
+    @classmethod
+    async def open(cls, server: Server) -> Connection:
+        """Start or reach a server; raises `ExecutionFailed` where that fails."""
+        connection = cls(server)
+        try:
+            await connection._race(
+                connection._ready.wait(), server.config.start_timeout, "The start"
+            )
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """Call a tool; a call that the server refuses has an error as its result.
+
+        Raises `ExecutionFailed` where the server is gone or does not answer: the connection has to
+        be closed then.
+        """
+        request = self._session.call_tool(tool, dict(arguments))
+        timeout = self._server.config.call_timeout
+        try:
+            result = await self._race(request, timeout, f"The tool {tool}")
+        except McpError as error:
+            if error.error.code not in (CONNECTION_CLOSED, _SESSION_TERMINATED):
+                return ToolResult([Text(text=error.error.message)], is_error=True)
+            # The task may need a moment to find out why.
+            await asyncio.wait({self._task}, timeout=1.0)
+            raise self._lost(error) from None
+        return ToolResult(_to_blocks(result), is_error=result.isError)
+
+    async def close(self) -> None:
+        self._closing.set()
+        await asyncio.wait({self._task})
+        if not self._task.cancelled():
+            self._task.exception()  # Marks it as retrieved.
+
+    async def _hold(self) -> None:
+        async with (
+            _open_streams(self._server) as (read_stream, write_stream),
+            ClientSession(
+                read_stream, write_stream, client_info=Implementation(name="ludus", version="1")
+            ) as session,
+        ):
+            self._session = session
+            self.instructions = (await session.initialize()).instructions or ""
+            self.tools = await _list_tools(session)
+            self._ready.set()
+            await self._closing.wait()
+
+    async def _race(self, request: Awaitable[T], timeout: float, what: str) -> T:
+        """Await a request, at most until the connection ends or the time is over."""
+        pending = asyncio.ensure_future(request)
+        try:
+            await asyncio.wait(
+                {pending, self._task}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+            if pending.done():
+                return pending.result()
+            if self._task.done():
+                raise self._lost()
+            raise ExecutionFailed(f"{what} of the MCP server took longer than {timeout:g} s.")
+        finally:
+            pending.cancel()
+
+    def _lost(self, reason: BaseException | None = None) -> ExecutionFailed:
+        """Why the connection ended."""
+        if self._task.done() and not self._task.cancelled():
+            reason = self._task.exception() or reason
+        while isinstance(reason, BaseExceptionGroup):
+            reason = reason.exceptions[0]
+        if isinstance(reason, ServerEnded):
+            return ExecutionFailed(str(reason))
+        detail = f": {describe_exception(reason)}" if reason is not None else "."
+        return ExecutionFailed(f"The connection to the MCP server broke{detail}")
+
+
+@asynccontextmanager
+async def _open_streams(server: Server) -> AsyncIterator[Streams]:
+    if server.url is None:
+        async with open_stdio(server.command, server.config.env) as streams:
+            yield streams
+        return
+    timeout = httpx.Timeout(server.config.start_timeout, read=None)
+    async with (
+        httpx.AsyncClient(headers=server.config.headers, timeout=timeout) as client,
+        streamable_http_client(server.url, http_client=client) as (read_stream, write_stream, _),
+    ):
+        yield read_stream, write_stream
+
+
+async def _list_tools(session: ClientSession) -> tuple[ToolSpec, ...]:
+    tools: list[ToolSpec] = []
+    cursor: str | None = None
+    while True:
+        page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
+        tools += [
+            ToolSpec(
+                name=tool.name,
+                description=tool.description or tool.title or "",
+                input_schema=tool.inputSchema,
+            )
+            for tool in page.tools
+        ]
+        cursor = page.nextCursor
+        if not cursor:
+            return tuple(tools)
+
+
+def _to_blocks(result: CallToolResult) -> list[Text | Image]:
+    """The text and the images of a result; other content is named in brackets."""
+    blocks: list[Text | Image] = []
+    for item in result.content:
+        match item:
+            case TextContent(text=text):
+                blocks.append(Text(text=text))
+            case ImageContent(data=data, mimeType=mime_type):
+                blocks.append(Image(data=data, mime_type=mime_type))
+            case _:
+                blocks.append(Text(text=_describe_content(item)))
+    if not blocks and result.structuredContent is not None:
+        blocks.append(Text(text=json.dumps(result.structuredContent, ensure_ascii=False)))
+    return blocks or [Text(text="(no output)")]
+
+
+def _describe_content(item: Any) -> str:
+    """A resource as its text, a link by its address, and audio by its media type."""
+    resource = getattr(item, "resource", item)
+    if isinstance(text := getattr(resource, "text", None), str):
+        return text
+    if (uri := getattr(resource, "uri", None)) is not None:
+        return f"[{uri}]"
+    return f"[{getattr(item, 'mimeType', item.type)}]"

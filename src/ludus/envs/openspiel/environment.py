@@ -1,0 +1,218 @@
+"""The openspiel environment: seats, opponents, legal moves and reward."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from ludus.data.tool_schema import ToolCall
+from ludus.environment.tool_environment import ToolEnvironment
+from ludus.environment.tools import tool
+from ludus.envs.openspiel.games import (
+    draw_chance,
+    game_names,
+    has_perfect_information,
+    info_tensor,
+    load_game,
+    scale_return,
+)
+from ludus.envs.openspiel.models import IgnoredName, IgnoredParams, OpenSpielObservation
+from ludus.envs.openspiel.players import Opponent, opponent_move, oracle_move, require_opponent
+from ludus.envs.openspiel.rules import describe_rules
+from ludus.envs.openspiel.view import render_legal_moves, render_position
+from ludus.errors import ToolError
+from ludus.protocol.types import State
+
+DEFAULT_GAME = "tic_tac_toe"
+_MAX_DEALS = 100
+_OPPONENT_STYLES = {
+    "random": "moves at random",
+    "mcts": "chooses its moves by tree search",
+    "minimax": "plays perfectly",
+}
+
+
+class OpenSpiel(ToolEnvironment):
+    """Play a game of the OpenSpiel library against an opponent.
+
+    Every game in which players move one after another is a variant: `openspiel:connect_four`. The
+    bare name is tic_tac_toe. Single-player games have no opponent.
+
+    Tools:
+        play(action_id): plays one of the legal moves; any other number is an error, not a move.
+    Observation:
+        In `text` the rules (at first), the opponent's moves, the position as the player sees it,
+        and the legal moves with their numbers. Beside it the fields of OpenEnv's observation:
+        `info_state`, `legal_actions`, `game_phase`, `current_player_id`, `opponent_last_action`.
+    Reward:
+        At the end, the return of the game scaled from its lowest and highest to 0 and 1: in most
+        games 1.0 for a win, 0.5 for a draw and 0.0 for a loss. `game_return` is the return itself.
+    Episode end:
+        The game is over.
+    Task arguments:
+        seed: the seat, the chance outcomes, and the moves of the opponent.
+        game_name: the game (the variant).
+        game_params: parameters of the game by OpenSpiel's names, such as {"rows": 5}.
+        opponent: `random`, `mcts` (tree search), or `minimax` (perfect play: exact in small games
+            of perfect information, an equilibrium in small card games; others are refused).
+        seat: the player to be, from 0 (by the seed).
+        simulations: how many simulations a move of `mcts` takes (100).
+    """
+
+    blocking = True
+    # The best reward depends on the game, the opponent and luck.
+    max_reward = None
+
+    def __init__(self, variant: str | None = None) -> None:
+        self._name = variant or DEFAULT_GAME
+        self.game: Any = None
+
+    @classmethod
+    def variants(cls) -> Sequence[str]:
+        return game_names()
+
+    @classmethod
+    def variant_task(cls, variant: str) -> dict[str, Any]:
+        return {"game_name": variant}
+
+    def reset(
+        self,
+        *,
+        seed: int | None = None,
+        game_name: str | None = None,
+        game_params: dict[str, Any] | None = None,
+        opponent: Opponent = "random",
+        seat: int | None = None,
+        simulations: int = 100,
+    ) -> OpenSpielObservation:
+        if not 1 <= simulations <= 100_000:
+            raise ValueError(f"simulations must be between 1 and 100000, got {simulations}.")
+        self.rng = random.Random(seed)
+        self._oracle_seed = self.rng.getrandbits(32)
+        self.game = load_game(
+            game_name or self._name, game_params or {}, chance_seed=self.rng.getrandbits(31)
+        )
+        require_opponent(self.game, opponent)
+        players = self.game.num_players()
+        if seat is not None and not 0 <= seat < players:
+            raise ValueError(f"seat must be between 0 and {players - 1}, got {seat}.")
+        self.seat = self.rng.randrange(players) if seat is None else seat
+        self.opponent, self.simulations = opponent, simulations
+        self._deal()
+        return self._observe([self._introduction(), *self._opponent_news], phase="initial")
+
+    @tool
+    def play(
+        self, action_id: int, game_name: IgnoredName = "", game_params: IgnoredParams | None = None
+    ) -> OpenSpielObservation:
+        """Play one of the legal moves.
+
+        Args:
+            action_id: The number of a legal move, as listed in the observation.
+            game_name: Ignored.
+            game_params: Ignored.
+        """
+        if action_id not in self.position.legal_actions():
+            moves = render_legal_moves(self.position, self.seat)
+            raise ToolError(f"{action_id} is not a legal move here. {moves}")
+        self.position.apply_action(action_id)
+        self._move_others()
+        if not self.position.is_terminal():
+            return self._observe(self._opponent_news)
+        value = self.position.returns()[self.seat]
+        text = self.finish(
+            scale_return(self.game, value), self._verdict(value), game_return=float(value)
+        )
+        return self._observe([*self._opponent_news, text])
+
+    def oracle(self) -> ToolCall | None:
+        """The best move that we know of; see `players.oracle_move`.
+
+        It knows what the player knows, with one exception: large games of imperfect information
+        that cannot draw the hidden part, in which the search sees the whole position.
+        """
+        if self.position.is_terminal():
+            return None
+        rng = random.Random(f"{self._oracle_seed}:{self.position.move_number()}")
+        return ToolCall(name="play", arguments={"action_id": oracle_move(self.position, rng)})
+
+    @property
+    def state(self) -> State:
+        if self.game is None:
+            return State()
+        return State.model_validate(
+            {
+                "game_name": self.game.get_type().short_name,
+                "game_params": self.game.get_parameters(),
+                "agent_player": self.seat,
+                "opponent_policy": self.opponent,
+                "num_players": self.game.num_players(),
+            }
+        )
+
+    def _deal(self) -> None:
+        """Start the game. Deals that end before the player can move are dealt again."""
+        for _ in range(_MAX_DEALS):
+            self.position = self.game.new_initial_state()
+            self._move_others()
+            if not self.position.is_terminal():
+                return
+        raise ValueError(f"{self.game} never lets player {self.seat} move.")
+
+    def _move_others(self) -> None:
+        """Draw chance outcomes and opponents' moves until the player is to move."""
+        self.opponent_last_action: int | None = None
+        self._opponent_news: list[str] = []
+        moves_are_public = has_perfect_information(self.game)
+        while True:
+            draw_chance(self.position, self.rng)
+            player = self.position.current_player()
+            if self.position.is_terminal() or player == self.seat:
+                return
+            action = opponent_move(
+                self.opponent, self.position, self.rng, simulations=self.simulations
+            )
+            if moves_are_public:
+                move = self.position.action_to_string(player, action)
+                self._opponent_news.append(f"Player {player} played {move}.")
+                self.opponent_last_action = action
+            self.position.apply_action(action)
+
+    def _observe(self, parts: Sequence[str], phase: str = "playing") -> OpenSpielObservation:
+        over = self.position.is_terminal()
+        legal = [] if over else self.position.legal_actions()
+        moves = [] if over else [render_legal_moves(self.position, self.seat)]
+        board = render_position(self.position, self.seat)
+        return OpenSpielObservation(
+            text="\n".join((*parts, board, *moves)),
+            info_state=info_tensor(self.position, self.seat),
+            legal_actions=legal,
+            game_phase="terminal" if over else phase,
+            current_player_id=self.position.current_player(),
+            opponent_last_action=self.opponent_last_action,
+        )
+
+    def _introduction(self) -> str:
+        low, high = self.game.min_utility(), self.game.max_utility()
+        players = self.game.num_players()
+        lines = [f"The game is {self.game.get_type().long_name}. {describe_rules(self.game)}"]
+        if players > 1:
+            others = "The opponent" if players == 2 else f"Each of the {players - 1} others"
+            style = _OPPONENT_STYLES[self.opponent]
+            lines.append(f"You are player {self.seat}. {others} {style}.")
+        if (low, high) == (-1, 1) and players > 1:
+            lines.append("At the end a win is worth 1, a draw 0.5 and a loss 0.")
+        else:
+            lines.append(
+                f"At the end your result, from {low:g} to {high:g}, is scaled to a reward "
+                "from 0 to 1."
+            )
+        return "\n".join(lines)
+
+    def _verdict(self, value: float) -> str:
+        if self.game.num_players() != 2:
+            return f"The game is over. Your result is {value:g}."
+        other = self.position.returns()[1 - self.seat]
+        outcome = "You won." if value > other else "You lost." if value < other else "A draw."
+        return f"The game is over. {outcome} Your result is {value:g}."

@@ -1,0 +1,160 @@
+"""The textarena environment: messages in, messages out, the library's reward."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from ludus.data.tool_schema import ToolCall
+from ludus.environment.tool_environment import ToolEnvironment
+from ludus.environment.tools import tool
+from ludus.envs.textarena.library import build_game, episode_random, game_modules
+from ludus.envs.textarena.models import TextArenaMessage, TextArenaObservation
+from ludus.envs.textarena.oracles import ORACLES
+from ludus.errors import ToolError
+from ludus.protocol.types import State
+
+DEFAULT_GAME = "GuessTheNumber-v0"
+_PLAYER = 0
+_MAX_DEALS = 10
+_SCORING = (
+    "Send one move per message. At the end the game gives a reward: 1 if you solve it, otherwise "
+    "less, in most games for how far you came. Two invalid moves in a row end the game."
+)
+
+
+class TextArena(ToolEnvironment):
+    """Play a single-player game of the TextArena library by sending messages to it.
+
+    Every single-player game of the library is a variant: `textarena:Wordle-v0`. The bare name is
+    GuessTheNumber-v0.
+
+    Tools:
+        play(message): sends a message; the move in it is in square brackets, such as `[10]`.
+    Observation:
+        `prompt` has the rules and the first position; `messages` has what the game said since the
+        last move, with `sender_id` -1, and a `category` as the library names it.
+    Reward:
+        The library's, at the end: 1.0 for a solved game; otherwise less, which most games compute
+        from how far the player came.
+    Episode end:
+        The game is solved or lost, its moves are used up, or two moves in a row were invalid.
+    Task arguments:
+        seed: the game's random numbers.
+        game_name: the game (the variant).
+    """
+
+    blocking = True
+
+    def __init__(self, variant: str | None = None) -> None:
+        self._name = self.game_name = variant or DEFAULT_GAME
+        self._built: tuple[str, Any] | None = None
+
+    @classmethod
+    def variants(cls) -> Sequence[str]:
+        return tuple(game_modules())
+
+    @classmethod
+    def variant_task(cls, variant: str) -> dict[str, Any]:
+        return {"game_name": variant}
+
+    @classmethod
+    def oracle_variants(cls) -> Sequence[str]:
+        return [name for name in game_modules() if _family(name) in ORACLES]
+
+    def reset(
+        self, *, seed: int | None = None, game_name: str | None = None
+    ) -> TextArenaObservation:
+        self.game_name = game_name or self._name
+        if self._built is None or self._built[0] != self.game_name:
+            self._built = (self.game_name, build_game(self.game_name))
+        self._outer = self._built[1]
+        self.rng = random.Random(seed)
+        self._deal(self.rng.getrandbits(32) if seed is None else seed)
+        texts = [*(message.content.strip("\n") for message in self._new_messages()), _SCORING]
+        prompt = "\n\n".join(texts)
+        return TextArenaObservation(
+            prompt=prompt,
+            messages=[TextArenaMessage(content=prompt, category="PROMPT")],
+            legal_players=[_PLAYER],
+        )
+
+    @tool
+    def play(self, message: str) -> TextArenaObservation:
+        """Send a message to the game.
+
+        Args:
+            message: Your move, in the form that the game asks for, for example: [crane].
+        """
+        with episode_random.use(self.rng):
+            try:
+                done, _ = self._outer.step(action=message)
+            except Exception as error:
+                # The games parse messages of a model, and not all of them check everything.
+                raise ToolError(
+                    f"{self.game_name} cannot read this message ({error}). Send a move in the "
+                    "form that the rules ask for."
+                ) from error
+            messages = self._new_messages()
+        if not done:
+            return TextArenaObservation(
+                prompt=self.game_name, messages=messages, legal_players=[_PLAYER]
+            )
+        rewards, info = self.game.state.close()
+        reason = str(info[_PLAYER].get("reason") or "The game is over.")
+        self.finish(float(rewards[_PLAYER]))
+        messages.append(TextArenaMessage(content=reason, category="GAME_ADMIN"))
+        return TextArenaObservation(
+            prompt=self.game_name,
+            messages=messages,
+            legal_players=[_PLAYER],
+            info={key: value for key, value in info[_PLAYER].items() if key != "role"},
+        )
+
+    def oracle(self) -> ToolCall | None:
+        family = _family(self.game_name)
+        if family not in ORACLES:
+            raise NotImplementedError(
+                f"{self.game_name} has no oracle. These have: {', '.join(sorted(ORACLES))}."
+            )
+        message = None if self.game.state.done else ORACLES[family](self.game)
+        return None if message is None else ToolCall(name="play", arguments={"message": message})
+
+    @property
+    def state(self) -> State:
+        return State.model_validate({"env_id": self.game_name, "num_players": 1})
+
+    @property
+    def game(self) -> Any:
+        """The game itself, without the library's wrappers around it."""
+        game = self._outer
+        while hasattr(game, "env"):
+            game = game.env
+        return game
+
+    def _deal(self, seed: int) -> None:
+        """Start the game. A deal that the library fails on, such as a solved one, is repeated."""
+        for attempt in range(_MAX_DEALS):
+            try:
+                with episode_random.use(self.rng):
+                    self._outer.reset(num_players=1, seed=seed)
+                return
+            except ArithmeticError:
+                if attempt == _MAX_DEALS - 1:
+                    raise
+                seed = self.rng.getrandbits(32)
+
+    def _new_messages(self) -> list[TextArenaMessage]:
+        """What the game has said since the last call; without the player's own messages."""
+        _, observations = self.game.get_observation()
+        return [
+            TextArenaMessage(content=text, category=kind.name)
+            for _, text, kind in observations
+            # Some games put the player's message where the kind should be.
+            if not isinstance(kind, str) and kind.name != "PLAYER_ACTION"
+        ]
+
+
+def _family(name: str) -> str:
+    return name.partition("-v")[0]

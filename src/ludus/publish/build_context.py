@@ -1,0 +1,202 @@
+"""The build context of an environment's image: Dockerfile, OpenEnv's manifest, card and sources."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+from ludus.client.container import SERVER_PORT
+from ludus.data.atomic_write import atomic_dir
+from ludus.data.markdown import build_front_matter, code_block, to_single_line
+from ludus.errors import ConfigError
+from ludus.publish.env_source import EnvSource
+from ludus.publish.run_card import CARD_FILE
+
+DOCKERFILE = "Dockerfile"
+MANIFEST_FILE = "openenv.yaml"
+CONTEXT_NAMES = (
+    *(DOCKERFILE, ".dockerignore", MANIFEST_FILE, CARD_FILE, "requirements.txt"),
+    *("server", "src"),
+)
+"""Files and folders of a build context."""
+SPACE_HOSTS = "*.hf.space"
+"""Hosts that the server accepts besides loopback names."""
+_FIRST_LINE = "# Written by `ludus build`, which overwrites changes."
+_DRAFT_PREFIX = ".ludus-build-"
+
+
+def image_tag(source: EnvSource) -> str:
+    """The tag of the image by default, as OpenEnv names its own: `echo-env:latest`."""
+    name = source.slug.replace("_", "-").removesuffix("-env")
+    return f"{name}-env:latest"
+
+
+def write_build_context(
+    source: EnvSource,
+    out: Path,
+    *,
+    base_image: str | None = None,
+    system_packages: Sequence[str] = (),
+) -> None:
+    """Write the build context to `out`, which must be new, empty or an older build context.
+
+    Args:
+        source: the environment.
+        out: the folder.
+        base_image: the image to build on, by default the official one of this Python version.
+        system_packages: Debian packages to install.
+    """
+    _check_target(out)
+    files = {
+        DOCKERFILE: dockerfile(source, base_image=base_image, system_packages=system_packages),
+        ".dockerignore": "**/__pycache__\n",
+        MANIFEST_FILE: manifest(source),
+        CARD_FILE: space_card(source),
+        "requirements.txt": "\n".join((*source.requirements, "")),
+        "server/__init__.py": "",
+        "server/app.py": _app_module(source),
+    }
+    with atomic_dir(out, _DRAFT_PREFIX, marker=DOCKERFILE, owned=CONTEXT_NAMES) as draft:
+        source.copy_to(draft / "src")
+        for name, text in files.items():
+            (draft / name).parent.mkdir(exist_ok=True)
+            (draft / name).write_text(text, encoding="utf-8")
+
+
+def context_files(folder: Path) -> list[str]:
+    """The files of a build context, by their paths in it."""
+    return sorted(
+        path.relative_to(folder).as_posix()
+        for name in CONTEXT_NAMES
+        for path in ((folder / name).rglob("*") if (folder / name).is_dir() else [folder / name])
+        if path.is_file() and "__pycache__" not in path.parts
+    )
+
+
+def _check_target(out: Path) -> None:
+    """Raise unless the folder may be written: it could be that of the user's own package."""
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is a file. Choose another folder with `out`.")
+    if out.is_dir() and any(out.iterdir()):
+        dockerfile = out / DOCKERFILE
+        if not (dockerfile.is_file() and dockerfile.read_text().startswith(_FIRST_LINE)):
+            raise ConfigError(
+                f"{out} has other files than those of `ludus build`. "
+                "Choose another folder with `out`."
+            )
+
+
+def dockerfile(
+    source: EnvSource, *, base_image: str | None = None, system_packages: Sequence[str] = ()
+) -> str:
+    """The Dockerfile: pinned packages, a user that is not root, a health check."""
+    health = (
+        "import http.client as h; "
+        f"c = h.HTTPConnection('127.0.0.1', {SERVER_PORT}, timeout=4); "
+        "c.request('GET', '/health'); exit(c.getresponse().status != 200)"
+    )
+    command = [
+        *("python", "-m", "ludus", "serve", source.spec),
+        *("--host", "0.0.0.0", "--port", str(SERVER_PORT)),
+        *("--allow-no-token", "--allow-host", SPACE_HOSTS),
+    ]
+    apt = (
+        "RUN apt-get update \\\n"
+        f"    && apt-get install --yes --no-install-recommends {' '.join(system_packages)} \\\n"
+        "    && rm -rf /var/lib/apt/lists/*\n"
+    )
+    return f"""\
+{_FIRST_LINE}
+FROM {base_image or f"python:{platform.python_version()}-slim"}
+
+{apt if system_packages else ""}\
+RUN useradd --uid 1000 --create-home ludus
+WORKDIR /app
+ENV PYTHONPATH=/app/src PYTHONUNBUFFERED=1
+
+# The list is complete: what the packages need is in it, in exact versions.
+COPY requirements.txt .
+RUN pip install --no-cache-dir --no-deps -r requirements.txt
+
+COPY . .
+RUN python -m compileall -q src server
+
+# Spaces run the container as this user.
+USER 1000
+EXPOSE {SERVER_PORT}
+HEALTHCHECK --interval=30s --timeout=5s --start-period=60s --retries=3 \\
+    CMD {json.dumps(["python", "-c", health])}
+CMD {json.dumps(command)}
+"""
+
+
+def manifest(source: EnvSource) -> str:
+    """OpenEnv's manifest. Every text is JSON, which is valid YAML."""
+    values = {
+        "spec_version": 1,
+        "name": source.slug,
+        "version": source.version,
+        "description": to_single_line(source.env_spec.description),
+        "type": "space",
+        "runtime": "fastapi",
+        "app": "server.app:app",
+        "port": SERVER_PORT,
+    }
+    lines = (f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
+    return "\n".join((*lines, ""))
+
+
+def space_card(source: EnvSource) -> str:
+    """The README.md, with the front matter of a Space that is built from a Dockerfile."""
+    env_spec, tag = source.env_spec, image_tag(source)
+    head = build_front_matter(
+        {
+            "title": to_single_line(env_spec.id),
+            "emoji": "🎲",
+            "colorFrom": "blue",
+            "colorTo": "green",
+            "sdk": "docker",
+            "app_port": SERVER_PORT,
+            "base_path": "/docs",
+            "tags": ["openenv", "ludus"],
+        },
+        [],
+    )
+    commands = f"""\
+docker build --tag {tag} .
+ludus play docker:{tag}
+ludus collect docker:{tag}"""
+    parts = [
+        f"# {to_single_line(env_spec.id)}",
+        "An environment for language-model agents, served by Ludus to every OpenEnv and MCP client "
+        "on `/ws` and `/mcp`.",
+        code_block(inspect.getdoc(env_spec.cls) or "", "text"),
+        "## Run it",
+        code_block(commands, "bash"),
+        "As a Space it has a URL, which takes the place of `docker:…` in these commands.",
+    ]
+    return head + "\n" + "\n\n".join(parts) + "\n"
+
+
+def _app_module(source: EnvSource) -> str:
+    return f'''\
+"""The ASGI application that openenv.yaml names: `uvicorn server.app:app`."""
+
+import os
+
+from ludus.environment.registry import find_environment
+from ludus.serve.app import create_app
+from ludus.serve.config import ServeConfig
+
+env_spec = find_environment("{source.spec}")
+config = ServeConfig(
+    host="0.0.0.0",
+    max_sessions=1024 if env_spec.concurrent else 1,
+    token=os.environ.get("LUDUS_TOKEN"),
+    allow_hosts=("{SPACE_HOSTS}",),
+)
+app = create_app(env_spec, config)
+'''

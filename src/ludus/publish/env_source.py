@@ -1,0 +1,122 @@
+"""The source of an environment: which files and packages a server of it needs elsewhere."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from importlib.metadata import Distribution, packages_distributions
+from importlib.metadata import distribution as find_distribution
+from pathlib import Path
+
+from ludus.environment.registry import find_environment, registered_environments
+from ludus.environment.source_file import SourceFile, recorded_name
+from ludus.environment.spec import EnvSpec
+from ludus.errors import ConfigError
+from ludus.publish.pinned_requirements import pin_requirements
+
+LUDUS = "ludus-rl"
+_METADATA_FILES = ("METADATA", "entry_points.txt")
+_IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
+
+
+@dataclass(frozen=True)
+class EnvSource:
+    """An environment that can be served from a copy of its files."""
+
+    env_spec: EnvSpec
+    spec: str
+    """The spec by which a copy is served."""
+    modules: tuple[Path, ...]
+    """Folders of packages and single files that are copied, Ludus among them."""
+    distributions: tuple[Distribution, ...]
+    """Distributions whose metadata are copied, by which the environment is found by name."""
+    requirements: tuple[str, ...] = field(default=())
+
+    @property
+    def slug(self) -> str:
+        """The name in lower-case letters, digits and underscores."""
+        return re.sub(r"[^a-z0-9]+", "_", self.env_spec.id.lower()).strip("_")
+
+    @property
+    def version(self) -> str:
+        return self.distributions[-1].version
+
+    def copy_to(self, folder: Path) -> None:
+        """Copy the modules and the metadata; `folder` is then one to be on the import path."""
+        folder.mkdir(parents=True)
+        for module in self.modules:
+            if module.is_dir():
+                shutil.copytree(module, folder / module.name, ignore=_IGNORED)
+            else:
+                shutil.copy2(module, folder / module.name)
+        for each in self.distributions:
+            name = each.metadata["Name"].replace("-", "_")
+            target = folder / f"{name}-{each.version}.dist-info"
+            target.mkdir()
+            for file in _METADATA_FILES:
+                if (text := each.read_text(file)) is not None:
+                    (target / file).write_text(text, encoding="utf-8")
+
+
+def find_source(spec: str, *, extra_requirements: Iterable[str] = ()) -> EnvSource:
+    """Find the files and the pinned requirements of an installed environment, or of one in a file.
+
+    Args:
+        spec: a name, a variant, an import path or a file.
+        extra_requirements: packages that the environment's own metadata do not name.
+    """
+    env_spec = find_environment(spec)
+    point = registered_environments().get(spec.partition(":")[0])
+    ludus, ludus_package = find_distribution(LUDUS), _module_path("ludus")
+    if point is not None:
+        package, owner = _module_path(point.module), point.dist
+    else:
+        file = SourceFile.parse(spec)
+        package = _module_path(file.import_name() if file is not None else spec.partition(":")[0])
+        owner = ludus if package == ludus_package else _find_owner(package)
+    modules = {path.name: path for path in (ludus_package, package)}
+    distributions = {each.metadata["Name"]: each for each in (ludus, owner) if each is not None}
+    extras = ["serve"]
+    if owner is not None and owner.metadata["Name"] == LUDUS:
+        extras += _environment_extras(ludus, env_spec.name)
+    names = [name for name in distributions if name != LUDUS]
+    requirements = pin_requirements(
+        [f"{LUDUS}[{','.join(extras)}]", *names, *extra_requirements], exclude=distributions
+    )
+    return EnvSource(
+        env_spec=env_spec,
+        spec=spec if point is not None else recorded_name(spec),
+        modules=tuple(modules.values()),
+        distributions=tuple(distributions.values()),
+        requirements=tuple(requirements),
+    )
+
+
+def _module_path(module: str) -> Path:
+    """The folder of a module's outermost package, or the file of a module without one."""
+    parts = module.split(".")
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        raise ConfigError(f"The module {module} is not in a file, so that it cannot be copied.")
+    path = Path(file)
+    if path.name == "__init__.py":
+        path = path.parent
+    for _ in parts[1:]:
+        path = path.parent
+    return path
+
+
+def _find_owner(module: Path) -> Distribution | None:
+    """The distribution that has installed a module, if any."""
+    names = packages_distributions().get(module.stem, [])
+    return find_distribution(names[0]) if names else None
+
+
+def _environment_extras(ludus: Distribution, name: str) -> list[str]:
+    """The extras of Ludus that belong to an environment: its name begins with theirs."""
+    plain = re.sub(r"[^a-z0-9]", "", name.lower())
+    extras = ludus.metadata.get_all("Provides-Extra") or []
+    return [each for each in extras if plain.startswith(re.sub(r"[^a-z0-9]", "", each.lower()))]

@@ -1,0 +1,1 @@
+"""Scoring of episodes: reward functions, judges, and `rescore` for stored episodes."""

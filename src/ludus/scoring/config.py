@@ -1,0 +1,79 @@
+"""The config of `rescore`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ludus.data.tool_schema import JsonObject
+from ludus.environment.rubric import EpisodeFunction
+from ludus.errors import ConfigError
+from ludus.scoring.judge import Judge
+from ludus.scoring.reward_functions import RewardFunction, RewardFunctions, import_reward_functions
+
+JUDGE = "judge"
+"""The name of the judge's score among the parts of a reward."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RescoreConfig:
+    """Which rewards stored episodes get instead of their own, and how fast."""
+
+    rewards: Sequence[str | EpisodeFunction] = ()
+    """Reward functions and rubrics, or their paths: `module:function` or `module:function=0.5`.
+    `environment` stands for the stored reward, which otherwise does not count."""
+    judge: Judge | None = None
+    judge_weight: float = 1.0
+    concurrency: int = 64
+    """Maximum number of episodes, or groups, that are scored at once."""
+    max_time: float | None = None
+    """Seconds, from this start on."""
+    resume: bool = True
+    """Continue a run in the same folder; False starts a new one beside it."""
+    retry_broken: bool = False
+    """Score episodes again on which the judge failed in an earlier start."""
+
+    def __post_init__(self) -> None:
+        if not self.rewards and self.judge is None:
+            raise ConfigError("Nothing to score with: give `rewards` or a `judge`.")
+        if self.concurrency < 1:
+            raise ConfigError(f"`concurrency` must be positive, got {self.concurrency}.")
+        if not math.isfinite(self.judge_weight):
+            raise ConfigError(f"`judge_weight` must be finite, got {self.judge_weight}.")
+        if isinstance(self.rewards, str):
+            raise ConfigError("`rewards` must be a list.")
+
+    def load_functions(self) -> RewardFunctions:
+        """Import the reward functions."""
+        paths = [reward for reward in self.rewards if isinstance(reward, str)]
+        imported = import_reward_functions(paths, environment_weight=0.0, argument="rewards")
+        given = [
+            RewardFunction(_function_name(reward), 1.0, reward)
+            for reward in self.rewards
+            if not isinstance(reward, str)
+        ]
+        functions = (*imported.functions, *given)
+        names = [*(function.name for function in functions), *([JUDGE] if self.judge else [])]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"Two of the rewards are named {name!r}. Rename one of them.")
+        return RewardFunctions(functions, imported.environment_weight)
+
+    def identity(self, functions: RewardFunctions) -> JsonObject:
+        """The settings that decide the rewards. A run is only continued where they are the same."""
+        weights = {function.name: function.weight for function in functions.functions}
+        settings: JsonObject = {
+            "rewards": [
+                reward if isinstance(reward, str) else _function_name(reward)
+                for reward in self.rewards
+            ],
+            "weights": weights | {"environment": functions.environment_weight},
+        }
+        if self.judge is not None:
+            settings[JUDGE] = {**self.judge.describe(), "weight": self.judge_weight}
+        return settings
+
+
+def _function_name(function: EpisodeFunction) -> str:
+    return str(getattr(function, "__name__", type(function).__name__.lower()))

@@ -1,0 +1,278 @@
+"""A judge: an agent that scores episodes by criteria, one at a time or a whole group per call.
+
+Scores of a group are relative (the idea of RULER): a model tells which of several attempts is
+better more reliably than how good one of them is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+from weakref import WeakValueDictionary
+
+from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Reply
+from ludus.agents.function_agent import FunctionAgent, ReplyFunction
+from ludus.agents.response_cache import ResponseCache
+from ludus.data.episode import Episode, Usage
+from ludus.data.messages import Message
+from ludus.data.stable_hash import stable_hash
+from ludus.data.tool_schema import JsonObject
+from ludus.errors import (
+    AgentError,
+    BadReply,
+    ConfigError,
+    LudusError,
+    ProviderRefuses,
+    RequestRefused,
+)
+from ludus.rollout.budget import Budget
+from ludus.rollout.stats import RunStats
+from ludus.scoring.judge_prompt import (
+    DEFAULT_CRITERIA,
+    Grade,
+    attempt_text,
+    build_correction,
+    build_prompt,
+    parse_grades,
+    task_text,
+)
+
+_PLAYERS_WITHOUT_MODEL = ("oracle", "random", "human")
+
+
+def default_cache_dir() -> Path:
+    """The folder of judgements in the user's cache."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "ludus" / "judgements"
+
+
+class BudgetExhausted(LudusError):
+    """The judge has used up its calls or its money. Nothing is wrong with the episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The result for one episode."""
+
+    score: float | None
+    """From 0 to 1; None: the judge failed."""
+    reason: str
+    """The judge's reason for the score, or why there is no score."""
+    error: str | None = None
+    """The kind of the failure, such as `BadReply`."""
+    cached: bool = False
+    """Whether no call was made."""
+
+
+@dataclass(slots=True)
+class JudgeStats:
+    """What a judge has done so far."""
+
+    calls: int = 0
+    cached: int = 0
+    """Prompts that were answered from the cache."""
+    failed: int = 0
+    """Prompts without a valid reply."""
+    usage: Usage = field(default_factory=Usage)
+
+    def as_json(self) -> JsonObject:
+        return {
+            "calls": self.calls,
+            "cached": self.cached,
+            "failed": self.failed,
+            "usage": self.usage.model_dump(),
+        }
+
+
+class Judge:
+    """Scores episodes. It is also a reward function: `await judge(episode)`.
+
+    Args:
+        agent: the model, from `ludus.agent`, or a function from messages to the text of a reply.
+        criteria: what makes an attempt good, in plain words.
+        groups: score all attempts at a task in one call, relative to each other.
+        max_attempts: calls per prompt, where a call fails or its reply cannot be parsed.
+        max_tokens: maximum number of tokens per reply, reasoning included.
+        cache: a folder; the same prompt to the same model is answered from it.
+        max_calls: most calls of this judge.
+        max_cost: most US dollars of this judge.
+    """
+
+    def __init__(
+        self,
+        agent: Agent | ReplyFunction,
+        criteria: str = DEFAULT_CRITERIA,
+        *,
+        groups: bool = False,
+        max_attempts: int = 3,
+        max_tokens: int | None = 2048,
+        cache: str | Path | None = None,
+        max_calls: int | None = None,
+        max_cost: float | None = None,
+    ) -> None:
+        self.agent = agent if isinstance(agent, Agent) else FunctionAgent(agent)
+        if self.agent.provider in _PLAYERS_WITHOUT_MODEL:
+            raise ConfigError(f"`judge` must be a model, got {self.agent.provider}.")
+        if not criteria.strip():
+            raise ConfigError("The criteria of the `judge` are empty.")
+        if max_attempts < 1:
+            raise ConfigError(f"`max_attempts` must be positive, got {max_attempts}.")
+        if max_cost is not None and not self.agent.has_price:
+            raise ConfigError(
+                "`max_cost` needs a price, and none is known for this model. "
+                "Give its price with `prices`, or use `max_calls`."
+            )
+        self.criteria = criteria
+        self.groups = groups
+        self.max_attempts = max_attempts
+        self.max_tokens = max_tokens
+        self.max_calls = max_calls
+        self.budget = Budget(max_cost=max_cost)
+        self.stats = JudgeStats()
+        self._spending = RunStats(planned=0, remaining=0)
+        self._active = 0
+        self._cache = ResponseCache(cache) if cache is not None else None
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def resume(self, stats: JudgeStats) -> None:
+        """Go on from the counts of an earlier start of a run; the limits are for all starts."""
+        self.stats = stats
+        self._spending = RunStats(
+            planned=0, remaining=0, usage_before=stats.usage, costed_attempts=stats.calls
+        )
+
+    @property
+    def max_active(self) -> float:
+        """Prompts at once: few while their cost is unknown and limited."""
+        return self.budget.max_active(self._spending)
+
+    def describe(self) -> JsonObject:
+        """What decides the scores, as `run.json` stores it; no secrets."""
+        agent = {key: value for key, value in self.agent.describe().items() if key != "endpoint"}
+        return {
+            "agent": agent,
+            "criteria": self.criteria,
+            "groups": self.groups,
+            "max_tokens": self.max_tokens,
+        }
+
+    async def __call__(self, episode: Episode) -> float | None:
+        """The score of one episode, for use as a reward function; None where the judge failed."""
+        if self.groups:
+            raise ConfigError("A judge of groups cannot score a single episode; use groups=False.")
+        with suppress(BudgetExhausted):
+            return (await self.judge([episode]))[0].score
+        return None
+
+    async def judge(self, episodes: Sequence[Episode]) -> list[Judgement]:
+        """Judge one episode, or all attempts at one task, with one prompt.
+
+        A failure is a judgement without a score. Raises `BudgetExhausted` instead of making a call
+        beyond the limits.
+        """
+        texts = [attempt_text(episode) for episode in episodes]
+        # Equal attempts are shown once. The order is independent of that in which they were
+        # played, so that the position says nothing, and the cache finds the prompt again.
+        attempts = sorted(set(texts), key=stable_hash)
+        prompt = build_prompt(self.criteria, task_text(episodes[0]), attempts, groups=self.groups)
+        grades, failure, cached = await self._grade(prompt, len(attempts))
+        if grades is None:
+            assert failure is not None
+            kind = type(failure).__name__
+            return [Judgement(None, str(failure), kind) for _ in episodes]
+        by_text = dict(zip(attempts, grades, strict=True))
+        return [Judgement(*by_text[text], cached=cached) for text in texts]
+
+    async def _grade(
+        self, prompt: Sequence[Message], count: int
+    ) -> tuple[list[Grade] | None, AgentError | None, bool]:
+        """Grades, or the failure; and whether they come from the cache."""
+        key = self._prompt_key(prompt)
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        async with lock:  # Equal prompts at the same time make one call.
+            if self._cache is not None and (stored := self._cache.get(key)) is not None:
+                with suppress(BadReply, KeyError):
+                    grades = parse_grades(stored["reply"], count, groups=self.groups)
+                    self.stats.cached += 1
+                    return grades, None, True
+            try:
+                text, grades = await self._ask(prompt, count)
+            except AgentError as error:
+                self.stats.failed += 1
+                return None, error, False
+            if self._cache is not None:
+                with suppress(OSError):  # A full disk must not cost a reply that was paid for.
+                    self._cache.put(
+                        key, json.dumps({"reply": text, "model": self.agent.describe()})
+                    )
+            return grades, None, False
+
+    async def _ask(self, prompt: Sequence[Message], count: int) -> tuple[str, list[Grade]]:
+        """Call the model until its reply has the grades; raises the last failure."""
+        messages, failure = list(prompt), AgentError("The judge was not asked.")
+        for attempt in range(self.max_attempts):
+            try:
+                reply = await self._call(messages, attempt)
+            except (ProviderRefuses, RequestRefused):
+                raise  # Another call gets the same.
+            except AgentError as error:
+                failure = error
+                continue
+            if reply.finish_reason is FinishReason.REFUSED:
+                raise RequestRefused("The judge's model or its provider declined to answer.")
+            if reply.finish_reason is FinishReason.LENGTH:
+                failure = BadReply("The judge's reply was truncated; raise `max_tokens`.")
+                continue
+            text = reply.message.text
+            try:
+                return text, parse_grades(text, count, groups=self.groups)
+            except BadReply as error:
+                failure = error
+                answer = Message(role="assistant", content=text)
+                messages = [*prompt, answer, build_correction(error)]
+        raise failure
+
+    async def _call(self, messages: Sequence[Message], attempt: int) -> Reply:
+        self._check_budget()
+        self.stats.calls += 1
+        self._active += 1
+        usage = Usage()
+        try:
+            # A local model samples from the member's seed, so a repeated call differs.
+            context = EpisodeContext(environment="judge", tools=(), member=attempt)
+            player = await self.agent.begin(context)
+            try:
+                reply = await player.act(messages, max_tokens=self.max_tokens)
+            finally:
+                await player.close()
+            usage = reply.usage
+            return reply
+        finally:
+            self._active -= 1
+            self.stats.usage += usage
+            self._spending.usage_now += usage
+            self._spending.costed_attempts += 1
+
+    def _check_budget(self) -> None:
+        if self.max_calls is not None and self.stats.calls >= self.max_calls:
+            raise BudgetExhausted(f"the limit of {self.max_calls:,} judge calls is used up")
+        reason = self.budget.exhausted_reason(self._spending, [Usage()] * self._active)
+        if reason is not None:
+            raise BudgetExhausted(reason)
+
+    def _prompt_key(self, prompt: Sequence[Message]) -> str:
+        content = [self.describe(), [message.model_dump() for message in prompt]]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.agent.close()

@@ -1,0 +1,169 @@
+"""`rescore`: score the episodes of a run again, without playing them, into a new run folder."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from ludus.client.event_loop import to_sync
+from ludus.data.config_diff import config_digest
+from ludus.data.journal import Journal
+from ludus.data.reward_variance import is_zero_variance
+from ludus.data.run_folder import RunFolder, create_unused_dir
+from ludus.data.tool_schema import JsonObject
+from ludus.errors import ConfigError
+from ludus.scoring.agreement import Agreement, ScorePair, measure_agreement
+from ludus.scoring.config import JUDGE, RescoreConfig
+from ludus.scoring.progress import RescoreProgress
+from ludus.scoring.rescorer import JUDGEMENTS_FILE, Rescorer
+from ludus.scoring.source import Source, read_best_lines
+
+KIND = "rescore"
+
+
+@dataclass(frozen=True, slots=True)
+class RescoreResult:
+    """The result of one start of a run."""
+
+    folder: Path
+    summary: dict[str, Any]
+    """The content of `summary.json`: episodes, rewards, what the judge has used."""
+    new_episodes: int
+    """Episodes that this start has recorded."""
+    stop_reason: str | None
+    """Why the run ended before all episodes were scored, if it did."""
+    comparison: Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The rewards of the same episodes before and after."""
+
+    episodes: int
+    scored_before: int
+    scored_after: int
+    mean_before: float | None
+    mean_after: float | None
+    changed: int
+    """Episodes whose reward differs, also where only one of them is scored."""
+    compared: str
+    """What `agreement` compares with the stored reward: the judge's score, or the new reward."""
+    agreement: Agreement
+
+    def as_json(self) -> JsonObject:
+        return {
+            "episodes": self.episodes,
+            "scored_before": self.scored_before,
+            "scored_after": self.scored_after,
+            "mean_before": self.mean_before,
+            "mean_after": self.mean_after,
+            "changed": self.changed,
+            "compared": self.compared,
+            "agreement": self.agreement.as_json(),
+        }
+
+
+async def rescore(
+    run: str | Path,
+    out: str | Path | None,
+    config: RescoreConfig,
+    *,
+    progress: RescoreProgress | None = None,
+) -> RescoreResult:
+    """Score the episodes of a run that the new folder does not have yet.
+
+    Args:
+        run: the run folder, or the folder of a GRPO training. Nothing of it is changed.
+        out: the new run folder. By default it is beside `run` and named after it and the settings,
+            so that the same call continues the same run.
+        config: the new rewards.
+        progress: receives progress and warnings.
+    """
+    progress = progress or RescoreProgress()
+    source = Source.open(Path(run))
+    functions = config.load_functions()
+    settings = {
+        **source.settings,
+        "rescored": {"run": source.digest, **config.identity(functions)},
+    }
+    path = default_output_dir(source, settings) if out is None else Path(out)
+    if path.resolve() == source.path.resolve():
+        raise ConfigError(f"`out` is the run itself, {path}. Use another `out`.")
+    pending = source.find_pending(path / "episodes.jsonl", retry_broken=config.retry_broken)
+    if config.judge is not None and (pending or not config.resume):
+        config.judge.agent.check()
+        await config.judge.agent.prepare()
+    folder = (
+        RunFolder.resume_or_create(path, settings, kind=KIND)
+        if config.resume
+        else RunFolder.create(create_unused_dir(path), settings, kind=KIND)
+    )
+    with ExitStack() as stack:
+        journal = stack.enter_context(Journal.open(folder.episodes_path))
+        judgements = None
+        if config.judge is not None:
+            judgements = stack.enter_context(Journal.open(folder.path / JUDGEMENTS_FILE))
+        for opened in (journal, judgements):
+            if opened is not None and opened.repair_note:
+                progress.warn(opened.repair_note)
+        rescorer = Rescorer(config, functions, source, folder, progress)
+        await rescorer.run(journal, judgements)
+    comparison = compare_rewards(source, folder, judged=config.judge is not None)
+    summary = {**rescorer.summary(), "comparison": comparison.as_json()}
+    folder.write_summary(summary)
+    return RescoreResult(
+        folder=folder.path,
+        summary=summary,
+        new_episodes=rescorer.stats.new_episodes,
+        stop_reason=rescorer.stop_reason,
+        comparison=comparison,
+    )
+
+
+rescore_sync = to_sync(rescore)
+"""`rescore` for callers that do not await; also works in a notebook."""
+
+
+def default_output_dir(source: Source, settings: JsonObject) -> Path:
+    """The folder beside the source; the same settings always give the same one."""
+    path = source.path if source.path.name not in ("", "..") else source.path.resolve()
+    return path.with_name(f"{path.name}-rescored-{config_digest(settings)}")
+
+
+def compare_rewards(source: Source, folder: RunFolder, *, judged: bool) -> Comparison:
+    """Compare the rewards of the recorded episodes with those that they had."""
+    after = read_best_lines(folder.episodes_path)
+    pairs: list[ScorePair] = []
+    before_rewards: list[float] = []
+    after_rewards: list[float] = []
+    changed = 0
+    with folder.episodes_path.open("rb") as file:
+        for episode_id, line in after.items():
+            if (known := source.lines.get(episode_id)) is None:
+                continue
+            old, new = known.reward, line.reward
+            before_rewards += [] if old is None else [old]
+            after_rewards += [] if new is None else [new]
+            if old is None or new is None:
+                changed += old is not new
+                continue
+            changed += not is_zero_variance([old, new])
+            file.seek(line.offset)
+            fields = from_json(file.read(line.size))
+            score = fields["rewards"].get(JUDGE) if judged else new
+            if score is not None:
+                pairs.append(ScorePair(fields["group_id"], old, score))
+    return Comparison(
+        episodes=len(after),
+        scored_before=len(before_rewards),
+        scored_after=len(after_rewards),
+        mean_before=sum(before_rewards) / len(before_rewards) if before_rewards else None,
+        mean_after=sum(after_rewards) / len(after_rewards) if after_rewards else None,
+        changed=changed,
+        compared=JUDGE if judged else "reward",
+        agreement=measure_agreement(pairs),
+    )

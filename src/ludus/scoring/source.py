@@ -1,0 +1,119 @@
+"""The episodes that `rescore` reads: one line per episode, by its position in the file."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic_core import from_json
+
+from ludus.data.config_diff import config_digest
+from ludus.data.episode import Episode, StopReason
+from ludus.data.episode_head import EpisodeHead, parse_head
+from ludus.data.jsonl import read_lines
+from ludus.data.run_folder import RunFolder
+from ludus.data.tool_schema import JsonObject
+from ludus.errors import RunError
+
+TRAINING_FILE = "training.json"
+
+
+class Line(NamedTuple):
+    """The line of an episode: where it is, and what its head says."""
+
+    offset: int
+    size: int
+    reward: float | None
+    broken: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A finished or stopped run whose episodes are scored again. Nothing of it is changed."""
+
+    path: Path
+    settings: JsonObject
+    """Of its `run.json`."""
+    digest: str
+    lines: dict[str, Line]
+    """By episode id: the first attempt that is not broken, or else the last one."""
+
+    @classmethod
+    def open(cls, path: Path) -> Source:
+        """Read the heads of all lines of a run folder, or of a GRPO training's folder."""
+        journal = path / "episodes.jsonl"
+        if not path.is_dir():
+            raise RunError(f"There is no run folder {path}.")
+        if not journal.is_file():
+            raise RunError(f"{path} has no episodes.jsonl.")
+        if (path / TRAINING_FILE).is_file() and not (path / "run.json").is_file():
+            settings: JsonObject = {"environment": _first_environment(journal)}
+            digest = config_digest(settings)
+        else:
+            metadata = RunFolder.open(path).metadata
+            settings, digest = metadata.settings, metadata.digest
+        lines = read_best_lines(journal)
+        if not lines:
+            raise RunError(f"{journal} has no episodes.")
+        return cls(path, settings, digest, lines)
+
+    def find_pending(self, journal: Path, *, retry_broken: bool) -> set[str]:
+        """The ids of the episodes that the journal of the new run does not have yet.
+
+        With `retry_broken` also of those that broke there, unless they are broken here, too.
+        """
+        recorded = read_best_lines(journal) if journal.exists() else {}
+        return {
+            episode_id
+            for episode_id, line in self.lines.items()
+            if (known := recorded.get(episode_id)) is None
+            or (retry_broken and known.broken and not line.broken)
+        }
+
+    def group_by_task(self) -> list[list[str]]:
+        """Episode ids by task, in the order in which tasks first appear."""
+        groups: defaultdict[str, list[str]] = defaultdict(list)
+        for episode_id, line in self._read(self.lines):
+            groups[str(from_json(line)["group_id"])].append(episode_id)
+        return list(groups.values())
+
+    def read(self, ids: Sequence[str]) -> list[Episode]:
+        """Read these episodes."""
+        return [Episode.from_line(line) for _, line in self._read(ids)]
+
+    def _read(self, ids: Sequence[str] | dict[str, Line]) -> Iterator[tuple[str, bytes]]:
+        with (self.path / "episodes.jsonl").open("rb") as file:
+            for episode_id in ids:
+                line = self.lines[episode_id]
+                file.seek(line.offset)
+                yield episode_id, file.read(line.size)
+
+
+def read_best_lines(journal: Path) -> dict[str, Line]:
+    """The line that counts of each episode; lines that are not episodes are skipped."""
+    lines: dict[str, Line] = {}
+    for offset, size, head in _read_heads(journal):
+        known = lines.get(head.episode_id)
+        if known is None or known.broken:
+            broken = StopReason(head.stop_reason).is_fault
+            lines[head.episode_id] = Line(offset, size, head.reward, broken)
+    return lines
+
+
+def _read_heads(journal: Path) -> Iterator[tuple[int, int, EpisodeHead]]:
+    offset = 0
+    for number, line in enumerate(read_lines(journal), 1):
+        if line.endswith(b"\n") and (head := parse_head(line, journal, number)) is not None:
+            yield offset, len(line), head
+        offset += len(line)
+
+
+def _first_environment(journal: Path) -> str:
+    for line in read_lines(journal):
+        with suppress(ValueError, KeyError, TypeError):
+            return str(from_json(line)["environment"])
+    return ""

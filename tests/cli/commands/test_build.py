@@ -1,0 +1,142 @@
+"""`ludus build` and `ludus push env`, on a stand-in engine and a local Hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+from ludus_process import run_ludus
+from publish.fake_hub import TOKEN, fake_hub
+from stand_in_engine import StandInEngine, stand_in_engine
+
+from cli.collect_cli import CLEAN_ENV, PYTHONPATH, read_episodes
+
+PIP_INSTALL = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation")
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[StandInEngine]:
+    with stand_in_engine(tmp_path / "engine") as installed:
+        yield installed
+
+
+def test_a_generated_package_is_built_and_played_in_its_container(
+    engine: StandInEngine, tmp_path: Path
+) -> None:
+    run_ludus("init", "pick-number", "--in", str(tmp_path))
+    site, package = tmp_path / "site", tmp_path / "pick_number"
+    install = [sys.executable, *PIP_INSTALL, "--target", str(site), str(package)]
+    subprocess.run(install, check=True, timeout=120)
+    path = os.pathsep.join((str(site), PYTHONPATH))
+    env = {**CLEAN_ENV, "PYTHONPATH": path, "PATH": engine.path}
+    built = run_ludus("build", "pick_number", cwd=tmp_path, env=env)
+    assert built.returncode == 0, built.stderr
+    context = tmp_path / "build" / "pick_number"
+    manifest = yaml.safe_load((context / "openenv.yaml").read_text())
+    assert manifest["name"] == "pick_number" and manifest["spec_version"] == 1
+    assert manifest["app"] == "server.app:app" and manifest["port"] == 8000
+    assert (context / "src/pick_number/__init__.py").is_file()
+    script = "from server.app import app; print(app.title)"
+    app = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=context,
+        env={**os.environ, "PYTHONPATH": str(context / "src")},
+        capture_output=True,
+        text=True,
+    )
+    assert app.stdout.strip() == "pick_number", app.stderr
+    # The container has the context's sources alone: the environment is found by its metadata.
+    command = ("collect", "docker:pick-number-env:latest", "-n", "4", "-o", "run")
+    done = run_ludus(*command, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    episodes = read_episodes(tmp_path / "run")
+    assert [(e.environment, e.reward) for e in episodes] == [("pick_number", 1.0)] * 4
+    assert not engine.containers()
+
+
+def test_the_dockerfile_pins_drops_root_and_checks_health(tmp_path: Path) -> None:
+    out = tmp_path / "context"
+    command = ("build", "reasoning_gym:chain_sum", "--no-build", "-o", str(out), "--apt", "git")
+    done = run_ludus(*command, env=CLEAN_ENV)
+    assert done.returncode == 0, done.stderr
+    assert "reasoning-gym-chain-sum-env:latest" in done.stdout
+    lines = (out / "Dockerfile").read_text().splitlines()
+    assert any(line.startswith("FROM python:3.") for line in lines)
+    assert lines.index("USER 1000") > lines.index("COPY . .")
+    assert any(line.startswith("HEALTHCHECK") for line in lines)
+    assert any("install --yes --no-install-recommends git" in line for line in lines)
+    command_line = json.loads(lines[-1].removeprefix("CMD "))
+    assert command_line[:5] == ["python", "-m", "ludus", "serve", "reasoning_gym:chain_sum"]
+    pins = dict(line.split("==") for line in (out / "requirements.txt").read_text().split())
+    assert {"reasoning-gym", "uvicorn", "pydantic-core"} < pins.keys()
+    assert not {"ludus-rl", "torch", "pytest"} & pins.keys()
+    assert not list(out.rglob("__pycache__"))
+
+
+def test_a_folder_with_other_files_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "mine.py").touch()
+    command = ("build", "catch", "--no-build", "-o", str(tmp_path))
+    refused = run_ludus(*command, env=CLEAN_ENV)
+    assert refused.returncode == 1 and "--output-dir" in refused.stderr
+    assert [path.name for path in tmp_path.rglob("*")] == ["src", "mine.py"]
+    out = tmp_path / "new"
+    command = ("build", "catch", "--no-build", "-o", str(out))
+    assert run_ludus(*command, env=CLEAN_ENV).returncode == 0
+    (out / "src" / "stale.py").touch()
+    assert run_ludus(*command, env=CLEAN_ENV).returncode == 0
+    assert not (out / "src" / "stale.py").exists(), "an older context is replaced"
+
+
+@pytest.mark.slow
+def test_an_environment_in_a_file_is_copied_and_served_by_module_and_class(
+    engine: StandInEngine, tmp_path: Path
+) -> None:
+    (tmp_path / "my_env.py").write_text("from ludus.envs.catch import Catch as Mine\n")
+    env = {**CLEAN_ENV, "PATH": engine.path}
+    built = run_ludus("build", "my_env.py:Mine", "--tag", "mine:1", cwd=tmp_path, env=env)
+    assert built.returncode == 0, built.stderr
+    assert ["build", "--tag", "mine:1", "build/my_env_mine"] in engine.calls
+    done = run_ludus("check", "docker:mine:1", "--seeds", "2", env=env, cwd=tmp_path / "engine")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_without_an_engine_the_context_is_written_all_the_same(tmp_path: Path) -> None:
+    done = run_ludus("build", "catch", cwd=tmp_path, env={**CLEAN_ENV, "PATH": str(tmp_path)})
+    assert done.returncode == 0 and "docker build --tag catch-env:latest" in done.stdout
+    assert (tmp_path / "build" / "catch" / "Dockerfile").is_file()
+
+
+def test_push_env_makes_a_private_docker_space(tmp_path: Path) -> None:
+    command = ("push", "env", "catch", "ada/catch")
+    with fake_hub() as hub:
+        env = {**CLEAN_ENV, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
+        tried = run_ludus(*command, "--dry-run", cwd=tmp_path, env=env)
+        assert tried.returncode == 0 and "Dockerfile" in tried.stdout.splitlines(), tried.stderr
+        assert not hub.requests
+        refused = run_ludus(*command, cwd=tmp_path, env=env)
+        assert refused.returncode == 1 and "HF_TOKEN" in refused.stderr
+        env["HF_TOKEN"] = TOKEN
+        hub.files.update({"src/ludus/old.py": b"", ".gitattributes": b"", "notes.md": b""})
+        done = run_ludus(*command, "--private", cwd=tmp_path, env=env)
+        assert done.returncode == 0, done.stderr
+        assert f"{hub.url}/spaces/ada/catch" in done.stdout
+        assert "https://ada-catch.hf.space" in done.stdout
+    assert hub.kinds == {"ada/catch": "space"} and hub.repos == {"ada/catch": True}
+    assert {"Dockerfile", "README.md", "openenv.yaml", "requirements.txt"} < hub.files.keys()
+    assert "src/ludus/envs/catch/environment.py" in hub.files
+    assert "src/ludus/old.py" not in hub.files, "a file that the sources do not have any more"
+    assert {".gitattributes", "notes.md"} < hub.files.keys()
+    assert not any(TOKEN.encode() in data for data in hub.files.values())
+
+
+def test_a_name_that_no_space_can_have_is_refused(tmp_path: Path) -> None:
+    done = run_ludus("push", "env", "catch", "nonsense", cwd=tmp_path, env=CLEAN_ENV)
+    assert done.returncode == 1 and "USER/NAME" in done.stderr
+    assert not list(tmp_path.iterdir())

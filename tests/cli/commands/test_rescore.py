@@ -1,0 +1,90 @@
+"""`ludus rescore` as a user types it, with a judge behind a local server."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+from chat_stub import chat_stub
+from ludus_process import run_ludus, start_ludus
+from scoring.stored_runs import build_episode, judging, read, write_run
+from world import wait_until
+
+from cli.collect_cli import CLEAN_ENV, error_line
+
+REWARD = "scoring.reward_samples:large"
+
+
+def cache_env(folder: Path) -> dict[str, str]:
+    return {**CLEAN_ENV, "XDG_CACHE_HOME": str(folder / "cache")}
+
+
+def build_run(folder: Path, episodes: int = 12) -> Path:
+    stored = [build_episode(i, i % 10, group=f"g{i // 4}") for i in range(episodes)]
+    return write_run(folder / "runs" / "guess", stored)
+
+
+def test_a_rubric_scores_a_run_by_name_and_show_prints_its_parts(tmp_path: Path) -> None:
+    build_run(tmp_path)
+    done = run_ludus("rescore", "guess", "--reward", REWARD, cwd=tmp_path, env=CLEAN_ENV)
+    assert done.returncode == 0, done.stderr
+    (folder,) = tmp_path.glob("runs/guess-rescored-*")
+    assert str(folder.relative_to(tmp_path)) in done.stdout
+    # The gate is a size of 0.5; the rubric weighs the size by one half.
+    rewards = [i % 10 / 20 if i % 10 >= 5 else 0.0 for i in range(12)]
+    assert [episode.reward for episode in read(folder)] == rewards
+    table = [line.split() for line in done.stdout.splitlines()]
+    assert ["mean", "reward", "0.383", f"{sum(rewards) / 12:.3f}"] in table
+    assert ["changed", "10"] in table
+    shown = run_ludus("show", str(folder), "7", cwd=tmp_path, env=CLEAN_ENV).stdout
+    assert "large/size 0.7" in shown and "reward 0.35" in shown
+
+
+def test_a_judge_ranks_groups_and_is_paid_once(tmp_path: Path) -> None:
+    run = build_run(tmp_path)
+    (tmp_path / "criteria.md").write_text("Prefer high guesses.\n")
+    with chat_stub(judging) as stub:
+        arguments = ["rescore", str(run), "--judge", "openai:m", "--llm-endpoint", stub.url]
+        arguments += ["--judge-prompt", "criteria.md", "--judge-groups"]
+        for number, out in enumerate(("first", "second")):
+            command = [*arguments, "-o", out, *(["--json"] if number else [])]
+            done = run_ludus(*command, cwd=tmp_path, env=cache_env(tmp_path))
+            assert done.returncode == 0, done.stderr
+            rewards = [episode.reward for episode in read(tmp_path / out)]
+            assert rewards == [i % 10 / 10 for i in range(12)]
+        assert len(stub.bodies) == 3
+        assert "Prefer high guesses." in json.dumps(stub.bodies[0])
+    summary = json.loads(done.stdout)
+    assert (summary["judge"]["calls"], summary["judge"]["cached"]) == (0, 3)
+    assert summary["comparison"]["agreement"]["pair_accuracy"] == 1.0
+
+
+def test_interrupting_finishes_the_judgements_under_way_and_resumes(tmp_path: Path) -> None:
+    run = build_run(tmp_path, 60)
+    with chat_stub(judging, latency=0.05) as stub:
+        arguments = ["rescore", str(run), "--judge", "openai:m", "--llm-endpoint", stub.url]
+        arguments += ["--concurrency", "2", "-o", str(tmp_path / "new")]
+        with start_ludus(*arguments, env=cache_env(tmp_path)) as process:
+            wait_until(lambda: len(stub.bodies) >= 5)
+            process.send_signal(signal.SIGINT)
+            stdout, stderr = process.communicate(timeout=60)
+        assert process.returncode == 130, stderr
+        assert "Left to do" in stdout and "Traceback" not in stderr
+        recorded = len(read(tmp_path / "new"))
+        assert 3 <= recorded < 60
+        done = run_ludus(*arguments, env=cache_env(tmp_path))
+        assert done.returncode == 0 and len(read(tmp_path / "new")) == 60
+        assert len(stub.bodies) == 60
+
+
+def test_errors_name_flags(tmp_path: Path) -> None:
+    run = str(build_run(tmp_path))
+    for arguments, words in (
+        ([run], "--reward"),
+        ([run, "--reward", REWARD, "--judge-groups"], "--judge"),
+        ([run, "--judge", "openai:m", "--judge-prompt", "none.md"], "--judge-prompt"),
+    ):
+        done = run_ludus("rescore", *arguments, cwd=tmp_path, env=cache_env(tmp_path))
+        assert words in error_line(done)
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["guess"]

@@ -1,0 +1,249 @@
+"""The textarena environment: messages, the library's reward, seeds and oracles."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("textarena", reason="needs the extra textarena")
+
+from world import serving
+
+from ludus.agents.oracle import ShadowEnvironment
+from ludus.environment.introspection import build_env_spec
+from ludus.envs.textarena import TextArena, TextArenaAction, TextArenaEnv, TextArenaObservation
+from ludus.envs.textarena.library import game_modules
+from ludus.errors import MissingExtra, ToolError
+from ludus.protocol.observation_text import build_view
+from ludus.protocol.types import Observation
+
+SPEC = "ludus.envs.textarena:TextArena"
+SOLVED = [
+    *("FrozenLake-v0-random", "GuessTheNumber-v0", "LightsOut-v0", "Mastermind-v0"),
+    *("Mastermind-v0-extreme", "Minesweeper-v0", "Sudoku-v0-easy", "TowerOfHanoi-v0-medium"),
+]
+
+
+def step(env: TextArena, message: str) -> Observation:
+    observation = env.step(build_env_spec(TextArena).parse_action({"message": message}))
+    assert isinstance(observation, Observation)
+    return observation
+
+
+def play_oracle(env: TextArena, seed: int) -> float:
+    env.reset(seed=seed)
+    while (call := env.oracle()) is not None:
+        result = step(env, call.arguments["message"])
+    assert result.done and result.reward is not None
+    return float(result.reward)
+
+
+@pytest.fixture
+def word_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A few words and a tagger for which every word is a noun, in the form of NLTK's data."""
+    import nltk
+    from nltk.corpus import words
+
+    corpus, tagger = tmp_path / "corpora/words", tmp_path / "taggers/averaged_perceptron_tagger_eng"
+    for folder in (corpus, tagger):
+        folder.mkdir(parents=True)
+    for name in ("en", "en-basic"):
+        corpus.joinpath(name).write_text("crane\nslate\nhouse\nmouse\nplant\nbread\n")
+    for part, content in {"weights": "{}", "tagdict": "{}", "classes": '["NN"]'}.items():
+        tagger.joinpath(f"averaged_perceptron_tagger_eng.{part}.json").write_text(content)
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+    yield
+    words._unload()
+
+
+def test_the_first_message_has_the_rules_and_how_it_is_scored() -> None:
+    first = TextArena().reset(seed=1)
+    assert "between 1 and 20" in first.prompt and "gives a reward" in first.prompt
+    assert first.messages[0].category == "PROMPT" and first.legal_players == [0]
+    assert build_view(first.model_dump(mode="json")).shown == ["prompt"]
+
+
+def test_the_models_are_those_of_the_wire() -> None:
+    spec = build_env_spec(TextArena)
+    ours = TextArenaAction.model_json_schema()["properties"].keys()
+    assert spec.action_schema["properties"].keys() == ours
+    assert spec.observation is spec.reset_observation is TextArenaObservation
+
+
+def test_a_step_shows_only_what_is_new() -> None:
+    env = TextArena()
+    env.reset(seed=1)
+    number = env.game.game_number
+    result = step(env, f"I try [{number % 20 + 1}]")
+    view = build_view(result.model_dump(mode="json"))
+    assert view.shown == ["messages"]
+    assert "The target number is" in str(view.content) and "I try" not in str(view.content)
+
+
+def test_the_reward_is_the_librarys() -> None:
+    env = TextArena()
+    env.reset(seed=1)
+    won = step(env, f"[{env.game.game_number}]")
+    assert won.done and won.reward == 1.0
+    assert won.model_dump()["info"]["invalid_move"] is False
+    env.reset(seed=1)
+    wrong = env.game.game_number % 20 + 1
+    step(env, f"[{wrong}]")
+    assert step(env, "no number").reward is None  # The first invalid move is only a warning.
+    lost = step(env, "no number either")
+    assert lost.done and lost.reward == pytest.approx(1 - abs(wrong - env.game.game_number) / 19)
+    assert lost.model_dump()["info"]["invalid_move"] is True
+
+
+def test_a_reward_that_the_library_confuses_with_the_reason_is_put_right() -> None:
+    env = TextArena(variant="ThreeCardMonte-v0")
+    env.reset(seed=1)
+    assert "Bad action" in str(step(env, "what?").model_dump())
+    assert step(env, "what?").reward == 0.0
+
+
+def test_a_message_that_crashes_the_game_is_the_models_mistake() -> None:
+    env = TextArena()
+    env.reset(seed=1)
+    with pytest.raises(ToolError, match="cannot read this message"):
+        env.play("[" + "9" * 5000 + "]")  # More digits than Python converts.
+    assert step(env, f"[{env.game.game_number}]").reward == 1.0
+
+
+@pytest.mark.parametrize("seeds", [10, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", SOLVED)
+def test_the_oracle_solves_every_seed(name: str, seeds: int) -> None:
+    env = TextArena(variant=name)
+    assert [play_oracle(env, seed) for seed in range(seeds)] == [1.0] * seeds
+
+
+def test_the_oracle_goes_on_from_a_detour() -> None:
+    env = TextArena(variant="TowerOfHanoi-v0")
+    env.reset(seed=0)
+    for move in ("[A B]", "[A C]", "[B C]"):
+        step(env, move)
+    while (call := env.oracle()) is not None:
+        result = step(env, call.arguments["message"])
+    assert result.done and result.reward == 1.0
+
+
+@pytest.mark.usefixtures("word_lists")
+@pytest.mark.parametrize("name", ["Wordle-v0", "Hangman-v0"])
+def test_word_games_are_solved_with_the_word_lists(name: str) -> None:
+    env = TextArena(variant=name)
+    assert [play_oracle(env, seed) for seed in range(5)] == [1.0] * 5
+
+
+def test_without_its_word_lists_a_game_says_how_to_get_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import nltk
+
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+    with pytest.raises(ValueError, match=r"python -m nltk\.downloader words"):
+        TextArena(variant="WordLadder-v0").reset(seed=1)
+
+
+def test_variants_are_the_single_player_games() -> None:
+    names = game_modules()
+    assert {"Wordle-v0", "Sudoku-v0", "2048-v0", "Secretary-v0"} <= names.keys()
+    assert not {"Chess-v0", "Klondike-v0", "TwentyQuestions-v0", "Wordle-v0-train"} & names.keys()
+    with pytest.raises(ValueError, match="Sudoku-v0"):
+        TextArena().reset(game_name="Sudoko-v0")
+
+
+def test_only_some_variants_have_an_oracle() -> None:
+    def has_oracle(variant: str) -> bool:
+        return ShadowEnvironment.has_oracle(build_env_spec(TextArena, variant=variant))
+
+    assert has_oracle("Sudoku-v0") and not has_oracle("Blackjack-v0")
+    env = TextArena(variant="Blackjack-v0")
+    env.reset(seed=1)
+    with pytest.raises(NotImplementedError, match="no oracle"):
+        env.oracle()
+
+
+def blackjack(seed: int) -> list[str]:
+    env = TextArena(variant="Blackjack-v0")
+    result: Any = env.reset(seed=seed)
+    texts = [result.prompt]
+    while not result.done:
+        result = step(env, "[hit]")
+        texts += [message["content"] for message in result.model_dump()["messages"]]
+    return texts
+
+
+def test_episodes_in_threads_are_as_when_played_alone_and_leave_the_global_generator() -> None:
+    alone = [blackjack(seed) for seed in range(4)]
+    assert alone[0] != alone[1]
+    random.seed(7)
+    before = random.getstate()
+    results: dict[int, list[str]] = {}
+    threads = [
+        threading.Thread(target=lambda seed=seed: results.update({seed: blackjack(seed)}))
+        for seed in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [results[seed] for seed in range(4)] == alone
+    assert random.getstate() == before
+
+
+def seeded_digest() -> str:
+    texts = []
+    for game in ("Secretary-v0", "2048-v0", "Crosswords-v0", "Sudoku-v0-very-easy"):
+        env = TextArena(variant=game)
+        texts.append(env.reset(seed=5).prompt)
+        texts += [message.content for message in env.play("[continue]").messages]
+    return hashlib.sha256("".join(texts).encode()).hexdigest()
+
+
+def test_a_seed_gives_the_same_episode_in_another_process_and_games_print_nothing(
+    tmp_path: Path,
+) -> None:
+    program = "from envs.test_textarena import seeded_digest; print(seeded_digest())"
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONHASHSEED": "1", "PYTHONPATH": ":".join(sys.path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert elsewhere.stdout == seeded_digest() + "\n"
+
+
+def test_a_typed_client_plays_a_served_game() -> None:
+    with serving(SPEC) as served, TextArenaEnv(base_url=served.url).sync() as client:
+        result = client.reset(seed=4, game_name="GuessTheNumber-v0")
+        assert "Guess The Number" in result.observation.prompt
+        low, high = 1, 20
+        while not result.done:
+            guess = (low + high) // 2
+            result = client.step(TextArenaAction(message=f"[{guess}]"))
+            if any("higher" in message.content for message in result.observation.messages):
+                low = guess + 1
+            else:
+                high = guess - 1
+        assert result.reward == 1.0
+
+
+def test_without_the_extra_the_environment_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    package = importlib.import_module("ludus.envs.textarena")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"'ludus-rl\[textarena\]'"):
+        _ = package.TextArena
+    assert package.TextArenaEnv is TextArenaEnv  # A client does not need the library.
