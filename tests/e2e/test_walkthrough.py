@@ -63,8 +63,8 @@ def smaller(words: list[str]) -> list[str]:
     if words[:2] == ["train", "grpo"]:
         more = shlex.split("--steps 1 --groups 2 --group-size 2 --max-episode-tokens 16")
         more += ["--max-turns", "2"]
-        if "--eval-every" in words:
-            more += ["--eval-every", "1", "--eval-episodes", "2"]
+        more += ["--eval-every", "1" if "--eval-every" in words else "0"]
+        more += ["--eval-episodes", "2"] if "--eval-every" in words else []
     elif words[0] == "train":
         more = ["--steps", "2", "--batch-size", "2"]
     elif words[0] in ("collect", "eval") and "--tasks" not in words:

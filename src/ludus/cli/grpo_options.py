@@ -26,6 +26,11 @@ class RolloutLoop(StrEnum):
     TRL = "trl"
 
 
+class KeepModel(StrEnum):
+    BEST = "best"
+    LAST = "last"
+
+
 class VLLMMode(StrEnum):
     COLOCATE = "colocate"
     SERVER = "server"
@@ -53,7 +58,7 @@ TopK = Annotated[
 Beta = Annotated[float | None, typer.Option(help="KL penalty coefficient.", show_default="0")]
 BatchSize = Annotated[
     int | None,
-    typer.Option(help="Episodes per forward pass.", show_default="all of a step; 8 on CPU"),
+    typer.Option(help="Most episodes per forward pass.", show_default="as many as fit; 8 on a CPU"),
 ]
 ZeroVarianceGroups = Annotated[
     ZeroVarianceMode,
@@ -84,11 +89,25 @@ RewardFuncs = Annotated[
 ]
 EvalEvery = Annotated[
     int | None,
-    typer.Option(help="Steps between evaluations on held-out tasks.", show_default="never"),
+    typer.Option(
+        help="Steps between evaluations on held-out tasks; 0: never.",
+        show_default="by their cost",
+    ),
 ]
 EvalEpisodes = Annotated[
     int | None,
-    typer.Option(help="Episodes per evaluation, with --eval-every.", show_default="64"),
+    typer.Option(help="Episodes per evaluation on held-out tasks.", show_default="64"),
+]
+Keep = Annotated[
+    KeepModel,
+    typer.Option(help="Which model to save: the best on held-out tasks, or the last one."),
+]
+MaxRollbacks = Annotated[
+    int,
+    typer.Option(
+        help="How often a run that gets worse goes back to its best model, at half the learning "
+        "rate, before it is stopped."
+    ),
 ]
 EarlyStop = Annotated[bool, typer.Option("--early-stop", help="Stop when the reward is saturated.")]
 AllowUnseeded = Annotated[
@@ -112,6 +131,7 @@ def build_grpo_config(
     max_resamples: int | None,
     eval_every: int | None,
     eval_episodes: int | None,
+    keep: KeepModel,
     rollouts: RolloutLoop,
     vllm_mode: VLLMMode | None,
     system_prompt: str | None,
@@ -125,8 +145,8 @@ def build_grpo_config(
             raise ConfigError("--max-resamples needs --zero-variance-groups resample.")
         fields["max_resamples"] = max_resamples
     if eval_episodes is not None:
-        if eval_every is None:
-            raise ConfigError("--eval-episodes needs --eval-every.")
+        if eval_every == 0:
+            raise ConfigError("--eval-episodes has no effect with --eval-every 0.")
         fields["eval_episodes"] = eval_episodes
     if system_prompt is not None:
         fields["system_prompt"] = system_prompt or None
@@ -135,6 +155,7 @@ def build_grpo_config(
         reward_funcs=tuple(reward_funcs or ()),
         zero_variance_groups=zero_variance_groups.value,
         eval_every=eval_every,
+        keep=keep.value,
         rollouts=rollouts.value,
         vllm_mode=vllm_mode.value if vllm_mode is not None else None,
         **fields,

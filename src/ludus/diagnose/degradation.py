@@ -107,7 +107,8 @@ class DegradationDetector:
         now, best = rewards[-1], max(rewards)
         number = metric(self._held_out[-1], "eval_episodes") or 1.0
         # The deviation of rewards between 0 and 1 is at most that of a coin.
-        standard_error = sqrt(max(0.0, 2 * best * (1 - best)) / number) if 0 <= best <= 1 else 0.0
+        variance = sum(max(0.0, mean * (1 - mean)) for mean in (best, now))
+        standard_error = sqrt(variance / number)
         scale = RewardScale.from_rewards([*rewards, *metric_values(self._entries, "reward")])
         fall = best - now
         if scale.normalize_delta(fall) < MIN_HELD_OUT_FALL:

@@ -47,6 +47,8 @@ class RunCallback:
         self.checkpoint_every, self.resume_state = checkpoint_every, resume_state
         self.stop_reason: str | None = None
         """Why the run stops before its last step."""
+        self.kept_step: int | None = None
+        """The step of the model that is saved, if it is not simply the last one."""
         self._clock = clock
         self._started_at = self._saved_at = self._stepped_at = clock()
         self._checkpoint_due = False
@@ -55,6 +57,11 @@ class RunCallback:
     @property
     def episode_bytes(self) -> int:
         """Size of the episode log that checkpoints refer to; 0 for methods without episodes."""
+        return 0
+
+    @property
+    def rollbacks(self) -> int:
+        """How often the run went back to its best model; 0 for methods that do not."""
         return 0
 
     @property

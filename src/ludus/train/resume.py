@@ -21,7 +21,7 @@ from ludus.train.overrides import NON_DECISIVE_FIELDS
 _MAX_DIFFERENCES_SHOWN = 8
 NON_DECISIVE = frozenset({"device", "report_to", "checkpoint_every", "compile", "allow_unseeded"})
 """Settings that may differ when a run is resumed: they do not affect the trained weights."""
-NON_DECISIVE_IN_GRPO = NON_DECISIVE | {"batch_size"}
+NON_DECISIVE_IN_GRPO = NON_DECISIVE | {"batch_size", "keep", "max_rollbacks"}
 """In GRPO the gradient of a step is over all its episodes, in however many batches."""
 
 

@@ -99,6 +99,6 @@ def read_episodes(out: Path) -> list[Episode]:
 def small_config(**changes: Any) -> GRPOConfig:
     defaults: dict[str, Any] = {
         "steps": 2, "groups": 2, "group_size": 4, "max_episode_tokens": 64, "precision": "fp32",
-        "device": "cpu", "learning_rate": 3e-3,
+        "device": "cpu", "learning_rate": 3e-3, "eval_every": 0,
     }  # fmt: skip
     return GRPOConfig(**{**defaults, **changes})

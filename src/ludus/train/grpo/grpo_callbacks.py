@@ -1,4 +1,4 @@
-"""Between two steps of GRPO: timing, evaluation on held-out tasks, and early stopping."""
+"""Between two steps of GRPO: timing, held-out tasks, rollbacks, and early stopping."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ludus.diagnose.saturation import SaturationDetector
 from ludus.train.callbacks import RunCallback
 from ludus.train.grpo.episode_log import EpisodeLog
 from ludus.train.grpo.grpo_context import GRPOContext
+from ludus.train.grpo.health import Action, HealthMonitor
 from ludus.train.grpo.held_out import HeldOutEvaluator
 from ludus.train.grpo.step_metrics import to_log_line
 from ludus.train.output.checkpoints import CheckpointState
@@ -44,15 +45,18 @@ class GRPOCallback(RunCallback):
         )  # fmt: skip
         self._context, self._episodes, self._overwrite = context, episodes, overwrite
         self._environment_names = environment_names
-        self._evaluate_held_out, self._eval_every = evaluate_held_out, config.eval_every
+        self._evaluate_held_out, self._eval_every = evaluate_held_out, config.held_out_interval
         self._num_iterations = context.trl_config.num_iterations
         """Steps that train on the same episodes: a checkpoint in between could not be resumed."""
+        resumed_from = resume_state.step if resume_state else -1
+        past = [line for line in read_log(self.out) if line.get("step", 0) <= resumed_from]
         self._saturation = SaturationDetector() if config.early_stop else None
         if self._saturation is not None:
-            resumed_from = resume_state.step if resume_state else 0
-            for line in read_log(self.out):
-                if line.get("step", 0) <= resumed_from:
-                    self._saturation.update(line)
+            for line in past:
+                self._saturation.update(line)
+        self.health = HealthMonitor(
+            context, rollbacks=resume_state.rollbacks if resume_state else 0, past_entries=past
+        )
         self._saturation_reason: str | None = None
         """Why there is nothing left to learn, if so."""
         self._step_started = perf_counter()
@@ -63,6 +67,10 @@ class GRPOCallback(RunCallback):
         """Size of the episode log after the last whole step: later episodes are played again."""
         return self._episode_bytes
 
+    @property
+    def rollbacks(self) -> int:
+        return self.health.rollbacks
+
     def start_run(self) -> None:
         trained_on = self._context.environment_record(self._environment_names)
         start_or_resume(self._context, trained_on, self.resume_state, overwrite=self._overwrite)
@@ -72,10 +80,16 @@ class GRPOCallback(RunCallback):
         self, args: Any, state: Any, control: Any, *, trainer: Any, **_: Any
     ) -> None:
         super().on_train_begin(args, state, control, trainer=trainer)
+        if self.resume_state is not None:
+            self.health.resume()
         if self._eval_every and self.resume_state is None:
             self._log_held_out(trainer, 0)
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, *, trainer: Any, **_: Any) -> None:
+        if self.health.decide() is Action.ROLL_BACK:
+            best = self.health.roll_back(trainer)
+            if self.distributed.is_main:
+                self.write_log({"step": state.global_step, "rollback_to": best.step})
         self._step_started = perf_counter()
 
     def on_step_end(
@@ -88,11 +102,12 @@ class GRPOCallback(RunCallback):
         if self.distributed.is_main:
             self._episode_bytes = (self.out / EPISODES_FILE).stat().st_size
         step = state.global_step
-        stop_early = False
-        if self._saturation is not None:
-            # Only the main process knows; all ranks must decide the same.
-            saturated = self.distributed.all_reduce_max([int(self._saturation_reason is not None)])
-            stop_early = saturated == [1] and step % self._num_iterations == 0
+        # Only the main process knows the log; all ranks must decide the same.
+        (saturated,) = self.distributed.all_reduce_max([int(self._saturation_reason is not None)])
+        hopeless = self.health.decide() is Action.STOP
+        stop_early = (bool(saturated) or hopeless) and step % self._num_iterations == 0
+        if hopeless and stop_early and self.health.verdict is not None:
+            self.progress.say(f"Stopped, because it gets worse: {self.health.verdict}")
         self._poll()
         last = stop_early or step >= state.max_steps
         if self._eval_every and not self.stop_reason and (last or step % self._eval_every == 0):
@@ -110,6 +125,7 @@ class GRPOCallback(RunCallback):
             return
         line = {"step": state.global_step, **to_log_line(logs)}
         self.write_log(line)
+        self.health.observe(line)
         if self._saturation is not None and self._saturation_reason is None:
             self._saturation_reason = self._saturation.update(line)
             if self._saturation_reason:
@@ -119,4 +135,7 @@ class GRPOCallback(RunCallback):
         assert self._evaluate_held_out is not None
         metrics = self._evaluate_held_out(trainer.model, step)
         if self.distributed.is_main:
-            self.write_log({"step": step, **metrics})
+            line = {"step": step, **metrics}
+            self.write_log(line)
+            self.health.observe(line)
+        self.health.record_held_out(trainer, step, metrics.get("eval_reward"))

@@ -15,6 +15,10 @@ from ludus.train.config import DEFAULT_GROUPS, BaseTrainConfig, check_at_least, 
 ZeroVarianceMode = Literal["skip", "resample", "keep"]
 RolloutBackend = Literal["fast", "trl"]
 VllmMode = Literal["colocate", "server"]
+KeepModel = Literal["best", "last"]
+_HELD_OUT_FRACTION = 0.1
+"""Held-out episodes by default, at most, as a fraction of those that are trained on."""
+_MIN_HELD_OUT_INTERVAL = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,14 @@ class GRPOConfig(BaseTrainConfig):
     """Reward functions besides the environment's own: `module:function`, or with a weight
     `module:function=0.5`. `environment=0.5` sets the weight of the environment's own."""
     eval_every: int | None = None
-    """Steps between two evaluations on held-out tasks."""
+    """Steps between two evaluations on held-out tasks; None: a tenth of all episodes are such; 0:
+    none are played, so that there is no best model to keep or to go back to."""
     eval_episodes: int = 64
+    keep: KeepModel = "best"
+    """Which model the run ends with: the one with the best held-out reward, or the last one."""
+    max_rollbacks: int = 2
+    """How often a run that gets worse goes back to its best model, at half the learning rate; after
+    that it is stopped."""
     early_stop: bool = False
     """End when nothing is left to learn."""
     allow_unseeded: bool = False
@@ -73,6 +83,7 @@ class GRPOConfig(BaseTrainConfig):
             check_at_least(name, getattr(self, name), minimum)
         check_choice("zero_variance_groups", self.zero_variance_groups, get_args(ZeroVarianceMode))
         check_choice("rollouts", self.rollouts, get_args(RolloutBackend))
+        check_choice("keep", self.keep, get_args(KeepModel))
         if self.vllm_mode is not None:
             check_choice("vllm_mode", self.vllm_mode, get_args(VllmMode))
         SamplingParams(self.temperature, self.top_p, self.top_k)
@@ -101,6 +112,14 @@ class GRPOConfig(BaseTrainConfig):
         return self.groups * self.group_size
 
     @property
+    def held_out_interval(self) -> int:
+        """Steps between two evaluations on held-out tasks; 0: none."""
+        if self.eval_every is not None:
+            return self.eval_every
+        interval = round(self.eval_episodes / (_HELD_OUT_FRACTION * self.episodes))
+        return max(_MIN_HELD_OUT_INTERVAL, interval)
+
+    @property
     def rollout_config(self) -> RolloutConfig:
         """How episodes are played."""
         return RolloutConfig(
@@ -124,7 +143,8 @@ class GRPOConfig(BaseTrainConfig):
 
 _MINIMUMS = {
     "steps": 1, "groups": 1, "group_size": 2, "max_tokens": 1, "max_episode_tokens": 1,
-    "max_turns": 1, "beta": 0, "max_resamples": 1, "eval_every": 1, "eval_episodes": 1,
+    "max_turns": 1, "beta": 0, "max_resamples": 1, "eval_every": 0, "eval_episodes": 1,
+    "max_rollbacks": 0,
 }  # fmt: skip
 _NOT_STORED = ("base_url", "token")
 """Where the environment is served may change when a run is resumed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -17,6 +18,17 @@ def warmup_linear_schedule(optimizer: Any, warmup_steps: int, steps: int) -> Any
         return min(warmup, max(0, steps - step) / max(1, steps - warmup_steps))
 
     return LambdaLR(optimizer, factor)
+
+
+def scale_schedule(scheduler: Any, factor: Callable[[], float]) -> None:
+    """Multiply the rates of a schedule by a factor, which may change during the run."""
+    from torch.optim.lr_scheduler import LambdaLR
+
+    def scaled(scheduled: Callable[[int], float]) -> Callable[[int], float]:
+        return lambda step: scheduled(step) * factor()
+
+    if isinstance(scheduler, LambdaLR):
+        scheduler.lr_lambdas = [scaled(each) for each in scheduler.lr_lambdas]
 
 
 def restore_scheduled_lr(scheduler: Any) -> None:

@@ -20,6 +20,7 @@ from ludus.train.grpo.groups import SeedCheck
 from ludus.train.grpo.grpo_callbacks import GRPOCallback
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.grpo_context import GRPOContext, build_context
+from ludus.train.grpo.health import keep_best
 from ludus.train.grpo.held_out import HeldOutEvaluator
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent, build_policy_agent
 from ludus.train.grpo.rewards import build_reward_funcs
@@ -119,7 +120,7 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
                 resume_state=previous.state, overwrite=overwrite,
             )  # fmt: skip
             trainer = _build_trainer(context, model, callback, episodes, worker, plan)
-            if config.rollouts == "fast" or config.eval_every:
+            if config.rollouts == "fast" or config.held_out_interval:
                 worker.agent = agent = build_policy_agent(context, trainer)
                 # Before training: engines inspect the forward method, which the trainer wraps.
                 worker.run(agent.ensure_loaded())
@@ -129,6 +130,7 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
         if is_finished(trainer, callback):
             # The checkpoint from which a finished run can be extended.
             _save_checkpoint(context, trainer)
+            callback.kept_step = keep_best(callback.health, trainer, progress.say)
         return finalize(context, trainer, callback)
 
 

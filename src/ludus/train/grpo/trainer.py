@@ -18,7 +18,11 @@ from ludus.train.grpo.group_rollouts import GroupRollouts
 from ludus.train.grpo.groups import zero_variance_mask
 from ludus.train.grpo.grpo_callbacks import EVENTS, GRPOCallback
 from ludus.train.grpo.grpo_context import GRPOContext
-from ludus.train.grpo.lr_schedule import restore_scheduled_lr, warmup_linear_schedule
+from ludus.train.grpo.lr_schedule import (
+    restore_scheduled_lr,
+    scale_schedule,
+    warmup_linear_schedule,
+)
 from ludus.train.grpo.micro_batches import (
     MicroBatcher,
     StepSnapshot,
@@ -55,6 +59,8 @@ class GRPOMixin(TrainerMixin):
     """For each row of the current step, over all ranks: whether its group has zero variance."""
     _scored: Any
     """For each row of the current step, over all ranks: whether it has a reward."""
+    rate_factor = 1.0
+    """What the scheduled learning rate is multiplied by."""
     micro_batcher: MicroBatcher
     _micro_batch: Batch
     """The rows in the forward or backward pass."""
@@ -70,13 +76,13 @@ class GRPOMixin(TrainerMixin):
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         trainer = cast(Any, self)
         scheduler = cast(Any, super()).create_scheduler(num_training_steps, optimizer)
-        if trainer.args.lr_scheduler_type != "linear":
-            return scheduler
-        warmup_steps = trainer.args.get_warmup_steps(num_training_steps)
-        trainer.lr_scheduler = warmup_linear_schedule(
-            scheduler.optimizer, warmup_steps, num_training_steps
-        )
-        return trainer.lr_scheduler
+        if trainer.args.lr_scheduler_type == "linear":
+            warmup_steps = trainer.args.get_warmup_steps(num_training_steps)
+            trainer.lr_scheduler = scheduler = warmup_linear_schedule(
+                scheduler.optimizer, warmup_steps, num_training_steps
+            )
+        scale_schedule(scheduler, lambda: self.rate_factor)
+        return scheduler
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         cast(Any, super())._load_optimizer_and_scheduler(checkpoint)
@@ -257,6 +263,7 @@ def build_trainer(
     add_callback(trainer, callback, EVENTS)
     trainer.distributed, trainer.say = context.distributed, context.progress.say
     trainer.rollouts, trainer.vision = rollouts, context.vision
+    trainer.rate_factor = callback.health.rate_factor
     trainer.micro_batcher = MicroBatcher(max_rows=max_micro_batch_rows(config))
     # Rows of zero-variance groups have no policy gradient, but they have a KL penalty.
     trainer.skips_zero_variance = (

@@ -78,13 +78,13 @@ def build_trl_grpo_config(config: GRPOConfig, out: Path) -> Any:
     rejected = rejected_fields(config)
     overrides = parse_overrides(trl.GRPOConfig, config.overrides, rejected, effective)
     trl_config = construct_trl_config(trl.GRPOConfig, values, overrides)
-    played_by_ludus = config.rollouts == "fast" or config.eval_every is not None
+    played_by_ludus = config.rollouts == "fast" or config.held_out_interval > 0
     if config.vllm_mode and played_by_ludus and trl_config.vllm_tensor_parallel_size > 1:
         # With tensor parallelism, vLLM answers only if all ranks call it at the same time.
         raise ConfigError(
             "`overrides`: vllm_tensor_parallel_size must be 1, got "
             f"{trl_config.vllm_tensor_parallel_size}: ranks play episodes at their own pace, and "
-            "vLLM needs all ranks in every call. Use 1, or `rollouts` trl without `eval_every`."
+            "vLLM needs all ranks in every call. Use 1, or `rollouts` trl with `eval_every` 0."
         )
     if trl_config.num_iterations < 1:
         raise ConfigError(

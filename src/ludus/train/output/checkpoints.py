@@ -32,6 +32,8 @@ class CheckpointState:
     metrics: dict[str, list[float]] = field(default_factory=dict)
     episodes: int = 0
     """Size of the episode log in bytes."""
+    rollbacks: int = 0
+    """How often GRPO went back to its best model."""
 
 
 def mark_complete(checkpoint: Path, state: CheckpointState) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -83,8 +84,16 @@ def _collect_metrics(context: TrainContext, trainer: Any, callback: RunCallback)
         peak_memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
         first_reward=fmean(rewards[:REWARD_WINDOW_STEPS]) if rewards else None,
         last_reward=fmean(rewards[-REWARD_WINDOW_STEPS:]) if rewards else None,
-        eval_reward=eval_rewards[-1][1] if eval_rewards else None,
+        eval_reward=_kept_reward(eval_rewards, callback.kept_step),
+        kept_step=callback.kept_step,
     )
+
+
+def _kept_reward(rewards: Sequence[tuple[int, float]], kept_step: int | None) -> float | None:
+    """The held-out reward of the saved model: that of a step, or the last one."""
+    if not rewards:
+        return None
+    return dict(rewards).get(kept_step, rewards[-1][1]) if kept_step is not None else rewards[-1][1]
 
 
 def _build_result(

@@ -110,6 +110,9 @@ class FinalMetrics(_RecordModel):
     first_reward: float | None = None
     last_reward: float | None = None
     eval_reward: float | None = None
+    """On held-out tasks, of the model that was saved."""
+    kept_step: int | None = None
+    """The step of the model that was saved, of a run that keeps its best one."""
     """The last reward on held-out tasks."""
 
 

@@ -15,6 +15,7 @@ from ludus.data.training_log import EPISODES_FILE, LOG_FILE, RECORD_FILE, read_l
 from ludus.errors import LudusError, RunError
 from ludus.policy.model_ref import ModelKind, ModelRef, base_model_name, find_local_model
 from ludus.train.distributed import Distributed
+from ludus.train.output.best_model import best_model_folder
 from ludus.train.output.checkpoints import CHECKPOINTS_DIR, latest_checkpoint
 from ludus.train.output.record import read_record
 
@@ -133,14 +134,14 @@ def remove_run(out: Path) -> None:
 
 
 def remove_temporary_files(out: Path, *, keep_last_checkpoint: bool = False) -> None:
-    """Remove what a finished run does not need; its last checkpoint is needed to extend it."""
+    """Remove what a finished run does not need, even if it is extended."""
     _remove_run_path(out / TOKENS_DIR)
     last = latest_checkpoint(out) if keep_last_checkpoint else None
     if last is None:
         _remove_run_path(out / CHECKPOINTS_DIR)
         return
     for path in last.parent.iterdir():
-        if path != last:
+        if path not in (last, best_model_folder(out)):
             _remove_run_path(path)
 
 

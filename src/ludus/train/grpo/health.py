@@ -1,0 +1,119 @@
+"""The health of a GRPO run: when it degrades, it goes back to its best model at half the rate.
+
+`diagnose.degradation` decides from the training log; this module acts on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+from typing import Any
+
+from ludus.data.training_log import LogEntry
+from ludus.diagnose.degradation import DegradationDetector
+from ludus.train.distributed import Distributed
+from ludus.train.grpo.grpo_context import GRPOContext
+from ludus.train.grpo.lr_schedule import restore_scheduled_lr
+from ludus.train.output.best_model import BestModel, load_best, read_best, save_best
+
+ROLLBACK_RATE_FACTOR = 0.5
+"""The learning rate after a rollback, as a fraction of that before."""
+
+
+class Action(IntEnum):
+    """What to do about a run; the largest of all ranks counts."""
+
+    NOTHING = 0
+    ROLL_BACK = 1
+    STOP = 2
+
+
+class HealthMonitor:
+    """Watches the training log, keeps the best model, and rolls back to it.
+
+    Args:
+        rollbacks: How often the run was rolled back before it was resumed.
+        past_entries: The log entries before it was resumed.
+    """
+
+    def __init__(
+        self, context: GRPOContext, *, rollbacks: int = 0, past_entries: Iterable[LogEntry] = ()
+    ) -> None:
+        self.out, self.rollbacks = context.out, rollbacks
+        self.best: BestModel | None = None
+        self._config, self._say = context.config, context.progress.say
+        self._distributed: Distributed = context.distributed
+        self._detector = DegradationDetector()
+        for entry in past_entries:
+            self._detector.update(entry)
+        self._reason: str | None = None
+
+    def resume(self) -> None:
+        """Take over the best model of the run that is resumed."""
+        self.best = read_best(self.out) if self._config.keep == "best" else None
+
+    def observe(self, entry: LogEntry) -> None:
+        """Judge the run by a new entry of the log. Called in the main process."""
+        reason = self._detector.update(entry)
+        self._reason = self._reason or reason
+
+    def record_held_out(self, trainer: Any, step: int, reward: float | None) -> None:
+        """Keep the current model, if none has played held-out tasks better. All ranks call it."""
+        sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+        if self._config.keep != "best" or sharded or reward is None:
+            return
+        if self.best is not None and reward < self.best.reward:
+            return
+        self.best = BestModel(step, reward)
+        with self._distributed.raise_on_all_ranks():
+            if self._distributed.is_main:
+                save_best(self.out, trainer.accelerator.unwrap_model(trainer.model), self.best)
+
+    def decide(self) -> Action:
+        """What to do before the next step, agreed among all ranks."""
+        action = Action.NOTHING
+        if self._reason is not None:
+            can_roll_back = self.best is not None and self.rollbacks < self._config.max_rollbacks
+            action = Action.ROLL_BACK if can_roll_back else Action.STOP
+        (agreed,) = self._distributed.all_reduce_max([int(action)])
+        return Action(agreed)
+
+    def roll_back(self, trainer: Any) -> BestModel:
+        """Load the best model and halve the learning rate. All ranks call it."""
+        assert self.best is not None
+        self.rollbacks += 1
+        if self._reason is not None:
+            self._say(
+                f"Getting worse: {self._reason}. Back to the model after step "
+                f"{self.best.step:,} (held-out reward {self.best.reward:.3g}), at half the "
+                f"learning rate; rollback {self.rollbacks} of {self._config.max_rollbacks}"
+            )
+        self._reason = None
+        self._detector.restart()
+        load_best(self.out, trainer.accelerator.unwrap_model(trainer.model))
+        # Moments of gradients of the degraded model would lead the way back there.
+        trainer.optimizer.state.clear()
+        trainer.rate_factor = self.rate_factor
+        restore_scheduled_lr(trainer.lr_scheduler)
+        return self.best
+
+    @property
+    def rate_factor(self) -> float:
+        """What the scheduled learning rate is multiplied by."""
+        return float(ROLLBACK_RATE_FACTOR**self.rollbacks)
+
+    @property
+    def verdict(self) -> str | None:
+        """What is wrong with the run, if anything."""
+        return self._reason
+
+
+def keep_best(health: HealthMonitor, trainer: Any, say: Callable[[str], None]) -> int | None:
+    """Give a finished run its best model; returns the step of the model that is kept."""
+    best, last = health.best, trainer.state.global_step
+    if best is None:
+        return None
+    if best.step < last:
+        load_best(health.out, trainer.accelerator.unwrap_model(trainer.model))
+        say(f"Keeping the model after step {best.step:,}: held-out reward {best.reward:.3g}")
+    return best.step
