@@ -128,6 +128,19 @@ class Unrated(Unsolved):
     max_reward = None
 
 
+class Endless(Riddle):
+    """Is solved in more steps than a check plays."""
+
+    @tool
+    def answer(self, text: str) -> str:
+        """Answer.
+
+        Args:
+            text: The number.
+        """
+        return "Go on."
+
+
 @pytest.mark.parametrize(
     ("name", "guilty"),
     [
@@ -173,6 +186,12 @@ async def test_without_an_oracle_the_highest_reward_is_the_measure(name: str) ->
 async def test_scores_are_shown_where_there_is_nothing_to_compare_with() -> None:
     found = await audit("Unrated")
     assert found.verdict == "skip" and "random calls 0.5," in found.detail
+
+
+async def test_oracle_that_needs_more_steps_than_a_check_plays_is_not_blamed() -> None:
+    report = await run_checks("check.test_reward_audit:Endless")
+    *_, oracle, weak = report.findings
+    assert (oracle.verdict, weak.verdict) == ("skip", "skip")
 
 
 async def test_slow_environment_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
