@@ -62,7 +62,7 @@ SKIPPED = {
 
 def python_block(page: str, start: str) -> str:
     """The Python on a page that begins with this line."""
-    blocks = re.findall(
+    blocks: list[str] = re.findall(
         r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE
     )
     return next(block for block in blocks if block.startswith(start))
