@@ -15,7 +15,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ LUDUS = [sys.executable, "-m", "ludus"]
 _LOADS_A_MODEL = frozenset(("train", "hf", "--student", "smollm2"))
 """Words of commands that load transformers; a word that is missing here costs a few seconds."""
 _MAX_TRAINING_SERVERS = 2
+Environment = tuple[tuple[str, str], ...]
 
 
 def run_ludus(
@@ -51,10 +52,7 @@ def run_ludus(
         )
     folder = str(Path(cwd or ".").absolute())
     request = json.dumps({"arguments": arguments, "cwd": folder, "env": full_env}).encode()
-    if _LOADS_A_MODEL.isdisjoint(arguments):
-        server = next(_light_servers()).requests
-    else:
-        server = _training_server(full_env).requests
+    server = _choose_server(arguments, full_env).requests
     (stdout, child_stdout), (stderr, child_stderr) = os.pipe(), os.pipe()
     child_stdin, stdin = os.pipe() if typed is not None else (os.dup(0), None)
     socket.send_fds(server, [request], [child_stdin, child_stdout, child_stderr])
@@ -150,12 +148,20 @@ def _light_servers() -> Iterator[ForkServer]:
     return itertools.cycle([ForkServer.start("light", env), ForkServer.start("light", env)])
 
 
-_training_servers: dict[tuple[tuple[str, str], ...], ForkServer] = {}
+_training_servers: dict[Environment, ForkServer] = {}
 """By environment, which transformers and TRL read on import; the least recently used first."""
+_environments_seen: set[Environment] = set()
 
 
-def _training_server(env: Mapping[str, str]) -> ForkServer:
+def _choose_server(arguments: Sequence[str], env: Mapping[str, str]) -> ForkServer:
+    """A training server for a command that loads a model, unless its environment is a new one.
+
+    Such a server takes seconds to start, which pays off from the second command on.
+    """
     key = tuple(sorted(env.items()))
+    if _LOADS_A_MODEL.isdisjoint(arguments) or key not in _environments_seen:
+        _environments_seen.add(key)
+        return next(_light_servers())
     server = _training_servers.pop(key, None) or ForkServer.start("training", env)
     _training_servers[key] = server
     if len(_training_servers) > _MAX_TRAINING_SERVERS:

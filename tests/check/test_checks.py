@@ -12,6 +12,7 @@ from world import Counter, serving
 from ludus import Observation, ToolCall, tool
 from ludus.check import CheckReport, run_checks
 from ludus.check.advice import ADVICE_BY_CHECK
+from ludus.errors import ConfigError
 
 
 async def failures(spec: str, **options: Any) -> set[str]:
@@ -91,6 +92,13 @@ class Hopeless(Counter):
         raise RuntimeError("out of order")
 
 
+class NeedsProgram(Counter):
+    """Says what it needs to be built."""
+
+    def __init__(self) -> None:
+        raise ConfigError("There is no program frob. Install it: apt install frob")
+
+
 @pytest.mark.parametrize(
     ("name", "broken"),
     [
@@ -113,17 +121,27 @@ async def test_observation_that_violates_its_schema_fails() -> None:
     assert "observations fit the schema" in await failures("check.test_checks:Lying")
 
 
+async def test_error_raised_on_purpose_has_its_own_advice() -> None:
+    report = await run_checks("check.test_checks:NeedsProgram")
+    (found,) = report.findings
+    assert found.detail == "There is no program frob. Install it: apt install frob"
+    assert not found.advice
+
+
 @pytest.mark.parametrize("spec", ["catch", "echo", "wordle", "world:Counter", "world:LineWorld"])
 async def test_sound_environment_passes(spec: str) -> None:
     failed = await failures(spec)
-    assert failed <= ({"different seeds differ"} if spec == "world:LineWorld" else set())
+    # Walking anywhere on the line ends well, whatever the seed.
+    known = {"different seeds differ", "weak players score below the oracle"}
+    assert failed <= (known if spec == "world:LineWorld" else set())
 
 
 async def test_server_is_checked_with_the_local_oracle() -> None:
     with serving("catch") as served:
         report = await run_checks(served.url, seeds=3)
     assert report.passed, report.failures
-    assert report.findings[-1].detail == "1 on 3 seeds"
+    (oracle,) = [each for each in report.findings if each.check.startswith("the oracle")]
+    assert oracle.detail == "1 on 3 seeds"
 
 
 async def test_too_few_sessions_fail() -> None:
@@ -133,7 +151,7 @@ async def test_too_few_sessions_fail() -> None:
 
 def test_command_prints_a_line_per_check() -> None:
     good = run_ludus("check", "catch")
-    assert good.returncode == 0 and good.stdout.count(" pass ") == 13
+    assert good.returncode == 0 and good.stdout.count(" pass ") == 14
     bad = run_ludus("check", "check.test_checks:Weak", env={"PYTHONPATH": "tests"})
     assert bad.returncode == 1 and "1 failed" in bad.stdout
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -27,21 +28,50 @@ from ludus.policy import smollm2
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ("collecting", "curating", "training", "thinking", "grpo", "diagnosing", "evaluating")
-MORE = ("environments", "serving", "python", "architecture", "glossary", "benchmarks")
+MORE = (
+    *("shipped", "rewards", "containers", "environments", "serving", "python"),
+    *("architecture", "glossary", "benchmarks"),
+)
 PAGES = ["README.md", *(f"docs/{name}.md" for name in (*GUIDES, *MORE))]
 """In the order of the loop: a page may use what the pages before it have made."""
 SKIPPED = {
     "git clone": "the tests run in a clone",
     "pip install": "the tests run in an environment that make has set up",
     "pip download": "fetches a model",
+    "python -m nltk": "fetches word lists",
+    "apt install": "the tests run on what make has installed",
+    "ludus collect browsergym": "tests/envs/test_browsergym.py plays on a browser",
+    "ludus play browsergym": "tests/envs/test_browsergym.py plays on a browser",
+    "ludus serve browsergym": "tests/envs/test_browsergym.py serves a browser",
+    "ludus check 'mcp:": "tests/envs/test_mcp.py checks a server, which takes long",
+    "ludus rescore runs/wordle-random --judge": "tests/scoring has judges",
+    "ludus check docker:": "tests/client has a stand-in for the container engine",
+    "ludus play docker:": "tests/client has a stand-in for the container engine",
+    "ludus collect docker:": "tests/client has a stand-in for the container engine",
+    "ludus train grpo docker:": "tests/client has a stand-in for the container engine",
+    "ludus build wordle": "builds an image",
+    "ludus build browsergym": "builds an image",
+    "ludus build my_env.py:Guess": "builds an image",
     "make": "runs the tests themselves, or what takes minutes",
     "python benchmarks/": "takes minutes, or a GPU",
     "python -m llama_cpp.server": "needs another engine",
     "accelerate launch": "tests/train/test_processes.py trains in several processes",
 }
 """What is not typed, by how it begins, and why."""
+
+
+def python_block(page: str, start: str) -> str:
+    """The Python on a page that begins with this line."""
+    blocks: list[str] = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE
+    )
+    return next(block for block in blocks if block.startswith(start))
+
+
 FILES = {
-    "rewards.py": "def brief(episode):\n    return -0.1 * episode.turns\n",
+    "rewards.py": python_block("docs/rewards.md", "# rewards.py"),
+    "tasks.jsonl": '{"prompt": "What is 17 * 23 + 4?", "expected": 395}\n'
+    '{"prompt": "What is 2 ** 20?", "expected": 1048576}\n',
     "my_package.py": "from policy.vision.image_env import Gallery\n",
     "my_env.py": "from world import Counter as Guess\n",
 }
@@ -120,8 +150,10 @@ class Reader:
 
     def _serve(self, words: list[str]) -> None:
         """On a port that is free, under which the next commands find it."""
-        port = words[words.index("--port") + 1]
-        rest = [*words[1 : words.index("--port")], *words[words.index("--port") + 2 :]]
+        if "--port" not in words:
+            words = [*words, "--port", "8000"]
+        at = words.index("--port")
+        port, rest = words[at + 1], [*words[1:at], *words[at + 2 :]]
         served = self.stack.enter_context(served_by_program(words[0], *rest, cwd=self.folder))
         self.outside[f"http://localhost:{port}"] = served.url
 
@@ -156,6 +188,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
                 "HF_ENDPOINT": hub.url,
                 "HF_TOKEN": TOKEN,
                 "HF_HOME": str(home / "hf"),
+                "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
                 "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests", folder))),
             },
             outside={

@@ -142,3 +142,10 @@ def test_programs_that_reach_out_are_not_asked_about(code: str) -> None:
         "input_generator": "rng.random()",
     }
     assert select_deterministic([kept, {**kept, "code_sample": code}]) == [kept]
+
+
+def test_a_truth_value_is_right_only_if_it_is_the_one_that_was_asked_for() -> None:
+    answers = ("True", " false", "maybe", "")
+    right = [answer for answer in answers if score("game_of_life_halting", answer, seed=1) == 1.0]
+    assert right in (["True"], [" false"])
+    assert oracle_score("game_of_life_halting", seed=1) == 1.0

@@ -34,4 +34,8 @@ ADVICE_BY_CHECK = {
     "the oracle reaches the top reward": (
         "Correct oracle(), or set max_reward in the class to the best return of an episode."
     ),
+    "weak players score below the oracle": (
+        "Give no reward for what solves nothing: try the reward on empty, random and copied "
+        "answers. If any action shall be rewarded, set rewards_any_action = True in the class."
+    ),
 }

@@ -66,6 +66,9 @@ async def _run_check(
     except TimeoutError:
         return failed_finding(name, f"not finished after {CHECK_TIMEOUT_S:g} s", TOO_SLOW)
     except (EpisodeFailed, ExecutionFailed, FactoryFailed) as error:
+        if isinstance(error.__cause__, LudusError):
+            # Raised by the environment on purpose: the message itself says what to do.
+            return CheckFinding(check=name, verdict="fail", detail=str(error))
         advice = getattr(error, "advice", "")
         if remote and not advice and not ERROR_LOCATION.match(str(error)):
             advice = SERVER_LOG

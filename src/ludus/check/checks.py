@@ -11,13 +11,22 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from ludus.agents.random_agent import random_call
-from ludus.check.episodes import EpisodePlayer, EpisodeTurns, Transcript
+from ludus.agents.oracle import OracleAgent
+from ludus.agents.random_agent import RandomAgent, random_call
+from ludus.check.episodes import MAX_STEPS, EpisodePlayer, EpisodeTurns, Transcript, offers_oracle
+from ludus.check.reward_audit import (
+    FIRST_SEEDS,
+    HARD_LIMIT_S,
+    MAX_SEEDS,
+    Reference,
+    audit_rewards,
+)
 from ludus.check.visibility import describe_visibility
 from ludus.client.endpoint import Endpoint, LocalEndpoint
 from ludus.client.server_http import fetch_json_object
 from ludus.client.session import Session
 from ludus.client.websocket import WebSocketClient
+from ludus.data.bootstrap import MIN_SAMPLES
 from ludus.environment.registry import find_environment, is_remote
 from ludus.environment.spec import EnvSpec
 from ludus.errors import LudusError, SessionError
@@ -49,6 +58,7 @@ class EnvironmentChecks:
         self._seeds = range(seeds)
         self._sessions = sessions
         self._episodes: dict[int, Transcript] = {}
+        self._oracle_offered: bool | None = None
 
     @classmethod
     async def connect(
@@ -90,6 +100,7 @@ class EnvironmentChecks:
             ("enough sessions at once", self.check_capacity),
             ("sessions do not see each other", self.check_isolation),
             ("the oracle reaches the top reward", self.check_oracle),
+            ("weak players score below the oracle", self.check_weak_players),
         ]
 
     async def check_starts(self) -> str:
@@ -109,7 +120,7 @@ class EnvironmentChecks:
 
     async def check_episode(self) -> str:
         episode = await self._play_once(self._seeds[0])
-        player = "the oracle" if EpisodePlayer(self._env_spec).is_oracle else "random calls"
+        player = "the oracle" if await self._has_oracle() else "random calls"
         end = "to the end" if episode.done else "not ended"
         return f"{len(episode.actions)} steps by {player}, {end}"
 
@@ -198,16 +209,56 @@ class EnvironmentChecks:
 
     async def check_oracle(self) -> str:
         env_spec = self._env_spec
-        if env_spec is None or not EpisodePlayer(env_spec).is_oracle:
+        if env_spec is None or not await self._has_oracle():
             raise CheckSkipped("it has no oracle" if env_spec else "not installed here")
         max_reward = getattr(env_spec.cls, "max_reward", None)
         if max_reward is None:
             raise CheckSkipped("the top reward differs between episodes: max_reward is None")
         for seed in self._seeds:
-            total = sum((await self._play_once(seed)).rewards)
+            episode = await self._play_once(seed)
+            total = episode.total_reward
             if not math.isclose(total, max_reward, abs_tol=1e-9):
+                if not episode.done and len(episode.actions) == MAX_STEPS:
+                    raise CheckSkipped(f"the oracle needs more than {MAX_STEPS} steps")
                 raise CheckFailed(f"seed {seed}: {total:g} instead of {max_reward:g}")
         return f"{max_reward:g} on {len(self._seeds)} seeds"
+
+    async def check_weak_players(self) -> str:
+        """Play without trying to solve the task; without an oracle, compare with max_reward."""
+        cls = self._env_spec.cls if self._env_spec is not None else None
+        max_reward = getattr(cls, "max_reward", None)
+        reason_to_skip = ""
+        if getattr(cls, "rewards_any_action", False):
+            reason_to_skip = "it rewards any action by design"
+        if await self._has_oracle():
+            with suppress(CheckSkipped):
+                # Fails again if the oracle does: it is no reference then.
+                await self.check_oracle()
+            reference = Reference("oracle", play=self._play_once)
+        elif max_reward is not None:
+            reference = Reference("max_reward, as it has no oracle", constant=max_reward)
+        else:
+            reference = Reference("unknown", constant=math.nan)
+            reason_to_skip = "it has neither an oracle nor a max_reward to compare with"
+        seeds = max(len(self._seeds), FIRST_SEEDS)
+        async with self._endpoint.session() as session:
+            audit = await audit_rewards(
+                session,
+                self._env_spec,
+                reference,
+                seeds=seeds,
+                max_seeds=seeds if reason_to_skip else MAX_SEEDS,
+            )
+        if audit.seeds < MIN_SAMPLES:
+            raise CheckSkipped(f"too slow: {audit.seeds} seeds in {HARD_LIMIT_S:g} s")
+        if reason_to_skip:
+            raise CheckSkipped(f"{reason_to_skip}: {audit.describe_scores()}")
+        unclear = audit.describe_unclear()
+        if unclear and reference.play is not None and not (await self._play_once(0)).done:
+            raise CheckSkipped(f"the oracle needs more than {MAX_STEPS} steps")
+        if unclear:
+            raise CheckFailed(unclear)
+        return audit.describe_scores()
 
     async def _play_once(self, seed: int) -> Transcript:
         if seed not in self._episodes:
@@ -218,7 +269,13 @@ class EnvironmentChecks:
     @asynccontextmanager
     async def _player_session(self) -> AsyncIterator[tuple[EpisodePlayer, Session]]:
         async with self._endpoint.session() as session:
-            yield EpisodePlayer(self._env_spec), session
+            agent = OracleAgent() if await self._has_oracle() else RandomAgent()
+            yield EpisodePlayer(self._env_spec, agent), session
+
+    async def _has_oracle(self) -> bool:
+        if self._oracle_offered is None:
+            self._oracle_offered = await offers_oracle(self._env_spec)
+        return self._oracle_offered
 
 
 async def _expect_error(session: Session, message: str) -> str:

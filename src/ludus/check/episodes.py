@@ -6,6 +6,7 @@ They are played by the same loop as all episodes, on a session that records what
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,6 @@ from pydantic_core import to_json
 
 from ludus.agents.agent import Agent
 from ludus.agents.oracle import OracleAgent, ShadowEnvironment
-from ludus.agents.random_agent import RandomAgent
 from ludus.check.advice import RETURN_MOVE
 from ludus.client.session import Session
 from ludus.environment.spec import EnvSpec
@@ -40,6 +40,10 @@ class Transcript:
     @property
     def rewards(self) -> list[float]:
         return [result.reward for result in self.results if result.reward is not None]
+
+    @property
+    def total_reward(self) -> float:
+        return math.fsum(self.rewards)
 
     @property
     def done(self) -> bool:
@@ -104,13 +108,31 @@ class RecordingSession(Session):
         return result
 
 
+async def offers_oracle(env_spec: EnvSpec | None) -> bool:
+    """Whether there is an oracle; a class may raise NotImplementedError for some variants."""
+    if env_spec is None or not ShadowEnvironment.has_oracle(env_spec):
+        return False
+    shadow = ShadowEnvironment(env_spec)
+    try:
+        await shadow.reset({"seed": 0})
+        await shadow.act()
+    except LudusError as error:
+        # Any other error is found when the oracle plays.
+        return not isinstance(error.__cause__, NotImplementedError)
+    finally:
+        await shadow.close()
+    return True
+
+
 class EpisodePlayer:
     """Plays one episode at a time on a session."""
 
-    def __init__(self, env_spec: EnvSpec | None) -> None:
-        self.is_oracle = env_spec is not None and ShadowEnvironment.has_oracle(env_spec)
-        self._agent: Agent = OracleAgent() if self.is_oracle else RandomAgent()
+    def __init__(
+        self, env_spec: EnvSpec | None, agent: Agent, *, max_turns: int = MAX_STEPS
+    ) -> None:
         self._spec = env_spec.id if env_spec is not None else "unknown"
+        self._agent = agent
+        self._limits = EpisodeLimits(max_turns=max_turns)
 
     async def play(
         self,
@@ -125,17 +147,16 @@ class EpisodePlayer:
         if agent_seed is None:
             agent_seed = seed
         assignment = Assignment("check", self._spec, {"seed": seed}, agent_seed)
-        episode = await run_episode(
-            recorder, self._agent, assignment, limits=EpisodeLimits(max_turns=MAX_STEPS)
-        )
+        episode = await run_episode(recorder, self._agent, assignment, limits=self._limits)
         # BadEnvironment: a reward that is not finite, which has a check of its own.
         if episode.error is not None and episode.error.kind != BadEnvironment.__name__:
             raise EpisodeFailed(episode.error.text)
-        if self.is_oracle and not recorder.transcript.actions and not recorder.transcript.done:
+        transcript = recorder.transcript
+        if isinstance(self._agent, OracleAgent) and not transcript.actions and not transcript.done:
             raise EpisodeFailed(
                 f"oracle() made no move on seed {seed}: it returned None.", RETURN_MOVE
             )
-        return recorder.transcript
+        return transcript
 
 
 class EpisodeTurns:

@@ -37,6 +37,8 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     """True where any text may follow the colon of `name:variant`, such as a command."""
     max_reward: ClassVar[float | None] = 1.0
     """The highest return of an episode; None where it is unbounded or unknown."""
+    rewards_any_action: ClassVar[bool] = False
+    """True where any action is rewarded by design: `ludus check` then does not object to it."""
 
     @classmethod
     def variants(cls) -> Sequence[str]:

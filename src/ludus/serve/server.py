@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import gc
 import multiprocessing
@@ -25,8 +26,11 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from ludus.environment.error_mapping import raise_with_location
 from ludus.environment.fault_log import log_faults_to_stderr
 from ludus.environment.registry import find_environment
+from ludus.environment.runner import EnvironmentRunner
+from ludus.environment.spec import EnvSpec
 from ludus.serve.app import create_app
 from ludus.serve.capacity import SessionCapacity
 from ludus.serve.client_quota import ClientRow, QuotaTables, WorkerTotals, rows_per_worker
@@ -110,6 +114,7 @@ def serve(spec: str, config: ServeConfig, *, on_ready: Callable[[str], None]) ->
     """Serve until a signal arrives. `on_ready` is called with the URL once the server is up."""
     env_spec = find_environment(spec)
     check_config(env_spec, config)
+    asyncio.run(_build_once(env_spec))
     _raise_file_limit()
     log_faults_to_stderr()
     multiple = config.workers > 1
@@ -128,6 +133,14 @@ def serve(spec: str, config: ServeConfig, *, on_ready: Callable[[str], None]) ->
         _Supervisor(spec, config, port).run(lambda: on_ready(url))
     finally:
         listener.close()
+
+
+async def _build_once(env_spec: EnvSpec) -> None:
+    """Raise if the environment cannot be built, which every client would be told otherwise."""
+    runner = EnvironmentRunner(env_spec)
+    with raise_with_location():
+        await runner.start()
+    await runner.close()
 
 
 def _bind_socket(host: str, port: int, *, reuse_port: bool) -> socket.socket:

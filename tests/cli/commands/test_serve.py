@@ -12,6 +12,10 @@ import httpx
 import pytest
 from ludus_process import LUDUS, run_ludus, served_by_program
 
+from ludus.errors import FactoryFailed
+from ludus.serve.config import ServeConfig
+from ludus.serve.server import serve
+
 SECRET = "s3cret-token"
 
 
@@ -47,6 +51,16 @@ def test_an_empty_token_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("\n")
     done = run_ludus("serve", "echo", "--token-file", str(tmp_path / "token"))
     assert done.returncode == 1 and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("Hopeless", "out of order"), ("NeedsProgram", "frob")]
+)
+def test_an_environment_that_cannot_be_built_is_not_served(name: str, words: str) -> None:
+    ready: list[str] = []
+    with pytest.raises(FactoryFailed, match=words):
+        serve(f"check.test_checks:{name}", ServeConfig(port=0), on_ready=ready.append)
+    assert not ready
 
 
 def run_with_token(*options: str) -> tuple[int, str]:

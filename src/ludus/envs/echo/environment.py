@@ -31,6 +31,7 @@ class Echo(ToolEnvironment):
     """
 
     max_reward = 10.0
+    rewards_any_action = True
     needs_reset = False  # Scripts written for OpenEnv's echo step without one.
 
     def __init__(self) -> None:

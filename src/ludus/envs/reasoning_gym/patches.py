@@ -16,12 +16,14 @@ MAX_TERM = 1000
 
 def apply_patches() -> None:
     """Import the library and patch its classes."""
+    from reasoning_gym.algorithmic.game_of_life_halting import GameOfLifeHaltingDataset
     from reasoning_gym.code.codeio import CodeIODataset
     from reasoning_gym.cognition.number_sequences import PatternRule
 
     PatternRule.apply = _bound_terms(PatternRule.apply)
     CodeIODataset.__init__ = _select_programs(CodeIODataset.__init__)
     CodeIODataset.__getitem__ = _with_own_rows(CodeIODataset.__getitem__)
+    GameOfLifeHaltingDataset.score_answer = _score_true_or_false
 
 
 def _bound_terms(apply: Callable[..., int]) -> Callable[..., int]:
@@ -58,6 +60,11 @@ def _with_own_rows(draw: Callable[..., Any]) -> Callable[..., Any]:
         return draw(dataset, index)
 
     return drawing
+
+
+def _score_true_or_false(dataset: Any, answer: str | None, entry: dict[str, Any]) -> float:
+    """Score `game_of_life_halting`, whose own scorer takes any text for true, even "False"."""
+    return float((answer or "").strip().lower() == entry["answer"].lower())
 
 
 def fix_entry(entry: dict[str, Any]) -> None:
