@@ -97,11 +97,15 @@ def test_a_decoder_that_disagrees_with_the_trainer_is_reported() -> None:
     assert alarm is not None and alarm[0] == 5
 
 
-def test_after_a_rollback_the_run_is_judged_anew() -> None:
-    log = entries([0.5] * 12 + [0.1] * 5)
-    assert first_alarm(log) is not None
+def test_after_a_rollback_the_run_is_compared_with_its_best_steps() -> None:
+    log = entries([0.5] * 12 + [0.1] * 5 + [0.5] * 10 + [0.0] * 5)
+    alarm = first_alarm(log)
+    assert alarm is not None and 12 < alarm[0] <= 17
     detector = DegradationDetector()
-    for entry in log[:12]:
+    for entry in log[:17]:
         detector.update(entry)
-    detector.update({"step": 12, "rollback_to": 5})
-    assert all(detector.update(entry) is None for entry in log[12:])
+    detector.update({"step": 17, "rollback_to": 5})
+    assert all(detector.update(entry) is None for entry in log[17:27]), "it has recovered"
+    assert any(detector.update(entry) for entry in log[27:]), "and it fell again"
+    detector.update({"step": 32, "rollback_to": 5})
+    assert any(detector.update(entry) for entry in log[27:]), "it did not recover"

@@ -52,9 +52,15 @@ class DegradationDetector:
         self._held_out: list[LogEntry] = []
 
     def restart(self) -> None:
-        """Forget all entries, because the run goes on from another model."""
-        self._entries.clear()
-        self._held_out.clear()
+        """Forget all but the best entries, because the run goes on from its best model."""
+        rewards = metric_values(self._entries, "reward")
+        if len(rewards) >= WINDOW_STEPS:
+            means = _window_means(rewards, WINDOW_STEPS)
+            at = means.index(max(means))
+            self._entries = self._entries[at : at + WINDOW_STEPS]
+        if self._held_out:
+            rewards = metric_values(self._held_out, "eval_reward")
+            self._held_out = [self._held_out[rewards.index(max(rewards))]]
 
     def update(self, entry: LogEntry) -> str | None:
         """Record an entry; return what is wrong, or None."""
@@ -156,6 +162,11 @@ def _compare_windows(
 ) -> tuple[float, float, int]:
     """The mean of the last `recent` rewards, the best mean of `size` before them, and its index."""
     recent = recent or size
-    means = [fmean(rewards[at : at + size]) for at in range(len(rewards) - recent - size + 1)]
+    means = _window_means(rewards[: len(rewards) - recent], size)
     best = max(range(len(means)), key=means.__getitem__)
     return fmean(rewards[-recent:]), means[best], best
+
+
+def _window_means(rewards: Sequence[float], size: int) -> list[float]:
+    """The means of all windows of `size` consecutive rewards."""
+    return [fmean(rewards[at : at + size]) for at in range(len(rewards) - size + 1)]
