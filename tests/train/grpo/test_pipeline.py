@@ -133,7 +133,7 @@ def launch_two_processes(
     return launch(
         2, "train", "grpo", spec, "--model", model, "-o", out, "--steps", 2, "--groups", 3,
         "--group-size", 4, "--max-episode-tokens", 64, "--learning-rate", 3e-3, "--device", "cpu",
-        "--precision", "fp32", "--report-to", "none", *options,
+        "--precision", "fp32", "--report-to", "none", "--eval-every", 0, *options,
     )  # fmt: skip
 
 
@@ -172,7 +172,7 @@ def test_an_error_on_another_rank_is_reported_once(
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"batch_size": 3}, "`batch_size` 3"),
+        ({"keep": "first"}, "`keep`"),
         ({"overrides": {"num_generations": "5"}}, "num_generations"),
         ({"overrides": {"max_step": "4"}}, "max_steps"),
         ({"vllm_mode": "colocate"}, "vllm|vLLM"),

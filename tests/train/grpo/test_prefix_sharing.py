@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -276,12 +277,11 @@ def test_graphs_are_captured_of_the_trained_model_not_the_reference(
     ("changes", "expected"),
     [
         ({}, True),
-        ({"batch_size": 8}, False),
         ({"lora": Lora(rank=2)}, False),
         ({"gradient_checkpointing": True}, False),
     ],
 )
-def test_graphs_need_full_weights_and_a_single_batch(
+def test_graphs_need_full_weights(
     changes: dict[str, Any], expected: bool, model: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -294,3 +294,16 @@ def test_graphs_need_full_weights_and_a_single_batch(
     config = small_config(**{"groups": 4, "group_size": 4, "steps": 1, "batch_size": 16, **changes})
     grpo(PICK, str(model), tmp_path / "out", config)
     assert supported == [expected]
+
+
+def test_graphs_are_not_replayed_where_gradients_accumulate() -> None:
+    class Trainer(PrefixSharingMixin):
+        pass
+
+    trainer, cache = Trainer(), SimpleNamespace(enabled=True)
+    trainer._graph_cache = cast(Any, cache)
+    with trainer.graph_replay(True):
+        assert cache.enabled and trainer._graph_cache is not None
+    with trainer.graph_replay(False):
+        assert not cache.enabled and trainer._graph_cache is None
+    assert cache.enabled and trainer._graph_cache is not None

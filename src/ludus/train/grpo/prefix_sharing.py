@@ -150,7 +150,7 @@ def score_trees(model: Any, trees: PrefixTrees, entropy: bool = True) -> tuple[A
 def group_by_prompt(batches: Sequence[Batch]) -> Sequence[Batch]:
     """Reorder rows across batches so that rows with the same prompt are adjacent."""
     first = batches[0]
-    if len(batches) == 1 or "pixel_values" in first:
+    if "pixel_values" in first:
         return batches
     prompts = [tuple(row) for batch in batches for row in batch["prompt_ids"].tolist()]
     first_row = {prompt: row for row, prompt in reversed(list(enumerate(prompts)))}
