@@ -167,6 +167,27 @@ def test_the_oracle_beats_a_random_opponent_at_connect_four_by_search() -> None:
     assert [play_oracle(env, seed=seed) for seed in range(3)] == [1.0] * 3
 
 
+_SEARCHES = """
+from ludus.envs.openspiel import OpenSpiel
+env = OpenSpiel(variant="hearts")
+for seed in range(10):
+    env.reset(seed=seed)
+    env.play(env.oracle().arguments["action_id"])
+    env.reset(seed=seed, opponent="mcts", simulations=30)
+print("done")
+"""
+
+
+def test_search_in_hearts_does_not_crash_the_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _SEARCHES],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
 def test_perfect_play_has_the_known_values() -> None:
     solution = solve_game("tic_tac_toe()")
     assert isinstance(solution, PerfectPlay)
