@@ -15,6 +15,7 @@ pytest.importorskip("pyspiel", reason="needs the extra openspiel")
 
 from world import serving
 
+from ludus.agents.oracle import ShadowEnvironment
 from ludus.environment.introspection import build_env_spec
 from ludus.environment.runner import EnvironmentRunner
 from ludus.envs.openspiel import (
@@ -186,6 +187,19 @@ def test_search_in_hearts_does_not_crash_the_process() -> None:
         text=True,
     )
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+def test_games_in_which_the_oracle_gains_nothing_declare_none() -> None:
+    declared = {
+        name: ShadowEnvironment.has_oracle(build_env_spec(OpenSpiel, variant=name))
+        for name in ("tic_tac_toe", "hearts", "coordinated_mp", "bridge")
+    }
+    assert declared == {
+        "tic_tac_toe": True,
+        "hearts": True,
+        "coordinated_mp": False,
+        "bridge": False,
+    }
 
 
 def test_perfect_play_has_the_known_values() -> None:

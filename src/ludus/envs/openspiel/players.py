@@ -11,6 +11,12 @@ from ludus.envs.openspiel.solver import PerfectPlay, solve_game
 Opponent = Literal["random", "mcts", "minimax"]
 OPPONENTS: tuple[str, ...] = get_args(Opponent)
 
+WITHOUT_ORACLE = frozenset(
+    ["bridge", "bridge_uncontested_bidding", "coordinated_mp", "dou_dizhu", "hanabi"]
+)
+"""Games in which the oracle is of no use. A move of bridge can take over a minute. Beside players
+who move at random, no strategy gains anything in coordinated_mp, and hanabi is always lost. Returns
+in dou_dizhu, mostly within 12, all but vanish on its scale from -24576 to 49152."""
 _ORACLE_SIMULATIONS = 1000
 _UCT_C = 2.0
 _MAX_MEMORY_MB = 100
