@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 
+from ludus.errors import LudusError
+
 EXECUTABLE_VARIABLE = "LUDUS_CHROMIUM"
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
 
-class BrowserMissing(RuntimeError):
+class BrowserMissing(LudusError):
     """No Chromium was found."""
 
 

@@ -18,7 +18,13 @@ from ludus.envs.openspiel.games import (
     scale_return,
 )
 from ludus.envs.openspiel.models import IgnoredName, IgnoredParams, OpenSpielObservation
-from ludus.envs.openspiel.players import Opponent, opponent_move, oracle_move, require_opponent
+from ludus.envs.openspiel.players import (
+    WITHOUT_ORACLE,
+    Opponent,
+    opponent_move,
+    oracle_move,
+    require_opponent,
+)
 from ludus.envs.openspiel.rules import describe_rules
 from ludus.envs.openspiel.view import render_legal_moves, render_position
 from ludus.errors import ToolError
@@ -75,6 +81,10 @@ class OpenSpiel(ToolEnvironment):
     @classmethod
     def variant_task(cls, variant: str) -> dict[str, Any]:
         return {"game_name": variant}
+
+    @classmethod
+    def oracle_variants(cls) -> Sequence[str]:
+        return [name for name in game_names() if name not in WITHOUT_ORACLE]
 
     def reset(
         self,
