@@ -146,6 +146,7 @@ def test_the_oracle_repairs_what_others_have_done(environment: BrowserGym, task_
         assert play_on(environment)[-1].reward == 1.0
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_episode_in_another_browser(environment: BrowserGym) -> None:
     other = BrowserGym()
     try:
@@ -290,6 +291,7 @@ def test_a_crashed_browser_is_a_fault_and_no_reward() -> None:
     assert asyncio.run(play()) == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "then",
     [
