@@ -147,7 +147,7 @@ class RunFolder:
         listed = "\n".join(f"  {line}" for line in lines)
         return (
             f"{self.path} holds a run with other settings:\n{listed}\n"
-            "Turn off `resume` to start a new run beside it, or use another `out`."
+            "Use `resume=False` to start a new run beside it, or use another `out`."
         )
 
 
