@@ -49,14 +49,8 @@ def collect(
         str | None,
         typer.Option(help="URL of an OpenAI-compatible server: vLLM, Ollama, llama.cpp."),
     ] = None,
-    temperature: Annotated[
-        float | None,
-        typer.Option(min=0, help="Sampling temperature.", show_default="the model's default"),
-    ] = None,
-    extra: Annotated[
-        str | None,
-        typer.Option(metavar="JSON", help="Other fields of each API request: '{\"top_p\": 0.9}'."),
-    ] = None,
+    temperature: common.Temperature = None,
+    extra: common.ExtraFields = None,
     thinking: common.Thinking = None,
     chat_template_kwargs: common.ChatTemplateKwargs = None,
     device: common.Device = None,
@@ -93,10 +87,7 @@ def collect(
     max_attempts: Annotated[
         int, typer.Option(min=1, help="Maximum number of attempts at an episode that breaks.")
     ] = 3,
-    max_cost: Annotated[
-        float | None,
-        typer.Option(min=0, help="Stop at this cost, in US dollars.", show_default="no limit"),
-    ] = None,
+    max_cost: common.MaxCost = None,
     max_total_tokens: Annotated[
         int | None,
         typer.Option(
@@ -105,16 +96,8 @@ def collect(
             show_default="no limit",
         ),
     ] = None,
-    max_time: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="Stop after this time: 90s, 10m or 2h.", show_default="no limit"
-        ),
-    ] = None,
-    prices: Annotated[
-        Path | None,
-        typer.Option(help="JSON file of prices, in US dollars per million tokens."),
-    ] = None,
+    max_time: common.MaxTime = None,
+    prices: common.Prices = None,
     cache: Annotated[
         Path | None, typer.Option(help="Folder that caches replies to identical API requests.")
     ] = None,
@@ -129,10 +112,7 @@ def collect(
             show_default="in runs/, named after the settings",
         ),
     ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume/--no-resume", help="Resume the run, or start a new one beside it."),
-    ] = True,
+    resume: common.ResumeRun = True,
     retry_broken: common.RetryBroken = False,
     push_to_hub: common.PushDataset = None,
     private: common.Private = False,

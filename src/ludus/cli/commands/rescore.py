@@ -61,14 +61,8 @@ def rescore(
         str | None,
         typer.Option(help="URL of an OpenAI-compatible server for the judge."),
     ] = None,
-    temperature: Annotated[
-        float | None,
-        typer.Option(min=0, help="Sampling temperature.", show_default="the model's default"),
-    ] = None,
-    extra: Annotated[
-        str | None,
-        typer.Option(metavar="JSON", help="Other fields of each API request: '{\"top_p\": 0.9}'."),
-    ] = None,
+    temperature: common.Temperature = None,
+    extra: common.ExtraFields = None,
     max_tokens: common.MaxTokens = 2048,
     max_attempts: Annotated[
         int,
@@ -80,21 +74,10 @@ def rescore(
         int | None,
         typer.Option(min=0, help="Stop after this number of calls.", show_default="no limit"),
     ] = None,
-    max_cost: Annotated[
-        float | None,
-        typer.Option(min=0, help="Stop at this cost, in US dollars.", show_default="no limit"),
-    ] = None,
-    max_time: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="Stop after this time: 90s, 10m or 2h.", show_default="no limit"
-        ),
-    ] = None,
+    max_cost: common.MaxCost = None,
+    max_time: common.MaxTime = None,
     concurrency: common.Concurrency = 64,
-    prices: Annotated[
-        Path | None,
-        typer.Option(help="JSON file of prices, in US dollars per million tokens."),
-    ] = None,
+    prices: common.Prices = None,
     cache: Annotated[
         Path | None,
         typer.Option(
@@ -117,10 +100,7 @@ def rescore(
             show_default="beside RUN, named after it and the settings",
         ),
     ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume/--no-resume", help="Resume the run, or start a new one beside it."),
-    ] = True,
+    resume: common.ResumeRun = True,
     retry_broken: Annotated[
         bool, typer.Option("--retry-broken", help="Judge episodes again on which the judge failed.")
     ] = False,
