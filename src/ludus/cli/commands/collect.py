@@ -231,7 +231,7 @@ def _run_collect(
 
 
 def _print_result(result: CollectResult, errors: Sequence[str], *, as_json: bool) -> None:
-    from ludus.cli.display.signals import EXIT_CODES
+    from ludus.cli.display.signals import exit_if_signalled
 
     if as_json:
         fields = {"folder": str(result.folder), "stopped": result.stop_reason, **result.summary}
@@ -242,8 +242,7 @@ def _print_result(result: CollectResult, errors: Sequence[str], *, as_json: bool
         from ludus.cli.display.run_summary import render_summary
 
         console().print(render_summary(result, errors), soft_wrap=True)
-    if result.stop_reason in EXIT_CODES:
-        raise typer.Exit(EXIT_CODES[result.stop_reason])
+    exit_if_signalled(result.stop_reason)
 
 
 def _push_run(result: CollectResult, repo_id: str, *, private: bool, as_json: bool) -> None:

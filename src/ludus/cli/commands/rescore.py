@@ -118,7 +118,8 @@ def rescore(
     ludus rescore runs/wordle --judge openai:gpt-5-mini --judge-prompt criteria.md --judge-groups
     """
     from ludus.cli.display.rescore_display import RescoreDisplay, print_rescore_result
-    from ludus.cli.display.signals import EXIT_CODES
+    from ludus.cli.display.signals import exit_if_signalled
+    from ludus.cli.display.status import stderr_status
     from ludus.cli.run_lookup import resolve_run_path
     from ludus.policy.agent_factory import agent_from_spec
     from ludus.scoring.config import RescoreConfig
@@ -165,15 +166,14 @@ def rescore(
         retry_broken=retry_broken,
     )
     path = resolve_run_path(run)
-    with RescoreDisplay() as display:
+    with RescoreDisplay(stderr_status()) as display:
         result = _run_rescore(path, out, config, display)
     if as_json:
         fields = {"folder": str(result.folder), "stopped": result.stop_reason, **result.summary}
         typer.echo(json.dumps(fields, allow_nan=False))
     else:
         print_rescore_result(result)
-    if result.stop_reason in EXIT_CODES:
-        raise typer.Exit(EXIT_CODES[result.stop_reason])
+    exit_if_signalled(result.stop_reason)
 
 
 def _run_rescore(
