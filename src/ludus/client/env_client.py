@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from ludus.client.container import (
     Container,
     ContainerProvider,
-    ProvidedContainer,
+    ProviderContainer,
     StartableServer,
 )
 from ludus.client.event_loop import run_sync
@@ -91,7 +91,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         if provider is None:
             client._container = Container(image, **kwargs)
         else:
-            client._container = ProvidedContainer(provider, image, kwargs)
+            client._container = ProviderContainer(provider, image, kwargs)
         return ContainerEnvClient(client)
 
     async def connect(self) -> Self:

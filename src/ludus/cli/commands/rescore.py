@@ -127,7 +127,7 @@ def rescore(
     from ludus.scoring.judge_prompt import DEFAULT_CRITERIA
 
     criteria = DEFAULT_CRITERIA if judge_prompt is None else _read_criteria(judge_prompt)
-    options = {
+    agent_options = {
         "llm_endpoint": llm_endpoint,
         "temperature": temperature,
         "extra": parse_json_object(extra, "--extra"),
@@ -135,10 +135,10 @@ def rescore(
         "device": device,
         "dtype": dtype,
     }
-    scorer: Judge | None = None
+    judge_model: Judge | None = None
     if judge is not None:
-        scorer = Judge(
-            agent_from_spec(judge, concurrency=concurrency, **options),
+        judge_model = Judge(
+            agent_from_spec(judge, concurrency=concurrency, **agent_options),
             criteria,
             groups=judge_groups,
             max_attempts=max_attempts,
@@ -148,17 +148,17 @@ def rescore(
             max_cost=max_cost,
         )
     else:
-        _refuse_judge_options(
+        _reject_judge_options(
             judge_prompt=judge_prompt,
             judge_groups=judge_groups,
             max_calls=max_calls,
             max_cost=max_cost,
             cache=cache,
-            **options,
+            **agent_options,
         )
     config = RescoreConfig(
         rewards=rewards or (),
-        judge=scorer,
+        judge=judge_model,
         judge_weight=judge_weight,
         concurrency=concurrency,
         max_time=parse_duration(max_time, "--max-time") if max_time is not None else None,
@@ -201,7 +201,7 @@ def _read_criteria(file: Path) -> str:
         raise ConfigError(f"`judge_prompt` {file} cannot be read: {reason}.") from error
 
 
-def _refuse_judge_options(**options: object) -> None:
+def _reject_judge_options(**options: object) -> None:
     for name, value in options.items():
         if value not in (None, False, {}):
             raise ConfigError(f"`{name}` is for a judge. Give `judge` too, such as openai:MODEL.")
