@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 
 from ludus.data.checksum import Checksum
 from ludus.data.episode import Episode, Fault, StopReason, Usage
@@ -14,16 +13,16 @@ from ludus.data.jsonable import int_field, object_field
 from ludus.data.resume_index import read_resume_index
 from ludus.data.run_folder import RunFolder
 from ludus.data.tool_schema import JsonObject
-from ludus.errors import LudusError, RunError, StoppedEarly
+from ludus.errors import LudusError, StoppedEarly
 from ludus.rollout.budget import Budget
 from ludus.rollout.circuit_breaker import CircuitBreaker
 from ludus.rollout.episode_scheduler import SUMMARY_INTERVAL_S, EpisodeScheduler
 from ludus.rollout.stats import RunStats
 from ludus.scoring.config import JUDGE, RescoreConfig
 from ludus.scoring.judge import BudgetExhausted, Judgement, JudgeStats
-from ludus.scoring.progress import RescoreProgress
+from ludus.scoring.rescore_progress import RescoreProgress
 from ludus.scoring.reward_functions import RewardFunction, RewardFunctions
-from ludus.scoring.source import Source
+from ludus.scoring.source_run import SourceRun
 
 JUDGEMENTS_FILE = "judgements.jsonl"
 
@@ -38,14 +37,12 @@ class Rescorer(EpisodeScheduler):
         self,
         config: RescoreConfig,
         functions: RewardFunctions,
-        source: Source,
+        source: SourceRun,
         folder: RunFolder,
         progress: RescoreProgress,
     ) -> None:
         self._pending = source.find_pending(folder.episodes_path, retry_broken=config.retry_broken)
-        earlier_summary: JsonObject = {}
-        with suppress(RunError):
-            earlier_summary = folder.read_summary() or {}
+        earlier_summary = folder.read_summary()
         checksum = Checksum.from_summary(earlier_summary)
         stats = RunStats(
             planned=len(source.lines),

@@ -15,7 +15,7 @@ from ludus.cli.display.formatting import (
 )
 from ludus.cli.display.progress_bar import bar_line, time_left
 from ludus.cli.display.run_display import RunDisplay
-from ludus.scoring.progress import RescoreProgress
+from ludus.scoring.rescore_progress import RescoreProgress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
