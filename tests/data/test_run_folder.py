@@ -164,7 +164,7 @@ def test_what_json_cannot_say_gets_into_no_file(odd: Any, tmp_path: Path) -> Non
 
 def test_a_summary_is_replaced_whole(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "r", SETTINGS)
-    assert run.read_summary() is None
+    assert run.read_summary() == {}
     run.write_summary({"mean": 0.5})
     run.write_summary({"mean": None})
     assert run.read_summary() == {"mean": None}
