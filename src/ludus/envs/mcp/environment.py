@@ -12,7 +12,13 @@ from ludus.environment.base import Environment
 from ludus.envs.mcp.scoring import Attempt, Check, PastCall, load_check, score_attempt
 from ludus.envs.mcp.server import ServerConfig, build_server
 from ludus.envs.mcp.task_file import Expected, Task, TaskFile, load_task_file
-from ludus.errors import BadEnvironment, ExecutionFailed, InvalidAction, did_you_mean
+from ludus.errors import (
+    BadEnvironment,
+    ConnectFailed,
+    ExecutionFailed,
+    InvalidAction,
+    did_you_mean,
+)
 from ludus.protocol.types import CallToolAction, CallToolObservation, State, ToolFault
 
 if TYPE_CHECKING:
@@ -146,7 +152,11 @@ class Mcp(Environment[CallToolAction, CallToolObservation, State]):
         from ludus.envs.mcp.connection import Connection
 
         if self._connection is None:
-            self._connection = await Connection.open(self._server)
+            try:
+                self._connection = await Connection.open(self._server)
+            except ConnectFailed as error:
+                # With this cause, `ludus check` does not add advice about the environment's code.
+                raise ExecutionFailed(str(error)) from error
         return self._connection
 
     def _require_connection(self) -> Connection:

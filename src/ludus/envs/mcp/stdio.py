@@ -100,12 +100,14 @@ async def _send(process: Process, to_send: MemoryObjectReceiveStream[SessionMess
 
 
 def _describe_end(process: Process, stderr: IO[bytes]) -> str:
-    end = "closed its output" if process.returncode is None else "ended"
-    code = "" if process.returncode is None else f" with exit code {process.returncode}"
+    end = "closed its output"
+    if process.returncode is not None:
+        end = f"ended with exit code {process.returncode}"
     stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _STDERR_TAIL_BYTES))
     lines = stderr.read().decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f"The MCP server {end}{code}" + (f": {last}" if last else ".")
+    detail = f": {last.rstrip('.')}" if last else ""
+    return f"The MCP server {end}{detail}."
 
 
 async def _end(process: Process) -> None:
