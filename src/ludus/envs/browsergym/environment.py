@@ -99,6 +99,10 @@ class BrowserGym(ToolEnvironment):
     def variant_task(cls, variant: str) -> dict[str, Any]:
         return {"task_name": variant}
 
+    @classmethod
+    def oracle_variants(cls) -> Sequence[str]:
+        return sorted(ORACLES)
+
     def reset(
         self,
         *,
@@ -219,10 +223,12 @@ class BrowserGym(ToolEnvironment):
         )
 
     def oracle(self) -> ToolCall | None:
-        """The next action by what the page shows; for the tasks in `oracles.py`."""
+        """The next action by what the page shows; for the pages in `oracles.py`."""
         if self.task_name not in ORACLES:
+            # `ludus check` takes this class of error to mean that there is no oracle.
             raise NotImplementedError(
-                f"{self.task_name} has no oracle. These have: {', '.join(sorted(ORACLES))}."
+                f"The page {self.task_name} has no oracle. Pages that have one: "
+                f"{', '.join(sorted(ORACLES))}."
             )
         return ORACLES[self.task_name](self.goal, self.elements)
 

@@ -116,7 +116,8 @@ class TextArena(ToolEnvironment):
         family = _family(self.game_name)
         if family not in ORACLES:
             raise NotImplementedError(
-                f"{self.game_name} has no oracle. These have: {', '.join(sorted(ORACLES))}."
+                f"{self.game_name} has no oracle. Games that have one: "
+                f"{', '.join(sorted(ORACLES))}."
             )
         message = None if self.game.state.done else ORACLES[family](self.game)
         return None if message is None else ToolCall(name="play", arguments={"message": message})
