@@ -32,7 +32,7 @@ from typing import Any, Literal
 try:
     import resource
 except ImportError:  # pragma: no cover - Windows has clients of servers only.
-    resource = None  # type: ignore[assignment]
+    resource = None  # type: ignore[assignment]  # A module has no optional type.
 
 from ludus.envs.python.bubblewrap import (
     ADVICE,

@@ -27,6 +27,7 @@ def main() -> None:
     replies = os.fdopen(os.dup(1), "wb")
     # What the code prints goes to stderr's pipe, in the order in which it is printed.
     os.dup2(2, 1)
+    # Its declared type, TextIO, does not have the method.
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     sys.stderr = sys.stdout
     sys.argv = [FILE_NAME]
