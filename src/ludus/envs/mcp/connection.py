@@ -56,7 +56,7 @@ class Connection:
         self._session: ClientSession
         self._ready = asyncio.Event()
         self._closing = asyncio.Event()
-        self._task = asyncio.create_task(self._hold())
+        self._task = asyncio.create_task(self._run_session())
 
     @classmethod
     async def open(cls, server: Server) -> Connection:
@@ -99,7 +99,7 @@ class Connection:
         if not self._task.cancelled():
             self._task.exception()  # Marks it as retrieved.
 
-    async def _hold(self) -> None:
+    async def _run_session(self) -> None:
         async with (
             _open_streams(self._server) as (read_stream, write_stream),
             ClientSession(

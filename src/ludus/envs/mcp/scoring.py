@@ -64,9 +64,9 @@ async def score_attempt(attempt: Attempt, check: Check | None) -> float:
     except WireError:  # The server broke while the check asked it.
         raise
     except Exception as error:
-        failed = ExecutionFailed(f"{attempt.task.check} failed: {describe_exception(error)}")
-        failed.author_line = log_fault(error, getattr(check, "__module__", ""))
-        raise failed from error
+        failure = ExecutionFailed(f"{attempt.task.check} failed: {describe_exception(error)}")
+        failure.author_line = log_fault(error, getattr(check, "__module__", ""))
+        raise failure from error
     if not isinstance(score, bool | int | float) or not math.isfinite(score):
         raise ExecutionFailed(
             f"{attempt.task.check} returned {score!r}, which is not a finite number."
