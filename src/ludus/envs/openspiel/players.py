@@ -22,7 +22,7 @@ _UCT_C = 2.0
 _MAX_MEMORY_MB = 100
 _MAX_ROLLOUTS, _MAX_ROLLOUT_MOVES = 100, 20
 """These rollouts run in Python, and are slow."""
-_RESAMPLED = frozenset(
+_CAN_RESAMPLE = frozenset(
     [
         "bargaining",
         "blackjack",
@@ -37,7 +37,7 @@ _RESAMPLED = frozenset(
     ]
 )
 """Games of imperfect information that can draw a position from what a player knows. OpenSpiel has
-no way to ask for it, and prints an error where it is tried in vain. Not hearts: it can draw too,
+no way to ask for it, and prints an error where it fails. Not hearts: it can draw too,
 but its tree search ends the process with a segmentation fault after some deals."""
 
 
@@ -92,7 +92,7 @@ def search_move(state: Any, rng: random.Random, *, simulations: int) -> int:
         return _rollout_move(state, rng, simulations=simulations)
     seed = rng.getrandbits(31)
     evaluator = pyspiel.RandomRolloutEvaluator(1, rng.getrandbits(31))
-    if not has_perfect_information(game) and kind.short_name in _RESAMPLED:
+    if not has_perfect_information(game) and kind.short_name in _CAN_RESAMPLE:
         most_visited = pyspiel.ISMCTSFinalPolicyType.MAX_VISIT_COUNT
         bot = pyspiel.ISMCTSBot(
             seed, evaluator, _UCT_C, simulations, -1, most_visited, False, False
