@@ -73,7 +73,7 @@ def test_other_settings_are_refused_one_by_one(tmp_path: Path) -> None:
     assert stop == '  sampling.stop: ["a", "b"] there, ["a"] here'
     assert seed.startswith("  seed: ") and seed.endswith(" 3 here")
     assert temperature == "  temperature: 0.2 there, 0.7 here"
-    assert "`resume`" in advice and "`out`" in advice
+    assert "`resume=False`" in advice and "`out`" in advice
 
 
 def test_long_settings_are_shown_where_they_differ(tmp_path: Path) -> None:
