@@ -257,7 +257,7 @@ class BrowserGym(ToolEnvironment):
         raise ToolError(f"{reason} No actions are left.")
 
     def _observe(self, page: dict[str, Any], **fields: Any) -> BrowserGymObservation:
-        """The observation of a page; ends the episode if the page did, or if no actions are left."""
+        """The observation of a page; ends the episode with the page or the last action."""
         self.url = page["url"]
         self.elements = [Element(**each) for each in page["elements"]]
         raw = page["raw_reward"]
