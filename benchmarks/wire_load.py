@@ -53,6 +53,7 @@ class Window:
         self.end = self.begin + seconds
 
 
+# mypy does not see the types of picows where it is not installed.
 class Session(WSListener):  # type: ignore[misc, unused-ignore]
     """A closed loop: the next step is sent when the reply to the last one has arrived."""
 

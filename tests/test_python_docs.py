@@ -68,6 +68,7 @@ def test_a_notebook_awaits(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == "4 ['oracle', 'random']\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_loop", [False, True])
 def test_models_are_trained_in_a_script_and_in_a_notebook(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_loop: bool

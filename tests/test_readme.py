@@ -57,6 +57,7 @@ def test_the_curator_in_the_docs_splits_sums(curated: tuple[Path, str]) -> None:
     assert re.fullmatch(r"\{'train': \d+, 'test': \d+\} \{.*\}", curated[1])
 
 
+@pytest.mark.slow
 def test_the_trainer_in_the_docs_trains_on_what_was_curated(curated: tuple[Path, str]) -> None:
     (training,), folder = blocks("docs/training.md"), curated[0]
     model = saved(folder / "model")

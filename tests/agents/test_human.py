@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +13,7 @@ from ludus.client.local_session import LocalSession
 from ludus.data.episode import Episode
 from ludus.environment.introspection import build_env_spec
 from ludus.envs.echo import Echo
+from ludus.envs.sudoku import Sudoku
 from ludus.rollout import Assignment, run_episode
 
 
@@ -47,6 +49,17 @@ async def test_with_one_tool_bare_values_are_typed() -> None:
     episode, shown = await play(Counter, ["two", "", "help", "2", "3"], goal=5)
     assert (episode.reward, episode.tool_calls, episode.malformed_calls) == (1.0, 2, 0)
     assert "a whole number" in shown and "'two'" in shown and "How much to add." in shown
+
+
+async def test_the_arguments_of_one_tool_are_typed_on_a_line_or_one_by_one() -> None:
+    lines = ["1 4 2", "row=2", "1", "2", "1 two 3", "quit"]
+    episode, shown = await play(Sudoku, lines, seed=1)
+    written = [c.function.arguments for m in episode.messages for c in m.tool_calls or ()]
+    assert [json.loads(text) for text in written] == [
+        {"row": 1, "column": 4, "digit": 2},
+        {"row": 2, "column": 1, "digit": 2},
+    ]
+    assert "'two'" in shown
 
 
 async def test_quit_ends_the_episode_unscored() -> None:

@@ -293,5 +293,5 @@ def test_the_error_names_duplicates_that_leave_no_pairs(tmp_path: Path) -> None:
 
 def test_the_error_names_duplicate_pairs_that_leave_nothing_to_split(tmp_path: Path) -> None:
     some = moves(5, ("left", 1.0), ("right", 0.0))
-    with pytest.raises(ConfigError, match=r"4 more.*`dedupe`"):
+    with pytest.raises(ConfigError, match=r"4 more.*`dedupe=False`"):
         curate_episodes(tmp_path, *some, to="dpo", test_size=0.5)

@@ -142,7 +142,7 @@ def test_a_line_that_only_duckdb_can_parse_does_not_stop_the_split(tmp_path: Pat
 def test_the_error_names_duplicates_that_leave_nothing_to_split(tmp_path: Path) -> None:
     same = (user("Play."), model("left"))
     some = [attempt(f"e{at}", task=f"t{at}", messages=same) for at in range(8)]
-    with pytest.raises(ConfigError, match=r"7 more.*`dedupe`"):
+    with pytest.raises(ConfigError, match=r"7 more.*`dedupe=False`"):
         curate_episodes(tmp_path, *some, test_size=0.25)
     report = curate_episodes(tmp_path, *some, test_size=0.25, dedupe=False)
     assert sum(report.rows.values()) == 8 and min(report.rows.values()) > 0

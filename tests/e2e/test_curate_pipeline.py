@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from cli.curate_cli import card_steps, curate, kept_ids, ludus, printed_steps, read_rows, stdout_of
 from tiny_tokenizers import WORDS, of_family, student
 
@@ -44,6 +45,7 @@ def test_what_was_played_becomes_rows_that_a_student_can_learn(tmp_path: Path) -
     assert "⟦" in shown and " 0 errors" in shown
 
 
+@pytest.mark.slow
 def test_the_look_before_training_decides_by_its_exit_code(tmp_path: Path) -> None:
     run, data = tmp_path / "run", tmp_path / "data"
     stdout_of(ludus("collect", "wordle", "-n", "6", "-o", run))
@@ -59,6 +61,7 @@ def test_the_look_before_training_decides_by_its_exit_code(tmp_path: Path) -> No
     assert strict.returncode == 1 and "unanswered-call" in strict.stdout
 
 
+@pytest.mark.slow
 def test_pairs_of_good_and_bad_play_pass_the_look_before_training(tmp_path: Path) -> None:
     oracle, random = played(tmp_path)
     data, model = tmp_path / "data", tmp_path / "model"

@@ -22,8 +22,10 @@ from policy.models import saved
 from policy.vision.tiny_vlms import saved as saved_seeing
 from publish.fake_hub import TOKEN, fake_hub
 from tiny_tokenizers import of_family
+from typer.testing import CliRunner
 from world import serving
 
+from ludus.cli.main import app
 from ludus.policy import smollm2
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +36,11 @@ MORE = (
 )
 PAGES = ["README.md", *(f"docs/{name}.md" for name in (*GUIDES, *MORE))]
 """In the order of the loop: a page may use what the pages before it have made."""
+LONG_PAGES = {
+    f"docs/{name}.md"
+    for name in ("training", "thinking", "grpo", "diagnosing", "shipped", "rewards")
+}
+"""Pages on which models are trained, or many environments played; `make test-slow` types these."""
 SKIPPED = {
     "git clone": "the tests run in a clone",
     "pip install": "the tests run in an environment that make has set up",
@@ -217,7 +224,24 @@ def test_every_page_is_walked_through() -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in LONG_PAGES])
 def test_every_command_of_the_page_works(reader: Reader, page: str) -> None:
     for command in commands_of(page):
         reader.type(command)
+
+
+@pytest.mark.slow
+def test_every_command_of_all_pages_works(reader: Reader) -> None:
+    for page in PAGES:
+        for command in commands_of(page):
+            reader.type(command)
+
+
+@pytest.mark.parametrize("page", sorted(LONG_PAGES))
+def test_the_options_of_a_long_page_exist(page: str) -> None:
+    for command in commands_of(page):
+        if any(command.startswith(start) for start in SKIPPED):
+            continue
+        # Options are parsed before the help is shown.
+        parsed = CliRunner().invoke(app, [*shlex.split(command)[1:], "--help"])
+        assert parsed.exit_code == 0, parsed.output

@@ -17,13 +17,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ludus_process import run_ludus
 from world import serving
 
 from ludus.client.local_session import LocalSession
 from ludus.data.content import Image
 from ludus.environment.introspection import build_env_spec
 from ludus.envs.browsergym import BrowserGym, BrowserGymAction, BrowserGymEnv
-from ludus.envs.browsergym.chromium import EXECUTABLE_VARIABLE, BrowserMissing, find_chromium
+from ludus.envs.browsergym.chromium import EXECUTABLE_VARIABLE, find_chromium
 from ludus.envs.browsergym.oracles import ORACLES
 from ludus.envs.browsergym.page_tree import Element
 from ludus.envs.browsergym.workers import BrowserFailed, process_pool
@@ -145,6 +146,7 @@ def test_the_oracle_repairs_what_others_have_done(environment: BrowserGym, task_
         assert play_on(environment)[-1].reward == 1.0
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_episode_in_another_browser(environment: BrowserGym) -> None:
     other = BrowserGym()
     try:
@@ -289,6 +291,7 @@ def test_a_crashed_browser_is_a_fault_and_no_reward() -> None:
     assert asyncio.run(play()) == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "then",
     [
@@ -384,7 +387,10 @@ def test_a_page_that_does_not_exist_is_refused(environment: BrowserGym) -> None:
         environment.reset(task_name="click-tset")
 
 
-def test_a_browser_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(EXECUTABLE_VARIABLE, "/nowhere/chromium")
-    with pytest.raises(BrowserMissing, match="/nowhere/chromium"):
-        BrowserGym()
+@pytest.mark.parametrize("arguments", [("serve", "--port", "0"), ("check",)])
+def test_a_browser_that_does_not_exist_is_refused_in_words(arguments: tuple[str, ...]) -> None:
+    spec = "ludus.envs.browsergym:BrowserGym"
+    done = run_ludus(arguments[0], spec, *arguments[1:], env={EXECUTABLE_VARIABLE: "/nowhere/x"})
+    printed = done.stdout + done.stderr
+    assert done.returncode == 1 and "There is no program '/nowhere/x'" in printed
+    assert "chromium.py" not in printed and "BrowserMissing" not in printed

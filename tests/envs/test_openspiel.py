@@ -15,6 +15,7 @@ pytest.importorskip("pyspiel", reason="needs the extra openspiel")
 
 from world import serving
 
+from ludus.agents.oracle import ShadowEnvironment
 from ludus.environment.introspection import build_env_spec
 from ludus.environment.runner import EnvironmentRunner
 from ludus.envs.openspiel import (
@@ -167,6 +168,40 @@ def test_the_oracle_beats_a_random_opponent_at_connect_four_by_search() -> None:
     assert [play_oracle(env, seed=seed) for seed in range(3)] == [1.0] * 3
 
 
+_SEARCHES = """
+from ludus.envs.openspiel import OpenSpiel
+env = OpenSpiel(variant="hearts")
+for seed in range(10):
+    env.reset(seed=seed)
+    env.play(env.oracle().arguments["action_id"])
+    env.reset(seed=seed, opponent="mcts", simulations=30)
+print("done")
+"""
+
+
+def test_search_in_hearts_does_not_crash_the_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _SEARCHES],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+def test_games_in_which_the_oracle_gains_nothing_declare_none() -> None:
+    declared = {
+        name: ShadowEnvironment.has_oracle(build_env_spec(OpenSpiel, variant=name))
+        for name in ("tic_tac_toe", "hearts", "coordinated_mp", "bridge")
+    }
+    assert declared == {
+        "tic_tac_toe": True,
+        "hearts": True,
+        "coordinated_mp": False,
+        "bridge": False,
+    }
+
+
 def test_perfect_play_has_the_known_values() -> None:
     solution = solve_game("tic_tac_toe()")
     assert isinstance(solution, PerfectPlay)
@@ -206,9 +241,16 @@ def test_hidden_cards_are_not_shown_before_the_end() -> None:
         ({"game_name": "tic_tac_to"}, "tic_tac_toe"),
         ({"game_name": "matrix_rps"}, "no sequential game"),
         ({"game_name": "connect_four", "game_params": {"rowz": 5}}, "rows"),
-        ({"game_name": "connect_four", "game_params": {"rows": -3}}, "between 0 and"),
+        ({"game_name": "connect_four", "game_params": {"columns": -3}}, "between 0 and"),
         ({"game_name": "connect_four", "game_params": {"rows": "many"}}, "cannot be loaded"),
         ({"game_name": "connect_four", "opponent": "minimax"}, "too large"),
+        # OpenSpiel itself would crash the process, or never return.
+        ({"game_name": "connect_four", "game_params": {"rows": 0}}, "between 1 and"),
+        ({"game_name": "go_fish", "game_params": {"initial_cards": 0}}, "between 1 and"),
+        ({"game_name": "hanabi", "game_params": {"players": 1}}, "between 2 and 5"),
+        ({"game_name": "hanabi", "game_params": {"colors": 1}}, "between 4 and 5"),
+        ({"game_name": "kriegspiel", "game_params": {"fen": "x"}}, "takes no parameters"),
+        ({"game_name": "universal_poker", "game_params": {"numRanks": 0}}, "takes no parameters"),
         ({"seat": 2}, "seat must be"),
         ({"simulations": 0}, "simulations must be"),
         ({"opponent": "human"}, "opponent must be"),

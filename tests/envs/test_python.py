@@ -17,7 +17,7 @@ from ludus.environment.introspection import build_env_spec
 from ludus.environment.runner import EnvironmentRunner
 from ludus.envs.python import Python
 from ludus.envs.python.sandbox import Limits, open_sandbox
-from ludus.envs.python.scoring import equals, reward
+from ludus.envs.python.scoring import compute_reward, equals
 from ludus.envs.python.tasks import POOLS, TASKS, Case, Pool
 from ludus.errors import ConfigError, FactoryFailed, InvalidAction
 from ludus.protocol.types import CallToolAction, CallToolObservation
@@ -251,7 +251,7 @@ def cases(*expected: Any) -> list[Case]:
 
 @pytest.mark.parametrize(("passed", "expected"), [(0, 0.0), (2, 0.0), (3, 0.25), (4, 1.0)])
 def test_what_a_constant_passes_earns_nothing(passed: int, expected: float) -> None:
-    assert reward(cases(True, True, False, 7), passed) == expected
+    assert compute_reward(cases(True, True, False, 7), passed) == expected
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ async def test_without_bubblewrap_it_does_not_start_unless_told_to(
 def test_without_a_sandbox_a_program_leaves_no_process_either() -> None:
     sandbox = open_sandbox("none", Limits(wall_s=2))
     outcome = sandbox.run("import os, time\nprint(os.fork())\ntime.sleep(600)")
-    assert outcome.ended is not None and "within 2 s" in outcome.ended
+    assert outcome.end_reason is not None and "within 2 s" in outcome.end_reason
     started = max(int(number) for number in outcome.output.split())
     assert started > 0
     wait_for(lambda: not Path(f"/proc/{started}/exe").exists())

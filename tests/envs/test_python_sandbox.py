@@ -38,13 +38,13 @@ def open_files_and_mounts() -> tuple[int, str]:
 
 def test_a_program_is_shown_by_what_it_prints() -> None:
     outcome = run("import sys\nprint('one')\nprint('two', file=sys.stderr)\nprint('three')")
-    assert outcome == Outcome(output="one\ntwo\nthree\n", exception=None, ended=None)
+    assert outcome == Outcome(output="one\ntwo\nthree\n", exception=None, end_reason=None)
 
 
 def test_an_exception_has_a_traceback_of_the_code_alone() -> None:
     outcome = run("def half(n):\n    return n / 0\n\nhalf(3)\n")
     assert outcome.exception == "ZeroDivisionError: division by zero"
-    assert outcome.ended is None
+    assert outcome.end_reason is None
     assert 'File "code.py", line 2, in half\n    return n / 0' in outcome.output
     assert "sandbox" not in outcome.output
 
@@ -81,7 +81,7 @@ def test_what_is_not_allowed_raises_in_the_program(code: str, error: str) -> Non
     outcome = run(code)
     assert outcome.exception is not None
     assert error in outcome.exception
-    assert outcome.ended is None
+    assert outcome.end_reason is None
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_the_kernel_refuses_calls_made_past_python(name: str, arguments: str) ->
 )
 def test_a_program_that_does_not_end_well_is_told_why(code: str, ended: str) -> None:
     outcome = run(code)
-    assert outcome.ended is not None
-    assert ended in outcome.ended
+    assert outcome.end_reason is not None
+    assert ended in outcome.end_reason
     assert len(outcome.output) <= Limits().output_bytes
 
 
@@ -133,13 +133,13 @@ def test_an_endless_loop_that_ignores_all_signals_is_stopped() -> None:
         "while True:\n    pass"
     )
     outcome = run(code, Limits(cpu_s=1, wall_s=100))
-    assert outcome.ended is not None and "1 s of CPU time" in outcome.ended
+    assert outcome.end_reason is not None and "1 s of CPU time" in outcome.end_reason
     assert outcome.output == "on and on\n"
 
 
 def test_a_program_that_waits_with_closed_pipes_is_stopped() -> None:
     outcome = run(f"import os\nos.closerange(0, 64)\n{SLEEP}", Limits(wall_s=2))
-    assert outcome.ended is not None and "within 2 s" in outcome.ended
+    assert outcome.end_reason is not None and "within 2 s" in outcome.end_reason
     assert sandbox_processes() == []
 
 
@@ -188,7 +188,7 @@ def test_the_files_of_ludus_and_other_packages_are_not_there() -> None:
         "    for name in names:\n"
         "        if name == 'sandboxed_main.py': print(folder)"
     )
-    assert outcome == Outcome(output="", exception=None, ended=None)
+    assert outcome == Outcome(output="", exception=None, end_reason=None)
 
 
 def test_ludus_is_hidden_where_it_is_installed_among_what_programs_need(

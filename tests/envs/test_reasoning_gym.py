@@ -192,6 +192,7 @@ def test_a_composite_mixes_what_it_is_told_to_mix() -> None:
     assert sources({"datasets": parts}) == {"gcd", "lcm"}
 
 
+@pytest.mark.slow
 def test_every_observation_is_json() -> None:
     for name in ReasoningGym.variants():
         seen = ReasoningGym(name).reset(seed=2)

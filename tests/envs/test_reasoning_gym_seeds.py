@@ -44,6 +44,7 @@ def test_the_same_seed_asks_the_same_question_whatever_was_asked_before() -> Non
     assert forwards == backwards
 
 
+@pytest.mark.slow
 def test_the_same_seed_asks_the_same_question_in_every_process() -> None:
     program = (
         "import json, sys\n"

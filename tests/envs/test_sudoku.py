@@ -220,7 +220,7 @@ def test_an_illegal_move_is_refused_with_its_rule_and_changes_nothing() -> None:
             seen = place(environment, *move)
             assert seen.metadata["error"]["error_type"] == "execution_error"
             assert rule in seen.metadata["error"]["message"]
-            assert environment._picture() in seen.text
+            assert environment._render_grid() in seen.text
             assert tuple(environment.digits) == environment.givens
             assert environment.turns_left == turns - 1
             assert seen.reward is None and not seen.done

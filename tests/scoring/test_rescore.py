@@ -23,7 +23,7 @@ from ludus.data.messages import Message
 from ludus.data.run_folder import RunFolder
 from ludus.errors import ConfigError, ModelBusy, ProviderRefuses, RunError, StoppedEarly
 from ludus.rollout.summary import summarize_run
-from ludus.scoring.progress import RescoreProgress
+from ludus.scoring.rescore_progress import RescoreProgress
 from ludus.scoring.rescorer import JUDGEMENTS_FILE, Rescorer
 from scoring.reward_samples import HERE
 from scoring.stored_runs import build_broken, build_episode, grade_guesses, read, write_run

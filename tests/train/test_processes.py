@@ -37,6 +37,7 @@ QUICK = (
 )
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one_with_twice_the_batch(tmp_path: Path) -> None:
     base, data = str(saved(tmp_path / "base")), sft_data(tmp_path / "d", rows=8, test=2)
     process = launch(

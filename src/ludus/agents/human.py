@@ -102,6 +102,10 @@ class _HumanPlayer(Player):
             missing = list(tool.parameters())
             if not missing:
                 await self._ask_line(f"{tool.name} (Enter): ", tool)
+            elif len(missing) > 1:
+                line = await self._ask_line(f"{' '.join(missing)}: ", tool)
+                arguments = parse_typed_arguments(tool, line)
+                missing = [name for name in tool.required_parameters if name not in arguments]
         else:
             name, _, rest = (await self._ask_line("> ")).strip().partition(" ")
             if not name:

@@ -65,6 +65,17 @@ Tasks = Annotated[
         help="JSONL file of tasks: reset arguments, or input rows of NeMo Gym.",
     ),
 ]
+Temperature = Annotated[
+    float | None,
+    typer.Option(min=0, help="Sampling temperature.", show_default="the model's default"),
+]
+ExtraFields = Annotated[
+    str | None,
+    typer.Option(metavar="JSON", help="Other fields of each API request: '{\"top_p\": 0.9}'."),
+]
+Prices = Annotated[
+    Path | None, typer.Option(help="JSON file of prices, in US dollars per million tokens.")
+]
 Device = Annotated[
     str | None,
     typer.Option(
@@ -115,7 +126,21 @@ Concurrency = Annotated[
 EpisodeTimeout = Annotated[
     str, typer.Option(metavar="TIME", help="Timeout of one episode, such as 90s, 10m or 2h.")
 ]
+MaxCost = Annotated[
+    float | None,
+    typer.Option(min=0, help="Stop at this cost, in US dollars.", show_default="no limit"),
+]
+MaxTime = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME", help="Stop after this time: 90s, 10m or 2h.", show_default="no limit"
+    ),
+]
 SolvedAt = Annotated[float, typer.Option(help="Reward from which on a task counts as solved.")]
+ResumeRun = Annotated[
+    bool,
+    typer.Option("--resume/--no-resume", help="Resume the run, or start a new one beside it."),
+]
 RetryBroken = Annotated[
     bool, typer.Option("--retry-broken", help="Play episodes again that broke in an earlier run.")
 ]

@@ -71,8 +71,8 @@ class Container:
         self._port, self._env_vars, self._timeout_s = port, dict(env_vars or {}), timeout_s
         self._engine = self._name = self._url = ""
         self._supervisor: subprocess.Popen[bytes] | None = None
-        self._end: asyncio.Future[tuple[bytes, bytes]] | None = None
-        """The end of the supervisor, once it was asked for."""
+        self._supervisor_exit: asyncio.Future[tuple[bytes, bytes]] | None = None
+        """The output of the supervisor, once it was told to exit."""
         self._start_lock = asyncio.Lock()
 
     async def start(self) -> str:
@@ -93,8 +93,8 @@ class Container:
     async def stop(self) -> None:
         """Remove the container. May be called twice."""
         if self._supervisor is not None:
-            await self._end_and_read_log()
-            self._supervisor = self._end = None
+            await self._remove_and_read_log()
+            self._supervisor = self._supervisor_exit = None
 
     def _launch(self) -> None:
         self._engine = find_engine()
@@ -120,9 +120,9 @@ class Container:
         """Wait until the container has started, and ask the engine for its port on this machine."""
         delay = _MIN_POLL_S
         while True:
-            await self._raise_if_ended()
-            reply = await _run_engine(self._engine, "port", self._name, f"{SERVER_PORT}/tcp")
-            if reply is not None and (match := re.search(r":(\d+)\s*$", reply, re.MULTILINE)):
+            await self._raise_if_exited()
+            output = await _run_engine(self._engine, "port", self._name, f"{SERVER_PORT}/tcp")
+            if output is not None and (match := re.search(r":(\d+)\s*$", output, re.MULTILINE)):
                 return int(match[1])
             await asyncio.sleep(delay)
             delay = min(2 * delay, _MAX_POLL_S)
@@ -134,28 +134,28 @@ class Container:
         timeout = aiohttp.ClientTimeout(total=5.0)
         async with aiohttp.ClientSession(timeout=timeout) as client:
             while time.monotonic() < deadline:
-                await self._raise_if_ended()
+                await self._raise_if_exited()
                 with suppress(aiohttp.ClientError, TimeoutError):
                     async with client.get(f"{self._url}/health") as reply:
                         if reply.status == 200:
                             return
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, _MAX_POLL_S)
-        log = _last_lines(await self._end_and_read_log())
+        log = await self._remove_and_read_log()
         raise ContainerFailed(
             f"The container of {self.image} did not become healthy within {self._timeout_s:g} s. "
-            f"{log or 'It has written nothing.'}"
+            f"{_describe_log(log)}"
         )
 
-    async def _raise_if_ended(self) -> None:
+    async def _raise_if_exited(self) -> None:
         assert self._supervisor is not None
         if (code := self._supervisor.poll()) is None:
             return
-        log = await self._end_and_read_log()
+        log = await self._remove_and_read_log()
         if code != _ENGINE_ERROR_CODE:
             raise ContainerFailed(
                 f"The container of {self.image} ended at its start, with exit code {code}. "
-                f"{_last_lines(log) or 'It has written nothing.'}"
+                f"{_describe_log(log)}"
             )
         reason = _engine_message(log)
         if await _run_engine(self._engine, "version") is None:
@@ -167,15 +167,15 @@ class Container:
             )
         raise ContainerFailed(f"{self._engine} could not run {self.image}: {reason}")
 
-    async def _end_and_read_log(self) -> str:
+    async def _remove_and_read_log(self) -> str:
         """Let the supervisor remove the container, and return the container's last output."""
         assert self._supervisor is not None
-        if self._end is None:
+        if self._supervisor_exit is None:
             # A byte besides the end of file, because a forked child may hold the pipe open.
-            end = asyncio.to_thread(self._supervisor.communicate, b"\n")
-            self._end = asyncio.ensure_future(end)
+            communicate = asyncio.to_thread(self._supervisor.communicate, b"\n")
+            self._supervisor_exit = asyncio.ensure_future(communicate)
         # Shielded: the container is removed also where the caller is cancelled meanwhile.
-        log, _ = await asyncio.shield(self._end)
+        log, _ = await asyncio.shield(self._supervisor_exit)
         return log.decode(errors="replace")
 
 
@@ -187,7 +187,7 @@ class ContainerProvider(Protocol):
     def stop_container(self) -> None: ...
 
 
-class ProvidedContainer:
+class ProviderContainer:
     """A container that a provider of OpenEnv starts and stops."""
 
     def __init__(self, provider: ContainerProvider, image: str, kwargs: Mapping[str, Any]) -> None:
@@ -214,12 +214,12 @@ class ProvidedContainer:
 
 def find_engine() -> str:
     """The name of the container engine on this machine."""
-    chosen = os.environ.get(ENGINE_VARIABLE)
-    for engine in (chosen,) if chosen else ENGINES:
+    override = os.environ.get(ENGINE_VARIABLE)
+    for engine in (override,) if override else ENGINES:
         if shutil.which(engine):
             return engine
-    if chosen:
-        raise ContainerFailed(f"{ENGINE_VARIABLE} is {chosen!r}, which is not installed.")
+    if override:
+        raise ContainerFailed(f"{ENGINE_VARIABLE} is {override!r}, which is not installed.")
     raise ContainerFailed("There is no container engine on this machine: install Docker or Podman.")
 
 
@@ -251,7 +251,9 @@ def _engine_message(log: str) -> str:
     return re.sub(r"(?<![.?!])$", ".", prefix.sub("", line).rstrip("."))
 
 
-def _last_lines(log: str) -> str:
-    """The last lines of a log, as a sentence in one line."""
+def _describe_log(log: str) -> str:
+    """A sentence with the last lines of a container's log."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return f"Its last output: {' | '.join(lines[-_LOG_LINES:])}" if lines else ""
+    if not lines:
+        return "It has written nothing."
+    return f"Its last output: {' | '.join(lines[-_LOG_LINES:])}"

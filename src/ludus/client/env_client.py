@@ -8,7 +8,6 @@ It is async; `.sync()` returns a client with the same methods without await. Res
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast, get_args
 
 from pydantic import BaseModel
@@ -16,7 +15,7 @@ from pydantic import BaseModel
 from ludus.client.container import (
     Container,
     ContainerProvider,
-    ProvidedContainer,
+    ProviderContainer,
     StartableServer,
 )
 from ludus.client.event_loop import run_sync
@@ -92,7 +91,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         if provider is None:
             client._container = Container(image, **kwargs)
         else:
-            client._container = ProvidedContainer(provider, image, kwargs)
+            client._container = ProviderContainer(provider, image, kwargs)
         return ContainerEnvClient(client)
 
     async def connect(self) -> Self:
@@ -136,12 +135,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
     async def __aenter__(self) -> Self:
         return await self.connect()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def _ensure_connected(self) -> WebSocketClient:
@@ -208,12 +202,7 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
     def __enter__(self) -> Self:
         return self.connect()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -230,10 +219,5 @@ class ContainerEnvClient(SyncEnvClient[ActT, ObsT, StateT]):
     async def __aenter__(self) -> EnvClient[ActT, ObsT, StateT]:
         return await self._client.connect()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self._client.close()

@@ -103,5 +103,5 @@ def _check_splittable(catalog: Catalog, names: list[str], families: list[int]) -
         advice = "Do not set `test_size`."
     if copies := count_duplicate_tasks(catalog):
         problem += f"; the episodes of {copies:,} more are exact duplicates"
-        advice = "Turn off `dedupe` to keep those, or do not set `test_size`."
+        advice = "Use `dedupe=False` to keep those, or do not set `test_size`."
     raise ConfigError(f"Cannot split: {problem}. {advice}")

@@ -133,9 +133,15 @@ class RunFolder:
         """Write `summary.json`, completely or not at all."""
         write_atomically(self.path / "summary.json", dump_json(summary, indent=2) + "\n")
 
-    def read_summary(self) -> JsonObject | None:
-        """The content of `summary.json`; None where it does not exist."""
-        return _read_json_object(self.path / "summary.json")
+    def read_summary(self) -> JsonObject:
+        """The content of `summary.json`; empty where it is missing or damaged.
+
+        It can always be computed from the journal again.
+        """
+        try:
+            return _read_json_object(self.path / "summary.json") or {}
+        except RunError:
+            return {}
 
     def _describe_mismatch(self, settings: JsonObject) -> str:
         """The settings that differ from those of this run, for an error message."""
@@ -147,7 +153,7 @@ class RunFolder:
         listed = "\n".join(f"  {line}" for line in lines)
         return (
             f"{self.path} holds a run with other settings:\n{listed}\n"
-            "Turn off `resume` to start a new run beside it, or use another `out`."
+            "Use `resume=False` to start a new run beside it, or use another `out`."
         )
 
 

@@ -18,7 +18,7 @@ from ludus.data.resume_index import ResumeIndex, read_resume_index
 from ludus.data.run_folder import RunFolder, create_unused_dir
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
-from ludus.errors import ConfigError, RunError
+from ludus.errors import ConfigError
 from ludus.rollout.collect_progress import CollectProgress
 from ludus.rollout.collector import Collector
 from ludus.rollout.config import CollectConfig
@@ -131,10 +131,8 @@ def _completed_result(
 
 def _read_index(folder: RunFolder, warn: Callable[[str], None]) -> ResumeIndex:
     """Read which episodes the run has, and warn about lines that this run has not written."""
-    try:
-        checksum = Checksum.from_summary(folder.read_summary() or {})
-    except RunError:
-        checksum = None  # Without a readable summary every line is parsed.
+    # Without a checksum every line is parsed.
+    checksum = Checksum.from_summary(folder.read_summary())
     journal = folder.episodes_path
     index = read_resume_index(journal, run=folder.metadata.digest, checksum=checksum)
     if index.unreadable:

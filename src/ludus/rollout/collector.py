@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Coroutine, Mapping
 
 from ludus.agents.agent import Agent
 from ludus.data.episode import Episode, Usage
 from ludus.data.journal import Journal
 from ludus.data.resume_index import ResumeIndex
 from ludus.data.run_folder import RunFolder
-from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError, StoppedEarly
 from ludus.rollout.attempts import EpisodeRunner
 from ludus.rollout.circuit_breaker import CircuitBreaker
 from ludus.rollout.collect_progress import CollectProgress
 from ludus.rollout.config import CollectConfig
 from ludus.rollout.endpoints import EnvironmentEndpoint
+from ludus.rollout.episode_scheduler import SUMMARY_INTERVAL_S, TICK_INTERVAL_S, EpisodeScheduler
 from ludus.rollout.monitoring import EpisodeStatus, Watchdog
 from ludus.rollout.phase_progress import DecodeProgress
 from ludus.rollout.plan import Plan
 from ludus.rollout.session_pool import SessionPool
 from ludus.rollout.stats import RunStats
-from ludus.rollout.summary import describe_journal
 
-TICK_INTERVAL_S = 0.25
-SUMMARY_INTERVAL_S = 10.0
 MAX_QUEUED_EPISODES = 32
 """Episodes beyond the agent's concurrency limit that are kept ready for the next free call."""
 TIME_LIMIT_GRACE_S = 30.0
 """Seconds that active episodes get to end after the time limit, before they are cancelled."""
 
 
-class Collector:
+class Collector(EpisodeScheduler):
     """One start of one run: plays what is pending in `index` and appends it to the journal."""
 
     def __init__(
@@ -46,15 +42,11 @@ class Collector:
         index: ResumeIndex,
         progress: CollectProgress,
     ) -> None:
+        stats = RunStats.from_index(index, config.total_episodes, retry_broken=config.retry_broken)
+        super().__init__(folder, stats, progress.warn)
         self.config = config
         self.agent = agent
-        self.folder = folder
-        self.stats = RunStats.from_index(
-            index, config.total_episodes, retry_broken=config.retry_broken
-        )
         self.meter = DecodeProgress(lambda: agent.sampled_tokens)
-        self.stop_reason: str | None = None
-        """Why the run ends before all episodes are played, if it does."""
         self.statuses: dict[str, EpisodeStatus] = {}
         self._plan = plan
         self._pending = index.pending_indices(
@@ -67,10 +59,8 @@ class Collector:
             for spec, each in endpoints.items()
         }
         self._breaker = CircuitBreaker(has_succeeded=self.stats.totals.scored > 0)
-        self._tasks: set[asyncio.Task[None]] = set()
         self._not_started = 0
         """Episodes whose task was created and has not run yet."""
-        self._slot_freed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._runner = EpisodeRunner(
             agent=agent,
@@ -107,28 +97,28 @@ class Collector:
         return None
 
     @property
-    def max_active(self) -> int:
+    def max_active(self) -> float:
         """Maximum number of episodes in progress at the moment.
 
         More than the agent's concurrency limit: some episodes are always waiting for their
         environment or for a retry, and a free call should find another one ready.
         """
         limit = self.agent.concurrency_limit
-        if limit is None:
-            return self.config.concurrency
-        return limit + min(limit, MAX_QUEUED_EPISODES)
+        active = (
+            self.config.concurrency if limit is None else limit + min(limit, MAX_QUEUED_EPISODES)
+        )
+        return min(active, self._budget.max_active(self.stats))
+
+    def exhausted_reason(self) -> str | None:
+        active_usage: list[Usage] = []
+        if self._budget.limits_spending:
+            active_usage += (status.usage for status in self.statuses.values())
+            active_usage += [Usage()] * self._not_started
+        return self._budget.exhausted_reason(self.stats, active_usage)
 
     def drain(self, reason: str) -> None:
-        """Start no further episode; let the active ones finish."""
-        self.stop_reason = self.stop_reason or reason
+        super().drain(reason)
         self._stopping.set()
-        self._slot_freed.set()
-
-    def abort(self, reason: str) -> None:
-        """Cancel the active episodes; they are played again when the run is continued."""
-        self.drain(reason)
-        for task in self._tasks:
-            task.cancel()
 
     async def run(self, journal: Journal) -> None:
         """Play all pending episodes. Raises `StoppedEarly` when every episode breaks."""
@@ -144,7 +134,7 @@ class Collector:
         with watchdog:
             ticker = asyncio.create_task(self._tick(watchdog))
             try:
-                await self._play_all()
+                await self.run_tasks(self._pending, self._start_episode)
             finally:
                 ticker.cancel()
                 await self._finish()
@@ -157,41 +147,9 @@ class Collector:
                 "the same command plays the rest."
             )
 
-    async def _play_all(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for index in self._pending:
-                if not await self._wait_for_slot():
-                    break
-                task = group.create_task(self._run_episode(index))
-                self._tasks.add(task)
-                self.stats.active += 1
-                self._not_started += 1
-                task.add_done_callback(self._on_task_done)
-
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self.stats.active -= 1
-        self._slot_freed.set()
-
-    async def _wait_for_slot(self) -> bool:
-        """Wait until another episode may start; False when none should."""
-        while self.stop_reason is None:
-            active_usage: list[Usage] = []
-            if self._budget.limits_spending:
-                active_usage += (status.usage for status in self.statuses.values())
-                active_usage += [Usage()] * self._not_started
-            exhausted = self._budget.exhausted_reason(self.stats, active_usage)
-            if exhausted is not None:
-                self.drain(exhausted)
-                break
-            if self.stats.active < min(self.max_active, self._budget.max_active(self.stats)):
-                return True
-            # Polled as well, because the agent's concurrency limit can rise without an event.
-            self._slot_freed.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(TICK_INTERVAL_S):
-                    await self._slot_freed.wait()
-        return False
+    def _start_episode(self, index: int) -> Coroutine[None, None, None]:
+        self._not_started += 1
+        return self._run_episode(index)
 
     async def _run_episode(self, index: int) -> None:
         self._not_started -= 1
@@ -223,25 +181,7 @@ class Collector:
             for held_back in self._breaker.finish():
                 self._write(held_back)
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
-        if self.stats.remaining == 0:
-            self.stop_reason = None
-        self.write_summary()
-
-    def summary(self) -> JsonObject:
-        """The content of `summary.json`, with the length and the checksum of the journal."""
-        return {
-            **self.stats.summary(),
-            "seconds": round(self.stats.seconds, 3),
-            "stopped": self.stop_reason,
-            **describe_journal(self.stats.index, self.folder.episodes_path.stat().st_size),
-        }
-
-    def write_summary(self) -> None:
-        """Write `summary.json`. A failure is a warning: it can be computed from the journal."""
-        try:
-            self.folder.write_summary(self.summary())
-        except RunError as error:
-            self._progress.warn(str(error))
+        self.write_final_summary()
 
     async def _tick(self, watchdog: Watchdog) -> None:
         """Feed the watchdog, write the summary now and then, and enforce the time limit."""

@@ -78,6 +78,11 @@ class RunStats:
         return self.index.totals
 
     @property
+    def done(self) -> int:
+        """Planned episodes that are recorded."""
+        return self.planned - self.remaining
+
+    @property
     def seconds(self) -> float:
         return time.monotonic() - self.started_at
 

@@ -7,7 +7,6 @@ from typing import Any
 from ludus.data.checksum import Checksum
 from ludus.data.resume_index import ResumeIndex, read_resume_index
 from ludus.data.run_folder import RunFolder
-from ludus.errors import RunError
 from ludus.rollout.stats import RunStats
 
 
@@ -19,10 +18,7 @@ def summarize_run(folder: RunFolder, *, verify: bool = False) -> dict[str, Any]:
     """
     path = folder.episodes_path
     size = path.stat().st_size if path.exists() else 0
-    try:
-        summary = folder.read_summary() or {}
-    except RunError:
-        summary = {}
+    summary = folder.read_summary()
     checksum = Checksum.from_summary(summary)
     if summary.get("bytes") == size:
         unchanged = not verify or not size or Checksum.of_file(path) == checksum

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from math import atanh, ceil, sqrt, tanh
 from random import Random
@@ -23,9 +23,10 @@ _MAX_DRAWS = 500_000
 """Scores drawn over all bootstrap rounds: about a second of work."""
 _MAX_BOOTSTRAP_EPISODES = 2_500
 """With more episodes the interval of the correlation is computed from a formula."""
-_MAX_COMPARED = 100
+_MAX_PAIRED_ATTEMPTS = 100
 """Attempts at one task of which all pairs are compared; of more attempts, evenly spaced ones."""
-_ALMOST_1 = 1 - 1e-9
+_MAX_FISHER_CORRELATION = 1 - 1e-9
+"""Beyond it Fisher's z is not finite."""
 
 
 class ScorePair(NamedTuple):
@@ -52,15 +53,7 @@ class Agreement:
     pair_accuracy_interval: Interval | None
 
     def as_json(self) -> JsonObject:
-        return {
-            "episodes": self.episodes,
-            "tasks": self.tasks,
-            "rank_correlation": self.rank_correlation,
-            "rank_correlation_interval": self.rank_correlation_interval,
-            "pairs": self.pairs,
-            "pair_accuracy": self.pair_accuracy,
-            "pair_accuracy_interval": self.pair_accuracy_interval,
-        }
+        return asdict(self)
 
 
 def measure_agreement(scores: Iterable[ScorePair]) -> Agreement:
@@ -70,18 +63,17 @@ def measure_agreement(scores: Iterable[ScorePair]) -> Agreement:
         groups[score.group_id].append(score)
     tasks = list(groups.values())
     correlation = _correlate_tasks(tasks)
-    wins: list[_OrderedPairs] = []
+    counts: list[_PairCounts] = []
     if correlation is not None:  # Where a side never varies, all pairs would be ties.
-        wins = [win for task in tasks if (win := _count_ordered_pairs(task)).pairs]
-    pairs = sum(win.pairs for win in wins)
+        counts = [count for task in tasks if (count := _count_pairs(task)).pairs]
     return Agreement(
         episodes=sum(map(len, tasks)),
         tasks=len(tasks),
         rank_correlation=correlation,
         rank_correlation_interval=_correlation_interval(tasks, correlation),
-        pairs=pairs,
-        pair_accuracy=_accuracy(wins) if wins else None,
-        pair_accuracy_interval=_accuracy_interval(wins),
+        pairs=sum(count.pairs for count in counts),
+        pair_accuracy=_pair_accuracy(counts) if counts else None,
+        pair_accuracy_interval=_pair_accuracy_interval(counts),
     )
 
 
@@ -138,45 +130,48 @@ def _correlation_interval(
 
 def _fisher_interval(correlation: float, n: int) -> Interval | None:
     """The interval by Fisher's z, with the standard error of Bonett and Wright (2000)."""
-    if abs(correlation) > _ALMOST_1:
+    if abs(correlation) > _MAX_FISHER_CORRELATION:
         return None
     z = atanh(correlation)
     margin = Z_975 * sqrt((1 + correlation**2 / 2) / (n - 3))
     return Interval(tanh(z - margin), tanh(z + margin))
 
 
-class _OrderedPairs(NamedTuple):
-    alike: float
+class _PairCounts(NamedTuple):
+    """Pairs of attempts at one task whose reference scores differ."""
+
+    concordant: float
+    """Pairs that the score orders like the reference; a tie counts one half."""
     pairs: int
 
 
-def _count_ordered_pairs(task: Sequence[ScorePair]) -> _OrderedPairs:
-    alike, pairs = 0.0, 0
-    sample = task[:: ceil(len(task) / _MAX_COMPARED)]
+def _count_pairs(task: Sequence[ScorePair]) -> _PairCounts:
+    concordant, pairs = 0.0, 0
+    sample = task[:: ceil(len(task) / _MAX_PAIRED_ATTEMPTS)]
     for one, other in combinations(sample, 2):
         if is_zero_variance([one.reference, other.reference]):
             continue
         pairs += 1
         if is_zero_variance([one.score, other.score]):
-            alike += 0.5
+            concordant += 0.5
         else:
-            alike += (one.reference < other.reference) == (one.score < other.score)
-    return _OrderedPairs(alike, pairs)
+            concordant += (one.reference < other.reference) == (one.score < other.score)
+    return _PairCounts(concordant, pairs)
 
 
-def _accuracy(tasks: Sequence[_OrderedPairs]) -> float:
-    return sum(task.alike for task in tasks) / sum(task.pairs for task in tasks)
+def _pair_accuracy(tasks: Sequence[_PairCounts]) -> float:
+    return sum(task.concordant for task in tasks) / sum(task.pairs for task in tasks)
 
 
-def _accuracy_interval(tasks: Sequence[_OrderedPairs]) -> Interval | None:
-    """None where all tasks are alike: every resample would be the same, which is not certainty."""
-    shares = [task.alike / task.pairs for task in tasks]
+def _pair_accuracy_interval(tasks: Sequence[_PairCounts]) -> Interval | None:
+    """Bootstrap over tasks; None where all have the same accuracy, and so would every resample."""
+    shares = [task.concordant / task.pairs for task in tasks]
     if len(tasks) < MIN_SAMPLES or min(shares) == max(shares):
         return None
     rounds = max(_MIN_ROUNDS, min(_MAX_ROUNDS, _MAX_DRAWS // len(tasks)))
     return expanded_percentile_interval(
-        lambda rng: _accuracy(rng.choices(tasks, k=len(tasks))),
-        _accuracy(tasks),
+        lambda rng: _pair_accuracy(rng.choices(tasks, k=len(tasks))),
+        _pair_accuracy(tasks),
         n=len(tasks),
         rounds=rounds,
     )

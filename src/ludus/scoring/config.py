@@ -47,18 +47,18 @@ class RescoreConfig:
     def load_functions(self) -> RewardFunctions:
         """Import the reward functions."""
         paths = [reward for reward in self.rewards if isinstance(reward, str)]
-        imported = import_reward_functions(paths, environment_weight=0.0, argument="rewards")
-        given = [
+        by_path = import_reward_functions(paths, environment_weight=0.0, argument="rewards")
+        callables = [
             RewardFunction(_function_name(reward), 1.0, reward)
             for reward in self.rewards
             if not isinstance(reward, str)
         ]
-        functions = (*imported.functions, *given)
+        functions = (*by_path.functions, *callables)
         names = [*(function.name for function in functions), *([JUDGE] if self.judge else [])]
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(f"Two of the rewards are named {name!r}. Rename one of them.")
-        return RewardFunctions(functions, imported.environment_weight)
+        return RewardFunctions(functions, by_path.environment_weight)
 
     def identity(self, functions: RewardFunctions) -> JsonObject:
         """The settings that decide the rewards. A run is only continued where they are the same."""

@@ -44,7 +44,7 @@ from ludus.scoring.judge_prompt import (
     task_text,
 )
 
-_PLAYERS_WITHOUT_MODEL = ("oracle", "random", "human")
+_PROVIDERS_WITHOUT_MODEL = ("oracle", "random", "human")
 
 
 def default_cache_dir() -> Path:
@@ -101,8 +101,8 @@ class Judge:
         max_attempts: calls per prompt, where a call fails or its reply cannot be parsed.
         max_tokens: maximum number of tokens per reply, reasoning included.
         cache: a folder; the same prompt to the same model is answered from it.
-        max_calls: most calls of this judge.
-        max_cost: most US dollars of this judge.
+        max_calls: maximum number of calls.
+        max_cost: maximum cost, in US dollars.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Judge:
         max_cost: float | None = None,
     ) -> None:
         self.agent = agent if isinstance(agent, Agent) else FunctionAgent(agent)
-        if self.agent.provider in _PLAYERS_WITHOUT_MODEL:
+        if self.agent.provider in _PROVIDERS_WITHOUT_MODEL:
             raise ConfigError(f"`judge` must be a model, got {self.agent.provider}.")
         if not criteria.strip():
             raise ConfigError("The criteria of the `judge` are empty.")
@@ -142,7 +142,7 @@ class Judge:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def resume(self, stats: JudgeStats) -> None:
-        """Go on from the counts of an earlier start of a run; the limits are for all starts."""
+        """Continue from the counts of an earlier start of a run; the limits are for all starts."""
         self.stats = stats
         self._spending = RunStats(
             planned=0, remaining=0, usage_before=stats.usage, costed_attempts=stats.calls
@@ -182,62 +182,55 @@ class Judge:
         # played, so that the position says nothing, and the cache finds the prompt again.
         attempts = sorted(set(texts), key=stable_hash)
         prompt = build_prompt(self.criteria, task_text(episodes[0]), attempts, groups=self.groups)
-        grades, failure, cached = await self._grade(prompt, len(attempts))
-        if grades is None:
-            assert failure is not None
-            kind = type(failure).__name__
-            return [Judgement(None, str(failure), kind) for _ in episodes]
+        try:
+            grades, cached = await self._grade(prompt, len(attempts))
+        except AgentError as error:
+            self.stats.failed += 1
+            return [Judgement(None, str(error), type(error).__name__) for _ in episodes]
         by_text = dict(zip(attempts, grades, strict=True))
         return [Judgement(*by_text[text], cached=cached) for text in texts]
 
-    async def _grade(
-        self, prompt: Sequence[Message], count: int
-    ) -> tuple[list[Grade] | None, AgentError | None, bool]:
-        """Grades, or the failure; and whether they come from the cache."""
+    async def _grade(self, prompt: Sequence[Message], count: int) -> tuple[list[Grade], bool]:
+        """The grades of a prompt, and whether they come from the cache."""
         key = self._prompt_key(prompt)
         lock = self._locks.setdefault(key, asyncio.Lock())
         async with lock:  # Equal prompts at the same time make one call.
-            if self._cache is not None and (stored := self._cache.get(key)) is not None:
+            if self._cache is not None and (entry := self._cache.get(key)) is not None:
                 with suppress(BadReply, KeyError):
-                    grades = parse_grades(stored["reply"], count, groups=self.groups)
+                    grades = parse_grades(entry["reply"], count, groups=self.groups)
                     self.stats.cached += 1
-                    return grades, None, True
-            try:
-                text, grades = await self._ask(prompt, count)
-            except AgentError as error:
-                self.stats.failed += 1
-                return None, error, False
+                    return grades, True
+            text, grades = await self._ask(prompt, count)
             if self._cache is not None:
+                entry_text = json.dumps({"reply": text, "model": self.agent.describe()})
                 with suppress(OSError):  # A full disk must not cost a reply that was paid for.
-                    self._cache.put(
-                        key, json.dumps({"reply": text, "model": self.agent.describe()})
-                    )
-            return grades, None, False
+                    self._cache.put(key, entry_text)
+            return grades, False
 
     async def _ask(self, prompt: Sequence[Message], count: int) -> tuple[str, list[Grade]]:
-        """Call the model until its reply has the grades; raises the last failure."""
-        messages, failure = list(prompt), AgentError("The judge was not asked.")
+        """Call the model until its reply has the grades; raises the last error."""
+        messages, last_error = list(prompt), AgentError("The judge was not asked.")
         for attempt in range(self.max_attempts):
             try:
                 reply = await self._call(messages, attempt)
             except (ProviderRefuses, RequestRefused):
                 raise  # Another call gets the same.
             except AgentError as error:
-                failure = error
+                last_error = error
                 continue
             if reply.finish_reason is FinishReason.REFUSED:
                 raise RequestRefused("The judge's model or its provider declined to answer.")
             if reply.finish_reason is FinishReason.LENGTH:
-                failure = BadReply("The judge's reply was truncated; raise `max_tokens`.")
+                last_error = BadReply("The judge's reply was truncated; raise `max_tokens`.")
                 continue
             text = reply.message.text
             try:
                 return text, parse_grades(text, count, groups=self.groups)
             except BadReply as error:
-                failure = error
+                last_error = error
                 answer = Message(role="assistant", content=text)
                 messages = [*prompt, answer, build_correction(error)]
-        raise failure
+        raise last_error
 
     async def _call(self, messages: Sequence[Message], attempt: int) -> Reply:
         self._check_budget()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 from ludus.scoring.agreement import Agreement, ScorePair, measure_agreement
 from ludus.scoring.config import JUDGE, RescoreConfig
-from ludus.scoring.progress import RescoreProgress
+from ludus.scoring.rescore_progress import RescoreProgress
 from ludus.scoring.rescorer import JUDGEMENTS_FILE, Rescorer
-from ludus.scoring.source import Source, read_best_lines
+from ludus.scoring.source_run import SourceRun, index_episodes
 
-KIND = "rescore"
+RUN_KIND = "rescore"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +55,7 @@ class Comparison:
     agreement: Agreement
 
     def as_json(self) -> JsonObject:
-        return {
-            "episodes": self.episodes,
-            "scored_before": self.scored_before,
-            "scored_after": self.scored_after,
-            "mean_before": self.mean_before,
-            "mean_after": self.mean_after,
-            "changed": self.changed,
-            "compared": self.compared,
-            "agreement": self.agreement.as_json(),
-        }
+        return asdict(self)
 
 
 async def rescore(
@@ -84,7 +75,7 @@ async def rescore(
         progress: receives progress and warnings.
     """
     progress = progress or RescoreProgress()
-    source = Source.open(Path(run))
+    source = SourceRun.open(Path(run))
     functions = config.load_functions()
     settings = {
         **source.settings,
@@ -98,21 +89,21 @@ async def rescore(
         config.judge.agent.check()
         await config.judge.agent.prepare()
     folder = (
-        RunFolder.resume_or_create(path, settings, kind=KIND)
+        RunFolder.resume_or_create(path, settings, kind=RUN_KIND)
         if config.resume
-        else RunFolder.create(create_unused_dir(path), settings, kind=KIND)
+        else RunFolder.create(create_unused_dir(path), settings, kind=RUN_KIND)
     )
     with ExitStack() as stack:
         journal = stack.enter_context(Journal.open(folder.episodes_path))
         judgements = None
         if config.judge is not None:
             judgements = stack.enter_context(Journal.open(folder.path / JUDGEMENTS_FILE))
-        for opened in (journal, judgements):
-            if opened is not None and opened.repair_note:
-                progress.warn(opened.repair_note)
+        for file in (journal, judgements):
+            if file is not None and file.repair_note:
+                progress.warn(file.repair_note)
         rescorer = Rescorer(config, functions, source, folder, progress)
         await rescorer.run(journal, judgements)
-    comparison = compare_rewards(source, folder, judged=config.judge is not None)
+    comparison = compare_rewards(source, folder, has_judge=config.judge is not None)
     summary = {**rescorer.summary(), "comparison": comparison.as_json()}
     folder.write_summary(summary)
     return RescoreResult(
@@ -128,24 +119,24 @@ rescore_sync = to_sync(rescore)
 """`rescore` for callers that do not await; also works in a notebook."""
 
 
-def default_output_dir(source: Source, settings: JsonObject) -> Path:
+def default_output_dir(source: SourceRun, settings: JsonObject) -> Path:
     """The folder beside the source; the same settings always give the same one."""
     path = source.path if source.path.name not in ("", "..") else source.path.resolve()
     return path.with_name(f"{path.name}-rescored-{config_digest(settings)}")
 
 
-def compare_rewards(source: Source, folder: RunFolder, *, judged: bool) -> Comparison:
+def compare_rewards(source: SourceRun, folder: RunFolder, *, has_judge: bool) -> Comparison:
     """Compare the rewards of the recorded episodes with those that they had."""
-    after = read_best_lines(folder.episodes_path)
+    lines = index_episodes(folder.episodes_path)
     pairs: list[ScorePair] = []
     before_rewards: list[float] = []
     after_rewards: list[float] = []
     changed = 0
     with folder.episodes_path.open("rb") as file:
-        for episode_id, line in after.items():
-            if (known := source.lines.get(episode_id)) is None:
+        for episode_id, line in lines.items():
+            if (source_line := source.lines.get(episode_id)) is None:
                 continue
-            old, new = known.reward, line.reward
+            old, new = source_line.reward, line.reward
             before_rewards += [] if old is None else [old]
             after_rewards += [] if new is None else [new]
             if old is None or new is None:
@@ -154,16 +145,16 @@ def compare_rewards(source: Source, folder: RunFolder, *, judged: bool) -> Compa
             changed += not is_zero_variance([old, new])
             file.seek(line.offset)
             fields = from_json(file.read(line.size))
-            score = fields["rewards"].get(JUDGE) if judged else new
+            score = fields["rewards"].get(JUDGE) if has_judge else new
             if score is not None:
                 pairs.append(ScorePair(fields["group_id"], old, score))
     return Comparison(
-        episodes=len(after),
+        episodes=len(lines),
         scored_before=len(before_rewards),
         scored_after=len(after_rewards),
         mean_before=sum(before_rewards) / len(before_rewards) if before_rewards else None,
         mean_after=sum(after_rewards) / len(after_rewards) if after_rewards else None,
         changed=changed,
-        compared=JUDGE if judged else "reward",
+        compared=JUDGE if has_judge else "reward",
         agreement=measure_agreement(pairs),
     )

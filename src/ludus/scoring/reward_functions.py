@@ -97,9 +97,9 @@ class RewardFunctions:
         # The parts that the environment reported itself are already in its reward. Those that have
         # the name of a summed part get the environment's name as a prefix: otherwise they would
         # stand in for a function that returned None.
-        taken = {episode.environment, *(function.name for function in self.functions)}
+        summed_names = {episode.environment, *(function.name for function in self.functions)}
         own_parts = {
-            f"{episode.environment}/{name}" if name in taken else name: value
+            f"{episode.environment}/{name}" if name in summed_names else name: value
             for name, value in episode.rewards.items()
         }
         rewards = {**own_parts, **details, **parts}

@@ -93,6 +93,7 @@ def test_other_weights_do_not_resume_a_run(tmp_path: Path) -> None:
     assert isinstance(done.exception, RunError) and "  agent.weights: " in str(done.exception)
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice_stops_decoding_within_a_reply(tmp_path: Path) -> None:
     run = tmp_path / "run"
     slow = ("--temperature", "0")  # An untrained model repeats itself and does not stop.

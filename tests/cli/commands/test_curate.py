@@ -128,6 +128,7 @@ def test_pairs_are_best_against_worst_or_all(tmp_path: Path) -> None:
     assert pairs == [("a", "b"), ("a", "c"), ("b", "c")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", ["sft", "dpo", "episodes"])
 def test_parquet_and_folders_of_datasets_hold_the_same_rows(to: str, tmp_path: Path) -> None:
     run, cache = write_example_run(tmp_path), str(tmp_path / "cache")

@@ -63,6 +63,28 @@ def test_an_environment_that_cannot_be_built_is_not_served(name: str, words: str
     assert not ready
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_server_goes_on_when_nobody_reads_its_output(workers: str) -> None:
+    process = subprocess.Popen(
+        [*LUDUS, "serve", "echo", "--port", "0", "--workers", workers],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    assert process.stdout is not None and process.stderr is not None
+    try:
+        found = re.search(r"http://[\d.]+:\d+", process.stdout.readline())
+        process.stdout.close()
+        assert found and httpx.get(f"{found.group()}/health").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 0 and process.stderr.read() == ""
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
 def run_with_token(*options: str) -> tuple[int, str]:
     """The status of a request with the token, and the server's stderr."""
     process = subprocess.Popen(

@@ -153,6 +153,7 @@ def test_dpo_trains_an_adapter_and_prints_the_next_command(tmp_path: Path) -> No
     assert {file.name for file in out.iterdir()} >= MODEL_FILES | RECORD_FILES
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_after_the_current_step(tmp_path: Path) -> None:
     model, data, out = (
         save_model(tmp_path / "model"),

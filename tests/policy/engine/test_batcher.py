@@ -233,6 +233,7 @@ async def test_close_returns_at_once_and_the_thread_ends_after_its_current_token
         await sample(batcher, 1)
 
 
+@pytest.mark.slow
 def test_a_process_exits_cleanly_without_close() -> None:
     code = """
 import asyncio, sys

@@ -108,6 +108,7 @@ def batch(policy: Policy, episodes: list[Episode]) -> Inputs:
     }
 
 
+@pytest.mark.slow
 def test_the_trainer_computes_the_sampled_logprobs(
     policy: Policy, episodes: list[Episode], trainer: GRPOTrainer
 ) -> None:

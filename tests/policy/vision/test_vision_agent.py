@@ -38,6 +38,7 @@ async def play(policy: Policy, spec: str = GALLERY, **task: Any) -> Episode:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 async def test_a_trained_model_names_the_colours(policy: Policy, seed: int) -> None:
     episode = await play(policy, seed=seed)

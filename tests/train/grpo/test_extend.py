@@ -19,6 +19,7 @@ def learning_rates(out: Path) -> list[float]:
     return [line["learning_rate"] for line in read_curve(out)]
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_extended_under_the_longer_schedule(model: Path, tmp_path: Path) -> None:
     out, seen = tmp_path / "out", RecordingProgress()
     grpo(PICK, str(model), out, small_config(steps=2))

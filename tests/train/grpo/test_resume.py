@@ -65,6 +65,7 @@ def test_episodes_after_the_checkpoint_are_played_again(model: Path, tmp_path: P
     assert steps == [step for step in (1, 2, 3) for _ in range(8)]
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_result(model: Path, tmp_path: Path) -> None:
     paths = (str(Path(killed_run.__file__).parents[2]), *sys.path)
     died = subprocess.run(

@@ -126,6 +126,7 @@ def test_first_failing_reset_raises() -> None:
         environment_factory(FRAGILE)().reset(seed=13)
 
 
+@pytest.mark.slow
 def test_lost_server_breaks_one_episode() -> None:
     with serving("catch") as served:
         port = int(served.url.rpartition(":")[2])

@@ -49,14 +49,8 @@ def collect(
         str | None,
         typer.Option(help="URL of an OpenAI-compatible server: vLLM, Ollama, llama.cpp."),
     ] = None,
-    temperature: Annotated[
-        float | None,
-        typer.Option(min=0, help="Sampling temperature.", show_default="the model's default"),
-    ] = None,
-    extra: Annotated[
-        str | None,
-        typer.Option(metavar="JSON", help="Other fields of each API request: '{\"top_p\": 0.9}'."),
-    ] = None,
+    temperature: common.Temperature = None,
+    extra: common.ExtraFields = None,
     thinking: common.Thinking = None,
     chat_template_kwargs: common.ChatTemplateKwargs = None,
     device: common.Device = None,
@@ -93,10 +87,7 @@ def collect(
     max_attempts: Annotated[
         int, typer.Option(min=1, help="Maximum number of attempts at an episode that breaks.")
     ] = 3,
-    max_cost: Annotated[
-        float | None,
-        typer.Option(min=0, help="Stop at this cost, in US dollars.", show_default="no limit"),
-    ] = None,
+    max_cost: common.MaxCost = None,
     max_total_tokens: Annotated[
         int | None,
         typer.Option(
@@ -105,16 +96,8 @@ def collect(
             show_default="no limit",
         ),
     ] = None,
-    max_time: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="Stop after this time: 90s, 10m or 2h.", show_default="no limit"
-        ),
-    ] = None,
-    prices: Annotated[
-        Path | None,
-        typer.Option(help="JSON file of prices, in US dollars per million tokens."),
-    ] = None,
+    max_time: common.MaxTime = None,
+    prices: common.Prices = None,
     cache: Annotated[
         Path | None, typer.Option(help="Folder that caches replies to identical API requests.")
     ] = None,
@@ -129,10 +112,7 @@ def collect(
             show_default="in runs/, named after the settings",
         ),
     ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume/--no-resume", help="Resume the run, or start a new one beside it."),
-    ] = True,
+    resume: common.ResumeRun = True,
     retry_broken: common.RetryBroken = False,
     push_to_hub: common.PushDataset = None,
     private: common.Private = False,
@@ -251,7 +231,7 @@ def _run_collect(
 
 
 def _print_result(result: CollectResult, errors: Sequence[str], *, as_json: bool) -> None:
-    from ludus.cli.display.signals import EXIT_CODES
+    from ludus.cli.display.signals import exit_if_signalled
 
     if as_json:
         fields = {"folder": str(result.folder), "stopped": result.stop_reason, **result.summary}
@@ -262,8 +242,7 @@ def _print_result(result: CollectResult, errors: Sequence[str], *, as_json: bool
         from ludus.cli.display.run_summary import render_summary
 
         console().print(render_summary(result, errors), soft_wrap=True)
-    if result.stop_reason in EXIT_CODES:
-        raise typer.Exit(EXIT_CODES[result.stop_reason])
+    exit_if_signalled(result.stop_reason)
 
 
 def _push_run(result: CollectResult, repo_id: str, *, private: bool, as_json: bool) -> None:

@@ -119,7 +119,7 @@ def evaluate(
     ludus eval reasoning_gym:chain_sum -c base=smollm2 -c sft=hf:models/chain_sum -n 200
     """
     from ludus.cli.display.eval_table import print_evaluation
-    from ludus.cli.display.signals import EXIT_CODES
+    from ludus.cli.display.signals import exit_if_signalled
     from ludus.evaluation.candidates import parse_candidates
     from ludus.evaluation.config import CandidateConfig, EvalConfig
     from ludus.rollout import SYSTEM_PROMPT, read_tasks
@@ -160,8 +160,7 @@ def evaluate(
         typer.echo(json.dumps({"event": "summary", **fields}, allow_nan=False))
     else:
         print_evaluation(evaluation)
-    if evaluation.stopped in EXIT_CODES:
-        raise typer.Exit(EXIT_CODES[evaluation.stopped])
+    exit_if_signalled(evaluation.stopped)
 
 
 def _run_evaluation(

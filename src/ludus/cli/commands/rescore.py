@@ -61,14 +61,8 @@ def rescore(
         str | None,
         typer.Option(help="URL of an OpenAI-compatible server for the judge."),
     ] = None,
-    temperature: Annotated[
-        float | None,
-        typer.Option(min=0, help="Sampling temperature.", show_default="the model's default"),
-    ] = None,
-    extra: Annotated[
-        str | None,
-        typer.Option(metavar="JSON", help="Other fields of each API request: '{\"top_p\": 0.9}'."),
-    ] = None,
+    temperature: common.Temperature = None,
+    extra: common.ExtraFields = None,
     max_tokens: common.MaxTokens = 2048,
     max_attempts: Annotated[
         int,
@@ -80,21 +74,10 @@ def rescore(
         int | None,
         typer.Option(min=0, help="Stop after this number of calls.", show_default="no limit"),
     ] = None,
-    max_cost: Annotated[
-        float | None,
-        typer.Option(min=0, help="Stop at this cost, in US dollars.", show_default="no limit"),
-    ] = None,
-    max_time: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="Stop after this time: 90s, 10m or 2h.", show_default="no limit"
-        ),
-    ] = None,
+    max_cost: common.MaxCost = None,
+    max_time: common.MaxTime = None,
     concurrency: common.Concurrency = 64,
-    prices: Annotated[
-        Path | None,
-        typer.Option(help="JSON file of prices, in US dollars per million tokens."),
-    ] = None,
+    prices: common.Prices = None,
     cache: Annotated[
         Path | None,
         typer.Option(
@@ -117,10 +100,7 @@ def rescore(
             show_default="beside RUN, named after it and the settings",
         ),
     ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume/--no-resume", help="Resume the run, or start a new one beside it."),
-    ] = True,
+    resume: common.ResumeRun = True,
     retry_broken: Annotated[
         bool, typer.Option("--retry-broken", help="Judge episodes again on which the judge failed.")
     ] = False,
@@ -138,7 +118,8 @@ def rescore(
     ludus rescore runs/wordle --judge openai:gpt-5-mini --judge-prompt criteria.md --judge-groups
     """
     from ludus.cli.display.rescore_display import RescoreDisplay, print_rescore_result
-    from ludus.cli.display.signals import EXIT_CODES
+    from ludus.cli.display.signals import exit_if_signalled
+    from ludus.cli.display.status import stderr_status
     from ludus.cli.run_lookup import resolve_run_path
     from ludus.policy.agent_factory import agent_from_spec
     from ludus.scoring.config import RescoreConfig
@@ -146,7 +127,7 @@ def rescore(
     from ludus.scoring.judge_prompt import DEFAULT_CRITERIA
 
     criteria = DEFAULT_CRITERIA if judge_prompt is None else _read_criteria(judge_prompt)
-    options = {
+    agent_options = {
         "llm_endpoint": llm_endpoint,
         "temperature": temperature,
         "extra": parse_json_object(extra, "--extra"),
@@ -154,10 +135,10 @@ def rescore(
         "device": device,
         "dtype": dtype,
     }
-    scorer: Judge | None = None
+    judge_model: Judge | None = None
     if judge is not None:
-        scorer = Judge(
-            agent_from_spec(judge, concurrency=concurrency, **options),
+        judge_model = Judge(
+            agent_from_spec(judge, concurrency=concurrency, **agent_options),
             criteria,
             groups=judge_groups,
             max_attempts=max_attempts,
@@ -167,17 +148,17 @@ def rescore(
             max_cost=max_cost,
         )
     else:
-        _refuse_judge_options(
+        _reject_judge_options(
             judge_prompt=judge_prompt,
             judge_groups=judge_groups,
             max_calls=max_calls,
             max_cost=max_cost,
             cache=cache,
-            **options,
+            **agent_options,
         )
     config = RescoreConfig(
         rewards=rewards or (),
-        judge=scorer,
+        judge=judge_model,
         judge_weight=judge_weight,
         concurrency=concurrency,
         max_time=parse_duration(max_time, "--max-time") if max_time is not None else None,
@@ -185,15 +166,14 @@ def rescore(
         retry_broken=retry_broken,
     )
     path = resolve_run_path(run)
-    with RescoreDisplay() as display:
+    with RescoreDisplay(stderr_status()) as display:
         result = _run_rescore(path, out, config, display)
     if as_json:
         fields = {"folder": str(result.folder), "stopped": result.stop_reason, **result.summary}
         typer.echo(json.dumps(fields, allow_nan=False))
     else:
         print_rescore_result(result)
-    if result.stop_reason in EXIT_CODES:
-        raise typer.Exit(EXIT_CODES[result.stop_reason])
+    exit_if_signalled(result.stop_reason)
 
 
 def _run_rescore(
@@ -221,7 +201,7 @@ def _read_criteria(file: Path) -> str:
         raise ConfigError(f"`judge_prompt` {file} cannot be read: {reason}.") from error
 
 
-def _refuse_judge_options(**options: object) -> None:
+def _reject_judge_options(**options: object) -> None:
     for name, value in options.items():
         if value not in (None, False, {}):
             raise ConfigError(f"`{name}` is for a judge. Give `judge` too, such as openai:MODEL.")

@@ -106,7 +106,7 @@ def serve(
         from ludus.serve.server import serve as run
     except ModuleNotFoundError as error:
         raise MissingExtra.of("serve", "Serving") from error
-    from ludus.cli.display.console import console
+    from ludus.cli.display.console import console, print_if_read
     from ludus.environment.registry import find_environment
 
     # Compared by name, because some versions of typer bundle a click of their own.
@@ -138,14 +138,13 @@ def serve(
     def print_urls(url: str) -> None:
         processes = f"{workers} workers" if workers > 1 else "one process"
         limits = f"up to {max_sessions} sessions, {processes}"
-        for line in (
+        print_if_read(
             f"[bold]{spec}[/] is served on [bold]{url}[/] ({limits})",
             f"  WebSocket  {url.replace('http', 'ws', 1)}/ws",
             f"  MCP        {url}/mcp",
             f"  docs       {url}/docs",
             "Press Ctrl-C to stop; running steps finish first.",
-        ):
-            console().print(line, soft_wrap=True)
+        )
         if is_token_visible:
             console(stderr=True).print(
                 "Other users of this machine can read --token in the process list: "
@@ -154,7 +153,7 @@ def serve(
             )
 
     run(spec, config, on_ready=print_urls)
-    console().print("Stopped.")
+    print_if_read("Stopped.")
 
 
 def _read_token(file: Path) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any
 
 from ludus.cli.display.formatting import (
     format_clock,
@@ -15,10 +14,9 @@ from ludus.cli.display.formatting import (
     format_counts,
     format_dollars,
     format_rate,
-    plural,
 )
 from ludus.cli.display.progress_bar import bar_line, decode_texts, time_left
-from ludus.cli.display.signals import INTERRUPTED, TERMINATED
+from ludus.cli.display.run_display import RunDisplay
 from ludus.cli.display.status import (
     NoticesOnlyStatus,
     PhaseView,
@@ -30,7 +28,6 @@ from ludus.cli.flag_names import name_flags
 from ludus.rollout.collect_progress import CollectProgress
 from ludus.rollout.collector import Collector
 from ludus.rollout.phase_progress import PhaseProgress
-from ludus.rollout.stats import RunStats
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,41 +36,7 @@ JSON_INTERVAL_S = 10.0
 """Seconds between two progress events."""
 
 
-class StoppableRun(Protocol):
-    """A run that can end before all of its episodes are done."""
-
-    stats: RunStats
-
-    def drain(self, reason: str) -> None: ...
-
-    def abort(self, reason: str) -> None: ...
-
-
-def stop_on_signal(
-    run: StoppableRun,
-    loop: asyncio.AbstractEventLoop,
-    reason: str,
-    count: int,
-    warn: Callable[[str], None],
-) -> bool:
-    """Drain on the first signal, abort on the second or on SIGTERM; False from the third on."""
-    if count > 2:
-        return False
-
-    def drain() -> None:
-        run.drain(INTERRUPTED)
-        if active := run.stats.active:
-            warn(f"Finishing {plural(active, 'episode')}; Ctrl-C again stops at once.")
-
-    # In a signal handler: the event loop may be in the middle of anything.
-    if reason == TERMINATED or count > 1:
-        loop.call_soon_threadsafe(run.abort, reason)
-    else:
-        loop.call_soon_threadsafe(drain)
-    return True
-
-
-class CollectDisplay(CollectProgress):
+class CollectDisplay(RunDisplay[Collector], CollectProgress):
     """Shows the phases of a run, one after the other. Use it as a context manager.
 
     `label` names the candidate, where several play one after the other. `on_checked` is called
@@ -82,14 +45,10 @@ class CollectDisplay(CollectProgress):
 
     label = ""
     on_checked: Callable[[], None] | None = None
-    _collector: Collector | None = None
-
-    def __init__(self, status: Status) -> None:
-        self._status = status
 
     def start_candidate(self, label: str) -> None:
         """Show what follows under this label."""
-        self.label, self._collector = label, None
+        self.label, self._run = label, None
 
     def phase(self, progress: PhaseProgress) -> None:
         self._status.show(PhaseView(progress, self.label))
@@ -101,34 +60,14 @@ class CollectDisplay(CollectProgress):
             self.announce_candidate()
 
     def begin(self, collector: Collector) -> None:
-        self._collector, self._loop = collector, asyncio.get_running_loop()
-        self._status.show(CollectorView(collector, self.label))
+        self.show_run(collector, CollectorView(collector, self.label))
 
     def announce_candidate(self) -> None:
         """Say that the candidate of this label is about to play."""
         self._status.show(PhaseView(PhaseProgress(f"{self.label} plays", in_log=True)))
 
-    def warn(self, message: str) -> None:
-        self._status.print_line(name_flags(message), "yellow")
-
     def report_failure(self, message: str) -> None:
         """Report the error that ended the run; on a terminal `main` prints it."""
-
-    def request_stop(self, reason: str, count: int) -> bool:
-        """Drain on the first Ctrl-C, abort on the second or on SIGTERM.
-
-        False before the first episode and from the third signal on: then the program stops at once.
-        """
-        if self._collector is None:
-            return False
-        return stop_on_signal(self._collector, self._loop, reason, count, self.warn)
-
-    def __enter__(self) -> Self:
-        self._status.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._status.__exit__(*error)
 
 
 class JsonCollectDisplay(CollectDisplay):
@@ -139,7 +78,7 @@ class JsonCollectDisplay(CollectDisplay):
         self._reporter = StatusTimer(self.report, interval_s)
 
     def phase(self, progress: PhaseProgress) -> None:
-        self._collector = None
+        self._run = None
         if progress.in_log:
             self.emit("phase", phase=progress.phase)
 
@@ -152,7 +91,7 @@ class JsonCollectDisplay(CollectDisplay):
 
     def report(self) -> None:
         """Emit a progress event, if episodes are being played."""
-        collector = self._collector
+        collector = self._run
         if collector is None:
             return
         stats, meter = collector.stats, collector.meter
@@ -196,7 +135,7 @@ class CollectorView:
 
     def log_line(self) -> str:
         stats = self._collector.stats
-        done = f"{stats.planned - stats.remaining:,}/{stats.planned:,} episodes"
+        done = f"{stats.done:,}/{stats.planned:,} episodes"
         title = f"{self._label}: {done}" if self._label else done
         line = ", ".join([title, *_metric_texts(self._collector)])
         problems = _problem_text(self._collector)
@@ -207,9 +146,8 @@ class CollectorView:
         from rich.text import Text
 
         stats = self._collector.stats
-        done = stats.planned - stats.remaining
-        texts = [f"{done:,}/{stats.planned:,}", *_metric_texts(self._collector)]
-        lines = [bar_line(self._label, texts, total=stats.planned, done=done)]
+        texts = [f"{stats.done:,}/{stats.planned:,}", *_metric_texts(self._collector)]
+        lines = [bar_line(self._label, texts, total=stats.planned, done=stats.done)]
         if problems := _problem_text(self._collector):
             lines.append(Text(problems, style="yellow"))
         return Group(*lines)

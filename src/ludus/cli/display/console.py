@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,16 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, soft_wrap=stderr)
+
+
+def print_if_read(*lines: str) -> None:
+    """Print lines and continue where nobody reads stdout any more; other prints end the program.
+
+    For commands that have more to do than to print, such as a server whose output goes to `head`.
+    """
+    with suppress(SystemExit):
+        for line in lines:
+            console().print(line, soft_wrap=True)
 
 
 def print_error(message: str) -> None:

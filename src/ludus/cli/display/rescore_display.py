@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from ludus.cli.display.collect_display import stop_on_signal
 from ludus.cli.display.console import console
 from ludus.cli.display.formatting import (
     format_clock,
@@ -16,9 +14,8 @@ from ludus.cli.display.formatting import (
     plural,
 )
 from ludus.cli.display.progress_bar import bar_line, time_left
-from ludus.cli.display.status import Status, stderr_status
-from ludus.cli.flag_names import name_flags
-from ludus.scoring.progress import RescoreProgress
+from ludus.cli.display.run_display import RunDisplay
+from ludus.scoring.rescore_progress import RescoreProgress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,32 +26,11 @@ if TYPE_CHECKING:
     from ludus.scoring.rescorer import Rescorer
 
 
-class RescoreDisplay(RescoreProgress):
+class RescoreDisplay(RunDisplay["Rescorer"], RescoreProgress):
     """Shows how many episodes are scored. Use it as a context manager."""
 
-    def __init__(self, status: Status | None = None) -> None:
-        self._status = stderr_status() if status is None else status
-        self._rescorer: Rescorer | None = None
-
     def begin(self, rescorer: Rescorer) -> None:
-        self._rescorer, self._loop = rescorer, asyncio.get_running_loop()
-        self._status.show(RescorerView(rescorer))
-
-    def warn(self, message: str) -> None:
-        self._status.print_line(name_flags(message), "yellow")
-
-    def request_stop(self, reason: str, count: int) -> bool:
-        """Drain on the first Ctrl-C, abort on the second or on SIGTERM; see `stop_on_signal`."""
-        if self._rescorer is None:
-            return False
-        return stop_on_signal(self._rescorer, self._loop, reason, count, self.warn)
-
-    def __enter__(self) -> Self:
-        self._status.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._status.__exit__(*error)
+        self.show_run(rescorer, RescorerView(rescorer))
 
 
 class RescorerView:
@@ -67,14 +43,13 @@ class RescorerView:
 
     def log_line(self) -> str:
         stats = self._rescorer.stats
-        done = f"{stats.planned - stats.remaining:,}/{stats.planned:,} episodes"
+        done = f"{stats.done:,}/{stats.planned:,} episodes"
         return ", ".join([done, *self._texts()])
 
     def render(self) -> RenderableType:
         stats = self._rescorer.stats
-        done = stats.planned - stats.remaining
-        texts = [f"{done:,}/{stats.planned:,}", *self._texts()]
-        return bar_line("Scoring", texts, total=stats.planned, done=done)
+        texts = [f"{stats.done:,}/{stats.planned:,}", *self._texts()]
+        return bar_line("Scoring", texts, total=stats.planned, done=stats.done)
 
     def _texts(self) -> list[str]:
         rescorer, stats = self._rescorer, self._rescorer.stats

@@ -61,3 +61,11 @@ def handle_signals(
     finally:
         for number, old in replaced.items():
             signal.signal(number, old)
+
+
+def exit_if_signalled(stop_reason: str | None) -> None:
+    """Exit with the code of the signal that stopped a run; return where none did."""
+    import typer
+
+    if stop_reason in EXIT_CODES:
+        raise typer.Exit(EXIT_CODES[stop_reason])

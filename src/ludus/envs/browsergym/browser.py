@@ -27,11 +27,11 @@ from ludus.envs.browsergym.pages import ORIGIN, page_file, page_url
 ACTION_TIME_MS = 1000
 """Virtual time that passes in the page with every action: animations end."""
 EPISODE_TIME_MS = 2**31 - 1
-"""Virtual time after which MiniWoB++ ends an episode: never, as far as a player is concerned."""
+"""Virtual time after which MiniWoB++ ends an episode: more than any episode takes."""
 ELEMENT_TIMEOUT_MS = 10_000
-"""Time for an action on an element that was found to be reachable."""
+"""Time for an action on an element that can be reached."""
 EPISODES_PER_CONTEXT = 100
-"""After these, what has piled up in the renderer is thrown away."""
+"""Episodes after which a new context is opened, to free the memory of the renderer."""
 MAX_EXTRACTIONS = 5
 """How often the page is read again if it changes meanwhile."""
 
@@ -131,14 +131,14 @@ class BrowserSession:
                 case "noop":
                     wait_ms = arguments["wait_ms"]
         except ActionRefused as error:
-            return {"refused": str(error)}
+            return {"refusal": str(error)}
         except PlaywrightError as error:
             # What the browser itself says: unknown key, element is not a text field, and so on.
             # If it has crashed or hangs, then this fails, or takes too long for the parent.
             self._page.evaluate("() => true")
-            return {"refused": error.message.partition("\n")[0].strip()}
+            return {"refusal": error.message.partition("\n")[0].strip()}
         self._pass_time(wait_ms)
-        return {"refused": None, **self._observe()}
+        return {"refusal": None, **self._observe()}
 
     def _locate(self, bid: str) -> Locator:
         element = self._page.get_by_test_id(bid)
@@ -173,7 +173,7 @@ class BrowserSession:
         self._page.mouse.move(*(self._visible_point(bid) if bid else middle))
         self._page.mouse.wheel(delta_x, delta_y)
         # The browser scrolls when it draws.
-        self._page.evaluate("() => __ludus_clock.drawn()")
+        self._page.evaluate("() => __ludus_clock.waitForPaint()")
 
     def _goto(self, url: str) -> None:
         if page_file(url) is None:
@@ -189,14 +189,14 @@ class BrowserSession:
             self._page.evaluate("ms => __ludus_clock.advance(ms)", milliseconds)
 
     def _observe(self) -> dict[str, Any]:
-        left = self._has_left()
-        raw_reward, done = (0.0, True) if left else self._outcome()
+        has_left = self._has_left()
+        raw_reward, done = (0.0, True) if has_left else self._outcome()
         return {
             "elements": self._read_elements(),
             "url": self._page.url,
             "raw_reward": raw_reward,
             "done": done,
-            "left": left,
+            "has_left": has_left,
             "screenshot": self._take_screenshot() if self._screenshot else None,
         }
 

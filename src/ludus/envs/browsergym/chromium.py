@@ -1,27 +1,29 @@
-"""Find the Chromium to play on."""
+"""Finds the Chromium that the pages are opened in."""
 
 from __future__ import annotations
 
 import os
 import shutil
 
+from ludus.errors import LudusError
+
 EXECUTABLE_VARIABLE = "LUDUS_CHROMIUM"
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
 
-class BrowserMissing(RuntimeError):
+class BrowserMissing(LudusError):
     """No Chromium was found."""
 
 
 def find_chromium(executable_path: str | None = None) -> str:
     """The path of the browser: the argument, `LUDUS_CHROMIUM`, or the first one on the path."""
-    wanted = executable_path or os.environ.get(EXECUTABLE_VARIABLE)
-    for name in (wanted,) if wanted else _NAMES:
+    requested = executable_path or os.environ.get(EXECUTABLE_VARIABLE)
+    for name in (requested,) if requested else _NAMES:
         if path := shutil.which(name):
             return path
-    if wanted:
+    if requested:
         raise BrowserMissing(
-            f"There is no program {wanted!r}. Give the path of a Chromium, "
+            f"The browser {requested!r} was not found. Give the path of a Chromium, "
             f"as `executable_path` or in {EXECUTABLE_VARIABLE}."
         )
     raise BrowserMissing(

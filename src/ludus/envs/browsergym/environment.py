@@ -99,6 +99,10 @@ class BrowserGym(ToolEnvironment):
     def variant_task(cls, variant: str) -> dict[str, Any]:
         return {"task_name": variant}
 
+    @classmethod
+    def oracle_variants(cls) -> Sequence[str]:
+        return sorted(ORACLES)
+
     def reset(
         self,
         *,
@@ -184,7 +188,9 @@ class BrowserGym(ToolEnvironment):
         """
         if max(abs(delta_x), abs(delta_y)) <= MAX_SCROLL_PX:
             return self._act("scroll", delta_x=delta_x, delta_y=delta_y, bid=bid)
-        self._refuse(f"The wheel turns by {MAX_SCROLL_PX} pixels at most.")
+        self._refuse(
+            f"`delta_x` and `delta_y` must be between -{MAX_SCROLL_PX} and {MAX_SCROLL_PX}."
+        )
 
     @tool
     def goto(self, url: str) -> BrowserGymObservation:
@@ -204,7 +210,7 @@ class BrowserGym(ToolEnvironment):
         """
         if 0 <= wait_ms <= MAX_WAIT_MS:
             return self._act("noop", wait_ms=wait_ms)
-        self._refuse(f"The wait lies between 0 and {MAX_WAIT_MS} ms.")
+        self._refuse(f"`wait_ms` must be between 0 and {MAX_WAIT_MS}.")
 
     @property
     def state(self) -> State:
@@ -219,10 +225,12 @@ class BrowserGym(ToolEnvironment):
         )
 
     def oracle(self) -> ToolCall | None:
-        """The next action by what the page shows; for the tasks in `oracles.py`."""
+        """The next action by what the page shows; for the pages in `oracles.py`."""
         if self.task_name not in ORACLES:
+            # `ludus check` takes this class of error to mean that there is no oracle.
             raise NotImplementedError(
-                f"{self.task_name} has no oracle. These have: {', '.join(sorted(ORACLES))}."
+                f"The page {self.task_name} has no oracle. Pages that have one: "
+                f"{', '.join(sorted(ORACLES))}."
             )
         return ORACLES[self.task_name](self.goal, self.elements)
 
@@ -235,13 +243,13 @@ class BrowserGym(ToolEnvironment):
         if "bid" in arguments:
             arguments["bid"] = arguments["bid"].strip().strip("[]")
         page = self._ask("act", timeout=self._action_timeout, action=action, arguments=arguments)
-        if page["refused"] is not None:
-            self._refuse(page["refused"])
+        if page["refusal"] is not None:
+            self._refuse(page["refusal"])
         self.actions_left -= 1
         return self._observe(page)
 
     def _refuse(self, reason: str) -> NoReturn:
-        """Answer an action that was not carried out, which counts as one all the same."""
+        """Raise the error of an action that was not carried out; it is counted like others."""
         self.actions_left -= 1
         if self.actions_left > 0:
             raise ToolError(f"{reason} Actions left: {self.actions_left}.")
@@ -249,13 +257,13 @@ class BrowserGym(ToolEnvironment):
         raise ToolError(f"{reason} No actions are left.")
 
     def _observe(self, page: dict[str, Any], **fields: Any) -> BrowserGymObservation:
-        """The observation of a page; ends the episode where the page does, or the actions do."""
+        """The observation of a page; ends the episode with the page or the last action."""
         self.url = page["url"]
         self.elements = [Element(**each) for each in page["elements"]]
         raw = page["raw_reward"]
         tree = render_tree(self.elements)
         text = tree
-        if page["left"]:
+        if page["has_left"]:
             text = self.finish(0.0, "You have left the page of the task.", raw=0.0)
         elif page["done"]:
             verdict = "You have reached the goal." if raw >= 1 else "You have missed the goal."
@@ -272,10 +280,15 @@ class BrowserGym(ToolEnvironment):
         )
 
     def _ask(self, method: str, *, timeout: float, **arguments: Any) -> Any:
-        """Ask the browser; a reset starts one if there is none. After a failure there is none."""
+        """Send a request to the browser; a reset starts one if there is none.
+
+        A browser that fails is ended.
+        """
         if self._worker is None:
             if method != "start_episode":
-                raise BrowserFailed("The browser of this episode has failed. Start another one.")
+                raise BrowserFailed(
+                    "The browser of this episode has failed. Reset to start another."
+                )
             self._worker = process_pool().acquire(self._executable_path)
         try:
             return self._worker.ask(method, timeout=timeout, **arguments)

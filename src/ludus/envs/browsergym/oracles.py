@@ -1,6 +1,6 @@
 """Oracles for pages of MiniWoB++: the best next action, by the goal and what the page shows.
 
-They are pure functions of the present page, so that they answer however it was reached.
+They are pure functions of the goal and the page, so that they work whatever was done before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _fill(element: Element, value: str) -> ToolCall:
     return ToolCall(name="fill", arguments={"bid": element.bid, "value": value})
 
 
-def _named(elements: Iterable[Element], name: str, *roles: str) -> Iterator[Element]:
+def _find_named(elements: Iterable[Element], name: str, *roles: str) -> Iterator[Element]:
     """The elements with a bid, a name and one of the roles; of any role where none is given."""
     for element in elements:
         if (
@@ -36,16 +36,20 @@ def _named(elements: Iterable[Element], name: str, *roles: str) -> Iterator[Elem
             yield element
 
 
-def _fields(elements: Iterable[Element], *roles: str) -> list[Element]:
-    return [element for element in elements if element.role in (roles or ("textbox",))]
+def _with_role(elements: Iterable[Element], *roles: str) -> list[Element]:
+    return [element for element in elements if element.role in roles]
 
 
-def _quoted(goal: str) -> list[str]:
+def _text_fields(elements: Iterable[Element]) -> list[Element]:
+    return _with_role(elements, "textbox")
+
+
+def _quoted_strings(goal: str) -> list[str]:
     return _QUOTED.findall(goal)
 
 
 def _click_button(elements: Iterable[Element], name: str) -> ToolCall | None:
-    return next(map(_click, _named(elements, name, "button")), None)
+    return next(map(_click, _find_named(elements, name, "button")), None)
 
 
 def _fill_then_submit(
@@ -64,7 +68,7 @@ def _press_only_button(goal: str, elements: Sequence[Element]) -> ToolCall | Non
 
 
 def _press_named_button(goal: str, elements: Sequence[Element]) -> ToolCall | None:
-    (name,) = _quoted(goal)
+    (name,) = _quoted_strings(goal)
     # The cross of a dialog is shown as `x` and has the name `Close`.
     return _click_button(elements, "Close" if name == "x" else name)
 
@@ -74,36 +78,36 @@ def _press_button_one(goal: str, elements: Sequence[Element]) -> ToolCall | None
 
 
 def _click_link(goal: str, elements: Sequence[Element]) -> ToolCall | None:
-    (name,) = _quoted(goal)
-    return next((_click(each) for each in _named(elements, name) if each.clickable), None)
+    (name,) = _quoted_strings(goal)
+    return next((_click(each) for each in _find_named(elements, name) if each.clickable), None)
 
 
 def _click_tab(goal: str, elements: Sequence[Element]) -> ToolCall | None:
     name = goal.removeprefix("Click on ").removesuffix(".")
-    return next(map(_click, _named(elements, name, "link")), None)
+    return next(map(_click, _find_named(elements, name, "link")), None)
 
 
 def _search_tabs(goal: str, elements: Sequence[Element]) -> ToolCall | None:
     """Click the link if it is in the open tab, else open the tab after it."""
-    if (found := _click_link(goal, elements)) is not None:
-        return found
-    tabs = _fields(elements, "tab")
-    links = [next(_named(elements, tab.name, "link")) for tab in tabs]
+    if (click := _click_link(goal, elements)) is not None:
+        return click
+    tabs = _with_role(elements, "tab")
+    links = [next(_find_named(elements, tab.name, "link")) for tab in tabs]
     is_open = [tab.states.get("selected") is True for tab in tabs]
-    following = (is_open.index(True) + 1) % len(tabs) if any(is_open) else 0
-    return _click(links[following])
+    next_tab = (is_open.index(True) + 1) % len(tabs) if any(is_open) else 0
+    return _click(links[next_tab])
 
 
 def _focus(goal: str, elements: Sequence[Element]) -> ToolCall | None:
     place = _NUMBER.search(goal)
-    fields = _fields(elements)
+    fields = _text_fields(elements)
     return _click(fields[int(place.group()) - 1 if place else 0])
 
 
-def _choose(goal: str, elements: Sequence[Element]) -> ToolCall | None:
+def _select_options(goal: str, elements: Sequence[Element]) -> ToolCall | None:
     """Select the wanted options, and no others."""
     wanted = goal.removeprefix("Select ").removesuffix(" and click Submit.").split(", ")
-    for option in _fields(elements, "checkbox", "radio"):
+    for option in _with_role(elements, "checkbox", "radio"):
         # A radio button is switched off by choosing another.
         is_wrong = option.is_checked != (option.name in wanted)
         if is_wrong and not (option.role == "radio" and option.is_checked):
@@ -113,7 +117,7 @@ def _choose(goal: str, elements: Sequence[Element]) -> ToolCall | None:
 
 def _choose_from_list(goal: str, elements: Sequence[Element]) -> ToolCall | None:
     wanted = goal.removeprefix("Select ").removesuffix(" from the list and click Submit.")
-    return _fill_then_submit([(_fields(elements, "combobox")[0], wanted)], elements)
+    return _fill_then_submit([(_with_role(elements, "combobox")[0], wanted)], elements)
 
 
 def _expand(goal: str, elements: Sequence[Element]) -> ToolCall | None:
@@ -124,43 +128,43 @@ def _expand(goal: str, elements: Sequence[Element]) -> ToolCall | None:
 
 
 def _enter_quoted(goal: str, elements: Sequence[Element]) -> ToolCall | None:
-    (text,) = _quoted(goal)
-    return _fill_then_submit([(field, text) for field in _fields(elements)], elements)
+    (text,) = _quoted_strings(goal)
+    return _fill_then_submit([(field, text) for field in _text_fields(elements)], elements)
 
 
-def _enter_in_case(goal: str, elements: Sequence[Element]) -> ToolCall | None:
-    (text,) = _quoted(goal)
+def _enter_in_given_case(goal: str, elements: Sequence[Element]) -> ToolCall | None:
+    (text,) = _quoted_strings(goal)
     text = text.lower() if "lower case" in goal else text.upper()
-    return _fill_then_submit([(_fields(elements)[0], text)], elements)
+    return _fill_then_submit([(_text_fields(elements)[0], text)], elements)
 
 
 def _log_in(goal: str, elements: Sequence[Element]) -> ToolCall | None:
     return _fill_then_submit(
-        zip(_fields(elements), _quoted(goal), strict=True), elements, submit="Login"
+        zip(_text_fields(elements), _quoted_strings(goal), strict=True), elements, submit="Login"
     )
 
 
-def _log_in_past_popup(goal: str, elements: Sequence[Element]) -> ToolCall | None:
+def _close_popup_and_log_in(goal: str, elements: Sequence[Element]) -> ToolCall | None:
     if (cancel := _click_button(elements, "Cancel")) is not None:
         return cancel
-    fields = zip(_fields(elements), _quoted(goal), strict=True)
+    fields = zip(_text_fields(elements), _quoted_strings(goal), strict=True)
     return _fill_then_submit(fields, elements, submit="OK")
 
 
 def _use_spinner(goal: str, elements: Sequence[Element]) -> ToolCall | None:
     (number,) = re.findall(r"-?\d+", goal)
-    return _fill_then_submit([(_fields(elements, "spinbutton")[0], number)], elements)
+    return _fill_then_submit([(_with_role(elements, "spinbutton")[0], number)], elements)
 
 
 def _texts(elements: Iterable[Element]) -> list[str]:
     return [element.name for element in elements if element.role == "StaticText"]
 
 
-def _compute(goal: str, elements: Sequence[Element]) -> ToolCall | None:
+def _solve_arithmetic(goal: str, elements: Sequence[Element]) -> ToolCall | None:
     left, operator, right = " ".join(_texts(elements)).removesuffix("=").split()
     a, b = int(left), int(right)
     result = {"+": a + b, "-": a - b, "x": a * b}[operator]
-    return _fill_then_submit([(_fields(elements)[0], str(result))], elements)
+    return _fill_then_submit([(_text_fields(elements)[0], str(result))], elements)
 
 
 def _solve_for_x(goal: str, elements: Sequence[Element]) -> ToolCall | None:
@@ -169,7 +173,7 @@ def _solve_for_x(goal: str, elements: Sequence[Element]) -> ToolCall | None:
     a, operator, b, _, total = equation.split()
     sign = 1 if operator == "+" else -1
     x = int(total) - sign * int(b) if a == "x" else sign * (int(total) - int(a))
-    return _fill_then_submit([(_fields(elements)[0], str(x))], elements)
+    return _fill_then_submit([(_text_fields(elements)[0], str(x))], elements)
 
 
 def _table(elements: Iterable[Element]) -> dict[str, str]:
@@ -179,20 +183,20 @@ def _table(elements: Iterable[Element]) -> dict[str, str]:
 
 def _read_table(goal: str, elements: Sequence[Element]) -> ToolCall | None:
     label = goal.removeprefix("Enter the value of ").partition(" into the text field")[0]
-    return _fill_then_submit([(_fields(elements)[0], _table(elements)[label])], elements)
+    return _fill_then_submit([(_text_fields(elements)[0], _table(elements)[label])], elements)
 
 
 def _read_table_twice(goal: str, elements: Sequence[Element]) -> ToolCall | None:
     table = _table(elements)
     labels = [text.removesuffix(":") for text in _texts(elements) if text.endswith(":")]
     values = [table[label] for label in labels]
-    return _fill_then_submit(zip(_fields(elements), values, strict=True), elements)
+    return _fill_then_submit(zip(_text_fields(elements), values, strict=True), elements)
 
 
 def _find_word(goal: str, elements: Sequence[Element]) -> ToolCall | None:
     place = int(_NUMBER.findall(goal)[0])
     word = re.sub(r"[^a-zA-Z]", "", " ".join(_texts(elements)).split()[place - 1])
-    return _fill_then_submit([(_fields(elements)[0], word)], elements)
+    return _fill_then_submit([(_text_fields(elements)[0], word)], elements)
 
 
 def _search_movies(goal: str, elements: Sequence[Element]) -> ToolCall | None:
@@ -200,41 +204,41 @@ def _search_movies(goal: str, elements: Sequence[Element]) -> ToolCall | None:
     assert match is not None
     values = dict(zip(("Genre", "Director", "Year"), match.groups(), strict=True))
     labels = [each.name for each in elements if each.role == "rowheader"]
-    for field, label in zip(_fields(elements), labels, strict=True):
+    for field, label in zip(_text_fields(elements), labels, strict=True):
         if field.text != values[label]:
             return _fill(field, values[label])
-    return next(map(_click, _named(elements, "Submit")), None)
+    return next(map(_click, _find_named(elements, "Submit")), None)
 
 
 ORACLES: Mapping[str, Oracle] = {
     "choose-list": _choose_from_list,
     "click-button": _press_named_button,
-    "click-checkboxes": _choose,
-    "click-checkboxes-large": _choose,
-    "click-checkboxes-transfer": _choose,
+    "click-checkboxes": _select_options,
+    "click-checkboxes-large": _select_options,
+    "click-checkboxes-transfer": _select_options,
     "click-collapsible": _expand,
     "click-dialog": _press_only_button,
     "click-dialog-2": _press_named_button,
     "click-link": _click_link,
-    "click-option": _choose,
+    "click-option": _select_options,
     "click-tab": _click_tab,
     "click-tab-2": _search_tabs,
     "click-test": _press_only_button,
     "click-test-2": _press_button_one,
     "enter-password": _enter_quoted,
     "enter-text": _enter_quoted,
-    "enter-text-2": _enter_in_case,
+    "enter-text-2": _enter_in_given_case,
     "enter-text-dynamic": _enter_quoted,
     "find-word": _find_word,
     "focus-text": _focus,
     "focus-text-2": _focus,
     "login-user": _log_in,
-    "login-user-popup": _log_in_past_popup,
+    "login-user-popup": _close_popup_and_log_in,
     "multi-orderings": _search_movies,
     "read-table": _read_table,
     "read-table-2": _read_table_twice,
     "simple-algebra": _solve_for_x,
-    "simple-arithmetic": _compute,
+    "simple-arithmetic": _solve_arithmetic,
     "unicode-test": _press_named_button,
     "use-spinner": _use_spinner,
 }

@@ -60,7 +60,7 @@
     },
 
     /* Wait until the browser has drawn what has changed. */
-    drawn: () =>
+    waitForPaint: () =>
       new Promise((resolve) =>
         real.requestAnimationFrame(() => real.requestAnimationFrame(() => resolve()))
       ),

@@ -92,12 +92,12 @@ def read_tree(
 
     def descend(node: Mapping[str, Any], depth: int) -> Iterator[Element]:
         element = _read_node(node, depth, clickable, texts)
-        below = depth if element is None else depth + 1
+        child_depth = depth if element is None else depth + 1
         children = [
             part
             for child in node.get("childIds", ())
             if child in by_id and child != node["nodeId"]
-            for part in descend(by_id[child], below)
+            for part in descend(by_id[child], child_depth)
         ]
         if element is None:
             yield from children

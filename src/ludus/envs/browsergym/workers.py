@@ -6,19 +6,16 @@ idle worker is kept for a while, because starting a browser takes seconds.
 
 from __future__ import annotations
 
-import atexit
 import json
-import os
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from multiprocessing import Pipe
-from pathlib import Path
 from typing import Any
 
 from ludus.envs.browsergym.process_tree import kill_descendants, remove_folder
+from ludus.envs.worker_processes import pool_per_process, worker_command, worker_env
 
 LAUNCH_TIMEOUT_S = 120.0
 EXIT_TIMEOUT_S = 15.0
@@ -36,18 +33,16 @@ class BrowserWorker:
     def __init__(self, executable_path: str) -> None:
         self.executable_path = executable_path
         self._folder = tempfile.mkdtemp(prefix="ludus-browser-")
-        self._connection, theirs = Pipe()
-        root = str(Path(__file__).parents[3])
-        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-        module = "ludus.envs.browsergym.worker_main"
-        with theirs:
+        self._connection, worker_end = Pipe()
+        command = worker_command("ludus.envs.browsergym.worker_main")
+        with worker_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-W", "ignore", "-m", module, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [*command, str(worker_end.fileno())],
+                pass_fds=[worker_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": path, "TMPDIR": self._folder},
+                env=worker_env(TMPDIR=self._folder),
                 # A Ctrl-C in the terminal must not reach the browser.
                 start_new_session=True,
             )
@@ -73,14 +68,14 @@ class BrowserWorker:
                 raise BrowserFailed(f"The browser did not answer within {timeout:g} s.")
             reply = json.loads(self._connection.recv_bytes())
         except (EOFError, OSError):
-            raise BrowserFailed("The process of the browser has ended.") from None
+            raise BrowserFailed("The process of the browser ended.") from None
         if "fault" in reply:
             raise BrowserFailed(f"The browser failed: {reply['fault']}")
         return reply["value"]
 
     def kill(self) -> None:
-        """End the worker and its browser, in whatever state they are."""
-        # The worker cleans up when the connection ends. It is killed only if it cannot.
+        """End the worker and its browser, even if they hang."""
+        # The worker cleans up when the connection ends. It is killed only if it does not.
         self._connection.close()
         try:
             self._process.wait(EXIT_TIMEOUT_S)
@@ -107,7 +102,7 @@ class WorkerPool:
         return BrowserWorker(executable_path)
 
     def release(self, worker: BrowserWorker) -> None:
-        """Keep a worker whose browser is in order, for `IDLE_TIMEOUT_S`."""
+        """Keep a worker whose browser works for `IDLE_TIMEOUT_S`, or end it if enough are idle."""
         with self._lock:
             keep = len(self._idle) < MAX_IDLE
             if keep:
@@ -127,10 +122,10 @@ class WorkerPool:
 
     def _pop(self, executable_path: str) -> BrowserWorker | None:
         with self._lock:
-            for at, (_, worker) in reversed(list(enumerate(self._idle))):
-                if worker.executable_path == executable_path:
-                    del self._idle[at]
-                    return worker
+            for entry in reversed(self._idle):
+                if entry[1].executable_path == executable_path:
+                    self._idle.remove(entry)
+                    return entry[1]
         return None
 
     def _kill_expired(self) -> None:
@@ -143,22 +138,5 @@ class WorkerPool:
             worker.kill()
 
 
-_pool = WorkerPool()
-_inherited_pools: list[WorkerPool] = []
-
-
-def process_pool() -> WorkerPool:
-    """The pool of this process."""
-    return _pool
-
-
-def _reset_after_fork() -> None:
-    """Start with an empty pool in a forked process: the workers belong to its parent."""
-    global _pool
-    _inherited_pools.append(_pool)
-    _pool = WorkerPool()
-
-
-atexit.register(lambda: _pool.close())
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)
+process_pool = pool_per_process(WorkerPool)
+"""Returns the pool of this process."""

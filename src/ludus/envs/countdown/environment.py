@@ -19,7 +19,7 @@ from ludus.errors import ToolError
 COUNTS = range(3, 7)
 TARGETS = range(10, 1000)
 MISSED_CREDIT = 0.5
-"""An episode without the target is worth less than this."""
+"""Bound of the reward of an episode that does not make the target."""
 _LARGE = (25, 50, 75, 100)
 _SMALL = tuple(range(1, 11)) * 2
 
@@ -67,7 +67,7 @@ class Countdown(ToolEnvironment):
         self.start_distance = min(abs(number - self.target) for number in self.numbers)
         self.best_distance = self.start_distance
         rules = _RULES.format(target=self.target, credit=MISSED_CREDIT)
-        return f"{rules}{self._situation()}"
+        return f"{rules}{self._render_state()}"
 
     @tool
     def combine(self, first: int, operation: Operation, second: int) -> str:
@@ -79,10 +79,10 @@ class Countdown(ToolEnvironment):
             second: The right number, which must be at hand.
         """
         self.turns_left -= 1
-        if objection := self._objection(first, operation, second):
+        if violation := self._rule_violation(first, operation, second):
             if self.turns_left == 0:
                 self._finish()
-            raise ToolError(f"{objection}\n{self._situation()}")
+            raise ToolError(f"{violation}\n{self._render_state()}")
         result = _calculate(first, operation, second)
         self.numbers.remove(first)
         self.numbers.remove(second)
@@ -92,7 +92,7 @@ class Countdown(ToolEnvironment):
         if result == self.target:
             return self.finish(1.0, f"{equation}\nYou made the target.", solved=1.0, closeness=1.0)
         if self.turns_left > 0 and len(self.numbers) > 1:
-            return f"{equation}\n{self._situation()}"
+            return f"{equation}\n{self._render_state()}"
         return self._finish(f"{equation}\nThe game is over. The target was {self.target}.")
 
     def oracle(self) -> ToolCall | None:
@@ -111,7 +111,7 @@ class Countdown(ToolEnvironment):
             },
         )
 
-    def _objection(self, first: int, operation: Operation, second: int) -> str | None:
+    def _rule_violation(self, first: int, operation: Operation, second: int) -> str | None:
         """Which rule a combination breaks; None if it is legal."""
         for number in (first, second):
             if number not in self.numbers:
@@ -124,7 +124,7 @@ class Countdown(ToolEnvironment):
             return f"{first} / {second} is not a whole number. Every result must be."
         return None
 
-    def _situation(self) -> str:
+    def _render_state(self) -> str:
         numbers = ", ".join(map(str, self.numbers))
         return f"Numbers at hand: {numbers}\nTarget: {self.target}\nTurns left: {self.turns_left}"
 

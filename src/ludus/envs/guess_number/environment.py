@@ -11,7 +11,7 @@ from ludus.environment.tools import tool
 from ludus.errors import ToolError
 
 MISSED_CREDIT = 0.4
-"""The most that an episode without the number is worth."""
+"""Maximum reward of an episode that does not find the number."""
 
 _RULES = """\
 Find the secret number. It is a whole number from {low} to {high}.
@@ -92,5 +92,5 @@ class GuessNumber(ToolEnvironment):
             return f"{answer} {span}\nGuesses left: {self.turns_left}"
         left, start = self.highest - self.lowest + 1, self.high - self.low + 1
         narrowed = 1.0 - math.log(left) / math.log(start)
-        over = f"{answer}\nNo guesses are left. The number was {self.secret}."
-        return self.finish(MISSED_CREDIT * narrowed, over, solved=0.0, narrowed=narrowed)
+        text = f"{answer}\nNo guesses are left. The number was {self.secret}."
+        return self.finish(MISSED_CREDIT * narrowed, text, solved=0.0, narrowed=narrowed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from ludus.data.content import Image, Text
 from ludus.data.tool_schema import ToolSpec
 from ludus.envs.mcp.server import Server
 from ludus.envs.mcp.stdio import ServerEnded, Streams, open_stdio
-from ludus.errors import ExecutionFailed, describe_exception
+from ludus.errors import ConnectFailed, ExecutionFailed, describe_in_one_line
 
 T = TypeVar("T")
 
@@ -55,16 +56,20 @@ class Connection:
         self._session: ClientSession
         self._ready = asyncio.Event()
         self._closing = asyncio.Event()
-        self._task = asyncio.create_task(self._hold())
+        self._task = asyncio.create_task(self._run_session())
 
     @classmethod
     async def open(cls, server: Server) -> Connection:
-        """Start or reach a server; raises `ExecutionFailed` where that fails."""
+        """Start a server or connect to it; raises `ConnectFailed`, which says what to do."""
         connection = cls(server)
         try:
             await connection._race(
                 connection._ready.wait(), server.config.start_timeout, "The start"
             )
+        except ExecutionFailed as error:
+            await connection.close()
+            advice = f" To see all of its output, run: {shlex.join(server.command)}"
+            raise ConnectFailed(f"{error}{advice if server.command else ''}") from None
         except BaseException:
             await connection.close()
             raise
@@ -83,9 +88,9 @@ class Connection:
         except McpError as error:
             if error.error.code not in (CONNECTION_CLOSED, _SESSION_TERMINATED):
                 return ToolResult([Text(text=error.error.message)], is_error=True)
-            # The task may need a moment to find out why.
+            # The task may need a moment to find out why the connection ended.
             await asyncio.wait({self._task}, timeout=1.0)
-            raise self._lost(error) from None
+            raise self._end_error(error) from None
         return ToolResult(_to_blocks(result), is_error=result.isError)
 
     async def close(self) -> None:
@@ -94,7 +99,7 @@ class Connection:
         if not self._task.cancelled():
             self._task.exception()  # Marks it as retrieved.
 
-    async def _hold(self) -> None:
+    async def _run_session(self) -> None:
         async with (
             _open_streams(self._server) as (read_stream, write_stream),
             ClientSession(
@@ -117,21 +122,32 @@ class Connection:
             if pending.done():
                 return pending.result()
             if self._task.done():
-                raise self._lost()
+                raise self._end_error()
             raise ExecutionFailed(f"{what} of the MCP server took longer than {timeout:g} s.")
         finally:
             pending.cancel()
 
-    def _lost(self, reason: BaseException | None = None) -> ExecutionFailed:
-        """Why the connection ended."""
+    def _end_error(self, reason: BaseException | None = None) -> ExecutionFailed:
+        """The error that says why the connection ended."""
         if self._task.done() and not self._task.cancelled():
             reason = self._task.exception() or reason
         while isinstance(reason, BaseExceptionGroup):
             reason = reason.exceptions[0]
         if isinstance(reason, ServerEnded):
             return ExecutionFailed(str(reason))
-        detail = f": {describe_exception(reason)}" if reason is not None else "."
-        return ExecutionFailed(f"The connection to the MCP server broke{detail}")
+        if isinstance(reason, httpx.ConnectError | httpx.ConnectTimeout):
+            detail = str(reason) or type(reason).__name__
+            return ExecutionFailed(
+                f"Cannot connect to {self._server.url} ({detail}). Is the server running?"
+            )
+        if isinstance(reason, httpx.HTTPStatusError):
+            status = reason.response.status_code
+            return ExecutionFailed(
+                f"{self._server.url} replied with HTTP status {status}. Check the URL, and "
+                "`headers` in the task file."
+            )
+        detail = "" if reason is None else f": {describe_in_one_line(reason).rstrip('.')}"
+        return ExecutionFailed(f"The connection to the MCP server broke{detail}.")
 
 
 @asynccontextmanager

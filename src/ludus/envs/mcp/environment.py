@@ -12,7 +12,13 @@ from ludus.environment.base import Environment
 from ludus.envs.mcp.scoring import Attempt, Check, PastCall, load_check, score_attempt
 from ludus.envs.mcp.server import ServerConfig, build_server
 from ludus.envs.mcp.task_file import Expected, Task, TaskFile, load_task_file
-from ludus.errors import BadEnvironment, ExecutionFailed, InvalidAction, did_you_mean
+from ludus.errors import (
+    BadEnvironment,
+    ConnectFailed,
+    ExecutionFailed,
+    InvalidAction,
+    did_you_mean,
+)
 from ludus.protocol.types import CallToolAction, CallToolObservation, State, ToolFault
 
 if TYPE_CHECKING:
@@ -80,9 +86,9 @@ class Mcp(Environment[CallToolAction, CallToolObservation, State]):
         self._is_used = True
         self._calls = []
         submit = _submit_tool(connection.tools).name
-        ending = f"Use the tools, then call {submit} with your answer: it is scored, once."
+        instruction = f"Use the tools, then call {submit} with your answer: it is scored, once."
         return "\n\n".join(
-            part for part in (self._task.prompt, connection.instructions, ending) if part
+            part for part in (self._task.prompt, connection.instructions, instruction) if part
         )
 
     async def step(self, action: CallToolAction) -> CallToolObservation:
@@ -90,9 +96,9 @@ class Mcp(Environment[CallToolAction, CallToolObservation, State]):
         name = action.tool_name
         if name == _submit_tool(connection.tools).name:
             return await self._submit(action)
-        known = [tool.name for tool in connection.tools]
-        if name not in known:
-            hint = did_you_mean(name, known, f"There are: {', '.join(known)}.")
+        names = [tool.name for tool in connection.tools]
+        if name not in names:
+            hint = did_you_mean(name, names, f"There are: {', '.join(names)}.")
             fault = ToolFault(
                 error_type="tool_not_found", message=f"No tool is named {name!r}. {hint}"
             )
@@ -146,7 +152,11 @@ class Mcp(Environment[CallToolAction, CallToolObservation, State]):
         from ludus.envs.mcp.connection import Connection
 
         if self._connection is None:
-            self._connection = await Connection.open(self._server)
+            try:
+                self._connection = await Connection.open(self._server)
+            except ConnectFailed as error:
+                # With this cause, `ludus check` does not add advice about the environment's code.
+                raise ExecutionFailed(str(error)) from error
         return self._connection
 
     def _require_connection(self) -> Connection:
@@ -167,7 +177,7 @@ class Mcp(Environment[CallToolAction, CallToolObservation, State]):
     async def _submit(self, action: CallToolAction) -> CallToolObservation:
         answer = action.arguments.get("answer")
         if not isinstance(answer, str):
-            fault = ToolFault(error_type="invalid_args", message="`answer` must be a text.")
+            fault = ToolFault(error_type="invalid_args", message="`answer` must be a string.")
             return CallToolObservation(tool_name=action.tool_name, error=fault)
 
         async def call(name: str, **arguments: Any) -> str:
@@ -199,8 +209,8 @@ class McpHttps(Mcp):
 
 
 def _submit_tool(tools: Sequence[ToolSpec]) -> ToolSpec:
-    taken = {tool.name for tool in tools}
-    name = next((name for name in SUBMIT_NAMES if name not in taken), None)
+    server_names = {tool.name for tool in tools}
+    name = next((name for name in SUBMIT_NAMES if name not in server_names), None)
     if name is None:
         raise BadEnvironment(f"The MCP server uses all of the names {', '.join(SUBMIT_NAMES)}.")
     return ToolSpec(

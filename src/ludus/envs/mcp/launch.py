@@ -13,13 +13,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    parent, *command = sys.argv[1:]
+    parent_pid, *command = sys.argv[1:]
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != int(parent):
-            sys.exit(1)  # It died before the setting took effect.
+        if os.getppid() != int(parent_pid):
+            sys.exit(1)  # The parent died before the setting took effect.
     try:
         os.execvp(command[0], command)
     except OSError as error:

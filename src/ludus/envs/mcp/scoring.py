@@ -64,9 +64,9 @@ async def score_attempt(attempt: Attempt, check: Check | None) -> float:
     except WireError:  # The server broke while the check asked it.
         raise
     except Exception as error:
-        failed = ExecutionFailed(f"{attempt.task.check} failed: {describe_exception(error)}")
-        failed.author_line = log_fault(error, getattr(check, "__module__", ""))
-        raise failed from error
+        failure = ExecutionFailed(f"{attempt.task.check} failed: {describe_exception(error)}")
+        failure.author_line = log_fault(error, getattr(check, "__module__", ""))
+        raise failure from error
     if not isinstance(score, bool | int | float) or not math.isfinite(score):
         raise ExecutionFailed(
             f"{attempt.task.check} returned {score!r}, which is not a finite number."
@@ -102,6 +102,7 @@ def _normalize(text: str) -> str:
 def load_check(name: str, folder: Path) -> Check:
     """The function `file.py:function`, relative to `folder`, or `module:function`."""
     try:
+        check: object
         if (source := SourceFile.parse(name)) is not None:
             check = replace(source, path=folder / source.path).load()
         else:
@@ -110,7 +111,7 @@ def load_check(name: str, folder: Path) -> Check:
         raise ConfigError(f"The check {name!r} cannot be loaded: {error}") from None
     if not callable(check):
         raise ConfigError(f"The check {name!r} is not a function.")
-    return check  # type: ignore[no-any-return]
+    return check
 
 
 def _import_function(name: str, folder: Path) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 from dataclasses import dataclass
 from string import Template
 from urllib.parse import urlsplit
@@ -63,6 +64,10 @@ def build_server(target: str, config: ServerConfig) -> Server:
         raise ConfigError(f"mcp:{target} is not a command: {error}.") from None
     if not command:
         raise ConfigError("Name the MCP server: mcp:COMMAND#TASKS, such as mcp:my-server#t.jsonl.")
+    if shutil.which(command[0], path=config.env.get("PATH")) is None:
+        raise ConfigError(
+            f"The command {command[0]!r} was not found. Install the MCP server, or check PATH."
+        )
     return Server(config, command=command)
 
 

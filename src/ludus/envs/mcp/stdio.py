@@ -46,8 +46,8 @@ async def open_stdio(command: Sequence[str], env: Mapping[str, str]) -> AsyncIte
     It gets `env` and the few variables that are safe to pass on, such as PATH and HOME. Raises
     `ServerEnded`, in a group, when the server ends by itself.
     """
-    received, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    write_stream, to_send = anyio.create_memory_object_stream[SessionMessage](0)
+    incoming, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    write_stream, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
     with tempfile.TemporaryFile() as stderr:
         process = await asyncio.create_subprocess_exec(
             *_LAUNCHER,
@@ -61,19 +61,25 @@ async def open_stdio(command: Sequence[str], env: Mapping[str, str]) -> AsyncIte
             start_new_session=True,
         )
         try:
-            async with received, read_stream, write_stream, to_send, asyncio.TaskGroup() as group:
-                reader = group.create_task(_receive(process, received, stderr))
-                writer = group.create_task(_send(process, to_send))
+            async with (
+                incoming,
+                read_stream,
+                write_stream,
+                outgoing,
+                asyncio.TaskGroup() as group,
+            ):
+                reader = group.create_task(_receive(process, incoming, stderr))
+                writer = group.create_task(_send(process, outgoing))
                 yield read_stream, write_stream
                 reader.cancel()
                 writer.cancel()
         finally:
-            await _end(process)
+            await _shut_down(process)
 
 
 async def _receive(
     process: Process,
-    received: MemoryObjectSendStream[SessionMessage | Exception],
+    incoming: MemoryObjectSendStream[SessionMessage | Exception],
     stderr: IO[bytes],
 ) -> None:
     assert process.stdout is not None
@@ -82,34 +88,36 @@ async def _receive(
             message = JSONRPCMessage.model_validate_json(line)
         except ValidationError:
             continue  # Some servers print other lines too, such as a greeting.
-        await received.send(SessionMessage(message))
+        await incoming.send(SessionMessage(message))
     with suppress(TimeoutError):
         async with asyncio.timeout(SHUTDOWN_STEP_S):
             await process.wait()
     raise ServerEnded(_describe_end(process, stderr))
 
 
-async def _send(process: Process, to_send: MemoryObjectReceiveStream[SessionMessage]) -> None:
+async def _send(process: Process, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
     assert process.stdin is not None
     # A server that is gone is reported by the reader, which knows why.
     with suppress(ConnectionError):
-        async for item in to_send:
+        async for item in outgoing:
             data = item.message.model_dump_json(by_alias=True, exclude_none=True)
             process.stdin.write(data.encode() + b"\n")
             await process.stdin.drain()
 
 
 def _describe_end(process: Process, stderr: IO[bytes]) -> str:
-    end = "closed its output" if process.returncode is None else "ended"
-    code = "" if process.returncode is None else f" with exit code {process.returncode}"
+    end = "closed its output"
+    if process.returncode is not None:
+        end = f"ended with exit code {process.returncode}"
     stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _STDERR_TAIL_BYTES))
     lines = stderr.read().decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f"The MCP server {end}{code}" + (f": {last}" if last else ".")
+    detail = f": {last.rstrip('.')}" if last else ""
+    return f"The MCP server {end}{detail}."
 
 
-async def _end(process: Process) -> None:
-    """End a server as the protocol asks: end of input, SIGTERM, SIGKILL."""
+async def _shut_down(process: Process) -> None:
+    """End a server as the protocol prescribes: end of input, SIGTERM, SIGKILL."""
     assert process.stdin is not None
     process.stdin.close()
     for number in (signal.SIGTERM, signal.SIGKILL):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ludus.data.jsonl import numbered_lines
-from ludus.environment.error_mapping import explain_validation_error
 from ludus.envs.mcp.server import ServerConfig
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, did_you_mean
 
 Answer = str | int | float | bool
 Expected = Answer | list[Answer]
+
+_MESSAGES = {"missing": "is missing", "model_type": "must be an object", "too_short": "is empty"}
+"""Shorter messages for some of pydantic's errors, by type."""
 
 
 class Task(BaseModel):
@@ -33,7 +36,7 @@ class Task(BaseModel):
     @model_validator(mode="after")
     def _is_scored(self) -> Task:
         if (self.expected is None) == (self.check is None):
-            raise ValueError("a task needs either `expected` or `check`")
+            raise ValueError("a task needs either `expected` or `check`, and not both")
         return self
 
 
@@ -73,10 +76,14 @@ def load_task_file(path: Path) -> TaskFile:
 @lru_cache(maxsize=64)
 def _load(path: Path, changed_at: int) -> TaskFile:
     # Every session has an environment of its own; they share the parsed file until it changes.
+    line_numbers: list[int] = []
     try:
         match path.suffix:
             case ".jsonl":
-                data: Any = {"tasks": [json.loads(line) for _, line in numbered_lines(path)]}
+                data: Any = {"tasks": []}
+                for number, line in numbered_lines(path):
+                    line_numbers.append(number)
+                    data["tasks"].append(_parse_line(line, number))
             case ".toml":
                 data = tomllib.loads(path.read_text())
             case ".json":
@@ -89,5 +96,35 @@ def _load(path: Path, changed_at: int) -> TaskFile:
     try:
         return TaskFile.model_validate(data)
     except ValidationError as error:
-        known = list(TaskFile.model_fields)
-        raise ConfigError(f"{path}: {explain_validation_error(error, known)}.") from None
+        raise ConfigError(f"{path}{_explain_first_error(error, line_numbers)}") from None
+
+
+def _parse_line(line: bytes, number: int) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        # The decoder's own message would always name line 1.
+        raise ValueError(f"line {number}, column {error.colno}: {error.msg}") from None
+
+
+def _explain_first_error(error: ValidationError, line_numbers: Sequence[int]) -> str:
+    """Which task and field is wrong, and how; to be put after the name of the file."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    names, message = first["loc"], first["msg"].removeprefix("Value error, ")
+    place = ""
+    if names[:1] == ("tasks",) and len(names) > 1:
+        index, names = int(names[1]), names[2:]
+        # In .json and .toml files a task has several lines: the tasks are counted, from 1.
+        place = f", line {line_numbers[index]}" if line_numbers else f", task {index + 1}"
+    field = ".".join(map(str, names))
+    hint = ""
+    if field.startswith("expected."):
+        # The first error of a union names only one of its types.
+        field, message = "expected", "must be a string, a number, a boolean or a list of these"
+    elif first["type"] == "extra_forbidden":
+        known = [*TaskFile.model_fields, *(f"server.{name}" for name in ServerConfig.model_fields)]
+        message, hint = "unknown field", did_you_mean(field, known, f"Known: {', '.join(known)}.")
+    elif first["type"] in _MESSAGES:
+        message = _MESSAGES[first["type"]]
+    subject = f"{field}: " if field else ""
+    return f"{place}: {subject}{message[:1].lower()}{message[1:]}. {hint}".rstrip()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ludus.errors import MissingExtra
+from ludus.envs.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from ludus.envs.openspiel.client import OpenSpielEnv
@@ -15,14 +13,14 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenSpiel", "OpenSpielAction", "OpenSpielEnv", "OpenSpielObservation"]
 
-_HOMES = {"OpenSpiel": "environment", "OpenSpielEnv": "client"}
-"""The modules of the names; the others are in `models`."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "OpenSpiel" and importlib.util.find_spec("pyspiel") is None:
-        # Only the environment needs the library; a client of a server elsewhere does not.
-        raise MissingExtra.of("openspiel", "The openspiel environment")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'models')}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "OpenSpiel": "environment",
+        "OpenSpielAction": "models",
+        "OpenSpielEnv": "client",
+        "OpenSpielObservation": "models",
+    },
+    extra="openspiel",
+    libraries=("pyspiel",),
+)

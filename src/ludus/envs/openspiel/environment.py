@@ -18,7 +18,13 @@ from ludus.envs.openspiel.games import (
     scale_return,
 )
 from ludus.envs.openspiel.models import IgnoredName, IgnoredParams, OpenSpielObservation
-from ludus.envs.openspiel.players import Opponent, opponent_move, oracle_move, require_opponent
+from ludus.envs.openspiel.players import (
+    WITHOUT_ORACLE,
+    Opponent,
+    opponent_move,
+    oracle_move,
+    require_opponent,
+)
 from ludus.envs.openspiel.rules import describe_rules
 from ludus.envs.openspiel.view import render_legal_moves, render_position
 from ludus.errors import ToolError
@@ -76,6 +82,10 @@ class OpenSpiel(ToolEnvironment):
     def variant_task(cls, variant: str) -> dict[str, Any]:
         return {"game_name": variant}
 
+    @classmethod
+    def oracle_variants(cls) -> Sequence[str]:
+        return [name for name in game_names() if name not in WITHOUT_ORACLE]
+
     def reset(
         self,
         *,
@@ -100,7 +110,7 @@ class OpenSpiel(ToolEnvironment):
         self.seat = self.rng.randrange(players) if seat is None else seat
         self.opponent, self.simulations = opponent, simulations
         self._deal()
-        return self._observe([self._introduction(), *self._opponent_news], phase="initial")
+        return self._observe([self._introduction(), *self._opponent_moves], phase="initial")
 
     @tool
     def play(
@@ -117,14 +127,14 @@ class OpenSpiel(ToolEnvironment):
             moves = render_legal_moves(self.position, self.seat)
             raise ToolError(f"{action_id} is not a legal move here. {moves}")
         self.position.apply_action(action_id)
-        self._move_others()
+        self._play_until_own_turn()
         if not self.position.is_terminal():
-            return self._observe(self._opponent_news)
+            return self._observe(self._opponent_moves)
         value = self.position.returns()[self.seat]
         text = self.finish(
-            scale_return(self.game, value), self._verdict(value), game_return=float(value)
+            scale_return(self.game, value), self._describe_result(value), game_return=float(value)
         )
-        return self._observe([*self._opponent_news, text])
+        return self._observe([*self._opponent_moves, text])
 
     def oracle(self) -> ToolCall | None:
         """The best move that we know of; see `players.oracle_move`.
@@ -155,15 +165,15 @@ class OpenSpiel(ToolEnvironment):
         """Start the game. Deals that end before the player can move are dealt again."""
         for _ in range(_MAX_DEALS):
             self.position = self.game.new_initial_state()
-            self._move_others()
+            self._play_until_own_turn()
             if not self.position.is_terminal():
                 return
         raise ValueError(f"{self.game} never lets player {self.seat} move.")
 
-    def _move_others(self) -> None:
+    def _play_until_own_turn(self) -> None:
         """Draw chance outcomes and opponents' moves until the player is to move."""
         self.opponent_last_action: int | None = None
-        self._opponent_news: list[str] = []
+        self._opponent_moves: list[str] = []
         moves_are_public = has_perfect_information(self.game)
         while True:
             draw_chance(self.position, self.rng)
@@ -175,7 +185,7 @@ class OpenSpiel(ToolEnvironment):
             )
             if moves_are_public:
                 move = self.position.action_to_string(player, action)
-                self._opponent_news.append(f"Player {player} played {move}.")
+                self._opponent_moves.append(f"Player {player} played {move}.")
                 self.opponent_last_action = action
             self.position.apply_action(action)
 
@@ -210,7 +220,7 @@ class OpenSpiel(ToolEnvironment):
             )
         return "\n".join(lines)
 
-    def _verdict(self, value: float) -> str:
+    def _describe_result(self, value: float) -> str:
         if self.game.num_players() != 2:
             return f"The game is over. Your result is {value:g}."
         other = self.position.returns()[1 - self.seat]

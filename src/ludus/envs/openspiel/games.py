@@ -13,6 +13,18 @@ _UNSUPPORTED = frozenset({"crossword"})
 """Games whose actions have no numbers."""
 _MAX_INT_PARAMETER = 1000
 """OpenSpiel does not check sizes: some values would crash the process or exhaust its memory."""
+_INT_BOUNDS = {
+    ("connect_four", "rows"): (1, _MAX_INT_PARAMETER),
+    ("go_fish", "initial_cards"): (1, _MAX_INT_PARAMETER),
+    ("hanabi", "players"): (2, 5),
+    ("hanabi", "colors"): (4, 5),
+    ("hanabi", "ranks"): (4, 5),
+    ("hanabi", "hand_size"): (1, 5),
+}
+"""Narrower bounds, outside of which the process crashes; hanabi also with too few cards to deal."""
+_WITHOUT_PARAMETERS = frozenset({"dark_chess", "kriegspiel", "rbc", "universal_poker"})
+"""Games that take no parameters here: a wrong `fen`, or most wrong values of universal_poker, crash
+the process or never return."""
 
 
 @cache
@@ -42,14 +54,15 @@ def load_game(name: str, params: Mapping[str, Any], *, chance_seed: int) -> Any:
         hint = did_you_mean(name, game_names(), "See `ludus envs openspiel`.")
         raise ValueError(f"openspiel has no sequential game {name!r}. {hint}")
     known = dict(_parameter_specification(name))
+    if params and name in _WITHOUT_PARAMETERS:
+        raise ValueError(f"{name} takes no parameters here: OpenSpiel does not check them.")
     for parameter, value in params.items():
         if parameter not in known:
             hint = did_you_mean(parameter, known, f"It takes: {', '.join(known) or 'none'}.")
             raise ValueError(f"{name} has no parameter {parameter!r}. {hint}")
-        if isinstance(value, int) and not 0 <= value <= _MAX_INT_PARAMETER:
-            raise ValueError(
-                f"{parameter} must be between 0 and {_MAX_INT_PARAMETER}, got {value}."
-            )
+        low, high = _INT_BOUNDS.get((name, parameter), (0, _MAX_INT_PARAMETER))
+        if isinstance(value, int) and not low <= value <= high:
+            raise ValueError(f"{parameter} must be between {low} and {high}, got {value}.")
     chance = {"rng_seed": chance_seed} if "rng_seed" in known else {}
     try:
         return pyspiel.load_game(name, {**chance, **params})

@@ -12,14 +12,14 @@ from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
 from ludus.envs.python.bubblewrap import MODE_VARIABLE
 from ludus.envs.python.sandbox import Limits, Outcome, SandboxMode, open_sandbox
-from ludus.envs.python.scoring import PARTIAL_CREDIT, passes, reward
+from ludus.envs.python.scoring import PARTIAL_CREDIT, compute_reward, passes
 from ludus.envs.python.tasks import POOLS, TASKS, Case, Pool
 from ludus.errors import ConfigError, ToolError, did_you_mean
 
 LIMITS = Limits()
 MAX_CODE_CHARACTERS = 50_000
 MAX_SHOWN_CHARACTERS = 4_000
-"""Of the output of a program; the middle of a longer one is left out."""
+"""Maximum length of the output of a program that is shown; the middle of the rest is left out."""
 MAX_SHOWN_VALUE = 300
 
 _PROMPT = """\
@@ -146,10 +146,10 @@ class Python(ToolEnvironment):
         elif passed < len(calls):
             failed = verdicts.index(False)
             lines.append(_format_failure(self.task.name, self.tests[failed], replies[failed]))
-        if outcome.ended:
-            lines.append(outcome.ended)
+        if outcome.end_reason:
+            lines.append(outcome.end_reason)
         return self.finish(
-            reward(self.tests, passed),
+            compute_reward(self.tests, passed),
             "\n".join(lines),
             solved=float(passed == len(calls)),
             passed=passed / len(calls),
@@ -172,8 +172,8 @@ class Python(ToolEnvironment):
     def _reply(self, text: str) -> str:
         if self.turns_left > 0:
             return f"{text}\nTurns left: {self.turns_left}"
-        over = f"{text}\nNo turns are left, and nothing was submitted."
-        return self.finish(0.0, over, solved=0.0, passed=0.0)
+        text = f"{text}\nNo turns are left, and nothing was submitted."
+        return self.finish(0.0, text, solved=0.0, passed=0.0)
 
 
 def _strip_fence(code: str) -> str:
@@ -190,8 +190,8 @@ def _format_outcome(outcome: Outcome) -> str:
         parts = ["The program printed nothing."]
     if outcome.exception == MemoryError.__name__:
         parts.append(f"The program may use {LIMITS.memory_mib} MiB of memory.")
-    if outcome.ended:
-        parts.append(outcome.ended)
+    if outcome.end_reason:
+        parts.append(outcome.end_reason)
     return "\n".join(parts)
 
 
@@ -201,15 +201,15 @@ def _format_call(name: str, test: Case) -> str:
 
 def _format_failure(name: str, test: Case, reply: Any) -> str:
     """Say what a function did wrong; the reply may be any JSON value."""
-    did = "did not return"
+    behavior = "did not return"
     if isinstance(reply, dict) and "value" in reply:
         try:
-            did = f"returned {_shorten(repr(reply['value']), MAX_SHOWN_VALUE)}"
+            behavior = f"returned {_shorten(repr(reply['value']), MAX_SHOWN_VALUE)}"
         except RecursionError:
-            did = "returned a deeply nested value"
+            behavior = "returned a deeply nested value"
     elif isinstance(reply, dict) and isinstance(reply.get("error"), str):
-        did = f"raised {_shorten(reply['error'], MAX_SHOWN_VALUE)}"
-    return f"{_format_call(name, test)} should return {test.expected!r}, but {did}."
+        behavior = f"raised {_shorten(reply['error'], MAX_SHOWN_VALUE)}"
+    return f"{_format_call(name, test)} should return {test.expected!r}, but {behavior}."
 
 
 def _shorten(text: str, limit: int) -> str:

@@ -32,7 +32,7 @@ from typing import Any, Literal
 try:
     import resource
 except ImportError:  # pragma: no cover - Windows has clients of servers only.
-    resource = None  # type: ignore[assignment]
+    resource = None  # type: ignore[assignment]  # A module has no optional type.
 
 from ludus.envs.python.bubblewrap import (
     ADVICE,
@@ -93,7 +93,7 @@ class Outcome:
     """What it printed, stdout and stderr together."""
     exception: str | None
     """What the code raised, in one line; the traceback is in the output."""
-    ended: str | None
+    end_reason: str | None
     """What ended the program, in a sentence; None where it ran to its end."""
     replies: list[Any] = field(default_factory=list)
     """`{"value": …}` or `{"error": …}` per call, for as many calls as were made. The program may
@@ -138,30 +138,30 @@ class Sandbox:
         with _slots:
             process = self._start()
             try:
-                replies, output, stopped = self._communicate(process, marshal.dumps(request))
+                replies, output, stop_reason = self._communicate(process, marshal.dumps(request))
             finally:
                 status, cpu_s = self._end(process)
         text = output.decode("utf-8", "replace")
-        started, *lines = replies.split(b"\n")[:-1] or [b""]
-        if started != b'"started"':
+        first_line, *lines = replies.split(b"\n")[:-1] or [b""]
+        if first_line != b'"started"':
             raise SandboxFailed(f"The sandbox did not start (status {status}): {text.strip()}")
-        if not stopped and status in (KILLED_STATUS, -signal.SIGKILL):
+        if not stop_reason and status in (KILLED_STATUS, -signal.SIGKILL):
             if self._isolated and cpu_s < _MIN_KILLED_CPU_FRACTION * self.limits.cpu_s:
                 raise SandboxFailed("The sandbox was killed from outside.")
-            stopped = f"it used more than {self.limits.cpu_s} s of CPU time"
-        parsed = [_parse_reply(line) for line in lines[: len(calls) + 1]]
-        executed = parsed[0] if parsed else None
-        ended = None
-        if stopped:
-            ended = f"The program was stopped: {stopped}."
-        elif status or not isinstance(executed, dict):
-            ended = _describe_status(status)
-        exception = executed.get("error") if isinstance(executed, dict) else None
+            stop_reason = f"it used more than {self.limits.cpu_s} s of CPU time"
+        parsed_replies = [_parse_reply(line) for line in lines[: len(calls) + 1]]
+        execution = parsed_replies[0] if parsed_replies else None
+        end_reason = None
+        if stop_reason:
+            end_reason = f"The program was stopped: {stop_reason}."
+        elif status or not isinstance(execution, dict):
+            end_reason = _describe_status(status)
+        exception = execution.get("error") if isinstance(execution, dict) else None
         return Outcome(
             output=text,
             exception=exception if isinstance(exception, str) else None,
-            ended=ended,
-            replies=parsed[1:],
+            end_reason=end_reason,
+            replies=parsed_replies[1:],
         )
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -218,7 +218,7 @@ class Sandbox:
         with suppress(BrokenPipeError):
             process.stdin.close()
         replies, output = bytearray(), bytearray()
-        stopped = ""
+        stop_reason = ""
         exit_fd = os.pidfd_open(process.pid)
         with (
             closing(os.fdopen(exit_fd, "rb", buffering=0)),
@@ -228,10 +228,10 @@ class Sandbox:
             selector.register(process.stderr, selectors.EVENT_READ, output)
             # A program may close both pipes and go on.
             selector.register(exit_fd, selectors.EVENT_READ)
-            while selector.get_map() and not stopped:
+            while selector.get_map() and not stop_reason:
                 events = selector.select(max(0.0, deadline - time.monotonic()))
                 if not events:
-                    stopped = f"it did not end within {self.limits.wall_s:g} s"
+                    stop_reason = f"it did not end within {self.limits.wall_s:g} s"
                 for key, _ in events:
                     data = os.read(key.fd, _READ_BYTES) if key.fd != exit_fd else b""
                     if not data:
@@ -241,8 +241,8 @@ class Sandbox:
                     if len(key.data) > self.limits.output_bytes:
                         del key.data[self.limits.output_bytes :]
                         verb = "printed" if key.data is output else "returned"
-                        stopped = f"it {verb} more than {self.limits.output_bytes >> 10} KiB"
-        return bytes(replies), bytes(output), stopped
+                        stop_reason = f"it {verb} more than {self.limits.output_bytes >> 10} KiB"
+        return bytes(replies), bytes(output), stop_reason
 
     def _end(self, process: subprocess.Popen[bytes]) -> tuple[int, float]:
         """Kill what still runs, and wait for it; returns exit status and CPU time."""

@@ -27,29 +27,30 @@ def main() -> None:
     replies = os.fdopen(os.dup(1), "wb")
     # What the code prints goes to stderr's pipe, in the order in which it is printed.
     os.dup2(2, 1)
+    # Its declared type, TextIO, does not have the method.
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     sys.stderr = sys.stdout
     sys.argv = [FILE_NAME]
-    reply(replies, '"started"')
-    namespace = new_module("__main__" if function is None else "solution")
+    write_reply(replies, '"started"')
+    namespace = create_namespace("__main__" if function is None else "solution")
     try:
         exec(compile(source, FILE_NAME, "exec", dont_inherit=True), namespace)
         if function is not None and not callable(namespace.get(function)):
             raise NameError(f"the code does not define the function {function!r}")
     except BaseException as error:
         if function is None and isinstance(error, SystemExit) and error.code in (None, 0):
-            reply(replies, "{}")
+            write_reply(replies, "{}")
         else:
             print_traceback(error, source)
-            reply(replies, encode({"error": describe(error)}))
+            write_reply(replies, encode({"error": describe(error)}))
     else:
-        reply(replies, "{}")
+        write_reply(replies, "{}")
         for arguments in calls:
-            reply(replies, call(namespace[function], arguments))
+            write_reply(replies, call(namespace[function], arguments))
     sys.stdout.flush()
 
 
-def new_module(name: str) -> dict[str, Any]:
+def create_namespace(name: str) -> dict[str, Any]:
     module = sys.modules[name] = type(sys)(name)
     return module.__dict__
 
@@ -61,7 +62,7 @@ def call(function: Any, arguments: Any) -> str:
         return encode({"error": describe(error)})
 
 
-def reply(replies: BinaryIO, line: str) -> None:
+def write_reply(replies: BinaryIO, line: str) -> None:
     replies.write(line.encode() + b"\n")
     replies.flush()
 

@@ -10,7 +10,7 @@ from typing import Any
 from ludus.envs.python.tasks import Case
 
 PARTIAL_CREDIT = 0.5
-"""What the tests are worth together, as long as not all of them pass."""
+"""Bound of the reward if some tests fail."""
 
 
 def passes(test: Case, reply: Any) -> bool:
@@ -33,9 +33,9 @@ def equals(expected: Any, actual: Any) -> bool:
     return bool(expected == actual)
 
 
-def reward(tests: Sequence[Case], passed: int) -> float:
+def compute_reward(tests: Sequence[Case], passed: int) -> float:
     """1.0 if all tests pass; else partial credit for those that no constant answer would pass."""
     if passed == len(tests):
         return 1.0
-    ((_, by_constant),) = Counter(repr(test.expected) for test in tests).most_common(1)
-    return PARTIAL_CREDIT * max(0, passed - by_constant) / (len(tests) - by_constant)
+    ((_, constant_passes),) = Counter(repr(test.expected) for test in tests).most_common(1)
+    return PARTIAL_CREDIT * max(0, passed - constant_passes) / (len(tests) - constant_passes)

@@ -81,7 +81,7 @@ _ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "rt_sigreturn": (15, 139),
     "sigaltstack": (131, 132),
     "restart_syscall": (219, 128),
-    # Time and chance.
+    # Time and random numbers.
     "time": (201, None),
     "times": (100, 153),
     "gettimeofday": (96, 169),

@@ -10,20 +10,19 @@ a server for ever. In a worker the hash seed is 0, and a request that exceeds it
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import queue
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_json
+
+from ludus.envs.worker_processes import pool_per_process, worker_command, worker_env
 
 MAX_WORKERS = min(8, os.cpu_count() or 1)
 SPAWN_DELAY_S = 0.5
@@ -65,17 +64,14 @@ class WorkerProcess:
     """A worker process. It handles one request at a time, and exits with this process."""
 
     def __init__(self) -> None:
-        root = str(Path(__file__).parents[3])
-        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-W", "ignore", "-m", "ludus.envs.reasoning_gym.worker_main"],
+            worker_command("ludus.envs.reasoning_gym.worker_main"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **_WORKER_ENV, "PYTHONPATH": path},
+            env=worker_env(**_WORKER_ENV),
             # Some questions are about programs, which are run and may write files.
             cwd=tempfile.gettempdir(),
         )
-
         self.killed = False
         """Whether `kill` was called; the pipes are closed then."""
 
@@ -198,36 +194,16 @@ class WorkerPool:
         return worker
 
 
-_pool = WorkerPool()
-_inherited_pools: list[WorkerPool] = []
-
-
-def process_pool() -> WorkerPool:
-    """The pool of this process."""
-    return _pool
+process_pool = pool_per_process(WorkerPool)
+"""Returns the pool of this process."""
 
 
 def ask(request: bytes) -> Reply:
     """Send a request to a worker of the pool and wait for the reply."""
     try:
-        return _pool.ask(request)
+        return process_pool().ask(request)
     except WorkerTimeout:
         raise
     except WorkerLost:
         # Something else ended the worker, and may have ended the idle ones too.
-        return _pool.ask(request, new_worker=True)
-
-
-def _reset_after_fork() -> None:
-    """Start with an empty pool in a forked process.
-
-    The inherited pool is kept, because closing its pipes would end the parent's workers.
-    """
-    global _pool
-    _inherited_pools.append(_pool)
-    _pool = WorkerPool()
-
-
-atexit.register(lambda: _pool.close())
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)
+        return process_pool().ask(request, new_worker=True)

@@ -26,7 +26,7 @@ The puzzle has one solution. Half of the score is for digits that belong where t
 a full grid.
 """
 
-_PICTURES = {
+_GRID_TEMPLATES = {
     4: """\
     1 2   3 4
   +-----+-----
@@ -76,7 +76,7 @@ class Sudoku(ToolEnvironment):
         size: 4 (the default) or 9 rows and columns.
         difficulty: `easy` (the default), `medium` or `hard`, with 10, 8 or 5 given digits in
             a grid of size 4, and with 45, 36 or about 26 in one of size 9. Easy and medium puzzles
-            need no trying: there is always a cell or a digit with one possibility left.
+            need no guessing: there is always a cell or a digit with one possibility left.
         max_turns: how many moves there are, with refused ones (twice the number of empty cells).
     """
 
@@ -103,7 +103,7 @@ class Sudoku(ToolEnvironment):
         for cell, digit in enumerate(self.givens):
             self._flip(cell, digit)
         self._lines = [self._row_text(row) for row in range(size)]
-        return f"{_RULES.format(size=size, box=self.box)}\n{self._picture()}"
+        return f"{_RULES.format(size=size, box=self.box)}\n{self._render_grid()}"
 
     @tool
     def place(self, row: int, column: int, digit: int) -> str:
@@ -115,10 +115,10 @@ class Sudoku(ToolEnvironment):
             digit: The digit to write; 0 removes a digit that you placed.
         """
         self.turns_left -= 1
-        if objection := self._objection(row, column, digit):
+        if violation := self._rule_violation(row, column, digit):
             if self.turns_left == 0:
                 self.finish(0.0, solved=0.0)
-            raise ToolError(f"{objection}\n{self._picture()}")
+            raise ToolError(f"{violation}\n{self._render_grid()}")
         cell = (row - 1) * self.size + column - 1
         before, right = self.digits[cell], self.solution[cell]
         self._flip(cell, before)
@@ -130,10 +130,10 @@ class Sudoku(ToolEnvironment):
             self.award(PROGRESS_REWARD * change / self.blanks, progress=change / self.blanks)
         if self.empty == 0:
             # No rule is broken, so that this is the only solution.
-            return self.finish(SOLVED_REWARD, f"{self._picture()}\nSolved.", solved=1.0)
+            return self.finish(SOLVED_REWARD, f"{self._render_grid()}\nSolved.", solved=1.0)
         if self.turns_left == 0:
-            return self.finish(0.0, f"{self._picture()}\nThe game is over.", solved=0.0)
-        return self._picture()
+            return self.finish(0.0, f"{self._render_grid()}\nThe game is over.", solved=0.0)
+        return self._render_grid()
 
     def oracle(self) -> ToolCall | None:
         """A right digit in the cell that has the fewest possibilities.
@@ -157,7 +157,7 @@ class Sudoku(ToolEnvironment):
         """The wrong digit whose removal lets the most right digits be placed."""
         peers = geometry(self.size).peers
         wrong = [cell for cell in unsolved if self.digits[cell]]
-        freed: Counter[int] = Counter()
+        freed_counts: Counter[int] = Counter()
         for cell in unsolved:
             blocking = [
                 other
@@ -165,8 +165,8 @@ class Sudoku(ToolEnvironment):
                 if self.digits[other] == self.solution[cell] and peers[cell] >> other & 1
             ]
             if len(blocking) == 1:
-                freed[blocking[0]] += 1
-        return max(wrong, key=freed.__getitem__)
+                freed_counts[blocking[0]] += 1
+        return max(wrong, key=freed_counts.__getitem__)
 
     def _move(self, cell: int, digit: int) -> ToolCall:
         row, column = divmod(cell, self.size)
@@ -193,7 +193,7 @@ class Sudoku(ToolEnvironment):
         )
         return [digit for digit in range(1, self.size + 1) if not taken >> digit & 1]
 
-    def _objection(self, row: int, column: int, digit: int) -> str | None:
+    def _rule_violation(self, row: int, column: int, digit: int) -> str | None:
         """Which rule a move breaks; None if it is legal."""
         size = self.size
         if not (1 <= row <= size and 1 <= column <= size):
@@ -224,5 +224,5 @@ class Sudoku(ToolEnvironment):
         boxes = (" ".join(cells[at : at + self.box]) for at in range(0, self.size, self.box))
         return " | ".join(boxes)
 
-    def _picture(self) -> str:
-        return _PICTURES[self.size] % (*self._lines, self.empty, self.turns_left)
+    def _render_grid(self) -> str:
+        return _GRID_TEMPLATES[self.size] % (*self._lines, self.empty, self.turns_left)

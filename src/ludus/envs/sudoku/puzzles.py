@@ -41,7 +41,7 @@ class Puzzle(NamedTuple):
 def make_puzzle(size: Size, difficulty: Difficulty, seed: int) -> Puzzle:
     """A puzzle with exactly one solution.
 
-    Puzzles that are not hard can be solved without trying: at every point some cell has one
+    Puzzles that are not hard can be solved without guessing: at every point some cell has one
     possible digit, or some digit has one possible cell in a row, a column or a box.
     """
     rng = random.Random(seed)
@@ -49,27 +49,27 @@ def make_puzzle(size: Size, difficulty: Difficulty, seed: int) -> Puzzle:
     clues = find_solution([grid.all_cells] * size, 0, grid, rng)
     assert clues is not None
     solution = _digits_of_cells(clues, grid)
-    excess = size * size - CLUES[size, difficulty]
+    clues_to_remove = size * size - CLUES[size, difficulty]
     cells = list(range(size * size))
     rng.shuffle(cells)
     for cell in cells:
         digit = solution[cell] - 1
         clues[digit] ^= 1 << cell
-        if not _is_determined(clues, cell, digit, grid, by_trying=difficulty == "hard"):
+        if not _is_determined(clues, cell, digit, grid, by_search=difficulty == "hard"):
             clues[digit] ^= 1 << cell
             continue
-        excess -= 1
-        if excess == 0:
+        clues_to_remove -= 1
+        if clues_to_remove == 0:
             break
     return Puzzle(_digits_of_cells(clues, grid), solution)
 
 
 def _is_determined(
-    clues: Sequence[int], cell: int, digit: int, grid: Geometry, *, by_trying: bool
+    clues: Sequence[int], cell: int, digit: int, grid: Geometry, *, by_search: bool
 ) -> bool:
     """Whether a puzzle still has one solution without the clue that was removed from a cell."""
     candidates, given = candidates_from_clues(clues, grid)
-    if not by_trying:
+    if not by_search:
         return propagate(candidates, given, grid) == grid.all_cells
     # There was one solution with the clue, so that another one has another digit there.
     candidates[digit] &= ~(1 << cell)

@@ -39,11 +39,11 @@ def geometry(size: int) -> Geometry:
             units[unit] |= 1 << cell
     peers = []
     for cell in range(size * size):
-        together = 0
+        unit_cells = 0
         for unit in units:
             if unit >> cell & 1:
-                together |= unit
-        peers.append(together & ~(1 << cell))
+                unit_cells |= unit
+        peers.append(unit_cells & ~(1 << cell))
     return Geometry(size, (1 << size * size) - 1, tuple(units), tuple(peers))
 
 
@@ -72,11 +72,11 @@ def candidates_from_clues(clues: Sequence[int], grid: Geometry) -> tuple[Candida
     return candidates, given
 
 
-def propagate(candidates: Candidates, settled: int, grid: Geometry) -> int | None:
+def propagate(candidates: Candidates, solved_cells: int, grid: Geometry) -> int | None:
     """Fill in cells with one candidate, and digits with one place in a unit, until none is left.
 
-    Changes the candidates. `settled` are the cells whose digits are excluded from their peers
-    already. Returns the settled cells; None where a cell or a digit has no place left.
+    Changes the candidates. `solved_cells` are those whose digits are already excluded from their
+    peers. Returns the solved cells; None where a cell or a digit has no place left.
     """
     while True:
         once = twice = 0
@@ -85,24 +85,24 @@ def propagate(candidates: Candidates, settled: int, grid: Geometry) -> int | Non
             once |= board
         if once != grid.all_cells:
             return None
-        singles = once & ~twice & ~settled
+        singles = once & ~twice & ~solved_cells
         if singles:
-            settled |= singles
+            solved_cells |= singles
             for digit, board in enumerate(candidates):
                 for cell in cells_of(board & singles):
                     board &= ~grid.peers[cell]
                 candidates[digit] = board
-        elif settled == grid.all_cells:
-            return settled
+        elif solved_cells == grid.all_cells:
+            return solved_cells
         else:
-            hidden = _settle_hidden_singles(candidates, settled, grid)
+            hidden = _fix_hidden_singles(candidates, solved_cells, grid)
             if hidden is None:
                 return None
             if not hidden:
-                return settled
+                return solved_cells
 
 
-def _settle_hidden_singles(candidates: Candidates, settled: int, grid: Geometry) -> bool | None:
+def _fix_hidden_singles(candidates: Candidates, solved_cells: int, grid: Geometry) -> bool | None:
     """Make digits with one place in a unit the only candidate there; None at a contradiction."""
     changed = False
     for digit, board in enumerate(candidates):
@@ -113,7 +113,7 @@ def _settle_hidden_singles(candidates: Candidates, settled: int, grid: Geometry)
                 return None
             if not places & (places - 1):
                 hidden |= places
-        if hidden := hidden & ~settled:
+        if hidden := hidden & ~solved_cells:
             changed = True
             for other in range(grid.size):
                 if other != digit:
@@ -122,27 +122,27 @@ def _settle_hidden_singles(candidates: Candidates, settled: int, grid: Geometry)
 
 
 def find_solution(
-    candidates: Candidates, settled: int, grid: Geometry, rng: random.Random | None = None
+    candidates: Candidates, solved_cells: int, grid: Geometry, rng: random.Random | None = None
 ) -> Candidates | None:
     """A solution that the candidates allow, if any; with a generator, a random one."""
-    settled_or_none = propagate(candidates, settled, grid)
-    if settled_or_none is None:
+    solved_after = propagate(candidates, solved_cells, grid)
+    if solved_after is None:
         return None
-    if settled_or_none == grid.all_cells:
+    if solved_after == grid.all_cells:
         return candidates
-    place = _cell_to_branch_on(candidates, settled_or_none, grid)
+    place = _cell_to_branch_on(candidates, solved_after, grid)
     digits = [digit for digit, board in enumerate(candidates) if board & place]
     if rng is not None:
         rng.shuffle(digits)
     for digit in digits:
         branch = [board & ~place for board in candidates]
         branch[digit] |= place
-        if (solution := find_solution(branch, settled_or_none, grid, rng)) is not None:
+        if (solution := find_solution(branch, solved_after, grid, rng)) is not None:
             return solution
     return None
 
 
-def _cell_to_branch_on(candidates: Candidates, settled: int, grid: Geometry) -> int:
+def _cell_to_branch_on(candidates: Candidates, solved_cells: int, grid: Geometry) -> int:
     """The bitboard of one open cell: with two candidates, if there is such a cell."""
     once = twice = thrice = 0
     for board in candidates:
@@ -150,5 +150,5 @@ def _cell_to_branch_on(candidates: Candidates, settled: int, grid: Geometry) -> 
         twice |= once & board
         once |= board
     pairs = twice & ~thrice
-    open_cells = pairs or grid.all_cells & ~settled
+    open_cells = pairs or grid.all_cells & ~solved_cells
     return open_cells & -open_cells

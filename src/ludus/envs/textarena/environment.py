@@ -49,7 +49,7 @@ class TextArena(ToolEnvironment):
 
     def __init__(self, variant: str | None = None) -> None:
         self._name = self.game_name = variant or DEFAULT_GAME
-        self._built: tuple[str, Any] | None = None
+        self._cached_game: tuple[str, Any] | None = None
 
     @classmethod
     def variants(cls) -> Sequence[str]:
@@ -61,15 +61,15 @@ class TextArena(ToolEnvironment):
 
     @classmethod
     def oracle_variants(cls) -> Sequence[str]:
-        return [name for name in game_modules() if _family(name) in ORACLES]
+        return [name for name in game_modules() if _game_family(name) in ORACLES]
 
     def reset(
         self, *, seed: int | None = None, game_name: str | None = None
     ) -> TextArenaObservation:
         self.game_name = game_name or self._name
-        if self._built is None or self._built[0] != self.game_name:
-            self._built = (self.game_name, build_game(self.game_name))
-        self._outer = self._built[1]
+        if self._cached_game is None or self._cached_game[0] != self.game_name:
+            self._cached_game = (self.game_name, build_game(self.game_name))
+        self._wrapped_game = self._cached_game[1]
         self.rng = random.Random(seed)
         self._deal(self.rng.getrandbits(32) if seed is None else seed)
         texts = [*(message.content.strip("\n") for message in self._new_messages()), _SCORING]
@@ -89,7 +89,7 @@ class TextArena(ToolEnvironment):
         """
         with episode_random.use(self.rng):
             try:
-                done, _ = self._outer.step(action=message)
+                done, _ = self._wrapped_game.step(action=message)
             except Exception as error:
                 # The games parse messages of a model, and not all of them check everything.
                 raise ToolError(
@@ -113,10 +113,11 @@ class TextArena(ToolEnvironment):
         )
 
     def oracle(self) -> ToolCall | None:
-        family = _family(self.game_name)
+        family = _game_family(self.game_name)
         if family not in ORACLES:
             raise NotImplementedError(
-                f"{self.game_name} has no oracle. These have: {', '.join(sorted(ORACLES))}."
+                f"{self.game_name} has no oracle. Games that have one: "
+                f"{', '.join(sorted(ORACLES))}."
             )
         message = None if self.game.state.done else ORACLES[family](self.game)
         return None if message is None else ToolCall(name="play", arguments={"message": message})
@@ -128,7 +129,7 @@ class TextArena(ToolEnvironment):
     @property
     def game(self) -> Any:
         """The game itself, without the library's wrappers around it."""
-        game = self._outer
+        game = self._wrapped_game
         while hasattr(game, "env"):
             game = game.env
         return game
@@ -138,7 +139,7 @@ class TextArena(ToolEnvironment):
         for attempt in range(_MAX_DEALS):
             try:
                 with episode_random.use(self.rng):
-                    self._outer.reset(num_players=1, seed=seed)
+                    self._wrapped_game.reset(num_players=1, seed=seed)
                 return
             except ArithmeticError:
                 if attempt == _MAX_DEALS - 1:
@@ -156,5 +157,5 @@ class TextArena(ToolEnvironment):
         ]
 
 
-def _family(name: str) -> str:
+def _game_family(name: str) -> str:
     return name.partition("-v")[0]

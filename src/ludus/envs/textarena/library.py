@@ -1,6 +1,6 @@
 """The TextArena library: its games, how to build one, and where its random numbers come from.
 
-TextArena draws from Python's global generator. Here its modules get a stand-in for `random` that
+TextArena draws from Python's global generator. Here its modules get a replacement for `random` that
 draws from the generator of the episode whose call is running. Episodes in several threads then do
 not disturb each other, nor the rest of the process.
 """
@@ -30,7 +30,7 @@ _build_lock = threading.Lock()
 
 
 class EpisodeRandom:
-    """Stands for the module `random`; draws from the running episode's generator, if any."""
+    """Replaces the module `random`; draws from the running episode's generator, if any."""
 
     def __init__(self) -> None:
         self._thread = threading.local()
@@ -39,7 +39,7 @@ class EpisodeRandom:
         if not hasattr(random.Random, name):
             return getattr(random, name)
 
-        # Which generator it is is decided by each call: some games keep the function.
+        # The generator is looked up in each call, because some games keep the function.
         def draw(*args: Any, **options: Any) -> Any:
             rng = getattr(self._thread, "rng", None)
             return getattr(rng or random, name)(*args, **options)
@@ -78,7 +78,7 @@ def build_game(name: str) -> Any:
     if name not in modules:
         hint = did_you_mean(name, modules, "See `ludus envs textarena`.")
         raise ValueError(f"TextArena has no single-player game {name!r}. {hint}")
-    with _build_lock, _offline():
+    with _build_lock, _without_downloads():
         try:
             importlib.import_module(modules[name])
             _isolate_modules()
@@ -93,7 +93,7 @@ def build_game(name: str) -> Any:
 
 @cache
 def _load_library() -> Any:
-    with _offline():
+    with _without_downloads():
         importlib.import_module("textarena")
         word_lists: Any = importlib.import_module("textarena.envs.utils.word_lists")
         state: Any = importlib.import_module("textarena.state")
@@ -108,12 +108,12 @@ def _load_library() -> Any:
 def _accept_either_order(set_invalid_move: Callable[..., None]) -> Callable[..., None]:
     """Some games give the reward and the reason of an invalid move in the wrong order."""
 
-    def accept(state: Any, reason: Any = None, reward: Any = -1.0) -> None:
+    def set_invalid_move_in_order(state: Any, reason: Any = None, reward: Any = -1.0) -> None:
         if isinstance(reward, str):
             reason, reward = reward, reason
         set_invalid_move(state, reason=reason, reward=reward)
 
-    return accept
+    return set_invalid_move_in_order
 
 
 def _is_single_player(module: str) -> bool:
@@ -144,17 +144,17 @@ def _isolate_modules() -> None:
     """Give the modules of the library their own `random`, and a `print` that does nothing."""
     for name, module in list(sys.modules.items()):
         if name.startswith("textarena."):
-            vars(module)["print"] = _discard
+            vars(module)["print"] = _print_nothing
             if vars(module).get("random") is random:
                 vars(module)["random"] = episode_random
 
 
-def _discard(*values: Any, **options: Any) -> None:
+def _print_nothing(*values: Any, **options: Any) -> None:
     """Some games print what they do, on the stdout of the process."""
 
 
 @contextmanager
-def _offline() -> Iterator[None]:
+def _without_downloads() -> Iterator[None]:
     """Keep games from downloading word lists when they are imported or built.
 
     Some do so every time, even if the lists are there, and print on stdout what they do.

@@ -129,11 +129,11 @@ def _sudoku(game: Any) -> str | None:
 
 def _wordle(game: Any) -> str:
     state = game.state.game_state
-    marked = {word: "".join(marks) for word, marks in state["guess_history"]}
+    marks_by_word = {word: "".join(marks) for word, marks in state["guess_history"]}
     word = state["secret_word"]
-    if len(marked) < state["num_guesses"] - 1:
+    if len(marks_by_word) < state["num_guesses"] - 1:
         candidates = sorted({word for word in game.word_list if word.islower() and word.isalpha()})
-        word = next_guess(marked, candidates, candidates)
+        word = next_guess(marks_by_word, candidates, candidates)
     return f"[{word}]"
 
 
@@ -152,10 +152,10 @@ def _hangman(game: Any) -> str:
         and not misses & set(word)
     ]
     letters = Counter(letter for word in possible for letter in set(word) if letter.isalpha())
-    fresh = [letter for letter in sorted(letters) if letter not in guessed]
-    if state["tries_left"] == 1 or len(possible) == 1 or not fresh:
+    unguessed = [letter for letter in sorted(letters) if letter not in guessed]
+    if state["tries_left"] == 1 or len(possible) == 1 or not unguessed:
         return f"[{state['target_word']}]"
-    return f"[{max(fresh, key=lambda letter: letters[letter])}]"
+    return f"[{max(unguessed, key=lambda letter: letters[letter])}]"
 
 
 ORACLES: dict[str, Callable[[Any], str | None]] = {

@@ -1,9 +1,9 @@
-"""The episodes that `rescore` reads: one line per episode, by its position in the file."""
+"""The run whose episodes `rescore` scores again, and an index of the episodes in a journal."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +22,8 @@ from ludus.errors import RunError
 TRAINING_FILE = "training.json"
 
 
-class Line(NamedTuple):
-    """The line of an episode: where it is, and what its head says."""
+class EpisodeLine(NamedTuple):
+    """The position of an episode's line in a journal, and its outcome."""
 
     offset: int
     size: int
@@ -32,18 +32,18 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceRun:
     """A finished or stopped run whose episodes are scored again. Nothing of it is changed."""
 
     path: Path
     settings: JsonObject
     """Of its `run.json`."""
     digest: str
-    lines: dict[str, Line]
-    """By episode id: the first attempt that is not broken, or else the last one."""
+    lines: dict[str, EpisodeLine]
+    """By episode id; see `index_episodes`."""
 
     @classmethod
-    def open(cls, path: Path) -> Source:
+    def open(cls, path: Path) -> SourceRun:
         """Read the heads of all lines of a run folder, or of a GRPO training's folder."""
         journal = path / "episodes.jsonl"
         if not path.is_dir():
@@ -56,7 +56,7 @@ class Source:
         else:
             metadata = RunFolder.open(path).metadata
             settings, digest = metadata.settings, metadata.digest
-        lines = read_best_lines(journal)
+        lines = index_episodes(journal)
         if not lines:
             raise RunError(f"{journal} has no episodes.")
         return cls(path, settings, digest, lines)
@@ -66,26 +66,26 @@ class Source:
 
         With `retry_broken` also of those that broke there, unless they are broken here, too.
         """
-        recorded = read_best_lines(journal) if journal.exists() else {}
+        new_lines = index_episodes(journal) if journal.exists() else {}
         return {
             episode_id
             for episode_id, line in self.lines.items()
-            if (known := recorded.get(episode_id)) is None
-            or (retry_broken and known.broken and not line.broken)
+            if (new_line := new_lines.get(episode_id)) is None
+            or (retry_broken and new_line.broken and not line.broken)
         }
 
     def group_by_task(self) -> list[list[str]]:
         """Episode ids by task, in the order in which tasks first appear."""
         groups: defaultdict[str, list[str]] = defaultdict(list)
-        for episode_id, line in self._read(self.lines):
+        for episode_id, line in self._read_lines(self.lines):
             groups[str(from_json(line)["group_id"])].append(episode_id)
         return list(groups.values())
 
-    def read(self, ids: Sequence[str]) -> list[Episode]:
+    def read(self, ids: Iterable[str]) -> list[Episode]:
         """Read these episodes."""
-        return [Episode.from_line(line) for _, line in self._read(ids)]
+        return [Episode.from_line(line) for _, line in self._read_lines(ids)]
 
-    def _read(self, ids: Sequence[str] | dict[str, Line]) -> Iterator[tuple[str, bytes]]:
+    def _read_lines(self, ids: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         with (self.path / "episodes.jsonl").open("rb") as file:
             for episode_id in ids:
                 line = self.lines[episode_id]
@@ -93,14 +93,17 @@ class Source:
                 yield episode_id, file.read(line.size)
 
 
-def read_best_lines(journal: Path) -> dict[str, Line]:
-    """The line that counts of each episode; lines that are not episodes are skipped."""
-    lines: dict[str, Line] = {}
+def index_episodes(journal: Path) -> dict[str, EpisodeLine]:
+    """The first line of each episode that is not broken, or else its last, by episode id.
+
+    Lines that are not episodes are skipped.
+    """
+    lines: dict[str, EpisodeLine] = {}
     for offset, size, head in _read_heads(journal):
-        known = lines.get(head.episode_id)
-        if known is None or known.broken:
+        earlier = lines.get(head.episode_id)
+        if earlier is None or earlier.broken:
             broken = StopReason(head.stop_reason).is_fault
-            lines[head.episode_id] = Line(offset, size, head.reward, broken)
+            lines[head.episode_id] = EpisodeLine(offset, size, head.reward, broken)
     return lines
 
 
