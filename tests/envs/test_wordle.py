@@ -10,7 +10,7 @@ from ludus.environment.runner import EnvironmentRunner
 from ludus.envs.wordle import Wordle
 from ludus.envs.wordle.feedback import mark_guess
 from ludus.envs.wordle.lexicon import LENGTHS, answers, guesses
-from ludus.envs.wordle.solver import consistent_candidates, next_guess
+from ludus.envs.wordle.solver import consistent_candidates, count_candidates, next_guess
 from ludus.envs.wordle.word_index import WordIndex
 from ludus.protocol.types import CallToolAction, CallToolObservation
 
@@ -295,6 +295,7 @@ def test_only_words_that_give_the_same_marks_stay_possible() -> None:
         word for word in words if mark_guess("speed", word) == marked["speed"]
     ]
     assert "abide" in consistent_candidates(words, marked)
+    assert count_candidates(words, marked) == len(consistent_candidates(words, marked))
 
 
 @pytest.mark.parametrize("word", ["speed", "allee", "eerie", "crane", "qzxwv"])
