@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ludus.data.episode import format_episode_id, task_group_id
@@ -58,8 +59,11 @@ class Plan:
 
     def spec_of(self, index: int) -> str:
         """The spec of the environment of episode `index`."""
-        offset = stable_hash(f"mix/{self.seed}") / 2**64
-        return self.mixture.pick(index // self.group_size, offset)
+        return self.mixture.pick(index // self.group_size, self._offset)
+
+    @cached_property
+    def _offset(self) -> float:
+        return stable_hash(f"mix/{self.seed}") / 2**64
 
     def __getitem__(self, index: int) -> Assignment:
         number, member = divmod(index, self.group_size)
