@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ludus.data.episode import Episode
+from ludus.data.unparsed_episode import episode_from_line
 from ludus.environment.fault_log import log_recorded_fault
 from ludus.environment.worker_processes import worker_command, worker_env
 from ludus.errors import WorkerDied, WorkersFailed
@@ -203,7 +204,7 @@ class EpisodeWorkers:
                 self._dispatch()
                 for request, line in zip(batch, lines, strict=True):
                     if not request.reply.done():
-                        request.reply.set_result(Episode.from_line(line))
+                        request.reply.set_result(episode_from_line(line))
         if not self._closing:
             self._workers.remove(worker)
             task = asyncio.create_task(self._replace(worker))
