@@ -25,9 +25,10 @@ from ludus.train.grpo.held_out import HeldOutEvaluator
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent, build_policy_agent
 from ludus.train.grpo.rewards import build_reward_funcs
 from ludus.train.grpo.rollout_worker import RolloutWorker
+from ludus.train.grpo.start_kl import StartKL
 from ludus.train.grpo.task_dataset import build_task_dataset
 from ludus.train.grpo.trainer import build_trainer
-from ludus.train.grpo.trl_grpo_config import MANAGED_FIELDS
+from ludus.train.grpo.trl_grpo_config import MANAGED_FIELDS, is_sharded
 from ludus.train.output import checkpoints
 from ludus.train.output.finalize import finalize, finished_result, is_finished
 from ludus.train.output.result import TrainResult
@@ -112,9 +113,7 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
             context.trl_config.learning_rate = resolve_learning_rate(
                 config, "grpo", model.num_parameters(), groups=config.groups
             )
-            held_out = HeldOutEvaluator(
-                worker, context.run_id, config.seed, config.eval_episodes, context.distributed
-            )
+            held_out = _build_held_out_evaluator(context, worker)
             callback = GRPOCallback(
                 context, episodes, worker.names, held_out,
                 resume_state=previous.state, overwrite=overwrite,
@@ -132,6 +131,16 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
             _save_checkpoint(context, trainer)
             callback.kept_step = keep_best(callback.health, trainer, progress.say)
         return finalize(context, trainer, callback)
+
+
+def _build_held_out_evaluator(context: GRPOContext, worker: RolloutWorker) -> HeldOutEvaluator:
+    start_kl = None
+    if context.vision is None and not is_sharded(context.config):
+        start_kl = StartKL(context.out, context.distributed, context.tokenizer.pad_token_id)
+    config = context.config
+    return HeldOutEvaluator(
+        worker, context.run_id, config.seed, config.eval_episodes, context.distributed, start_kl
+    )
 
 
 def _build_trainer(
