@@ -28,6 +28,7 @@ def test_lines_have_rewards_of_turns_and_progress_only_where_there_are_any() -> 
         line = episode.to_line()
         assert json.loads(line).keys() & {"turn_rewards", "progress"} == keys
         assert Episode.from_line(line) == episode
+    assert Episode.model_validate({**plain.model_dump(), "progress": None}) == plain
     surrogate = (Message(role="user", content="\ud800"),)
     assert b"progress" not in attempt(2, messages=surrogate).to_line()
 

@@ -73,7 +73,7 @@ class Unmeasured(Measured):
     """Returns what it was built with from `progress()`, in a thread."""
 
     blocking = True
-    value: Any = None
+    value: float | None = None
 
     def progress(self) -> float | None:
         assert threading.current_thread() is not threading.main_thread()

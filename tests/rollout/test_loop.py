@@ -124,8 +124,8 @@ async def test_progress_and_the_rewards_of_turns_are_the_same_from_a_server() ->
     async with locally(Measured) as session:
         here = await run_episode(session, plan(), assignment)
     with serving(Measured) as served:
-        async with connect(served.url).session() as session:
-            there = await run_episode(session, plan(), assignment)
+        async with connect(served.url).session() as remote:
+            there = await run_episode(remote, plan(), assignment)
     assert here.progress == there.progress == (0.0, 0.2, 0.5, 1.0)
     assert here.turn_rewards == there.turn_rewards == (0.0, 0.0, 1.0)
 
