@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from curation.attempts import (
     write_run,
 )
 from ludus.curation import CurateConfig, curate
-from ludus.data.episode import Episode, StopReason
+from ludus.data.episode import OMITTED_IF_EMPTY, Episode, StopReason
 from ludus.errors import ConfigError, RunError
 
 LOOK: dict[str, Any] = {
@@ -54,7 +55,7 @@ def played(name: str, reward: float, *, task: str) -> Episode:
 EPISODES = [
     *(played(f"{task}{reward}", reward, task=task) for task in "stu" for reward in (0.25, 1.0)),
     attempt("plain", 0.5, task="v"),
-    attempt("plain too", 0.125, task="v"),
+    attempt("plain too", 0.125, task="v", turn_rewards=(0.125,), progress=(0.0, 1.0)),
 ]
 KINDS: list[dict[str, Any]] = [
     {"to": "sft"},
@@ -77,7 +78,12 @@ def _quiet_and_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def jsonl(folder: Path, **how: Any) -> dict[str, list[dict[str, Any]]]:
     curate_episodes(folder, *EPISODES, test_size=0.4, **how)
-    return {side: read_rows(folder / "out" / f"{side}.jsonl") for side in ("train", "test")}
+    # `datasets` has None where a line leaves a field out.
+    absent = dict.fromkeys(OMITTED_IF_EMPTY if how["to"] == "episodes" else ())
+    return {
+        side: [absent | row for row in read_rows(folder / "out" / f"{side}.jsonl")]
+        for side in ("train", "test")
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=names)
@@ -120,7 +126,8 @@ def test_arguments_of_different_tools_are_not_merged(tmp_path: Path) -> None:
 
 def test_columns_that_first_occur_in_the_last_row_are_declared(tmp_path: Path) -> None:
     late = attempt("z", None, task="w", stop_reason=StopReason.BROKEN, seed=3, messages=())
-    expected = [episode.model_dump(mode="json") for episode in EPISODES]
+    absent = dict.fromkeys(OMITTED_IF_EMPTY)
+    expected = [absent | json.loads(episode.to_line()) for episode in EPISODES]
     curate_episodes(
         tmp_path, *EPISODES, attempt("y", 0.5, seed=3), to="episodes", format="datasets"
     )

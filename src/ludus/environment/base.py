@@ -75,6 +75,14 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement oracle().")
 
+    def progress(self) -> float | None:
+        """How near the episode is to its goal, from 0 to 1; None where it is unknown.
+
+        Optional: a potential, with which GRPO tells good turns from bad ones. Called after a reset
+        and after every step. It depends on the state alone, and never changes the reward.
+        """
+        return None
+
     def list_tools(self) -> Sequence[ToolSpec] | Awaitable[Sequence[ToolSpec]]:
         """The tools of this instance. Only for environments whose actions are `call_tool`."""
         raise NotImplementedError(f"{type(self).__name__} does not implement list_tools().")

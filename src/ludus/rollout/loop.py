@@ -92,6 +92,8 @@ async def run_episode(
         messages=tuple(episode.messages),
         tools=tuple(tool.to_openai() for tool in session.tools),
         rewards=dict(episode.reward_sum.parts) if fault is None else {},
+        turn_rewards=episode.reward_sum.turn_rewards if fault is None else (),
+        progress=tuple(episode.reward_sum.progress) if fault is None else (),
         done=episode.reward_sum.done,
         turns=episode.turns,
         tool_calls=episode.tool_calls,
@@ -177,6 +179,7 @@ class _EpisodeInProgress:
 
     def add_reply(self, reply: Reply) -> Sequence[Call]:
         self.turns += 1
+        self.reward_sum.begin_turn()
         self.usage += reply.usage
         self.status.usage = self.usage
         self.tokens = reply.tokens or self.tokens
