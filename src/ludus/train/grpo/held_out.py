@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -10,6 +10,8 @@ from typing import Any
 from ludus.data.stable_hash import stable_hash
 from ludus.rollout.phase_progress import PhaseProgress
 from ludus.train.distributed import Distributed
+from ludus.train.grpo.curriculum import evenly
+from ludus.train.grpo.curriculum_buckets import Bucket
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent
 from ludus.train.grpo.rollout_worker import RolloutWorker
 from ludus.train.grpo.step_metrics import format_metrics
@@ -26,6 +28,8 @@ class HeldOutEvaluator:
     seed: int
     num_episodes: int
     distributed: Distributed
+    buckets: Sequence[Bucket] = ()
+    """Of a curriculum: the tasks are from all of them evenly, so that rewards can be compared."""
 
     def __call__(self, model: Any, step: int) -> Mapping[str, float]:
         """Metrics of the model after `step` training steps."""
@@ -38,7 +42,10 @@ class HeldOutEvaluator:
                 self.worker.run(agent.refresh_weights())
                 # A digest as the seed: task seeds are scattered, so these tasks are others.
                 seed = stable_hash(f"held-out/{self.seed}") % _SEED_RANGE
-                plan = self.worker.plan(f"{self.run_id}-held-out", seed=seed, group_size=1)
+                plan = self.worker.plan(
+                    f"{self.run_id}-held-out", seed=seed, group_size=1,
+                    choose=evenly(self.buckets, self.num_episodes) if self.buckets else None,
+                )  # fmt: skip
                 indices = range(
                     self.distributed.rank, self.num_episodes, self.distributed.world_size
                 )
