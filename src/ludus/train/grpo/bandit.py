@@ -22,7 +22,7 @@ MAX_UNTRIED_SHARE = 0.5
 """Largest share of the groups of a step that try buckets for the first time."""
 HALF_LIFE_STEPS = 20
 """Steps after which attempts count half, because the policy has changed."""
-HALF_LIFE_SWEEPS = 4
+HALF_LIFE_SWEEPS = 8
 """Where there are many buckets: times that all could be drawn once within a half-life."""
 
 
