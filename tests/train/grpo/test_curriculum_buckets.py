@@ -21,7 +21,7 @@ def test_buckets_are_the_product_from_easy_to_hard() -> None:
         {"rows": 10, "columns": 3},
         {"rows": 10, "columns": 5},
     ]
-    assert buckets[1].label == "rows=5, columns=5"
+    assert buckets[1].label == "rows=5 columns=5"
 
 
 def test_fields_of_a_config_are_merged_into_it() -> None:
@@ -43,8 +43,8 @@ def test_variants_are_environments() -> None:
     both = buckets_of("reasoning_gym", "variant=chain_sum,products", "max_terms=2..3")
     # Variants are not ordered by difficulty, so that the easy values of all come first.
     assert [each.label for each in both][:2] == [
-        "variant=chain_sum, max_terms=2",
-        "variant=products, max_terms=2",
+        "variant=chain_sum max_terms=2",
+        "variant=products max_terms=2",
     ]
 
 

@@ -75,7 +75,7 @@ def build_buckets(
             for axis, at in zip(arguments, positions, strict=True):
                 _merge(merged, task, paths[spec, axis.name], axis.values[at])
                 labels.append(f"{axis.name}={format_value(axis.values[at])}")
-            ranked.append((sum(positions), Bucket(", ".join(labels), spec, merged)))
+            ranked.append((sum(positions), Bucket(" ".join(labels), spec, merged)))
     return tuple(bucket for _, bucket in sorted(ranked, key=lambda pair: pair[0]))
 
 
