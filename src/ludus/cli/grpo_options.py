@@ -71,6 +71,12 @@ MaxResamples = Annotated[
         show_default="2",
     ),
 ]
+ImportanceCorrection = Annotated[
+    bool,
+    typer.Option(
+        help="Correct for differences between the probabilities of the decoder and the trainer."
+    ),
+]
 Rollouts = Annotated[
     RolloutLoop, typer.Option(help="Rollout loop: that of Ludus (fast) or of TRL (trl).")
 ]

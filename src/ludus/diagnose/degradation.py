@@ -37,7 +37,9 @@ MIN_HELD_OUT_FALL = 0.1
 MIN_MISMATCH = 0.5
 """Mean difference of a token's log-probability between decoder and trainer: they compute different
 models, so that training does not follow what is sampled."""
-_SYMPTOMS = (("entropy", 1.5), ("grad_norm", 3.0), ("length", 1.25), ("kl", 3.0))
+_SYMPTOMS = (
+    ("entropy", 1.5), ("grad_norm", 3.0), ("length", 1.25), ("kl", 3.0), ("mismatch", 3.0),
+)  # fmt: skip
 """Metrics whose rise, by at least this factor, is reported beside a fall of the reward."""
 _SYMPTOM_NAMES = {"grad_norm": "gradient norm", "length": "length of episodes", "kl": "KL"}
 
@@ -126,7 +128,10 @@ class DegradationDetector:
         if fall < HELD_OUT_STANDARD_ERRORS * standard_error:
             return None
         step = step_number(self._held_out[rewards.index(best)])
-        return f"the held-out reward fell from {best:.3g} after step {step:,} to {now:.3g}"
+        reason = f"the held-out reward fell from {best:.3g} after step {step:,} to {now:.3g}"
+        if (kl := metric(self._held_out[-1], "eval_kl")) is not None:
+            reason += f", at a KL divergence of {kl:.2g} from the start"
+        return reason
 
     def _mismatch(self) -> str | None:
         recent = metric_values(self._entries[-COLLAPSE_STEPS:], "mismatch")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ludus.data.curriculum_log import BucketMetrics, to_metrics
 from ludus.data.episode import Episode
@@ -19,6 +19,10 @@ from ludus.errors import LudusError
 from ludus.train.grpo.bandit import BucketBandit, GroupOutcome
 from ludus.train.grpo.curriculum_buckets import Bucket
 from ludus.train.output.record_schema import BucketRecord
+
+if TYPE_CHECKING:
+    from ludus.train.grpo.grpo_context import GRPOContext
+    from ludus.train.output.checkpoints import CheckpointState
 
 SOLVED_PART = "solved"
 """The part of a reward that says whether an attempt succeeded, where an environment reports it."""
@@ -119,6 +123,17 @@ class Curriculum:
         if episode.reward is None or not self._counts_environment:
             return episode.reward
         return episode.rewards.get(episode.environment, episode.reward)
+
+
+def build_curriculum(context: GRPOContext, state: CheckpointState | None) -> Curriculum | None:
+    """The curriculum of a run, which resumes from `state`; None if it has none."""
+    if not context.buckets:
+        return None
+    return Curriculum(
+        context.buckets, groups=context.config.groups, seed=context.config.seed,
+        counts_environment=context.rewards.environment_weight != 0,
+        state=state.curriculum if state else None,
+    )  # fmt: skip
 
 
 def evenly(buckets: Sequence[Bucket], count: int) -> Callable[[int], tuple[str, JsonObject]]:

@@ -151,7 +151,7 @@ class GRPOCallback(RunCallback):
 
     def _log_held_out(self, trainer: Any, step: int) -> None:
         assert self._evaluate_held_out is not None
-        metrics = self._evaluate_held_out(trainer.model, step)
+        metrics = self._evaluate_held_out(trainer, step)
         if self.distributed.is_main:
             line = {"step": step, **metrics}
             self.write_log(line)

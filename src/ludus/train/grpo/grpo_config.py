@@ -50,6 +50,9 @@ class GRPOConfig(BaseTrainConfig):
     leave them out of the step, replace them by other tasks, or keep them as TRL does."""
     max_resamples: int = 2
     """How often such a group is replaced at most, with `zero_variance_groups="resample"`."""
+    importance_correction: bool = True
+    """Weigh each token by its probability in the trainer over that in the decoder, clipped: both
+    round differently. TRL does it for vLLM only."""
     rollouts: RolloutBackend = "fast"
     """Who plays episodes: Ludus (fast), or TRL's own loop."""
     vllm_mode: VllmMode | None = None

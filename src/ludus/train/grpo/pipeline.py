@@ -14,7 +14,7 @@ from ludus.policy.preflight import check_model
 from ludus.policy.vision.trainer_inputs import drop_empty_image_inputs
 from ludus.rollout.phase_progress import PhaseProgress
 from ludus.rollout.plan import Plan
-from ludus.train.grpo.curriculum import Curriculum
+from ludus.train.grpo.curriculum import Curriculum, build_curriculum
 from ludus.train.grpo.curriculum_buckets import build_buckets, select_environments
 from ludus.train.grpo.curriculum_config import parse_curriculum
 from ludus.train.grpo.episode_log import EpisodeLog
@@ -28,9 +28,10 @@ from ludus.train.grpo.held_out import HeldOutEvaluator
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent, build_policy_agent
 from ludus.train.grpo.rewards import build_reward_funcs
 from ludus.train.grpo.rollout_worker import RolloutWorker
+from ludus.train.grpo.start_kl import StartKL
 from ludus.train.grpo.task_dataset import build_task_dataset
 from ludus.train.grpo.trainer import build_trainer
-from ludus.train.grpo.trl_grpo_config import MANAGED_FIELDS
+from ludus.train.grpo.trl_grpo_config import MANAGED_FIELDS, is_sharded
 from ludus.train.output import checkpoints
 from ludus.train.output.finalize import finalize, finished_result, is_finished
 from ludus.train.output.result import TrainResult
@@ -107,7 +108,7 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
     )  # fmt: skip
     with worker, EpisodeLog(context.out / EPISODES_FILE) as episodes:
         with context.distributed.raise_on_all_ranks():
-            curriculum = _build_curriculum(context, previous)
+            curriculum = build_curriculum(context, previous.state)
             plan = worker.plan(
                 context.run_id, seed=config.seed, group_size=config.group_size,
                 choose=curriculum.choose if curriculum else None,
@@ -125,10 +126,7 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
             context.trl_config.learning_rate = resolve_learning_rate(
                 config, "grpo", model.num_parameters(), groups=config.groups
             )
-            held_out = HeldOutEvaluator(
-                worker, context.run_id, config.seed, config.eval_episodes, context.distributed,
-                context.buckets,
-            )  # fmt: skip
+            held_out = _build_held_out_evaluator(context, worker)
             callback = GRPOCallback(
                 context, episodes, worker.names, held_out,
                 curriculum=curriculum, resume_state=previous.state, overwrite=overwrite,
@@ -148,13 +146,14 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
         return finalize(context, trainer, callback)
 
 
-def _build_curriculum(context: GRPOContext, previous: PreviousRun) -> Curriculum | None:
-    if not context.buckets:
-        return None
-    return Curriculum(
-        context.buckets, groups=context.config.groups, seed=context.config.seed,
-        counts_environment=context.rewards.environment_weight != 0,
-        state=previous.state.curriculum if previous.state else None,
+def _build_held_out_evaluator(context: GRPOContext, worker: RolloutWorker) -> HeldOutEvaluator:
+    start_kl = None
+    if context.vision is None and not is_sharded(context.config):
+        start_kl = StartKL(context.out, context.distributed, context.tokenizer.pad_token_id)
+    config = context.config
+    return HeldOutEvaluator(
+        worker, context.run_id, config.seed, config.eval_episodes, context.distributed, start_kl,
+        context.buckets,
     )  # fmt: skip
 
 

@@ -6,8 +6,9 @@ The loss, the optimizer and the advantages of all other groups are TRL's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, cast
 
 from ludus.errors import ConfigError
@@ -36,6 +37,7 @@ from ludus.train.grpo.rollout_batch import (
     Batch,
     choose_batch_rows,
     count_loss_tokens,
+    logprob_mismatch,
     select_batch_rows,
 )
 from ludus.train.grpo.trl_grpo_config import max_micro_batch_rows
@@ -62,7 +64,9 @@ class GRPOMixin(TrainerMixin):
     rate_factor = 1.0
     """What the scheduled learning rate is multiplied by."""
     micro_batcher: MicroBatcher
-    _micro_batch: Batch
+    corrects_mismatch = True
+    """Whether the loss weighs tokens by their probability now over that when they were sampled."""
+    _micro_batch: Mapping[str, Any] = MappingProxyType({})
     """The rows in the forward or backward pass."""
 
     @property
@@ -146,7 +150,18 @@ class GRPOMixin(TrainerMixin):
                     loss = cast(Any, super()).compute_loss(unwrapped, inputs)
                 trainer.accelerator.backward(loss)
                 total += loss.detach()
+        self._micro_batch = {}
         return total
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        scores = cast(Any, super())._get_per_token_logps_and_entropies(*args, **kwargs)
+        if torch.is_grad_enabled():
+            mismatch = logprob_mismatch(self._micro_batch, scores[0].detach())
+            if mismatch is not None:
+                cast(Any, self)._metrics["train"]["mismatch"].append(mismatch)
+        return scores
 
     @contextmanager
     def _share_of_step(self, micro_batch: Batch, batch: Batch) -> Iterator[Batch]:
@@ -215,6 +230,10 @@ class GRPOMixin(TrainerMixin):
         if self.vision is not None and self.rollouts is not None:
             ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
             batch |= episode_image_inputs(self.vision, self.rollouts.episodes, ids)
+        if self.corrects_mismatch and "sampling_per_token_logps" in batch:
+            # TRL multiplies by the ratio of probabilities, clipped. Without these it assumes that
+            # decoder and trainer compute the same.
+            batch.setdefault("old_per_token_logps", batch["sampling_per_token_logps"])
         has_signal = (batch["advantages"] != 0).tolist()
         if self.skips_zero_variance:
             # Image tensors are not laid out by rows, so that no rows can be dropped.
@@ -264,6 +283,7 @@ def build_trainer(
     trainer.distributed, trainer.say = context.distributed, context.progress.say
     trainer.rollouts, trainer.vision = rollouts, context.vision
     trainer.rate_factor = callback.health.rate_factor
+    trainer.corrects_mismatch = config.importance_correction
     trainer.micro_batcher = MicroBatcher(max_rows=max_micro_batch_rows(config))
     # Rows of zero-variance groups have no policy gradient, but they have a KL penalty.
     trainer.skips_zero_variance = (

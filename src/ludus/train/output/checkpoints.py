@@ -66,5 +66,10 @@ def remove_incomplete(out: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
+def start_rows_path(out: Path) -> Path:
+    """Where a GRPO run keeps the tokens that its start model sampled on held-out tasks."""
+    return out / CHECKPOINTS_DIR / "start-rows.json"
+
+
 def _list_checkpoints(out: Path) -> list[Path]:
     return [path for path in (out / CHECKPOINTS_DIR).glob(f"{_PREFIX}*") if path.is_dir()]
