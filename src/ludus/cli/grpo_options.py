@@ -112,6 +112,15 @@ RewardFuncs = Annotated[
         "environment=0.5 sets the weight of that reward.",
     ),
 ]
+CurriculumAxes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--curriculum",
+        metavar="NAME=LOW..HIGH",
+        help="Draw this argument of reset where 20-80 % of attempts succeed; repeatable. "
+        "NAME=VALUE,VALUE for a list, variant=NAME,NAME for variants of ENV.",
+    ),
+]
 EvalEvery = Annotated[
     int | None,
     typer.Option(
@@ -152,6 +161,7 @@ def build_grpo_config(
     overrides: list[str] | None,
     report_to: ExperimentTracker | None,
     reward_funcs: Sequence[str] | None,
+    curriculum: Sequence[str] | None,
     zero_variance_groups: ZeroVarianceMode,
     max_resamples: int | None,
     credit: CreditMode,
@@ -184,6 +194,7 @@ def build_grpo_config(
     return GRPOConfig(
         **shared_config_fields(checkpoint_every, overrides, report_to),
         reward_funcs=tuple(reward_funcs or ()),
+        curriculum=tuple(curriculum or ()),
         zero_variance_groups=zero_variance_groups.value,
         credit=credit.value,
         eval_every=eval_every,

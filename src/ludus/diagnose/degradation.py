@@ -11,6 +11,7 @@ from itertools import pairwise
 from math import pi, sqrt
 from statistics import fmean
 
+from ludus.data.curriculum_log import read_buckets
 from ludus.data.training_log import LogEntry, entropy_key, metric, metric_values, step_number
 from ludus.diagnose.log_stats import metric_mean
 from ludus.diagnose.reward_delta import RewardScale
@@ -74,6 +75,9 @@ class DegradationDetector:
         if metric(entry, "reward") is None:
             return None
         self._entries.append(entry)
+        if read_buckets(entry):
+            # A curriculum moves on to harder tasks, on which rewards are lower.
+            return self._mismatch() or self._collapse(rewards_comparable=False)
         return self._mismatch() or self._collapse() or self._reward_fall()
 
     def _reward_fall(self) -> str | None:
@@ -85,7 +89,7 @@ class DegradationDetector:
             return None
         return self._describe(at, best, now, WINDOW_STEPS)
 
-    def _collapse(self) -> str | None:
+    def _collapse(self, *, rewards_comparable: bool = True) -> str | None:
         """A fall within few steps, which is too large to wait for a whole window."""
         rewards = metric_values(self._entries, "reward")
         if len(rewards) < WINDOW_STEPS + COLLAPSE_STEPS:
@@ -100,7 +104,7 @@ class DegradationDetector:
             and max(formats) <= format_before - MIN_FORMAT_FALL
         )
         low = RewardScale.from_rewards(rewards).low
-        vanished = now - low <= VANISHED_REWARD * (best - low)
+        vanished = rewards_comparable and now - low <= VANISHED_REWARD * (best - low)
         if not (vanished and self._is_fall(rewards, best, now, COLLAPSE_STEPS)) and not (
             lost_format and now < best
         ):

@@ -108,9 +108,24 @@ class Climb(ToolEnvironment):
         return f"Height {self.height}."
 
 
-PICK, FLAT, CLIMB, FIRST_PICK, MEASURED_PICKS = (
+class Levels(Pick):
+    """Levels 1 and 2 reward some letters, level 0 every letter, and level 3 none."""
+
+    REWARDED = ("abcde", "abc", "c", "")
+
+    def reset(self, *, seed: int | None = None, level: int = 0) -> str:
+        if level >= len(self.REWARDED):
+            raise ValueError(f"There is no level {level}.")
+        self.level = level
+        return super().reset(seed=seed)
+
+    def reward_of(self, letter: str) -> float:
+        return float(letter in self.REWARDED[self.level])
+
+
+PICK, FLAT, CLIMB, FIRST_PICK, MEASURED_PICKS, LEVELS = (
     f"train.grpo.toy_environments:{name}"
-    for name in ("Pick", "Flat", "Climb", "FirstPick", "MeasuredPicks")
+    for name in ("Pick", "Flat", "Climb", "FirstPick", "MeasuredPicks", "Levels")
 )
 
 

@@ -44,6 +44,7 @@ def grpo(
     reward_funcs: grpo_options.RewardFuncs = None,
     dataset_config: common.DatasetConfig = None,
     task: common.Task = None,
+    curriculum: grpo_options.CurriculumAxes = None,
     system_prompt: common.SystemPrompt = None,
     thinking: common.Thinking = None,
     chat_template_kwargs: common.ChatTemplateKwargs = None,
@@ -85,6 +86,8 @@ def grpo(
 
     ludus train grpo reasoning_gym:chain_sum -m smollm2 --eval-every 25 --early-stop -o models/sums
 
+    ludus train grpo reasoning_gym:chain_sum -m smollm2 --curriculum max_terms=2..5 -o models/sums
+
     ludus train grpo wordle=0.7,catch=0.3 -m Qwen/Qwen3-0.6B --lora -o models/games
     """
     config = grpo_options.build_grpo_config(
@@ -109,6 +112,7 @@ def grpo(
         gae_lambda=gae_lambda,
         reward_funcs=reward_funcs,
         task=parse_task_options(task, dataset_config),
+        curriculum=curriculum,
         system_prompt=system_prompt,
         chat_template_kwargs=parse_template_options(thinking, chat_template_kwargs),
         eval_every=eval_every,
@@ -164,8 +168,13 @@ def grpo(
         stage,
         out,
         metrics=GRPOMetrics(read_past_log),
-        summary=GRPOSummary(model, tuple(eval_args)),
+        # With a curriculum over variants, the record has the environments.
+        summary=GRPOSummary(model, None if _has_variants(curriculum) else tuple(eval_args)),
         overwrite=overwrite,
         push=push,
         as_json=as_json,
     )
+
+
+def _has_variants(curriculum: list[str] | None) -> bool:
+    return any(axis.partition("=")[0].strip() == "variant" for axis in curriculum or ())

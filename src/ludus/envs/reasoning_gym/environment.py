@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ludus.environment.base import Environment
-from ludus.envs.reasoning_gym.dataset import AnswerScore, Dataset, Question, dataset_names
+from ludus.envs.reasoning_gym.dataset import (
+    AnswerScore,
+    Dataset,
+    Question,
+    config_field_names,
+    dataset_names,
+)
 from ludus.envs.reasoning_gym.models import ReasoningGymAction, ReasoningGymObservation
 from ludus.envs.reasoning_gym.solutions import perfect_answer
 from ludus.protocol.types import State
@@ -55,6 +61,10 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
     @classmethod
     def variant_task(cls, variant: str) -> dict[str, Any]:
         return {"dataset_name": variant, "size": 1}
+
+    @classmethod
+    def argument_fields(cls, variant: str | None) -> Mapping[str, Sequence[str]]:
+        return {"dataset_config": config_field_names(variant or DEFAULT_NAME)}
 
     def reset(
         self,

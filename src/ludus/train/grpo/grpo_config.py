@@ -11,6 +11,7 @@ from ludus.policy.engine.sampling import SamplingParams
 from ludus.rollout.config import RolloutConfig
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
 from ludus.train.config import DEFAULT_GROUPS, BaseTrainConfig, check_at_least, check_choice
+from ludus.train.grpo.curriculum_config import parse_curriculum
 
 ZeroVarianceMode = Literal["skip", "resample", "keep"]
 CreditMode = Literal["episode", "turn"]
@@ -81,6 +82,9 @@ class GRPOConfig(BaseTrainConfig):
     """Train also on environments that ignore their seed, with a warning."""
     task: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of `reset` for every episode."""
+    curriculum: tuple[str, ...] = ()
+    """Arguments of `reset`, or `variant`, that are drawn where 20 to 80 % of attempts succeed:
+    `max_terms=2..5`, or a list `size=4,9`. Of several, all combinations are buckets."""
     system_prompt: str | None = SYSTEM_PROMPT
     base_url: str | None = None
     """Address of a server of the environment; by default it runs in this process. Not stored."""
@@ -121,6 +125,8 @@ class GRPOConfig(BaseTrainConfig):
                 "`max_tokens` is not supported by `rollouts` trl, which has only a budget per "
                 "episode. Use `max_episode_tokens`."
             )
+        if parse_curriculum(self.curriculum) and self.rollouts == "trl":
+            raise ConfigError("`curriculum` is not supported by `rollouts` trl.")
         if "seed" in self.task:
             raise ConfigError("The seed of each episode comes from `seed`; remove it from `task`.")
 
@@ -156,8 +162,9 @@ class GRPOConfig(BaseTrainConfig):
 
     def as_json(self) -> dict[str, Any]:
         fields = BaseTrainConfig.as_json(self)
-        # Absent where they have no effect, as in records of versions without them.
-        unused = _NOT_STORED + (_TURN_CREDIT if self.credit == "episode" else ())
+        # Absent at their defaults, as in records of versions without them.
+        unset = {name for name in _NEWER_FIELDS if getattr(self, name) == getattr(_DEFAULTS, name)}
+        unused = {*_NOT_STORED, *unset, *(_TURN_CREDIT if self.credit == "episode" else ())}
         return {name: value for name, value in fields.items() if name not in unused}
 
 
@@ -169,3 +176,5 @@ _MINIMUMS = {
 _NOT_STORED = ("base_url", "token")
 """Where the environment is served may change when a run is resumed."""
 _TURN_CREDIT = ("credit", "gae_lambda")
+_NEWER_FIELDS = ("curriculum", "importance_correction", "keep", "max_rollbacks")
+_DEFAULTS = GRPOConfig()

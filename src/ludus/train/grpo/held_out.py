@@ -11,6 +11,8 @@ from ludus.data.episode import Episode
 from ludus.data.stable_hash import stable_hash
 from ludus.rollout.phase_progress import PhaseProgress
 from ludus.train.distributed import Distributed
+from ludus.train.grpo.curriculum import evenly
+from ludus.train.grpo.curriculum_buckets import Bucket
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent
 from ludus.train.grpo.rollout_worker import RolloutWorker
 from ludus.train.grpo.start_kl import StartKL
@@ -30,6 +32,8 @@ class HeldOutEvaluator:
     distributed: Distributed
     start_kl: StartKL | None = None
     """Measures how far the policy has moved; None: it is not measured."""
+    buckets: Sequence[Bucket] = ()
+    """Of a curriculum: the tasks are from all of them evenly, so that rewards can be compared."""
 
     def __call__(self, trainer: Any, step: int) -> Mapping[str, float]:
         """Metrics of the model after `step` training steps."""
@@ -43,7 +47,10 @@ class HeldOutEvaluator:
                 self.worker.run(agent.refresh_weights())
                 # A digest as the seed: task seeds are scattered, so these tasks are others.
                 seed = stable_hash(f"held-out/{self.seed}") % _SEED_RANGE
-                plan = self.worker.plan(f"{self.run_id}-held-out", seed=seed, group_size=1)
+                plan = self.worker.plan(
+                    f"{self.run_id}-held-out", seed=seed, group_size=1,
+                    choose=evenly(self.buckets, self.num_episodes) if self.buckets else None,
+                )  # fmt: skip
                 indices = range(
                     self.distributed.rank, self.num_episodes, self.distributed.world_size
                 )
