@@ -1,4 +1,6 @@
 import asyncio
+import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -8,7 +10,8 @@ from ludus.environment.runner import EnvironmentRunner
 from ludus.envs.wordle import Wordle
 from ludus.envs.wordle.feedback import mark_guess
 from ludus.envs.wordle.lexicon import LENGTHS, answers, guesses
-from ludus.envs.wordle.solver import consistent_candidates, next_guess
+from ludus.envs.wordle.solver import consistent_candidates, count_candidates, next_guess
+from ludus.envs.wordle.word_index import WordIndex
 from ludus.protocol.types import CallToolAction, CallToolObservation
 
 
@@ -292,6 +295,40 @@ def test_only_words_that_give_the_same_marks_stay_possible() -> None:
         word for word in words if mark_guess("speed", word) == marked["speed"]
     ]
     assert "abide" in consistent_candidates(words, marked)
+    assert count_candidates(words, marked) == len(consistent_candidates(words, marked))
+
+
+@pytest.mark.parametrize("word", ["speed", "allee", "eerie", "crane", "qzxwv"])
+def test_an_index_splits_words_by_the_marks_of_a_guess(word: str) -> None:
+    words = answers(5)[::10]
+    index = WordIndex(words)
+    by_marks = Counter(mark_guess(word, secret) for secret in words)
+    parts = index.split_by_marks(index.all_words, word)
+    assert sorted(part.bit_count() for part in parts) == sorted(by_marks.values())
+    for marks, count in by_marks.items():
+        same = index.list_words(index.consistent_words({word: marks}))
+        assert [mark_guess(word, secret) for secret in same] == [marks] * count
+
+
+def test_an_index_finds_the_words_whose_letters_score_best() -> None:
+    words = answers(5)[::20]
+    index = WordIndex(words)
+    scores = {letter: number for number, letter in enumerate("zqjxkvbwfygpmuchdlontirsae")}
+    sums = {word: sum(scores[letter] for letter in set(word)) for word in words}
+    top = index.list_words(index.top_words(index.all_words, scores, 10))
+    assert sorted(sums[word] for word in top) == sorted(sums.values())[-10:]
+
+
+def test_a_generator_varies_openings_and_equally_good_guesses() -> None:
+    words = answers(5)
+    openings = {next_guess({}, words, words, random.Random(seed)) for seed in range(50)}
+    assert len(openings) > 5
+    pair = {next_guess({}, ["crane", "slope"], (), random.Random(seed)) for seed in range(20)}
+    assert pair == {"crane", "slope"}
+    fights = ["eight", "fight", "light", "might", "night", "right", "sight", "tight"]
+    marked = {"bight": "XGGGG"}
+    probes = {next_guess(marked, fights, ["films", "bight"], random.Random(n)) for n in range(20)}
+    assert probes == {"films"}
 
 
 def test_a_probe_tells_candidates_apart_that_differ_in_one_letter() -> None:
