@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
+from typing import Literal
+from zlib import crc32
 
 LENGTHS = range(4, 9)
 """The lengths that have word lists; the lists of other lengths are empty."""
@@ -17,6 +19,16 @@ LENGTHS = range(4, 9)
 def answers(length: int) -> tuple[str, ...]:
     """The common words of a length, sorted, from which secrets are drawn."""
     return _read_word_list("answers", length)
+
+
+@cache
+def secrets(length: int, split: Literal["train", "test"]) -> tuple[str, ...]:
+    """The answers that are secrets of a split: for testing one in ten, by their checksums.
+
+    A word keeps its split when others are added or removed.
+    """
+    test = split == "test"
+    return tuple(word for word in answers(length) if (crc32(word.encode()) % 10 == 0) == test)
 
 
 @cache
