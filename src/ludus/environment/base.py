@@ -80,18 +80,18 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement oracle().")
 
+    def random_action(self, rng: random.Random) -> ActT | ToolCall | None:
+        """A random legal action, with which agents explore.
+
+        Optional: where it is None, a random call is made that is valid for the tools' schemas.
+        """
+        return None
+
     def progress(self) -> float | None:
         """How near the episode is to its goal, from 0 to 1; None where it is unknown.
 
         Optional: a potential, with which GRPO tells good turns from bad ones. Called after a reset
         and after every step. It depends on the state alone, and never changes the reward.
-        """
-        return None
-
-    def random_action(self, rng: random.Random) -> ActT | ToolCall | None:
-        """A random legal action, with which agents explore.
-
-        Optional: where it is None, a random call is made that is valid for the tools' schemas.
         """
         return None
 
