@@ -24,6 +24,11 @@ CHOICES = f"{__name__}:Choices"
 class Choices(ToolEnvironment):
     """Three picks; even numbers are equally good."""
 
+    num_built = 0
+
+    def __init__(self) -> None:
+        Choices.num_built += 1
+
     def reset(self, *, seed: int | None = None) -> str:
         self.left = 3
         return "Pick an even number from 0 to 9."
@@ -62,6 +67,12 @@ async def test_the_oracle_chooses_by_seed_and_member_and_the_same_way_again() ->
     assert first == picks(await played(OracleAgent()))
     others = [await played(OracleAgent(), member=member) for member in range(1, 6)]
     assert any(picks(other) != first for other in others)
+
+
+async def test_the_oracle_asks_an_environment_in_this_process_itself() -> None:
+    built_before = Choices.num_built
+    assert (await played(OracleAgent())).reward == 1.0
+    assert Choices.num_built == built_before + 1
 
 
 async def test_without_a_generator_the_oracle_is_deterministic() -> None:

@@ -280,7 +280,7 @@ def test_a_crashed_browser_is_a_fault_and_no_reward() -> None:
         session = LocalSession(build_env_spec(BrowserGym, name="browsergym"))
         async with session:
             await session.reset(seed=1, task_name="click-test")
-            for process in browser_processes(session._runner.environment):
+            for process in browser_processes(session.runner.environment):
                 if "chrom" in process.name():
                     process.kill()
             with pytest.raises(ExecutionFailed, match="browser"):
@@ -370,7 +370,7 @@ def test_four_sessions_play_at_once() -> None:
             for seed in range(5):
                 result = await session.reset(seed=seed, task_name="click-checkboxes")
                 while not result.done:
-                    action = await session._runner.call_method("oracle")
+                    action = await session.runner.call_method("oracle")
                     result = await session.call(action.name, action.arguments)
                 rewards.append(result.reward)
         return rewards

@@ -14,6 +14,7 @@ from typing import Any, Self
 from ludus.data.episode import Tokens, Usage
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject, ToolSpec
+from ludus.environment.runner import EnvironmentRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class EpisodeContext:
     seed: int | None = None
     member: int = 0
     """The index of this attempt within its group, in which all have the same task."""
+    runner: EnvironmentRunner | None = None
+    """The environment itself, where it runs in this process."""
 
 
 class FinishReason(StrEnum):

@@ -6,13 +6,24 @@ answers, because a model is made to write the answer.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Literal
 from zlib import crc32
 
 LENGTHS = range(4, 9)
 """The lengths that have word lists; the lists of other lengths are empty."""
+
+
+class WordList(tuple[str, ...]):
+    """Words that are hashed once: the solver looks up its index by them in every turn."""
+
+    @cached_property
+    def _hash(self) -> int:
+        return super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 @cache
@@ -37,8 +48,8 @@ def guesses(length: int) -> frozenset[str]:
     return frozenset(_read_word_list("guesses", length))
 
 
-def _read_word_list(name: str, length: int) -> tuple[str, ...]:
+def _read_word_list(name: str, length: int) -> WordList:
     if length not in LENGTHS:
-        return ()
+        return WordList()
     file = files(__package__).joinpath("words", f"{name}-{length}.txt")
-    return tuple(file.read_text(encoding="ascii").split())
+    return WordList(file.read_text(encoding="ascii").split())

@@ -34,9 +34,7 @@ def next_guess(
     best openings, which differ little; without it the first is taken. In `hard_mode` every guess
     is a candidate.
     """
-    # The hash of a long tuple is not cached, and takes a while.
-    others = () if probes is candidates else tuple(probes)
-    index, is_candidate = _word_index(tuple(candidates), others)
+    index, is_candidate = _word_index(_as_key(candidates), _as_key(probes))
     possible = index.consistent_words(marked) & is_candidate
     guesses = _rank_guesses(index, possible, candidates_only=hard_mode)
     if rng is None:
@@ -48,14 +46,18 @@ def next_guess(
 
 def consistent_candidates(candidates: Iterable[str], marked: Mapping[str, str]) -> list[str]:
     """The candidates that would have given exactly these marks."""
-    index, _ = _word_index(tuple(candidates), ())
+    index, _ = _word_index(_as_key(candidates), ())
     return index.list_words(index.consistent_words(marked))
 
 
 def count_candidates(candidates: Iterable[str], marked: Mapping[str, str]) -> int:
     """The number of `consistent_candidates`."""
-    index, _ = _word_index(tuple(candidates), ())
+    index, _ = _word_index(_as_key(candidates), ())
     return index.consistent_words(marked).bit_count()
+
+
+def _as_key(words: Iterable[str]) -> tuple[str, ...]:
+    return words if isinstance(words, tuple) else tuple(words)
 
 
 @lru_cache(maxsize=16)
