@@ -95,6 +95,7 @@ class EnvironmentChecks:
             ("same seed, same episode", self.check_same_seed),
             ("different seeds differ", self.check_seeds_differ),
             ("rewards are finite numbers", self.check_rewards),
+            ("progress grows towards the goal", self.check_progress),
             ("step before reset is an error", self.check_step_before_reset),
             ("step after the end is an error", self.check_step_after_end),
             ("enough sessions at once", self.check_capacity),
@@ -166,6 +167,23 @@ class EnvironmentChecks:
         if not rewards:
             raise CheckFailed("no step of any episode was scored")
         return f"{len(rewards)} rewards from {min(rewards):g} to {max(rewards):g}"
+
+    async def check_progress(self) -> str:
+        """With an oracle, compare its end with its start; the runner checks the bounds."""
+        seen: list[float] = []
+        for seed in self._seeds:
+            results = (await self._play_once(seed)).results
+            progress = [each.progress for each in results if each.progress is not None]
+            if not progress:
+                raise CheckSkipped("it has no progress()")
+            if results[0].progress is None:
+                raise CheckFailed(f"seed {seed}: progress() returned None after reset()")
+            if await self._has_oracle() and progress[-1] <= progress[0]:
+                raise CheckFailed(
+                    f"seed {seed}: the oracle went from {progress[0]:g} to {progress[-1]:g}"
+                )
+            seen += progress
+        return f"{len(seen)} values from {min(seen):g} to {max(seen):g}"
 
     async def check_step_before_reset(self) -> str:
         if self._env_spec is not None and not getattr(self._env_spec.cls, "needs_reset", True):

@@ -78,9 +78,13 @@ def select_batch_rows(batch: Batch, rows: Sequence[int]) -> Batch:
     return dict(unsplit_pixel_values_by_grid(selected))
 
 
+def sampled_token_mask(batch: Batch) -> Any:
+    """1 for the completion tokens that bear the loss: those that the model sampled."""
+    mask = batch["completion_mask"]
+    return mask * batch["tool_mask"] if "tool_mask" in batch else mask
+
+
 def count_loss_tokens(batch: Batch, rows: Any = None) -> Any:
     """How many tokens of a batch bear the loss; of all rows, or of those selected by a mask."""
-    mask = batch["completion_mask"]
-    if "tool_mask" in batch:
-        mask = mask * batch["tool_mask"]
+    mask = sampled_token_mask(batch)
     return mask.sum() if rows is None else mask[rows.to(mask.device)].sum()
