@@ -95,7 +95,7 @@ def test_random_actions_break_no_rule(name: str) -> None:
             assert 0.0 <= environment.progress() <= 1.0
 
 
-@pytest.mark.parametrize("name", ["countdown", "guess_number", "wordle"])
+@pytest.mark.parametrize("name", ["guess_number", "wordle"])
 def test_progress_starts_at_zero_and_never_falls(name: str) -> None:
     cls, task = ENVIRONMENTS[name]
     for seed in range(20):
@@ -151,6 +151,22 @@ def test_the_sudoku_oracle_always_has_a_reason_where_no_guessing_is_needed(name:
             pass
 
 
+def test_progress_of_countdown_ends_where_the_target_cannot_be_made_any_more() -> None:
+    environment = Countdown()
+    environment.reset(seed=0, count=3)
+    environment.numbers, environment.target = [7, 5, 2], 70
+    assert environment.progress() == pytest.approx(1 / 3)
+    for step, progress in (((7, "*", 5), 2 / 3), ((35, "*", 2), 1.0)):
+        arguments = dict(zip(("first", "operation", "second"), step, strict=True))
+        environment.step(CallToolAction(tool_name="combine", arguments=arguments))
+        assert environment.progress() == pytest.approx(progress)
+    environment.reset(seed=0, count=3)
+    environment.numbers, environment.target = [7, 5, 2], 70
+    arguments = {"first": 7, "operation": "+", "second": 5}
+    environment.step(CallToolAction(tool_name="combine", arguments=arguments))
+    assert environment.progress() == 0.0
+
+
 def test_progress_of_catch_is_how_near_the_paddle_is() -> None:
     environment = Catch()
     environment.reset(seed=0, rows=5, columns=5)
@@ -158,6 +174,8 @@ def test_progress_of_catch_is_how_near_the_paddle_is() -> None:
     assert environment.progress() == 0.5
     environment.step(CallToolAction(tool_name="move", arguments={"direction": "right"}))
     assert environment.progress() == 0.75
+    environment.ball, environment.fallen = 0, 2  # Three columns away, two rows above the bottom.
+    assert environment.progress() == 0.0
 
 
 def explains_catch(environment: Catch, call: ToolCall) -> bool:

@@ -73,8 +73,10 @@ class Catch(ToolEnvironment):
         return ToolCall(name="move", arguments={"direction": direction}, text=text)
 
     def progress(self) -> float:
-        """How near the paddle is to the column of the ball, compared with the width."""
-        return 1.0 - abs(self.ball - self.paddle) / (self.columns - 1)
+        """How near the paddle is to the column of the ball; 0 if it cannot get there in time."""
+        distance = abs(self.ball - self.paddle)
+        in_time = distance <= self.rows - 1 - self.fallen
+        return 1.0 - distance / (self.columns - 1) if in_time else 0.0
 
     def _picture(self) -> str:
         nothing = " ".join("." * self.columns)

@@ -121,8 +121,21 @@ class Countdown(ToolEnvironment):
         return _build_call(rng.choice(options)) if options else None
 
     def progress(self) -> float:
-        """How much closer to the target the best result came than the given numbers."""
-        return 1.0 - self.best_distance / self.start_distance
+        """The fraction of the way, 1 for the target; 0 where it cannot be made any more.
+
+        Before the first combination it is 1 / count, and grows by as much with every combination.
+        """
+        if self.best_distance == 0:
+            return 1.0
+        combined = self.count - len(self.numbers)
+        return (combined + 1) / self.count if combined == 0 or self._can_make_target() else 0.0
+
+    def _can_make_target(self) -> bool:
+        if len(self.numbers) < 2 or self.turns_left == 0:
+            return False
+        at_hand = tuple(sorted(self.numbers, reverse=True))
+        step = best_combination(at_hand, self.target, self.turns_left)
+        return plan_from(at_hand, step, self.target, self.turns_left)[-1].result == self.target
 
     def _rule_violation(self, first: int, operation: Operation, second: int) -> str | None:
         """Which rule a combination breaks; None if it is legal."""
@@ -142,7 +155,7 @@ class Countdown(ToolEnvironment):
         return f"Numbers at hand: {numbers}\nTarget: {self.target}\nTurns left: {self.turns_left}"
 
     def _finish(self, text: str = "") -> str:
-        closeness = self.progress()
+        closeness = 1.0 - self.best_distance / self.start_distance
         return self.finish(MISSED_CREDIT * closeness, text, solved=0.0, closeness=closeness)
 
 
