@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from ludus.environment.base import TRAIN_TASKS
 from ludus.environment.introspection import build_env_spec
 from ludus.environment.runner import EnvironmentRunner
 from ludus.envs.wordle import Wordle
@@ -184,25 +183,25 @@ def test_the_same_seed_gives_the_same_word(length: int) -> None:
 
 def test_seeds_keep_their_words_from_release_to_release() -> None:
     assert [secret_of(seed=seed) for seed in range(3)] == ["livid", "combs", "bites"]
-    assert [secret_of(seed=TRAIN_TASKS + n) for n in range(2)] == ["cawed", "fazes"]
+    assert [secret_of(seed=seed, pool="test") for seed in range(2)] == ["order", "dimes"]
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_no_training_task_has_a_secret_of_the_test_split(length: int) -> None:
     train, test = secrets(length, "train"), secrets(length, "test")
-    assert sorted(train + test) == list(answers(length))
+    assert sorted(train + test) == list(answers(length)) == list(secrets(length, "all"))
     assert 0.09 < len(test) / len(answers(length)) < 0.11
     environment = Wordle()
     for index in range(200):
         assert secret_of(length=length, **environment.get_task("train", index)) in train
         assert secret_of(length=length, **environment.get_task("test", index)) in test
-    assert secret_of(length=length) in train
+        assert secret_of(length=length, seed=index * 10_007) in train
 
 
-def test_given_words_are_the_same_for_both_splits() -> None:
+def test_given_words_are_the_same_for_both_pools() -> None:
     words = ["above", "crane"]  # Of the common words, `above` is for testing and `crane` is not.
-    for first in (0, TRAIN_TASKS):
-        assert {secret_of(seed=first + n, words=words) for n in range(20)} == set(words)
+    for pool in ("train", "test"):
+        assert {secret_of(seed=n, words=words, pool=pool) for n in range(20)} == set(words)
 
 
 def test_the_secret_is_one_of_the_given_words_whatever_their_order() -> None:

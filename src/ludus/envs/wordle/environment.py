@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from typing import Any
 
 from ludus.data.tool_schema import ToolCall
-from ludus.environment.base import TRAIN_TASKS
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
 from ludus.envs.wordle.feedback import GREEN, YELLOW, mark_guess
-from ludus.envs.wordle.lexicon import LENGTHS, answers, guesses, secrets
+from ludus.envs.wordle.lexicon import LENGTHS, Pool, answers, guesses, secrets
 from ludus.envs.wordle.solver import consistent_candidates, count_candidates, next_guess
 from ludus.envs.wordle.working import write_working
 
@@ -45,19 +45,23 @@ class Wordle(ToolEnvironment):
     Episode end:
         The word is found, or `max_turns` guesses are made; then the word is told.
     Task arguments:
-        seed: picks the word. A tenth of the words is set aside for the seeds of the test split
-            (from 1,000,000), which use no others: no training task has one of these as its secret.
+        seed: picks the word.
+        pool: pick from the words for `train` (the default), which are nine in ten, from those for
+            `test`, which are the others, or from `all`. The splits draw from their pools.
         length: how many letters the word has (5), from 4 to 8.
         max_turns: how many guesses there are (6).
-        words: what every seed picks from instead of the common words; all of one length, which
-            replaces `length`. They are accepted as guesses, beside the word list of that length if
-            any.
+        words: what to pick from instead of the common words; all of one length, which replaces
+            `length`. They are accepted as guesses, beside the word list of that length if any.
     """
+
+    def get_task(self, split: str, index: int) -> dict[str, Any]:
+        return {**super().get_task(split, index), "pool": split}
 
     def reset(
         self,
         *,
         seed: int | None = None,
+        pool: Pool = "train",
         length: int = 5,
         max_turns: int = 6,
         words: list[str] | None = None,
@@ -65,16 +69,16 @@ class Wordle(ToolEnvironment):
         if max_turns < 1:
             raise ValueError(f"max_turns must be positive, got {max_turns}.")
         if words is not None:
-            self.candidates = pool = _check_wordle_words(words)
+            self.candidates = choices = _check_wordle_words(words)
         elif length in LENGTHS:
             self.candidates = answers(length)
-            pool = secrets(length, "test" if seed is not None and seed >= TRAIN_TASKS else "train")
+            choices = secrets(length, pool)
         else:
             raise ValueError(
                 f"length must be between {LENGTHS[0]} and {LENGTHS[-1]}, got {length}; "
                 "give `words` for other lengths."
             )
-        self.secret = random.Random(seed).choice(pool)
+        self.secret = random.Random(seed).choice(choices)
         self.length = len(self.secret)
         self.turns_left = max_turns
         self.marked: dict[str, str] = {}

@@ -11,6 +11,8 @@ from importlib.resources import files
 from typing import Literal
 from zlib import crc32
 
+Pool = Literal["train", "test", "all"]
+
 LENGTHS = range(4, 9)
 """The lengths that have word lists; the lists of other lengths are empty."""
 
@@ -33,12 +35,14 @@ def answers(length: int) -> tuple[str, ...]:
 
 
 @cache
-def secrets(length: int, split: Literal["train", "test"]) -> tuple[str, ...]:
-    """The answers that are secrets of a split: for testing one in ten, by their checksums.
+def secrets(length: int, pool: Pool) -> tuple[str, ...]:
+    """The answers of a pool: for testing one in ten, by their checksums, and the rest for training.
 
-    A word keeps its split when others are added or removed.
+    A word keeps its pool when others are added or removed.
     """
-    test = split == "test"
+    if pool == "all":
+        return answers(length)
+    test = pool == "test"
     return tuple(word for word in answers(length) if (crc32(word.encode()) % 10 == 0) == test)
 
 
