@@ -6,8 +6,6 @@ import json
 import random
 from collections.abc import Sequence
 
-import pytest
-
 from ludus import ToolEnvironment, connect, tool
 from ludus.agents.agent import EpisodeContext
 from ludus.agents.oracle import OracleAgent, ShadowEnvironment
@@ -48,9 +46,6 @@ class Choices(ToolEnvironment):
         number = 2 * rng.randrange(5) if rng else 0
         text = f"{number} is even." if working else ""
         return ToolCall(name="pick", arguments={"number": number}, text=text)
-
-    def random_action(self, rng: random.Random) -> ToolCall:
-        return ToolCall(name="pick", arguments={"number": rng.randrange(10)})
 
 
 async def played(agent: OracleAgent, *, seed: int = 1, member: int = 0) -> Episode:
@@ -157,17 +152,6 @@ async def test_the_oracle_goes_on_from_calls_that_it_has_not_made() -> None:
         if message.tool_calls
     ]
     assert guesses == [pytest.approx(50, abs=6), pytest.approx(15, abs=1)]  # Of 1 to 100, 1 to 29.
-
-
-@pytest.mark.parametrize("spec", [CHOICES, "catch"])
-async def test_random_actions_are_the_environments_own_or_valid_for_its_schemas(spec: str) -> None:
-    shadow = ShadowEnvironment(find_environment(spec))
-    await shadow.reset({"seed": 1})
-    rng = random.Random(0)
-    drawn = [await shadow.random_action(rng) for _ in range(40)]
-    arguments = {str(call.arguments) for call in drawn if call is not None}
-    await shadow.close()
-    assert len(drawn) == 40 and len(arguments) == (10 if spec == CHOICES else 3)
 
 
 async def test_a_scripted_reply_may_say_something_with_its_call() -> None:
