@@ -6,6 +6,8 @@ import json
 import random
 from collections.abc import Sequence
 
+import pytest
+
 from ludus import ToolEnvironment, connect, tool
 from ludus.agents.agent import EpisodeContext
 from ludus.agents.oracle import OracleAgent, ShadowEnvironment
