@@ -260,6 +260,6 @@ async def _hang() -> None:
     async with LocalSession(build_env_spec(Slow)) as session:
         await session.reset()
         # Only now: the reset of so many may take as long on a busy machine.
-        session._runner.step_timeout = 0.5
+        session.runner.step_timeout = 0.5
         with pytest.raises(ExecutionFailed):
             await session.call("sleep", {"seconds": 60.0})
