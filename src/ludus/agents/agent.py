@@ -103,6 +103,15 @@ class Agent(ABC):
         return None
 
     @property
+    def is_stateless(self) -> bool:
+        """Whether copies of it in other processes play the same episodes as it does itself.
+
+        It can be pickled then, and its replies depend on nothing but the episode. A subclass may
+        add state, so that a class speaks for itself alone: `type(self) is OracleAgent`.
+        """
+        return False
+
+    @property
     def local_model(self) -> str | None:
         """The model that it loads into this process, if any."""
         return None

@@ -44,6 +44,10 @@ class OracleAgent(Agent):
     def describe(self) -> JsonObject:
         return {**super().describe(), **({"working": True} if self.working else {})}
 
+    @property
+    def is_stateless(self) -> bool:
+        return type(self) is OracleAgent
+
     async def prepare(self, environments: Sequence[str] = ()) -> None:
         for spec in environments:
             _find_with_oracle(spec)

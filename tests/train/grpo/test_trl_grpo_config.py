@@ -9,7 +9,12 @@ import pytest
 import trl
 
 from ludus.errors import ConfigError
-from ludus.train.grpo.trl_grpo_config import GENERATION_FIELDS, build_trl_grpo_config
+from ludus.train.grpo.trl_grpo_config import (
+    CPU_BATCH_SIZE,
+    GENERATION_FIELDS,
+    build_trl_grpo_config,
+    max_micro_batch_rows,
+)
 from train.grpo.toy_environments import small_config
 
 VALUES = {"generation_kwargs": '{"min_new_tokens": 3}'}
