@@ -21,7 +21,7 @@ from curation.attempts import (
     write_run,
 )
 from ludus.curation import CurateConfig, curate
-from ludus.data.episode import OMITTED_IF_EMPTY, Episode, StopReason
+from ludus.data.episode import Episode, StopReason
 from ludus.errors import ConfigError, RunError
 
 LOOK: dict[str, Any] = {
@@ -66,6 +66,9 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
+OMITTED = ("turn_rewards", "progress", "explored_turns", "tutor_replies")
+
+
 def names(kind: dict[str, Any]) -> str:
     return "-".join(str(value) for value in kind.values())[:24]
 
@@ -78,19 +81,22 @@ def _quiet_and_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def jsonl(folder: Path, **how: Any) -> dict[str, list[dict[str, Any]]]:
     curate_episodes(folder, *EPISODES, test_size=0.4, **how)
-    # `datasets` has None where a line leaves a field out.
-    absent = dict.fromkeys(OMITTED_IF_EMPTY if how["to"] == "episodes" else ())
-    return {
-        side: [absent | row for row in read_rows(folder / "out" / f"{side}.jsonl")]
-        for side in ("train", "test")
-    }
+    return {side: read_rows(folder / "out" / f"{side}.jsonl") for side in ("train", "test")}
+
+
+def stored(rows: Any) -> list[dict[str, Any]]:
+    """Rows as their lines have them: without the fields that are omitted where they are empty."""
+    return [
+        {name: value for name, value in row.items() if name not in OMITTED or value is not None}
+        for row in rows
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=names)
 def test_a_folder_of_jsonl_loads_by_its_card(tmp_path: Path, kind: dict[str, Any]) -> None:
     expected = jsonl(tmp_path, **kind)
     loaded = datasets.load_dataset(str(tmp_path / "out"))
-    assert {side: list(loaded[side]) for side in loaded} == expected
+    assert {side: stored(loaded[side]) for side in loaded} == expected
     assert all(expected.values())
 
 
@@ -101,7 +107,7 @@ def test_parquet_holds_the_same_rows(tmp_path: Path, kind: dict[str, Any]) -> No
     files = {file.name for file in (tmp_path / "out").iterdir()}
     assert files == {"train.parquet", "test.parquet", "README.md", "curation.json"}
     loaded = datasets.load_dataset(str(tmp_path / "out"))
-    assert {side: list(loaded[side]) for side in loaded} == expected
+    assert {side: stored(loaded[side]) for side in loaded} == expected
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=names)
@@ -109,7 +115,7 @@ def test_a_datasets_folder_holds_the_same_rows(tmp_path: Path, kind: dict[str, A
     expected = jsonl(tmp_path / "jsonl", **kind)
     curate_episodes(tmp_path, *EPISODES, test_size=0.4, format="datasets", **kind)
     loaded = datasets.load_from_disk(str(tmp_path / "out"))
-    assert {side: list(loaded[side]) for side in loaded} == expected
+    assert {side: stored(loaded[side]) for side in loaded} == expected
     assert not list((tmp_path / "out").glob("*.jsonl"))
 
 
@@ -126,13 +132,12 @@ def test_arguments_of_different_tools_are_not_merged(tmp_path: Path) -> None:
 
 def test_columns_that_first_occur_in_the_last_row_are_declared(tmp_path: Path) -> None:
     late = attempt("z", None, task="w", stop_reason=StopReason.BROKEN, seed=3, messages=())
-    absent = dict.fromkeys(OMITTED_IF_EMPTY)
-    expected = [absent | json.loads(episode.to_line()) for episode in EPISODES]
+    expected = [json.loads(episode.to_line()) for episode in EPISODES]
     curate_episodes(
         tmp_path, *EPISODES, attempt("y", 0.5, seed=3), to="episodes", format="datasets"
     )
     loaded = datasets.load_from_disk(str(tmp_path / "out"))["train"]
-    assert list(loaded)[:-1] == expected and loaded[-1]["seed"] == 3
+    assert stored(loaded)[:-1] == expected and loaded[-1]["seed"] == 3
     report = curate_episodes(tmp_path / "again", *EPISODES, late, to="episodes")
     assert report.left_out == {"broken": 1}
 

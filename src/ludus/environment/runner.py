@@ -183,14 +183,14 @@ class EnvironmentRunner:
             state |= {"episode_id": self.episode_id, "step_count": self.steps}
         return state
 
-    async def call_method(self, method: str, *arguments: Any) -> Any:
+    async def call_method(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Call a method of the environment; raises `NotImplementedError` where it has none."""
         function = getattr(self._environment, method, None)
         if not callable(function):
             raise NotImplementedError(f"{self.env_spec.id} does not implement {method}().")
         async with self._request_lock:
             try:
-                return await self._run(lambda: function(*arguments))
+                return await self._run(lambda: function(*arguments, **named))
             except Exception:
                 raise
             except BaseException as error:
