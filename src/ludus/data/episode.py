@@ -44,7 +44,7 @@ _WITHOUT_CALL = (StopReason.NO_TOOL_CALL, StopReason.REFUSED)
 """Stop reasons of episodes whose last reply is complete and has no tool call."""
 
 OMITTED_IF_EMPTY = ("turn_rewards", "progress", "explored_turns", "tutor_replies")
-"""Fields of an episode that few episodes have: the line is without them where they are empty."""
+"""Fields of an episode that are left out of its line where they are empty."""
 
 
 class Fault(BaseModel):
