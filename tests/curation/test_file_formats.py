@@ -21,7 +21,7 @@ from curation.attempts import (
     write_run,
 )
 from ludus.curation import CurateConfig, curate
-from ludus.data.episode import Episode, StopReason
+from ludus.data.episode import OMITTED_IF_EMPTY, Episode, StopReason
 from ludus.errors import ConfigError, RunError
 
 LOOK: dict[str, Any] = {
