@@ -51,6 +51,17 @@ class Reply:
     usage: Usage = field(default_factory=Usage)
     tokens: Tokens | None = None
     """The tokens of the whole episode so far; local models only."""
+    explored: bool = False
+    """Whether the action is random, instead of the agent's own."""
+    tutor: Reply | None = None
+    """What the tutor replies in the same state, if there is one."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it says or does something, and was neither truncated nor refused."""
+        message = self.message
+        has_content = message.content or message.tool_calls or message.reasoning_content
+        return bool(has_content) and self.finish_reason is FinishReason.STOP
 
 
 class Player(ABC):

@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import Any
 
 from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
-from ludus.agents.random_agent import random_call
 from ludus.agents.tool_calls import build_tool_call_message
 from ludus.data.messages import Message
 from ludus.data.tool_arguments import coerce_arguments, parse_arguments
@@ -152,11 +151,8 @@ class ShadowEnvironment:
         return await self._ask("oracle", **options)
 
     async def random_action(self, rng: random.Random) -> ToolCall | None:
-        """A random legal call, or None when the episode is over. Changes no state."""
-        if self._runner is None or not self._runner.episode_active:
-            return None
-        call = await self._ask("random_action", rng) if self.has_random_action(self._env) else None
-        return call or random_call(await self._runner.tools(), rng)
+        """A random legal call; None where the environment has none. Changes no state."""
+        return await self._ask("random_action", rng) if self.has_random_action(self._env) else None
 
     async def follow(self, call: ToolCall) -> None:
         """Apply the call that was made in the real environment. A malformed one changes nothing."""

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import to_json
 
 from ludus.data.messages import Message
@@ -43,8 +43,8 @@ class StopReason(StrEnum):
 _WITHOUT_CALL = (StopReason.NO_TOOL_CALL, StopReason.REFUSED)
 """Stop reasons of episodes whose last reply is complete and has no tool call."""
 
-_OMITTED_IF_EMPTY = ("turn_rewards", "progress")
-"""Fields of an episode that few episodes have: the line is without them where they are empty."""
+OMITTED_IF_EMPTY = ("turn_rewards", "progress", "explored_turns", "tutor_replies")
+"""Fields of an episode that are left out of its line where they are empty."""
 
 
 class Fault(BaseModel):
@@ -151,6 +151,10 @@ class Episode(BaseModel):
     is `reward`, unless reward functions have changed it. Empty where they are not known."""
     progress: tuple[float, ...] = ()
     """The environment's `progress()` after the reset and after each reply, if it has one."""
+    explored_turns: tuple[int, ...] = ()
+    """The turns, from 0, whose action was random instead of the agent's."""
+    tutor_replies: tuple[Message | None, ...] = ()
+    """What the tutor would have replied, turn by turn; None where it had no reply."""
     done: bool = False
     """Whether the environment ended it."""
     turns: int = 0
@@ -183,8 +187,14 @@ class Episode(BaseModel):
             return False
         return True if self.tool_calls else None
 
+    @field_validator(*OMITTED_IF_EMPTY, mode="before")
+    @classmethod
+    def _read_null_as_empty(cls, value: Any) -> Any:
+        """`datasets` and Parquet have null where a line has no such field."""
+        return () if value is None else value
+
     def to_line(self) -> bytes:
-        empty = {name for name in _OMITTED_IF_EMPTY if not getattr(self, name)}
+        empty = {name for name in OMITTED_IF_EMPTY if not getattr(self, name)}
         try:
             return self.__pydantic_serializer__.to_json(self, exclude=empty) + b"\n"
         except ValueError as error:

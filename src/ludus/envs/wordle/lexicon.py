@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from functools import cache, cached_property
 from importlib.resources import files
+from typing import Literal
+from zlib import crc32
+
+Pool = Literal["train", "test", "all"]
 
 LENGTHS = range(4, 9)
 """The lengths that have word lists; the lists of other lengths are empty."""
@@ -28,6 +32,18 @@ class WordList(tuple[str, ...]):
 def answers(length: int) -> tuple[str, ...]:
     """The common words of a length, sorted, from which secrets are drawn."""
     return _read_word_list("answers", length)
+
+
+@cache
+def secrets(length: int, pool: Pool) -> tuple[str, ...]:
+    """The answers of a pool: for testing one in ten, by their checksums, and the rest for training.
+
+    A word keeps its pool when others are added or removed.
+    """
+    if pool == "all":
+        return answers(length)
+    test = pool == "test"
+    return tuple(word for word in answers(length) if (crc32(word.encode()) % 10 == 0) == test)
 
 
 @cache

@@ -23,16 +23,20 @@ def next_guess(
     candidates: Sequence[str],
     probes: Sequence[str] = (),
     rng: random.Random | None = None,
+    *,
+    hard_mode: bool = False,
 ) -> str:
     """The guess that is expected to leave the fewest candidates.
 
     `marked` holds the earlier guesses and their marks. `probes` are words that may be guessed
     without being candidates: where a few candidates differ in one letter only, such a word can
     try several of these letters at once. `rng` picks among equally good guesses, and among the
-    best openings, which differ little; without it the first is taken.
+    best openings, which differ little; without it the first is taken. In `hard_mode` every guess
+    is a candidate.
     """
     index, is_candidate = _word_index(_as_key(candidates), _as_key(probes))
-    guesses = _rank_guesses(index, index.consistent_words(marked) & is_candidate)
+    possible = index.consistent_words(marked) & is_candidate
+    guesses = _rank_guesses(index, possible, candidates_only=hard_mode)
     if rng is None:
         return guesses[0][1]
     if marked:
@@ -64,7 +68,9 @@ def _word_index(candidates: tuple[str, ...], probes: tuple[str, ...]) -> tuple[W
 
 
 @lru_cache(maxsize=1 << 14)
-def _rank_guesses(index: WordIndex, possible: int) -> list[tuple[int, str]]:
+def _rank_guesses(
+    index: WordIndex, possible: int, *, candidates_only: bool
+) -> list[tuple[int, str]]:
     """Guesses with their score, best first: lower is better."""
     if (count := possible.bit_count()) <= 2:
         return [(0, word) for word in index.list_words(possible)]
@@ -73,7 +79,7 @@ def _rank_guesses(index: WordIndex, possible: int) -> list[tuple[int, str]]:
     unit = max(1.0, max(splits.values()) / _MAX_LETTER_SCORE)
     letter_scores = {letter: round(split / unit) for letter, split in splits.items() if split}
     shortlist = index.top_words(possible, letter_scores, _SHORTLIST_SIZE)
-    if count <= _MAX_CANDIDATES_FOR_PROBES:
+    if count <= _MAX_CANDIDATES_FOR_PROBES and not candidates_only:
         shortlist |= index.top_words(index.all_words, letter_scores, _SHORTLIST_SIZE)
     guesses = []
     for number in index.numbers(shortlist):
