@@ -1,6 +1,6 @@
 """Episodes per second of `ludus collect` by the oracle, in one process and in worker processes.
 
-    python benchmarks/collect_workers.py [--env wordle] [--episodes 20000] [--workers 2] [OPTION ...]
+    python benchmarks/collect_workers.py [--env wordle] [--episodes 20000] [--workers 2] [FLAG ...]
 
 The commands take turns, so that other work on the machine slows both; the best round of each
 counts. Times are those of the whole command, with imports and with the episodes written. CPU times

@@ -23,6 +23,11 @@ NUM_TURNS = 12
 class Line(ToolEnvironment):
     """Twelve moves along a line. Only the move that `next_move` names is legal."""
 
+    num_built = 0
+
+    def __init__(self) -> None:
+        Line.num_built += 1
+
     def reset(self, *, seed: int | None = None) -> str:
         self.steps = 0
         self.illegal = 0
@@ -102,3 +107,11 @@ async def test_an_episode_without_random_turns_has_none_in_its_line() -> None:
     episode = await played(OracleAgent())
     assert b"explored_turns" not in episode.to_line()
     assert b"tutor_replies" not in episode.to_line()
+
+
+async def test_random_actions_are_those_of_the_environment_that_is_played() -> None:
+    """In this process no copy is made, which would have to follow the agent."""
+    built_before = Line.num_built
+    episode = await played(ExploringAgent(OracleAgent(), 0.5))
+    assert episode.explored_turns and episode.rewards["illegal"] == 0
+    assert Line.num_built == built_before + 1

@@ -84,14 +84,19 @@ def wait_until_gone(pids: list[int]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("spec", ["wordle", "wordle,guess_number=2"])
-async def test_workers_play_the_same_episodes_as_one_process(tmp_path: Path, spec: str) -> None:
+@pytest.mark.parametrize(("spec", "explore"), [("wordle", 0.0), ("wordle,guess_number=2", 0.3)])
+async def test_workers_play_the_same_episodes_as_one_process(
+    tmp_path: Path, spec: str, explore: float
+) -> None:
     for workers in (1, 2):
-        result = await run(tmp_path / str(workers), spec=spec, n=30, group_size=2, workers=workers)
+        result = await run(
+            tmp_path / str(workers), spec=spec, n=30, group_size=2, explore=explore, workers=workers
+        )
         assert result.summary["complete"] and result.new_episodes == 30
     alone, together = read(tmp_path / "1"), read(tmp_path / "2")
     assert [without_timing(each) for each in together] == [without_timing(each) for each in alone]
     assert len({each.group_id for each in together}) == 15
+    assert any(each.explored_turns for each in together) == (explore > 0)
 
 
 async def test_workers_go_on_with_a_run_and_end_with_it(tmp_path: Path) -> None:

@@ -37,6 +37,10 @@ class CombinedAgent(Agent):
         return min((limit for limit in limits if limit is not None), default=None)
 
     @property
+    def is_stateless(self) -> bool:
+        return all(agent.is_stateless for agent in self.agents)
+
+    @property
     def local_model(self) -> str | None:
         models = [agent.local_model for agent in self.agents if agent.local_model is not None]
         return " and ".join(dict.fromkeys(models)) or None

@@ -35,7 +35,7 @@ class ExploringAgent(CombinedAgent):
 
     async def begin(self, context: EpisodeContext) -> Player:
         env = _find_with_random_action(context.environment)
-        shadow = None if env is None else ShadowEnvironment(env)
+        shadow = None if env is None else ShadowEnvironment(env, runner=context.runner)
         if shadow is not None:
             await shadow.reset(context.task)
         rng = random.Random(f"explore/{context.seed}/{context.member}")

@@ -78,10 +78,11 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         """The next action of a perfect solution, or None when there is nothing left to do.
 
         Optional: the environments that override it can be played by the oracle agent, and can teach
-        a model. It answers in every state, also in one that a perfect solution never reaches. An
-        override may take the keyword arguments `rng` (a `random.Random` that chooses among equally
-        good actions) and `working` (whether to write the working as the call's `text`); without
-        them it is deterministic and writes none.
+        a model. It answers in every state, also in one that a perfect solution never reaches, and
+        leaves the state as it is: the action that follows may be another one. An override may take
+        the keyword arguments `rng` (a `random.Random` that chooses among equally good actions) and
+        `working` (whether to write the working as the call's `text`); without them it is
+        deterministic and writes none.
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement oracle().")
 
