@@ -74,7 +74,12 @@ class Collector(EpisodeScheduler):
             stopping=self._stopping,
         )
         self._launcher = WorkerLauncher(
-            config.workers, self._runner, endpoints, self.stats, progress.warn
+            config.workers,
+            self._runner,
+            endpoints,
+            self.stats,
+            progress.warn,
+            max_workers=config.concurrency,
         )
         self._write_error: RunError | None = None
 
@@ -112,7 +117,8 @@ class Collector(EpisodeScheduler):
             self.config.concurrency if limit is None else limit + min(limit, MAX_QUEUED_EPISODES)
         )
         if self._runner.workers is not None:
-            active = min(active, self._runner.workers.capacity)
+            # They are fewer than the concurrency limit; what is more than that waits for them.
+            active = self._runner.workers.capacity
         return min(active, self._budget.max_active(self.stats))
 
     def exhausted_reason(self) -> str | None:
@@ -200,7 +206,7 @@ class Collector(EpisodeScheduler):
         while True:
             await asyncio.sleep(TICK_INTERVAL_S)
             watchdog.heartbeat()
-            self._launcher.start_if_worthwhile(self.config.concurrency)
+            self._launcher.start_if_worthwhile()
             ticks += 1
             if ticks % round(SUMMARY_INTERVAL_S / TICK_INTERVAL_S) == 0:
                 await asyncio.to_thread(self.write_summary)

@@ -41,12 +41,15 @@ class WorkerLauncher:
         endpoints: Mapping[str, EnvironmentEndpoint],
         stats: RunStats,
         warn: Callable[[str], None],
+        *,
+        max_workers: int,
     ) -> None:
         self._count = count
         self._runner = runner
         self._endpoints = endpoints
         self._stats = stats
         self._warn = warn
+        self._max_workers = max_workers
         self._workers: EpisodeWorkers | None = None
         self._start: asyncio.Task[None] | None = None
         self._started_at, self._cpu_started_at = time.monotonic(), time.process_time()
@@ -59,12 +62,11 @@ class WorkerLauncher:
         if self._count is not None and self._count > 1:
             await self._start_workers(self._count)
 
-    def start_if_worthwhile(self, concurrency: int) -> None:
+    def start_if_worthwhile(self) -> None:
         """Start workers in the background, if the rest of the run takes long enough."""
         if self._count is not None or self._start is not None or self._obstacle is not None:
             return
-        count = min(self._worthwhile_count(), concurrency)
-        if count > 1:
+        if (count := self._worthwhile_count()) > 1:
             self._start = asyncio.create_task(self._start_in_background(count))
 
     async def close(self) -> None:
@@ -81,7 +83,8 @@ class WorkerLauncher:
         seconds_left = self._stats.seconds_left
         if seconds < MEASURED_S or cpu_seconds < MIN_CPU_SHARE * seconds or seconds_left is None:
             return 0
-        return min(MAX_WORKERS, available_cores(), int(seconds_left / MIN_SECONDS_PER_WORKER))
+        worthwhile = int(seconds_left / MIN_SECONDS_PER_WORKER)
+        return min(MAX_WORKERS, available_cores(), worthwhile, self._max_workers)
 
     async def _start_in_background(self, count: int) -> None:
         try:
@@ -93,7 +96,7 @@ class WorkerLauncher:
         specs = {each.name: spec for spec, each in self._endpoints.items()}
         runner = self._runner
         setup = pickle.dumps((runner.agent, specs, runner.limits, runner.system_prompt))
-        self._workers = EpisodeWorkers(setup, count)
+        self._workers = EpisodeWorkers(setup, min(count, self._max_workers))
         await self._workers.start()
         runner.workers = self._workers
 
