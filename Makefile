@@ -7,8 +7,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .PHONY: demo test test-slow system-packages lint format clean \
-	bench-wire bench-backpressure bench-collect bench-journal bench-curate bench-sft bench-warm-start \
-	bench-decode bench-grpo
+	bench-wire bench-backpressure bench-collect bench-collect-workers bench-journal bench-curate \
+	bench-sft bench-warm-start bench-decode bench-grpo
 
 # From an environment to a better model, on two cores and without a key: some eight minutes.
 demo: $(VENV)/.ludus
@@ -60,6 +60,10 @@ bench-backpressure: $(VENV)/.dev
 # Episodes per second beside `openenv collect`, in one run.
 bench-collect: $(VENV)/.dev
 	$(BIN)/python benchmarks/collect.py
+
+# Episodes per second of the oracle, in one process and in worker processes.
+bench-collect-workers: $(VENV)/.dev
+	$(BIN)/python benchmarks/collect_workers.py
 
 # A million episodes read back for a resumed run.
 bench-journal: $(VENV)/.dev

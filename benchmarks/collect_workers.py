@@ -96,7 +96,7 @@ def main() -> int:
     parser.add_argument("--env", default="wordle")
     parser.add_argument("--episodes", type=int, default=20_000)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=4)
     args, options = parser.parse_known_args()
     rounds = [
         measure(args.env, args.episodes, workers, options)
