@@ -10,6 +10,7 @@ from cli.curate_cli import card_steps, curate, kept_ids, ludus, printed_steps, r
 from tiny_tokenizers import WORDS, of_family, student
 
 from ludus.data.episode_reader import episodes
+from ludus.data.messages import completion_text
 
 
 def played(folder: Path) -> tuple[Path, Path]:
@@ -27,14 +28,14 @@ def test_what_was_played_becomes_rows_that_a_student_can_learn(tmp_path: Path) -
     of_family("qwen3").save_pretrained(model)
     where = "reward >= 0.8 and turns between 1 and 4 and environment = 'wordle'"
     said = stdout_of(curate(oracle, random, "--to", "sft", "--where", where, "-o", data))
-    wanted = {
-        each.group_id
+    solutions = {
+        (each.group_id, completion_text(each.messages))
         for run in (oracle, random)
         for each in episodes(run / "episodes.jsonl")
         if each.reward is not None and each.reward >= 0.8 and 1 <= each.turns <= 4
     }
-    assert {row["group_id"] for row in read_rows(data)} == wanted
-    assert len(kept_ids(data)) == len(wanted), "the same solution of a word is there once"
+    assert {row["group_id"] for row in read_rows(data)} == {group for group, _ in solutions}
+    assert len(kept_ids(data)) == len(solutions), "the same solution of a word is there once"
     assert printed_steps(said) == card_steps(data)
 
     looked = ludus("lint", data, "--student", model, "--json")
