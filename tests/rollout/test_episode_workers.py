@@ -174,6 +174,7 @@ async def test_an_environment_that_a_worker_cannot_load_is_an_error(
 async def test_agents_with_a_state_have_no_workers(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="`workers`"):
         await run(tmp_path / "run", ScriptedAgent(), n=9, workers=2)
+    assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigError, match="`workers`"):
         quick_config(workers=0)
 

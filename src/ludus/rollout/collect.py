@@ -25,6 +25,7 @@ from ludus.rollout.endpoints import open_endpoints, preflight_endpoints
 from ludus.rollout.phase_progress import PhaseProgress
 from ludus.rollout.plan import Plan
 from ludus.rollout.summary import summarize_run
+from ludus.rollout.worker_launcher import check_workers
 
 RUNS_DIR = Path("runs")
 
@@ -77,6 +78,7 @@ async def collect(
     async with open_endpoints(
         mixture, base_url=config.base_url, token=config.token, warn=progress.warn
     ) as endpoints:
+        check_workers(config.workers, agent, endpoints)
         plan = Plan(
             run_id=config_digest(settings),
             mixture=mixture,

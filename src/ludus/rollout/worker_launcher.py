@@ -54,8 +54,6 @@ class WorkerLauncher:
         self._start: asyncio.Task[None] | None = None
         self._started_at, self._cpu_started_at = time.monotonic(), time.process_time()
         self._obstacle = find_obstacle(runner.agent, endpoints)
-        if count is not None and count > 1 and self._obstacle is not None:
-            raise ConfigError(f"`workers` = {count} is not possible: {self._obstacle}.")
 
     async def start(self) -> None:
         """Start the given number of workers, if there is one."""
@@ -106,6 +104,15 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def check_workers(
+    count: int | None, agent: Agent, endpoints: Mapping[str, EnvironmentEndpoint]
+) -> None:
+    """Raise where workers are asked for and cannot play these episodes."""
+    obstacle = find_obstacle(agent, endpoints)
+    if count is not None and count > 1 and obstacle is not None:
+        raise ConfigError(f"`workers` cannot be {count}: {obstacle}. Leave it out.")
 
 
 def find_obstacle(agent: Agent, endpoints: Mapping[str, EnvironmentEndpoint]) -> str | None:
