@@ -158,7 +158,8 @@ async def _record_oracle(env_spec: EnvSpec, seed: int) -> list[ToolCall]:
     try:
         await shadow.reset({"seed": seed})
         calls: list[ToolCall] = []
-        while len(calls) < MAX_CALLS and (call := await shadow.act()) is not None:
+        while len(calls) < MAX_CALLS and (call := await shadow.propose()) is not None:
+            await shadow.follow(call)
             calls.append(call)
         return calls
     finally:

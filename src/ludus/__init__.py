@@ -35,6 +35,7 @@ _HOMES = {
     "ToolEnvironment": "ludus.environment.tool_environment",
     "ToolError": "ludus.errors",
     "TrainConfig": "ludus.train.config",
+    "TutorConfig": "ludus.tutoring.config",
     "agent": "ludus.policy.agent_factory:agent_from_spec",
     "collect": "ludus.rollout.collect",
     "collect_sync": "ludus.rollout.collect",
@@ -52,6 +53,7 @@ _HOMES = {
     "sft": "ludus.train.offline",
     "tool": "ludus.environment.tools",
     "training_progress": "ludus.cli.display.train_display",
+    "tutor": "ludus.tutoring.pipeline",
 }
 """The module of each public name, with the name it has there if that differs."""
 
@@ -87,6 +89,8 @@ if TYPE_CHECKING:
     from ludus.train.grpo.grpo_config import GRPOConfig
     from ludus.train.grpo.pipeline import grpo
     from ludus.train.offline import dpo, sft
+    from ludus.tutoring.config import TutorConfig
+    from ludus.tutoring.pipeline import tutor
 
 __all__ = [
     "Action",
@@ -113,6 +117,7 @@ __all__ = [
     "ToolEnvironment",
     "ToolError",
     "TrainConfig",
+    "TutorConfig",
     "agent",
     "collect",
     "collect_sync",
@@ -130,6 +135,7 @@ __all__ = [
     "sft",
     "tool",
     "training_progress",
+    "tutor",
 ]
 
 

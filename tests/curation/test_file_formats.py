@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from curation.attempts import (
     write_run,
 )
 from ludus.curation import CurateConfig, curate
-from ludus.data.episode import Episode, StopReason
+from ludus.data.episode import OMITTED_IF_EMPTY, Episode, StopReason
 from ludus.errors import ConfigError, RunError
 
 LOOK: dict[str, Any] = {
@@ -80,11 +81,23 @@ def jsonl(folder: Path, **how: Any) -> dict[str, list[dict[str, Any]]]:
     return {side: read_rows(folder / "out" / f"{side}.jsonl") for side in ("train", "test")}
 
 
+def stored(rows: Any) -> list[dict[str, Any]]:
+    """Rows as their lines have them: without the fields that are omitted where they are empty."""
+    return [
+        {
+            name: value
+            for name, value in row.items()
+            if name not in OMITTED_IF_EMPTY or value is not None
+        }
+        for row in rows
+    ]
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=names)
 def test_a_folder_of_jsonl_loads_by_its_card(tmp_path: Path, kind: dict[str, Any]) -> None:
     expected = jsonl(tmp_path, **kind)
     loaded = datasets.load_dataset(str(tmp_path / "out"))
-    assert {side: list(loaded[side]) for side in loaded} == expected
+    assert {side: stored(loaded[side]) for side in loaded} == expected
     assert all(expected.values())
 
 
@@ -95,7 +108,7 @@ def test_parquet_holds_the_same_rows(tmp_path: Path, kind: dict[str, Any]) -> No
     files = {file.name for file in (tmp_path / "out").iterdir()}
     assert files == {"train.parquet", "test.parquet", "README.md", "curation.json"}
     loaded = datasets.load_dataset(str(tmp_path / "out"))
-    assert {side: list(loaded[side]) for side in loaded} == expected
+    assert {side: stored(loaded[side]) for side in loaded} == expected
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=names)
@@ -103,7 +116,7 @@ def test_a_datasets_folder_holds_the_same_rows(tmp_path: Path, kind: dict[str, A
     expected = jsonl(tmp_path / "jsonl", **kind)
     curate_episodes(tmp_path, *EPISODES, test_size=0.4, format="datasets", **kind)
     loaded = datasets.load_from_disk(str(tmp_path / "out"))
-    assert {side: list(loaded[side]) for side in loaded} == expected
+    assert {side: stored(loaded[side]) for side in loaded} == expected
     assert not list((tmp_path / "out").glob("*.jsonl"))
 
 
@@ -120,12 +133,12 @@ def test_arguments_of_different_tools_are_not_merged(tmp_path: Path) -> None:
 
 def test_columns_that_first_occur_in_the_last_row_are_declared(tmp_path: Path) -> None:
     late = attempt("z", None, task="w", stop_reason=StopReason.BROKEN, seed=3, messages=())
-    expected = [episode.model_dump(mode="json") for episode in EPISODES]
+    expected = [json.loads(episode.to_line()) for episode in EPISODES]
     curate_episodes(
         tmp_path, *EPISODES, attempt("y", 0.5, seed=3), to="episodes", format="datasets"
     )
     loaded = datasets.load_from_disk(str(tmp_path / "out"))["train"]
-    assert list(loaded)[:-1] == expected and loaded[-1]["seed"] == 3
+    assert stored(loaded)[:-1] == expected and loaded[-1]["seed"] == 3
     report = curate_episodes(tmp_path / "again", *EPISODES, late, to="episodes")
     assert report.left_out == {"broken": 1}
 

@@ -29,7 +29,10 @@ from ludus.cli.main import app
 from ludus.policy import smollm2
 
 ROOT = Path(__file__).parents[2]
-GUIDES = ("collecting", "curating", "training", "thinking", "grpo", "diagnosing", "evaluating")
+GUIDES = (
+    *("collecting", "curating", "training", "tutor", "thinking", "grpo", "diagnosing"),
+    "evaluating",
+)
 MORE = (
     *("shipped", "rewards", "containers", "environments", "serving", "python"),
     *("architecture", "glossary", "benchmarks"),
@@ -38,7 +41,7 @@ PAGES = ["README.md", *(f"docs/{name}.md" for name in (*GUIDES, *MORE))]
 """In the order of the loop: a page may use what the pages before it have made."""
 LONG_PAGES = {
     f"docs/{name}.md"
-    for name in ("training", "thinking", "grpo", "diagnosing", "shipped", "rewards")
+    for name in ("training", "tutor", "thinking", "grpo", "diagnosing", "shipped", "rewards")
 }
 """Pages on which models are trained, or many environments played; `make test-slow` types these."""
 SKIPPED = {

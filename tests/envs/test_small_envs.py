@@ -18,7 +18,8 @@ async def oracle_return(spec: str, seed: int) -> float:
     async with connect(spec).session() as session:
         result = await session.reset(seed=seed)
         total = 0.0
-        while not result.done and (call := await oracle.act()) is not None:
+        while not result.done and (call := await oracle.propose()) is not None:
+            await oracle.follow(call)
             result = await session.call(call.name, call.arguments)
             total += result.reward or 0.0
     await oracle.close()

@@ -285,3 +285,22 @@ def test_invalid_options_are_rejected(options: Any, parts: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         PolicyAgent("m", **options)
     assert all(part in str(caught.value) for part in parts)
+
+
+async def test_a_model_goes_on_from_replies_that_it_has_not_made(trained_policy: Policy) -> None:
+    """As a tutor, or where random actions come in between, it sees what was really done."""
+    others = await play(trained_policy, temperature=0)
+    async with connect(COUNTER).session() as session:
+        context = EpisodeContext(COUNTER, session.tools, {"goal": GOAL}, seed=3)
+    async with PolicyAgent(trained_policy, temperature=0) as agent:
+        fresh, tutor = await agent.begin(context), await agent.begin(context)
+        before_second = others.messages[: len(others.messages) - 2]
+        own = await tutor.act(before_second[:2])
+        renamed = before_second[2].model_copy(update={"content": "I add three."})
+        messages = [*before_second[:2], renamed, *before_second[3:]]
+        again, at_once = await tutor.act(messages), await fresh.act(messages)
+    assert own.tokens is not None and again.tokens is not None and at_once.tokens is not None
+    assert again.tokens.ids == at_once.tokens.ids
+    assert again.tokens.mask == at_once.tokens.mask
+    shown = trained_policy.tokenizer.decode(again.tokens.ids)
+    assert shown.count("I add three.") == 1

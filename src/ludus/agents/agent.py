@@ -14,6 +14,7 @@ from typing import Any, Self
 from ludus.data.episode import Tokens, Usage
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject, ToolSpec
+from ludus.environment.runner import EnvironmentRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class EpisodeContext:
     seed: int | None = None
     member: int = 0
     """The index of this attempt within its group, in which all have the same task."""
+    runner: EnvironmentRunner | None = None
+    """The environment itself, where it runs in this process."""
 
 
 class FinishReason(StrEnum):
@@ -48,6 +51,17 @@ class Reply:
     usage: Usage = field(default_factory=Usage)
     tokens: Tokens | None = None
     """The tokens of the whole episode so far; local models only."""
+    explored: bool = False
+    """Whether the action is random, instead of the agent's own."""
+    tutor: Reply | None = None
+    """What the tutor replies in the same state, if there is one."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it says or does something, and was neither truncated nor refused."""
+        message = self.message
+        has_content = message.content or message.tool_calls or message.reasoning_content
+        return bool(has_content) and self.finish_reason is FinishReason.STOP
 
 
 class Player(ABC):
@@ -87,6 +101,15 @@ class Agent(ABC):
     def concurrency_limit(self) -> int | None:
         """Episodes that it can serve at once at the moment; None: no limit."""
         return None
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether copies of it in other processes play the same episodes as it does itself.
+
+        It can be pickled then, and its replies depend on nothing but the episode. A subclass may
+        add state, so that a class speaks for itself alone: `type(self) is OracleAgent`.
+        """
+        return False
 
     @property
     def local_model(self) -> str | None:

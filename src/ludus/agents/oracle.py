@@ -1,11 +1,15 @@
 """An agent that plays an environment's own solution: no key, no network.
 
-It runs a copy of the environment in this process, in step with the real one. The same seed gives
-the same episode everywhere, so the copy's next step is right in the real one, also if it is remote.
+It asks the environment itself, if that runs in this process. For a remote one it runs a copy here,
+in step with the real one: the same seed gives the same episode everywhere, so the copy's next step
+is right there, too. The copy follows the calls that were really made, so the solution also answers
+in states that others have reached.
 """
 
 from __future__ import annotations
 
+import inspect
+import random
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -13,7 +17,8 @@ from typing import Any
 from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
 from ludus.agents.tool_calls import build_tool_call_message
 from ludus.data.messages import Message
-from ludus.data.tool_schema import ToolCall
+from ludus.data.tool_arguments import coerce_arguments, parse_arguments
+from ludus.data.tool_schema import JsonObject, ToolCall
 from ludus.environment.base import Environment
 from ludus.environment.error_mapping import raise_with_location, to_wire_error
 from ludus.environment.registry import find_environment, is_remote
@@ -24,21 +29,37 @@ from ludus.protocol.frames import action_payload
 
 
 class OracleAgent(Agent):
-    """Plays the environment's `oracle()`."""
+    """Plays the environment's `oracle()`.
+
+    Args:
+        working: whether the oracle writes its working as text, where it can.
+    """
 
     provider = "oracle"
+    working: bool = False
+
+    def __init__(self, *, working: bool = False) -> None:
+        self.working = working
+
+    def describe(self) -> JsonObject:
+        return {**super().describe(), **({"working": True} if self.working else {})}
+
+    @property
+    def is_stateless(self) -> bool:
+        return type(self) is OracleAgent
 
     async def prepare(self, environments: Sequence[str] = ()) -> None:
         for spec in environments:
             _find_with_oracle(spec)
 
     async def begin(self, context: EpisodeContext) -> Player:
-        shadow = ShadowEnvironment(_find_with_oracle(context.environment))
-        try:
-            await shadow.reset(context.task)
-        except BaseException:
-            await shadow.close()
-            raise
+        shadow = ShadowEnvironment(
+            _find_with_oracle(context.environment),
+            rng=random.Random(f"{context.seed}/{context.member}"),
+            working=self.working,
+            runner=context.runner,
+        )
+        await shadow.reset(context.task)
         return _OraclePlayer(shadow)
 
 
@@ -62,7 +83,8 @@ class _OraclePlayer(Player):
         self._shadow = shadow
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
-        call = await self._shadow.act()
+        await self._shadow.follow_messages(messages)
+        call = await self._shadow.propose()
         return Reply(build_tool_call_message(call, position=len(messages)))
 
     async def close(self) -> None:
@@ -70,51 +92,119 @@ class _OraclePlayer(Player):
 
 
 class ShadowEnvironment:
-    """A local copy of the environment, played by its own oracle."""
+    """A local copy of the environment: proposes actions, and follows those that were made.
 
-    def __init__(self, env: EnvSpec) -> None:
+    With the `runner` of the real environment no copy is made: that is in the right state already.
+
+    Args:
+        rng: chooses among equally good actions of the oracle, where it varies them.
+        working: whether the oracle writes its working, where it can.
+    """
+
+    def __init__(
+        self,
+        env: EnvSpec,
+        *,
+        rng: random.Random | None = None,
+        working: bool = False,
+        runner: EnvironmentRunner | None = None,
+    ) -> None:
         self._env = env
-        self._runner: EnvironmentRunner | None = None
+        self._runner = runner
+        self._is_copy = runner is None
+        self._num_followed = 0
+        """Messages whose calls were followed already."""
+        self._oracle_options = {"rng": rng, "working": working}
 
     @staticmethod
     def has_oracle(env: EnvSpec) -> bool:
         """Whether the class overrides `oracle`, and it plays this variant."""
-        oracle = getattr(env.cls, "oracle", None)
-        if oracle is None or oracle.__module__ == "ludus.environment.base":
+        if not _overrides(env.cls, "oracle"):
             return False
         variants = env.cls.oracle_variants() if issubclass(env.cls, Environment) else None
         return variants is None or env.variant is None or env.variant in variants
 
+    @staticmethod
+    def has_random_action(env: EnvSpec) -> bool:
+        """Whether the class has legal actions of its own, besides what the schemas allow."""
+        return _overrides(env.cls, "random_action")
+
     async def reset(self, task: Mapping[str, Any]) -> None:
         """Start the same episode as the real one; the task must hold a seed."""
-        with raise_with_location():
-            if self._runner is None:
-                self._runner = EnvironmentRunner(self._env)
-                await self._runner.start()
-            await self._runner.reset(task)
+        if not self._is_copy:
+            return
+        self._num_followed = 0
+        try:
+            with raise_with_location():
+                if self._runner is None:
+                    self._runner = EnvironmentRunner(self._env)
+                    await self._runner.start()
+                await self._runner.reset(task)
+        except BaseException:
+            await self.close()
+            raise
 
-    async def act(self) -> ToolCall | None:
-        """The next call, or None when nothing is left to do."""
+    async def propose(self) -> ToolCall | None:
+        """The oracle's next call, or None when nothing is left to do. Changes no state."""
+        names = _oracle_option_names(self._env.cls)
+        options = {name: self._oracle_options[name] for name in names}
+        return await self._ask("oracle", **options)
+
+    async def random_action(self, rng: random.Random) -> ToolCall | None:
+        """A random legal call; None where the environment has none. Changes no state."""
+        return await self._ask("random_action", rng) if self.has_random_action(self._env) else None
+
+    async def follow(self, call: ToolCall) -> None:
+        """Apply the call that was made in the real environment. A malformed one changes nothing."""
+        if self._runner is None or not self._is_copy or not self._runner.episode_active:
+            return
+        schemas = {tool.name: tool.input_schema for tool in await self._runner.tools()}
+        if call.name in schemas:
+            with raise_with_location():
+                arguments = coerce_arguments(call.arguments, schemas[call.name])
+                await self._runner.call(call.name, arguments)
+
+    async def follow_messages(self, messages: Sequence[Message]) -> None:
+        """Follow the calls of an episode's messages that were not followed yet."""
+        if not self._is_copy:
+            return
+        new, self._num_followed = messages[self._num_followed :], len(messages)
+        for message in new:
+            for call in message.tool_calls or ():
+                arguments = parse_arguments(call.function.arguments)
+                if arguments is not None:
+                    await self.follow(ToolCall(name=call.function.name, arguments=arguments))
+
+    async def close(self) -> None:
+        if self._runner is not None:
+            runner, self._runner = self._runner, None
+            if self._is_copy:
+                await runner.close()
+
+    async def _ask(self, method: str, *arguments: Any, **options: Any) -> ToolCall | None:
+        """The call that a method of the environment returns, as an action or as a call."""
         if self._runner is None or not self._runner.episode_active:
             return None
         with raise_with_location():
             try:
-                action = await self._runner.call_method("oracle")
+                action = await self._runner.call_method(method, *arguments, **options)
             except Exception as error:
                 raise to_wire_error(error, self._env.cls) from error
-            if action is None:
-                return None
-            if isinstance(action, ToolCall):
-                call = action
-            else:
-                tools = await self._runner.tools()
-                if len(tools) != 1:
-                    raise BadEnvironment(f"{self._env.id}: oracle() must name a tool: ToolCall(…).")
-                call = ToolCall(name=tools[0].name, arguments=action_payload(action))
-            await self._runner.call(call.name, call.arguments)
-            return call
+            if action is None or isinstance(action, ToolCall):
+                return action
+            tools = await self._runner.tools()
+            if len(tools) != 1:
+                raise BadEnvironment(f"{self._env.id}: {method}() must name a tool: ToolCall(…).")
+            return ToolCall(name=tools[0].name, arguments=action_payload(action))
 
-    async def close(self) -> None:
-        if self._runner is not None:
-            await self._runner.close()
-            self._runner = None
+
+def _overrides(cls: type, name: str) -> bool:
+    method = getattr(cls, name, None)
+    return method is not None and method.__module__ != "ludus.environment.base"
+
+
+@lru_cache(maxsize=256)
+def _oracle_option_names(cls: type) -> tuple[str, ...]:
+    """Which of the optional arguments the class's `oracle` takes."""
+    parameters = inspect.signature(getattr(cls, "oracle", Environment.oracle)).parameters
+    return tuple(name for name in ("rng", "working") if name in parameters)

@@ -64,10 +64,11 @@ def parse_arguments(arguments: str) -> JsonObject | None:
 
 
 def build_tool_call_message(*calls: ToolCall | None, position: int) -> Message:
-    """An assistant's message that only calls tools, without the calls that are None.
+    """An assistant's message with these calls and their text, without the calls that are None.
 
     `position` is its index in the conversation, from which the ids of the calls are made.
     """
+    made = [call for call in calls if call is not None]
     tool_calls = tuple(
         Call(
             id=f"call_{position}_{number}",
@@ -75,6 +76,7 @@ def build_tool_call_message(*calls: ToolCall | None, position: int) -> Message:
                 name=call.name, arguments=json.dumps(call.arguments, ensure_ascii=False)
             ),
         )
-        for number, call in enumerate(call for call in calls if call is not None)
+        for number, call in enumerate(made)
     )
-    return Message(role="assistant", tool_calls=tool_calls or None)
+    text = "\n".join(call.text for call in made if call.text)
+    return Message(role="assistant", content=text, tool_calls=tool_calls or None)

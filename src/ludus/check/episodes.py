@@ -115,7 +115,7 @@ async def offers_oracle(env_spec: EnvSpec | None) -> bool:
     shadow = ShadowEnvironment(env_spec)
     try:
         await shadow.reset({"seed": 0})
-        await shadow.act()
+        await shadow.propose()
     except LudusError as error:
         # Any other error is found when the oracle plays.
         return not isinstance(error.__cause__, NotImplementedError)

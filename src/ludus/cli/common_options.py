@@ -65,6 +65,20 @@ Tasks = Annotated[
         help="JSONL file of tasks: reset arguments, or input rows of NeMo Gym.",
     ),
 ]
+Explore = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        max=1,
+        help="Probability that a turn's action is random; such turns are context without loss.",
+    ),
+]
+Working = Annotated[
+    bool,
+    typer.Option(
+        "--working", help="Let the oracle write its working as text, where the environment has it."
+    ),
+]
 Temperature = Annotated[
     float | None,
     typer.Option(min=0, help="Sampling temperature.", show_default="the model's default"),

@@ -21,6 +21,11 @@ class ZeroVarianceMode(StrEnum):
     KEEP = "keep"
 
 
+class CreditMode(StrEnum):
+    EPISODE = "episode"
+    TURN = "turn"
+
+
 class RolloutLoop(StrEnum):
     FAST = "fast"
     TRL = "trl"
@@ -75,6 +80,20 @@ ImportanceCorrection = Annotated[
     bool,
     typer.Option(
         help="Correct for differences between the probabilities of the decoder and the trainer."
+    ),
+]
+Credit = Annotated[
+    CreditMode,
+    typer.Option(
+        help="Whose advantage a reply is trained with: that of its episode, or its own, from the "
+        "rewards and the progress that follow it."
+    ),
+]
+GaeLambda = Annotated[
+    float | None,
+    typer.Option(
+        help="How far progress is credited to earlier replies, from 0 to 1, with --credit turn.",
+        show_default="0.9",
     ),
 ]
 Rollouts = Annotated[
@@ -145,6 +164,8 @@ def build_grpo_config(
     curriculum: Sequence[str] | None,
     zero_variance_groups: ZeroVarianceMode,
     max_resamples: int | None,
+    credit: CreditMode,
+    gae_lambda: float | None,
     eval_every: int | None,
     eval_episodes: int | None,
     keep: KeepModel,
@@ -160,6 +181,10 @@ def build_grpo_config(
         if zero_variance_groups is not ZeroVarianceMode.RESAMPLE:
             raise ConfigError("--max-resamples needs --zero-variance-groups resample.")
         fields["max_resamples"] = max_resamples
+    if gae_lambda is not None:
+        if credit is not CreditMode.TURN:
+            raise ConfigError("--gae-lambda needs --credit turn.")
+        fields["gae_lambda"] = gae_lambda
     if eval_episodes is not None:
         if eval_every == 0:
             raise ConfigError("--eval-episodes has no effect with --eval-every 0.")
@@ -171,6 +196,7 @@ def build_grpo_config(
         reward_funcs=tuple(reward_funcs or ()),
         curriculum=tuple(curriculum or ()),
         zero_variance_groups=zero_variance_groups.value,
+        credit=credit.value,
         eval_every=eval_every,
         keep=keep.value,
         rollouts=rollouts.value,

@@ -1,4 +1,4 @@
-"""The common part of `ludus train sft`, `dpo` and `grpo`: run the stage, print, upload.
+"""The common part of `ludus train sft`, `dpo`, `grpo` and `tutor`: run the stage, print, upload.
 
 With several processes (torchrun) only rank 0 prints and uploads.
 """
@@ -99,7 +99,7 @@ def run_training(
             # Experiment trackers print on stdout, which is for results.
             redirect_stdout(sys.stderr),
         ):
-            result = _run_stage(stage, display, out, again)
+            result = _run_stage(stage, display, out, again, summary.without_checkpoint)
         if is_rank_0:
             _print_result(result, summary, again, as_json=as_json)
         if result.stopped is not None:
@@ -116,9 +116,16 @@ def run_training(
 
 
 def _run_stage(
-    stage: Callable[[TrainProgress], TrainResult], display: TrainDisplay, out: Path, again: str
+    stage: Callable[[TrainProgress], TrainResult],
+    display: TrainDisplay,
+    out: Path,
+    again: str,
+    fallback: str,
 ) -> TrainResult:
-    """Run the stage; on a second Ctrl-C say from which step the run can be resumed."""
+    """Run the stage; on a second Ctrl-C say from which step the run can be resumed.
+
+    `fallback` is what the same command does where there is no checkpoint.
+    """
     try:
         return stage(display)
     except KeyboardInterrupt:
@@ -128,7 +135,7 @@ def _run_stage(
 
         checkpoint = latest_checkpoint(out.expanduser())
         state = None if checkpoint is None else read_state(checkpoint)
-        effect = f"resumes after step {state.step:,}" if state else "starts anew"
+        effect = f"resumes after step {state.step:,}" if state else fallback
         raise KeyboardInterrupt(f"Stopped at once; {again} {effect}.") from None
 
 
@@ -138,7 +145,7 @@ def _print_result(result: TrainResult, summary: TrainSummary, again: str, *, as_
         fields |= {"steps": result.steps, "stopped": result.stopped}
         typer.echo(json.dumps({"event": "done", **fields}, allow_nan=False))
     elif result.stopped is not None:
-        typer.echo(f"Stopped at step {result.steps:,}; {again} resumes there.")
+        typer.echo(f"{summary.stopped_text(result)}; {again} resumes there.")
     else:
         lines = summary.lines(result)
         width = max(_MIN_NAME_WIDTH, *(len(name) + 2 for name, _ in lines))

@@ -65,12 +65,13 @@ class Catalog:
         *,
         where: str | None = None,
         contents: bool = True,
+        labels: bool = False,
         memory_limit: str = DUCKDB_MEMORY_LIMIT,
     ) -> Iterator[Self]:
         """Open a catalog of the files that spills to `folder`; evaluate `where` for each line.
 
         Unreadable lines are part of the catalog, and excluded. Without `contents` messages are not
-        hashed, which saves half of the time.
+        hashed, which saves half of the time. With `labels` the replies of tutors are trained on.
         """
         try:
             import duckdb
@@ -87,7 +88,7 @@ class Catalog:
             database.execute("SET enable_progress_bar = false")  # It would garble the output.
             if where is not None:
                 check_load_condition(database, where)
-            create_episodes_table(database, files, where, contents)
+            create_episodes_table(database, files, where, contents=contents, labels=labels)
             catalog = cls(database, files, line_index)
             catalog.exclude(UNREADABLE, "NOT readable")
             yield catalog
@@ -154,6 +155,12 @@ class Catalog:
     @property
     def kept(self) -> int:
         return int(self.sql("SELECT count(*) FROM episodes WHERE reason IS NULL")[0][0])
+
+    @property
+    def tutored(self) -> int:
+        """How many of the kept episodes are trained on by the replies of a tutor."""
+        query = "SELECT count(*) FROM episodes WHERE reason IS NULL AND tutored"
+        return int(self.sql(query)[0][0])
 
     @property
     def excluded_counts(self) -> dict[str, int]:

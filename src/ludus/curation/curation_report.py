@@ -7,6 +7,7 @@ from typing import Any
 
 from ludus.curation.catalog import UNREADABLE, Catalog, FilterStep
 from ludus.curation.token_lengths import TokenLengths
+from ludus.curation.writers import WrittenRows
 from ludus.data.tool_schema import JsonObject
 
 _MAX_UNREADABLE_SHOWN = 20
@@ -31,6 +32,12 @@ class CurateReport:
     """The first unreadable lines, as `file:line`."""
     rewards: dict[str, float] = field(default_factory=dict)
     """`min`, `mean` and `max` reward of the kept episodes."""
+    tutored: int = 0
+    """Kept episodes whose rows have their loss on the replies of a tutor."""
+    agreement: float | None = None
+    """The share of their turns in which student and tutor agree."""
+    masked_rows: int = 0
+    """Rows in which a reply has a weight of 0, and so no loss."""
     lengths: TokenLengths | None = None
     """Lengths of the training rows in the student's tokens."""
 
@@ -38,8 +45,8 @@ class CurateReport:
         return asdict(self)
 
 
-def build_report(catalog: Catalog, rows: dict[str, int], families: int) -> CurateReport:
-    """Build the report from the catalog after all filters, and the number of rows by split."""
+def build_report(catalog: Catalog, written: WrittenRows, families: int) -> CurateReport:
+    """Build the report from the catalog after all filters, and what was written."""
     tasks = dict(
         catalog.sql(
             "SELECT coalesce(split, 'train'), count(DISTINCT task) FROM episodes "
@@ -61,11 +68,14 @@ def build_report(catalog: Catalog, rows: dict[str, int], families: int) -> Curat
         kept=catalog.kept,
         steps=tuple(catalog.steps),
         left_out=catalog.excluded_counts,
-        rows=rows,
-        tasks={name: tasks.get(name, 0) for name in rows},
+        rows=written.by_split,
+        tasks={name: tasks.get(name, 0) for name in written.by_split},
         families=families,
         unreadable=tuple("{}:{}".format(*catalog.location(row)) for (row,) in unreadable),
         rewards=dict(zip(("min", "mean", "max"), rewards, strict=True))
         if rewards[0] is not None
         else {},
+        tutored=catalog.tutored,
+        agreement=written.agreement,
+        masked_rows=written.masked,
     )

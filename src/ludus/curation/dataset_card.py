@@ -134,6 +134,16 @@ def _summary_section(report: CurateReport) -> str:
     if report.rewards:
         low, mean, high = (f"{report.rewards[name]:.3f}" for name in ("min", "mean", "max"))
         text += f" Their rewards range from {low} to {high}, with a mean of {mean}."
+    if report.tutored:
+        text += f" {report.tutored:,} of them have their loss on the replies of a tutor"
+        if report.agreement is not None:
+            text += f", with whom the student agreed in {report.agreement:.1%} of the turns"
+        text += "."
+    if report.masked_rows:
+        text += (
+            f' In {report.masked_rows:,} rows replies with `"weight": 0` are context without loss; '
+            "`ludus train sft` masks them, while TRL trains on them."
+        )
     return text
 
 

@@ -3,6 +3,9 @@
 Each filter excludes episodes under its own reason. Their order matters: the solve rate of a task
 counts the attempts that `where` keeps, and the best of a group is the best that all other filters
 kept.
+
+Rewards say how good the agent's own actions were. Episodes that are trained on by the replies of a
+tutor are not filtered by them: the states that a weak student reaches are what it must learn from.
 """
 
 from __future__ import annotations
@@ -59,13 +62,20 @@ def exclude_faults(catalog: Catalog, *, keep_unscored: bool = False) -> None:
     """Exclude episodes that a fault ended, and unscored ones: neither is a reward of 0."""
     catalog.exclude("broken", "broken")
     if not keep_unscored:
-        catalog.exclude("unscored", "reward IS NULL")
+        catalog.exclude("unscored", "reward IS NULL AND NOT tutored")
 
 
 def exclude_untrainable(catalog: Catalog) -> None:
-    """Exclude episodes that no chat template can render."""
-    catalog.exclude("no reply", "reply IS NULL", detail="no assistant turn")
-    catalog.exclude(MALFORMED_CALL, "bad_arguments", detail="arguments that are not a JSON object")
+    """Exclude episodes that no chat template can render.
+
+    A tutor's reply may be rendered where the student gave none, or a malformed one.
+    """
+    catalog.exclude("no reply", "reply IS NULL AND NOT tutored", detail="no assistant turn")
+    catalog.exclude(
+        MALFORMED_CALL,
+        "bad_arguments AND NOT tutored",
+        detail="arguments that are not a JSON object",
+    )
 
 
 def apply_filters(catalog: Catalog, config: FilterConfig) -> None:
@@ -85,8 +95,14 @@ def apply_filters(catalog: Catalog, config: FilterConfig) -> None:
             high,
             detail=f"{low:g}..{high:g} of a task's attempts reach {config.solved_at:g}",
         )
+    if config.min_reward is not None:
+        catalog.exclude(
+            "min-reward",
+            "NOT tutored AND NOT coalesce(reward >= ?, false)",
+            config.min_reward,
+            detail=_except_tutored(catalog, f"reward >= {config.min_reward:g}"),
+        )
     for reason, condition, bound in (
-        ("min-reward", "reward >= {}", config.min_reward),
         ("min-turns", "turns >= {}", config.min_turns),
         ("max-turns", "turns <= {}", config.max_turns),
     ):
@@ -99,7 +115,10 @@ def apply_filters(catalog: Catalog, config: FilterConfig) -> None:
             "top-fraction",
             f"""row_number() OVER (PARTITION BY environment ORDER BY {BEST_FIRST})
                 > ceil({config.top_fraction!r} * count(*) OVER (PARTITION BY environment))""",
-            detail=f"the best {config.top_fraction:g} of each environment",
+            among="NOT tutored",
+            detail=_except_tutored(
+                catalog, f"the best {config.top_fraction:g} of each environment"
+            ),
         )
 
 
@@ -108,16 +127,26 @@ def keep_best_of_group(catalog: Catalog) -> None:
         catalog,
         "best-of-group",
         f"row_number() OVER (PARTITION BY task ORDER BY {BEST_FIRST}) > 1",
-        detail="the best attempt at each task",
+        among="NOT tutored",
+        detail=_except_tutored(catalog, "the best attempt at each task"),
     )
 
 
-def exclude_by_window(catalog: Catalog, reason: str, condition: str, *, detail: str) -> None:
-    """Exclude kept rows by a condition with a window function over the kept rows."""
+def exclude_by_window(
+    catalog: Catalog, reason: str, condition: str, *, among: str = "true", detail: str
+) -> None:
+    """Exclude kept rows by a condition with a window function over the kept rows `among` which."""
     catalog.exclude(
         reason,
         f"""rowid IN (SELECT row FROM (
-            SELECT rowid AS row, {condition} AS excluded FROM episodes WHERE reason IS NULL
+            SELECT rowid AS row, {condition} AS excluded FROM episodes
+            WHERE reason IS NULL AND {among}
         ) WHERE excluded)""",
         detail=detail,
     )
+
+
+def _except_tutored(catalog: Catalog, detail: str) -> str:
+    """The detail of a filter by reward, which the episodes with a tutor's replies all pass."""
+    count = catalog.tutored
+    return f"{detail}; not for {count:,} with a tutor" if count else detail

@@ -41,6 +41,8 @@ COLUMN_TYPES: Mapping[str, str] = {
     "messages": f"{_MESSAGE_TYPE}[]",
     "tools": "JSON",
     "rewards": "MAP(VARCHAR, DOUBLE)",
+    "explored_turns": "INTEGER[]",
+    "tutor_replies": f"{_MESSAGE_TYPE}[]",
     "done": "BOOLEAN",
     "turns": "INTEGER",
     "tool_calls": "INTEGER",
@@ -73,7 +75,7 @@ _CONTENT_COLUMNS = f"""
     hash(tools) AS tools,
     {_FIRST_REPLY_INDEX} AS reply,
     hash(messages[:reply - 1]) AS prompt,
-    hash(messages[reply:]) AS completion,
+    hash(messages[reply:], explored_turns, tutor_replies) AS completion,
     coalesce({_BAD_ARGUMENTS}, false) AS bad_arguments
 """
 
@@ -96,16 +98,24 @@ def find_episode_files(runs: Sequence[Path]) -> list[Path]:
 
 
 def create_episodes_table(
-    database: DuckDBPyConnection, files: Sequence[Path], where: str | None, contents: bool
+    database: DuckDBPyConnection,
+    files: Sequence[Path],
+    where: str | None,
+    *,
+    contents: bool,
+    labels: bool,
 ) -> None:
-    """Create the table `episodes`: a row for each line, in the order of files and lines."""
+    """Create the table `episodes`: a row for each line, in the order of files and lines.
+
+    With `labels` an episode that has a tutor's replies is `tutored`.
+    """
     import duckdb
 
     for max_line_bytes in _MAX_LINE_BYTES:
         if max_line_bytes > _MAX_PARALLEL_LINE_BYTES:
             database.execute("SET threads = 1")
         try:
-            database.execute(_load_query(files, where, contents, max_line_bytes))
+            database.execute(_load_query(files, where, contents, labels, max_line_bytes))
             return
         except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
             raise RunError(
@@ -125,7 +135,7 @@ def create_episodes_table(
 
 
 def _load_query(
-    files: Sequence[Path], where: str | None, contents: bool, max_line_bytes: int
+    files: Sequence[Path], where: str | None, contents: bool, labels: bool, max_line_bytes: int
 ) -> str:
     paths = ", ".join(_quote_sql(str(file)) for file in files)
     # DuckDB expands every name as a glob pattern: the special characters are escaped.
@@ -144,6 +154,7 @@ def _load_query(
             group_id AS task,
             CASE WHEN isfinite(reward) THEN reward END AS reward,
             coalesce(turns, 0) AS turns,
+            {"coalesce(len(tutor_replies) > 0, false)" if labels else "false"} AS tutored,
             {_CONTENT_COLUMNS + "," if contents else ""}
             coalesce(({where or "true"}
             ), false) AS wanted,

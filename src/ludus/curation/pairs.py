@@ -2,7 +2,7 @@
 
 Pairs are built among all attempts of all runs. Episodes that a fault ended are excluded before, so
 the rejected side is always what a model did. Attempts are paired only if task, prompt and tools are
-equal.
+equal. Episodes with a tutor are no attempts here: each of their corrections is a pair of its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def build_pairs(
     """Create the table `pairs`, and exclude the episodes that are in no pair."""
     if not 0 <= min_margin < inf:
         raise ConfigError(f"`min_margin` must be a finite number of at least 0, got {min_margin}.")
-    if catalog.sql("SELECT count(*) FROM episodes WHERE reason IS NULL AND reward IS NULL")[0][0]:
+    unscored = "reason IS NULL AND reward IS NULL AND NOT tutored"
+    if catalog.sql(f"SELECT count(*) FROM episodes WHERE {unscored}")[0][0]:
         raise ConfigError("`keep_unscored` cannot be used with `to` dpo: a pair needs two rewards.")
     # Floating point makes 0.3 - 0.2 slightly less than 0.1.
     margin = max(0.0, min_margin - 1e-9)
@@ -47,7 +48,8 @@ def build_pairs(
                 AS from_best,
             row_number() OVER (PARTITION BY {_SAME_PROMPT_COLUMNS} ORDER BY {_WORST_FIRST})
                 AS from_worst
-        FROM episodes WHERE reason IS NULL WINDOW same AS (PARTITION BY {_SAME_PROMPT_COLUMNS})"""
+        FROM episodes WHERE reason IS NULL AND NOT tutored
+        WINDOW same AS (PARTITION BY {_SAME_PROMPT_COLUMNS})"""
     )
     catalog.sql(
         f"""CREATE OR REPLACE TABLE pairs AS
@@ -83,7 +85,7 @@ def exclude_duplicate_pairs(catalog: Catalog) -> None:
     )
     catalog.exclude(
         DUPLICATE_PAIR,
-        "rowid NOT IN (SELECT unnest([chosen, rejected]) FROM pairs)",
+        "NOT tutored AND rowid NOT IN (SELECT unnest([chosen, rejected]) FROM pairs)",
         detail="the same as another pair",
     )
 

@@ -69,11 +69,15 @@ def curate(
         work.mkdir()
         progress("reading", 0, None)
         with Catalog.open(
-            files, work, where=config.where, contents=config.needs_contents
+            files,
+            work,
+            where=config.where,
+            contents=config.needs_contents,
+            labels=config.is_for_training,
         ) as catalog:
             families = _filter_episodes(catalog, config, progress)
             _check_any_kept(catalog)
-            rows = write_rows(
+            written = write_rows(
                 catalog,
                 draft,
                 to=config.to,
@@ -85,14 +89,16 @@ def curate(
             _check_any_kept(catalog)
             if explain:
                 write_left_out(catalog, draft / "left_out.jsonl")
-            report = build_report(catalog, rows, families)
+            report = build_report(catalog, written, families)
         if tokenizer is not None and config.student is not None:
             lengths = measure_file(
                 draft / "train.jsonl",
                 tokenizer,
                 config.student,
                 load_processor=partial(load_vision_processor, config.student, tokenizer),
-                progress=lambda done: progress("measuring rows", done, rows[split.TRAIN]),
+                progress=lambda done: progress(
+                    "measuring rows", done, written.by_split[split.TRAIN]
+                ),
             )
             report = replace(report, lengths=lengths)
         digest = hash_output_files(draft / f"{name}.jsonl" for name in splits)

@@ -65,7 +65,8 @@ def render_messages(messages: list[JsonObject], call_format: CallFormat) -> list
             text = call_format.text_separator.join(parts)
             if reasoning := message.get("reasoning_content"):
                 text = call_format.reasoning.format(reasoning.strip()) + text
-            rendered.append({"role": "assistant", "content": text})
+            weight = {"weight": message["weight"]} if "weight" in message else {}
+            rendered.append({"role": "assistant", "content": text, **weight})
         elif message["role"] != "tool" or response is None:
             rendered.append(message)
         else:

@@ -6,10 +6,11 @@ and tools are part of the row; further columns, which trainers ignore, tell wher
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from ludus.curation.tool_call_text import get_call_format, render_messages
+from ludus.curation.tutor_labels import TrainedMessages, labelled_turns, trained_messages
 from ludus.data.content import Text
 from ludus.data.episode import Episode
 from ludus.data.messages import Message, messages_before_reply
@@ -45,9 +46,28 @@ class RowConfig:
 DEFAULT_ROW_CONFIG = RowConfig()
 
 
-def sft_row(episode: Episode, config: RowConfig = DEFAULT_ROW_CONFIG) -> JsonObject:
-    """Build a row with `messages`, or with `prompt` and `completion` if `last_turn` is set."""
-    messages = _build_messages(episode.messages, config)
+def sft_rows(episode: Episode, config: RowConfig = DEFAULT_ROW_CONFIG) -> list[JsonObject]:
+    """Build the rows of an episode: with a tutor possibly several, without any loss none."""
+    return [
+        sft_row(episode, config, trained=trained)
+        for trained in trained_messages(episode)
+        if not config.last_turn or trained.trains_last_reply
+    ]
+
+
+def sft_row(
+    episode: Episode,
+    config: RowConfig = DEFAULT_ROW_CONFIG,
+    *,
+    trained: TrainedMessages | None = None,
+) -> JsonObject:
+    """Build a row with `messages`, or with `prompt` and `completion` if `last_turn` is set.
+
+    `trained` are the messages to train on, by default the episode's.
+    """
+    trained = trained or TrainedMessages(episode.messages)
+    masked = () if config.last_turn else trained.masked
+    messages = _build_messages(trained.messages, config, masked)
     row: JsonObject = {"messages": messages}
     if config.last_turn:
         last = max(at for at, message in enumerate(messages) if message["role"] == "assistant")
@@ -88,6 +108,35 @@ def dpo_row(
     }
 
 
+def tutor_pair_rows(
+    episode: Episode, config: RowConfig = DEFAULT_ROW_CONFIG
+) -> Iterator[JsonObject]:
+    """Build a DPO row for each turn that the tutor corrects: its reply against the student's.
+
+    The reward of a single reply is not known; that of the rejected side is the episode's.
+    """
+    for turn in labelled_turns(episode):
+        if turn.agreed or turn.explored or turn.reply is None:
+            continue
+        try:
+            sides = [_build_messages([side], config) for side in (turn.advice, turn.reply)]
+            prompt = _build_messages(episode.messages[: turn.position], config)
+        except MalformedCallError:
+            continue
+        yield {
+            "prompt": prompt,
+            "chosen": sides[0],
+            "rejected": sides[1],
+            "tools": list(episode.tools) or None,
+            "environment": episode.environment,
+            "group_id": episode.group_id,
+            "chosen_id": episode.episode_id,
+            "rejected_id": episode.episode_id,
+            "chosen_reward": None,
+            "rejected_reward": episode.reward,
+        }
+
+
 def check_calls(messages: Sequence[Message]) -> None:
     """Raise `MalformedCallError` if the arguments of a call are not a JSON object."""
     for message in messages:
@@ -100,9 +149,12 @@ def _trim_after_last_reply(messages: Sequence[Message]) -> Sequence[Message]:
     return messages[: last + 1]
 
 
-def _build_messages(messages: Sequence[Message], config: RowConfig) -> list[JsonObject]:
+def _build_messages(
+    messages: Sequence[Message], config: RowConfig, masked: Collection[int] = ()
+) -> list[JsonObject]:
+    """Build the messages of a row; those at the positions `masked` bear no loss."""
     built: list[JsonObject] = []
-    for message in messages:
+    for at, message in enumerate(messages):
         if (message.role == "tool" and not config.tool_results) or (
             message.role == "system" and not config.system
         ):
@@ -130,6 +182,8 @@ def _build_messages(messages: Sequence[Message], config: RowConfig) -> list[Json
             fields["tool_call_id"] = message.tool_call_id
         if message.name is not None:
             fields["name"] = message.name
+        if at in masked:
+            fields["weight"] = 0
         built.append(fields)
     if config.tool_call_format is None:
         return built

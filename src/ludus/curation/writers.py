@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -23,8 +24,10 @@ from ludus.curation.training_rows import (
     RowConfig,
     check_calls,
     dpo_row,
-    sft_row,
+    sft_rows,
+    tutor_pair_rows,
 )
+from ludus.curation.tutor_labels import count_agreement
 from ludus.data.episode import Episode
 from ludus.data.episode_head import has_canonical_head
 from ludus.data.messages import without_call_ids
@@ -34,19 +37,47 @@ from ludus.data.tool_schema import JsonObject
 OutputKind = Literal["sft", "dpo", "episodes", "openenv", "nemo-gym", "nemo-gym-input"]
 CurateProgress = Callable[[str, int, int | None], None]
 """Called with the phase, how much of it is done, and the total if it is known."""
-_ROW_BUILDERS: dict[str, Callable[[Episode, RowConfig], JsonObject]] = {
-    "sft": sft_row,
-    "openenv": lambda episode, config: openenv_writer.build_record(episode),
-    "nemo-gym": lambda episode, config: nemo_gym_writer.build_rollout(episode),
-    "nemo-gym-input": lambda episode, config: nemo_gym_writer.build_input(episode),
+_ROW_BUILDERS: dict[str, Callable[[Episode, RowConfig], Iterable[JsonObject]]] = {
+    "sft": sft_rows,
+    "dpo": tutor_pair_rows,
+    "openenv": lambda episode, config: [openenv_writer.build_record(episode)],
+    "nemo-gym": lambda episode, config: [nemo_gym_writer.build_rollout(episode)],
+    "nemo-gym-input": lambda episode, config: [nemo_gym_writer.build_input(episode)],
 }
+NO_LOSS = "no loss"
 _PROGRESS_INTERVAL_ROWS = 1_000
 _EPISODE_CACHE_SIZE = 256
 """Parsed episodes kept for the next pairs: a good attempt is part of many pairs."""
 _NOT_IN_ANY_PAIR = """rowid NOT IN (
     SELECT unnest([chosen, rejected]) FROM (FROM pairs EXCEPT FROM equal)
     WHERE chosen NOT IN (SELECT row FROM unwritten) AND rejected NOT IN (SELECT row FROM unwritten)
-)"""
+) AND NOT tutored"""
+
+
+@dataclass(slots=True)
+class WrittenRows:
+    """What was written, and how far students and tutors agreed in it."""
+
+    by_split: dict[str, int]
+    masked: int = 0
+    """Rows in which a reply has a weight of 0."""
+    labelled_turns: int = 0
+    agreed_turns: int = 0
+
+    @property
+    def agreement(self) -> float | None:
+        """The share of the labelled turns in which student and tutor agreed."""
+        return self.agreed_turns / self.labelled_turns if self.labelled_turns else None
+
+    def add(self, episode: Episode, rows: Sequence[JsonObject]) -> None:
+        """Count the rows of an episode with random turns or with a tutor."""
+        if episode.tutor_replies:
+            agreed, labelled = count_agreement(episode)
+            self.agreed_turns += agreed
+            self.labelled_turns += labelled
+        if episode.tutor_replies or episode.explored_turns:
+            messages = (row.get("messages", ()) for row in rows)
+            self.masked += sum(any("weight" in each for each in some) for some in messages)
 
 
 @dataclass(slots=True)
@@ -84,16 +115,15 @@ def write_rows(
     splits: Sequence[str],
     dedupe: bool,
     progress: CurateProgress,
-) -> dict[str, int]:
-    """Write one JSONL file per split, and return their numbers of rows."""
-    written = dict.fromkeys(splits, 0)
+) -> WrittenRows:
+    """Write one JSONL file per split, and count what was written."""
+    written = WrittenRows(dict.fromkeys(splits, 0))
     unwritten = UnwrittenRows()
+    rows = _iter_rows(catalog, to, config, dedupe, written, unwritten)
+    total = catalog.kept
     if to == "dpo":
-        rows = _iter_pair_rows(catalog, config, unwritten)
-        total = catalog.sql("SELECT count(*) FROM pairs")[0][0]
-    else:
-        rows = _iter_rows(catalog, to, config, dedupe, unwritten)
-        total = catalog.kept
+        rows = chain(_iter_pair_rows(catalog, config, unwritten), rows)
+        total = catalog.sql("SELECT count(*) FROM pairs")[0][0] + catalog.tutored
     with ExitStack() as stack:
         files: dict[str, BinaryIO] = {
             split: stack.enter_context((draft / f"{split}.jsonl").open("wb", buffering=1 << 20))
@@ -101,7 +131,7 @@ def write_rows(
         }
         for number, (split, line) in enumerate(rows):
             files[split].write(line)
-            written[split] += 1
+            written.by_split[split] += 1
             if number % _PROGRESS_INTERVAL_ROWS == 0:
                 progress("writing rows", number, total)
     if unwritten.rows or unwritten.pairs:
@@ -131,36 +161,42 @@ def write_left_out(catalog: Catalog, path: Path) -> None:
 
 
 def _iter_rows(
-    catalog: Catalog, to: OutputKind, config: RowConfig, dedupe: bool, unwritten: UnwrittenRows
+    catalog: Catalog,
+    to: OutputKind,
+    config: RowConfig,
+    dedupe: bool,
+    written: WrittenRows,
+    unwritten: UnwrittenRows,
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the split and the line of each kept episode."""
-    build_row = _ROW_BUILDERS.get(to)
+    """Yield the split and the line of each row of the kept episodes; of pairs, those of tutors."""
+    build_rows = _ROW_BUILDERS.get(to)
     seen: set[int] = set()
     for row, mark, line in catalog.read_lines(
         f"SELECT rowid, CASE WHEN split = '{TEST}' THEN 2 ELSE 1 END FROM episodes "
-        "WHERE reason IS NULL"
+        f"WHERE reason IS NULL {'AND tutored' if to == 'dpo' else ''}"
     ):
         split = TEST if mark == 2 else TRAIN
-        if build_row is None and line.endswith(b"}\n") and has_canonical_head(line):
+        if build_rows is None and line.endswith(b"}\n") and has_canonical_head(line):
             yield split, line
             continue
         episode = _parse_episode(line, row, to, unwritten)
         if episode is None:
             continue
-        if build_row is None:
+        if build_rows is None:
             yield split, line.strip() + b"\n"
             continue
-        built = build_row(episode, config)
-        if to == "sft" and dedupe:
+        built = list(build_rows(episode, config))
+        written.add(episode, built)
+        new = built
+        if to in ("sft", "dpo") and dedupe:
             # Episodes can differ in what is not part of the rows.
-            messages = built.get("messages") or [*built["prompt"], *built["completion"]]
-            contents = to_json([without_call_ids(messages), built["tools"]], inf_nan_mode="null")
-            digest = stable_hash(contents.decode())
-            if digest in seen:
-                unwritten.rows[row] = DUPLICATE
-                continue
-            seen.add(digest)
-        yield split, _dump_line(built)
+            digests = {_hash_contents(each): each for each in built}
+            new = [each for digest, each in digests.items() if digest not in seen]
+            seen |= digests.keys()
+        if not new:
+            unwritten.rows[row] = DUPLICATE if built else NO_LOSS
+        for each in new:
+            yield split, _dump_line(each)
 
 
 def _iter_pair_rows(
@@ -183,12 +219,19 @@ def _iter_pair_rows(
             yield split or TRAIN, _dump_line(row)
 
 
+def _hash_contents(row: JsonObject) -> int:
+    """A hash of what is trained on in a row."""
+    columns = ("messages", "prompt", "completion", "chosen", "rejected")
+    messages = [without_call_ids(row[name]) for name in columns if name in row]
+    return stable_hash(to_json([messages, row["tools"]], inf_nan_mode="null").decode())
+
+
 def _parse_episode(
     line: bytes, row: int, to: OutputKind, unwritten: UnwrittenRows
 ) -> Episode | None:
     try:
         episode = Episode.from_line(line.strip())
-        if to in ("sft", "dpo"):
+        if to in ("sft", "dpo") and not episode.tutor_replies:
             check_calls(episode.messages)
         return episode
     except ValidationError:

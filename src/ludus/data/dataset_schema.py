@@ -36,6 +36,8 @@ class Column:
 
 
 INT, FLOAT, TEXT, BOOL = ({"dtype": dtype} for dtype in ("int64", "float64", "string", "bool"))
+FLOAT_LIST: JsonObject = {"list": "float64"}
+INT_LIST: JsonObject = {"list": "int64"}
 JSON: JsonObject = {"dtype": "json"}
 JSON_LIST: JsonObject = {"list": "json"}
 
@@ -70,6 +72,10 @@ COLUMNS = (
     Column("messages", JSON_LIST, "The conversation, in OpenAI's form."),
     Column("tools", JSON_LIST, "The tools that were offered, in OpenAI's form."),
     Column("rewards", JSON, "The named parts of the reward."),
+    Column("turn_rewards", FLOAT_LIST, "The environment's reward for each reply."),
+    Column("progress", FLOAT_LIST, "How near it was to the goal: at first and after each reply."),
+    Column("explored_turns", INT_LIST, "The turns, from 0, whose action was random."),
+    Column("tutor_replies", JSON_LIST, "What the tutor would have replied, turn by turn."),
     Column("done", BOOL, "Whether the environment ended it."),
     Column("turns", INT, "How often the model spoke."),
     Column("tool_calls", INT, "How often it called a tool."),

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import to_json
 
 from ludus.data.messages import Message
@@ -42,6 +42,9 @@ class StopReason(StrEnum):
 
 _WITHOUT_CALL = (StopReason.NO_TOOL_CALL, StopReason.REFUSED)
 """Stop reasons of episodes whose last reply is complete and has no tool call."""
+
+OMITTED_IF_EMPTY = ("turn_rewards", "progress", "explored_turns", "tutor_replies")
+"""Fields of an episode that are left out of its line where they are empty."""
 
 
 class Fault(BaseModel):
@@ -143,6 +146,15 @@ class Episode(BaseModel):
     """The tools that were offered, in OpenAI's format."""
     rewards: dict[str, float] = Field(default_factory=dict)
     """The named parts of the reward."""
+    turn_rewards: tuple[float, ...] = ()
+    """The environment's reward for each reply; a reward of the reset counts to the first. Their sum
+    is `reward`, unless reward functions have changed it. Empty where they are not known."""
+    progress: tuple[float, ...] = ()
+    """The environment's `progress()` after the reset and after each reply, if it has one."""
+    explored_turns: tuple[int, ...] = ()
+    """The turns, from 0, whose action was random instead of the agent's."""
+    tutor_replies: tuple[Message | None, ...] = ()
+    """What the tutor would have replied, turn by turn; None where it had no reply."""
     done: bool = False
     """Whether the environment ended it."""
     turns: int = 0
@@ -175,14 +187,21 @@ class Episode(BaseModel):
             return False
         return True if self.tool_calls else None
 
+    @field_validator(*OMITTED_IF_EMPTY, mode="before")
+    @classmethod
+    def _read_null_as_empty(cls, value: Any) -> Any:
+        """`datasets` and Parquet have null where a line has no such field."""
+        return () if value is None else value
+
     def to_line(self) -> bytes:
+        empty = {name for name in OMITTED_IF_EMPTY if not getattr(self, name)}
         try:
-            return self.__pydantic_serializer__.to_json(self) + b"\n"
+            return self.__pydantic_serializer__.to_json(self, exclude=empty) + b"\n"
         except ValueError as error:
             if isinstance(error.__cause__, KeyboardInterrupt | SystemExit):
                 raise error.__cause__ from None  # A signal arrived, and pydantic wrapped it.
             # A lone surrogate: a model can write \\ud800, which cannot be encoded as UTF-8.
-            fields = self.__pydantic_serializer__.to_python(self, mode="json")
+            fields = self.__pydantic_serializer__.to_python(self, mode="json", exclude=empty)
             return to_json(_replace_surrogates(fields)) + b"\n"
 
     @classmethod

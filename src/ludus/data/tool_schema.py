@@ -58,6 +58,8 @@ class ToolCall(BaseModel):
 
     name: str
     arguments: JsonObject = Field(default_factory=dict)
+    text: str = ""
+    """What is said with the call: the content of the assistant's message."""
 
 
 def strip_titles(schema: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
@@ -76,9 +77,28 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     def oracle(self) -> ActT | ToolCall | None:
         """The next action of a perfect solution, or None when there is nothing left to do.
 
-        Optional: the environments that override it can be played by the oracle agent.
+        Optional: the environments that override it can be played by the oracle agent, and can teach
+        a model. It answers in every state, also in one that a perfect solution never reaches. An
+        override may take the keyword arguments `rng` (a `random.Random` that chooses among equally
+        good actions) and `working` (whether to write the working as the call's `text`); without
+        them it is deterministic and writes none.
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement oracle().")
+
+    def random_action(self, rng: random.Random) -> ActT | ToolCall | None:
+        """A random legal action, with which agents explore.
+
+        Optional: where it is None, a random call is made that is valid for the tools' schemas.
+        """
+        return None
+
+    def progress(self) -> float | None:
+        """How near the episode is to its goal, from 0 to 1; None where it is unknown.
+
+        Optional: a potential, with which GRPO tells good turns from bad ones. Called after a reset
+        and after every step. It depends on the state alone, and never changes the reward.
+        """
+        return None
 
     def list_tools(self) -> Sequence[ToolSpec] | Awaitable[Sequence[ToolSpec]]:
         """The tools of this instance. Only for environments whose actions are `call_tool`."""

@@ -11,6 +11,7 @@ import math
 import os
 import random
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any
 
 from ludus.data.tool_schema import ToolSpec
@@ -118,7 +119,7 @@ class EnvironmentRunner:
         async with self._request_lock:
             arguments = self._reset_arguments(task)
             value = await self._call_guarded(lambda: self._reset(**arguments), "reset")
-            return self._finish_reset(task, value)
+            return await self._add_progress(self._finish_reset(task, value))
 
     async def step(self, data: Mapping[str, Any]) -> Observation:
         """Take an action, in the format of the wire."""
@@ -131,7 +132,8 @@ class EnvironmentRunner:
 
     def reset_sync(self, task: Mapping[str, Any]) -> Observation:
         """`reset` without awaiting, for an instant runner."""
-        return self._finish_reset(task, self._call_sync(self._reset, **self._reset_arguments(task)))
+        value = self._call_sync(self._reset, **self._reset_arguments(task))
+        return self._add_progress_sync(self._finish_reset(task, value))
 
     def step_sync(self, data: Mapping[str, Any]) -> Observation | None:
         """`step` without awaiting, for an instant runner; None for actions that need `step`."""
@@ -140,7 +142,7 @@ class EnvironmentRunner:
             return None
         action = self.env_spec.parse_action(data)
         self._require_episode()
-        return self._finish_step(self._call_sync(self._step, action))
+        return self._add_progress_sync(self._finish_step(self._call_sync(self._step, action)))
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Observation:
         """Call a tool by name; the result is always a `CallToolObservation`."""
@@ -181,14 +183,14 @@ class EnvironmentRunner:
             state |= {"episode_id": self.episode_id, "step_count": self.steps}
         return state
 
-    async def call_method(self, method: str, *arguments: Any) -> Any:
+    async def call_method(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Call a method of the environment; raises `NotImplementedError` where it has none."""
         function = getattr(self._environment, method, None)
         if not callable(function):
             raise NotImplementedError(f"{self.env_spec.id} does not implement {method}().")
         async with self._request_lock:
             try:
-                return await self._run(lambda: function(*arguments))
+                return await self._run(lambda: function(*arguments, **named))
             except Exception:
                 raise
             except BaseException as error:
@@ -234,7 +236,8 @@ class EnvironmentRunner:
 
     async def _run_step(self, action: Any) -> Observation:
         self._require_episode()
-        return self._finish_step(await self._call_guarded(lambda: self._step(action), "step"))
+        observation = await self._call_guarded(lambda: self._step(action), "step")
+        return await self._add_progress(self._finish_step(observation))
 
     def _require_episode(self) -> None:
         if self._episode_active or not self.env_spec.native:
@@ -264,6 +267,31 @@ class EnvironmentRunner:
         if not vars(observation).get("error"):
             self.steps += 1
         self._episode_active = not observation.done
+        return observation
+
+    async def _add_progress(self, observation: Observation) -> Observation:
+        """Add `progress()` to the metadata of an observation, where the class overrides it."""
+        if not self.env_spec.has_progress:
+            return observation
+        value = await self._call_guarded(self._environment.progress, "progress")
+        return self._set_progress(observation, value)
+
+    def _add_progress_sync(self, observation: Observation) -> Observation:
+        """`_add_progress` without awaiting, for an instant runner."""
+        if not self.env_spec.has_progress:
+            return observation
+        return self._set_progress(observation, self._call_sync(self._environment.progress))
+
+    def _set_progress(self, observation: Observation, value: Any) -> Observation:
+        if value is None:
+            return observation
+        if not isinstance(value, Real) or not 0 <= float(value) <= 1:
+            error = ExecutionFailed(
+                f"progress() returned {value!r}; it must return a number from 0 to 1, or None."
+            )
+            error.author_line = f"{locate_function(self._environment.progress)}: {error}"
+            raise error
+        observation.metadata["progress"] = float(value)
         return observation
 
     async def _call_derived_tool(self, data: Mapping[str, Any]) -> Observation:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from ludus.data.tool_arguments import coerce_arguments
 from ludus.data.tool_schema import JsonObject, ToolSpec
+from ludus.environment.base import Environment
 from ludus.environment.error_location import locate_function
 from ludus.environment.error_mapping import explain_validation_error
 from ludus.environment.tool_environment import ToolEnvironment
@@ -95,10 +96,15 @@ class EnvSpec:
     @cached_property
     def is_async(self) -> bool:
         """Whether any of its methods is a coroutine function."""
-        names = ["reset", "step", "state", *(tool.name for tool in self.tools or ())]
+        names = ["reset", "step", "state", "progress", *(tool.name for tool in self.tools or ())]
         return self.has_async_methods or any(
             inspect.iscoroutinefunction(getattr(self.cls, name, None)) for name in names
         )
+
+    @cached_property
+    def has_progress(self) -> bool:
+        """Whether the class overrides `progress`."""
+        return self.native and getattr(self.cls, "progress", None) is not Environment.progress
 
     def parse_action(self, data: Mapping[str, Any]) -> Any:
         """Validate an action; raises `InvalidAction` with all errors."""

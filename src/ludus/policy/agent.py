@@ -265,6 +265,7 @@ class _PolicyPlayer(Player):
         """How many messages are in the ids already."""
         self._last_input_ids: Sequence[int] = ()
         """The prompt ids between the previous reply and the next one."""
+        self._last_reply: Message | None = None
         self._reply_stopped = True
         self._turn = 0
 
@@ -280,10 +281,11 @@ class _PolicyPlayer(Player):
         self._reply_stopped = completion.stopped
         self._append_tokens(completion.ids, completion.logprobs, 1)
         call_id_prefix = f"call_{len(prompt)}"
+        self._last_reply = self._runtime.reply_parser(
+            self._last_input_ids, completion.ids, self._tools, call_id_prefix=call_id_prefix
+        )
         return Reply(
-            self._runtime.reply_parser(
-                self._last_input_ids, completion.ids, self._tools, call_id_prefix=call_id_prefix
-            ),
+            self._last_reply,
             finish_reason=FinishReason.STOP if completion.stopped else FinishReason.LENGTH,
             usage=Usage(prompt_tokens=len(prompt), completion_tokens=len(completion.ids)),
             tokens=Tokens(
@@ -297,6 +299,10 @@ class _PolicyPlayer(Player):
 
         policy = self._runtime.policy
         new = messages[self._num_messages :]
+        replies = [message for message in new if message.role == "assistant"]
+        if self._ids and replies not in ([], [self._last_reply]):
+            self._start_over()
+            new = messages
         images = await process_images(policy, self._environment, new)
         if policy.vision is None:
             ids = self._render_messages(new)
@@ -307,11 +313,19 @@ class _PolicyPlayer(Player):
         self._num_messages, self._last_input_ids = len(messages), ids
         self._append_tokens(ids, [None] * len(ids), 0)
 
+    def _start_over(self) -> None:
+        """Forget all tokens: others have replied since, such as a tutor's student.
+
+        The whole conversation is then a prompt, as for a model that sees it for the first time.
+        """
+        self._ids, self._logprobs, self._mask, self._images = [], [], [], []
+        self._num_messages = 0
+
     def _render_messages(self, new: Sequence[Message]) -> Sequence[int]:
         """Tokenize the first prompt, or in later turns what follows the model's last reply."""
         from ludus.policy.chat import incremental_prompt
 
-        if self._turn == 0:
+        if not self._ids:
             return self._runtime.initial_prompt_ids(new, self._tools)
         policy = self._runtime.policy
         reply = new[0] if new and new[0].role == "assistant" else None

@@ -88,6 +88,17 @@ class StepResult(Generic[ObsT]):
         """The named parts of the reward."""
         return dict(self.metadata.get("rewards", {}))
 
+    @property
+    def progress(self) -> float | None:
+        """What the environment's `progress()` returned; None without it.
+
+        Another environment's metadata may have something else under this name.
+        """
+        value = self.metadata.get("progress")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            return None
+        return float(value)
+
 
 class ListToolsAction(Action):
     """Request the list of tools. Needs no reset."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ludus.agents.oracle import OracleAgent
 from ludus.client.event_loop import to_sync
 from ludus.data.checksum import Checksum
 from ludus.data.config_diff import config_digest
@@ -60,7 +59,7 @@ async def collect(
         progress: receives progress and warnings.
     """
     config, progress = config or CollectConfig(), progress or CollectProgress()
-    mixture, agent = config.parse_environment(env), config.agent or OracleAgent()
+    mixture, agent = config.parse_environment(env), config.build_player()
     settings = config.identity(mixture, agent)
     path = default_output_dir(mixture, settings) if out is None else Path(out)
     if config.resume and (result := _completed_result(path, settings, config)):

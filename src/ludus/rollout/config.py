@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 from ludus.agents.agent import Agent
+from ludus.agents.exploring import ExploringAgent
+from ludus.agents.oracle import OracleAgent
+from ludus.agents.tutored import TutoredAgent
 from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture, parse_mixture
@@ -112,12 +116,11 @@ class RolloutConfig:
         if self.tasks:
             text = json.dumps(list(self.tasks), sort_keys=True, ensure_ascii=False, default=str)
             settings["tasks"] = f"{len(self.tasks)} tasks {stable_hash(text):016x}"
-        description = agent.describe().items()
         return {
             **settings,
             "seed": self.seed,
             "group_size": self.group_size,
-            "agent": {key: value for key, value in description if key not in _ADDRESS_FIELDS},
+            "agent": _without_addresses(agent.describe()),
             "system_prompt": self.system_prompt,
             "max_turns": self.max_turns,
             "max_tokens": self.max_tokens,
@@ -131,25 +134,59 @@ class CollectConfig(RolloutConfig):
 
     agent: Agent | None = None
     """Who plays; by default the environment's own solution."""
+    explore: float = 0.0
+    """Probability that a turn's action is random instead of the agent's."""
+    tutor: Agent | None = None
+    """Who says in every state of the agent's episodes what it would have replied."""
+    working: bool = False
+    """Whether the oracle writes its working as text, as agent or as tutor."""
     max_cost: float | None = None
     """US dollars, over all starts of the run."""
     max_total_tokens: int | None = None
     """Tokens of prompts and completions, over all starts of the run."""
     max_time: float | None = None
     """Seconds, from this start on."""
+    workers: int | None = None
+    """Processes that play, where environment and agent only compute; 1: this process alone. By
+    default they are started where the run is long enough, at most one per core."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.agent is not None and not isinstance(self.agent, Agent):
-            raise ConfigError(
-                f"`agent` must be an Agent, got {self.agent!r}. Use ludus.agent({self.agent!r})."
-            )
+        if self.workers is not None and self.workers < 1:
+            raise ConfigError(f"`workers` must be positive, got {self.workers}.")
+        for name in ("agent", "tutor"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, Agent):
+                raise ConfigError(
+                    f"`{name}` must be an Agent, got {value!r}. Use ludus.agent({value!r})."
+                )
+        if not 0 <= self.explore <= 1:
+            raise ConfigError(f"`explore` must be from 0 to 1, got {self.explore}.")
+        if self.tutor is not None and self.tutor.provider == "human":
+            raise ConfigError("`tutor` cannot be human: it replies in every state of all episodes.")
+        agents = (self.agent or OracleAgent(), self.tutor)
+        if self.working and not any(isinstance(agent, OracleAgent) for agent in agents):
+            raise ConfigError("`working` is the oracle's, and neither agent nor tutor is one.")
 
     @classmethod
     def from_rollout(cls, config: RolloutConfig, agent: Agent) -> CollectConfig:
         """The config with which an agent plays the episodes of another stage."""
         shared = {each.name: getattr(config, each.name) for each in fields(RolloutConfig)}
         return cls(**shared, agent=agent)
+
+    def build_player(self) -> Agent:
+        """The agent as it plays: with its random actions, and beside its tutor."""
+        agent = self._with_working(self.agent or OracleAgent())
+        if self.explore:
+            agent = ExploringAgent(agent, self.explore)
+        return agent if self.tutor is None else TutoredAgent(agent, self._with_working(self.tutor))
+
+    def _with_working(self, agent: Agent) -> Agent:
+        if not self.working or not isinstance(agent, OracleAgent):
+            return agent
+        agent = copy(agent)
+        agent.working = True
+        return agent
 
     @property
     def budget(self) -> Budget:
@@ -158,3 +195,12 @@ class CollectConfig(RolloutConfig):
             max_total_tokens=self.max_total_tokens,
             max_time=self.max_time,
         )
+
+
+def _without_addresses(description: JsonObject) -> JsonObject:
+    """The description of an agent, and of its tutor, without what may change between starts."""
+    return {
+        key: _without_addresses(value) if key == "tutor" else value
+        for key, value in description.items()
+        if key not in _ADDRESS_FIELDS
+    }

@@ -88,10 +88,14 @@ async def run_episode(
         started_at=started_at,
         status=status,
         reward=episode.reward_sum.total if fault is None else None,
-        usage=episode.usage,
+        usage=episode.usage + episode.tutor_usage,
         messages=tuple(episode.messages),
         tools=tuple(tool.to_openai() for tool in session.tools),
         rewards=dict(episode.reward_sum.parts) if fault is None else {},
+        turn_rewards=episode.reward_sum.turn_rewards if fault is None else (),
+        progress=tuple(episode.reward_sum.progress) if fault is None else (),
+        explored_turns=tuple(episode.explored_turns),
+        tutor_replies=tuple(episode.tutor_replies),
         done=episode.reward_sum.done,
         turns=episode.turns,
         tool_calls=episode.tool_calls,
@@ -123,7 +127,11 @@ class _EpisodeInProgress:
     messages: list[Message] = field(default_factory=list)
     reward_sum: RewardSum = field(default_factory=RewardSum)
     usage: Usage = field(default_factory=Usage)
+    tutor_usage: Usage = field(default_factory=Usage)
+    """Apart from the agent's, whose tokens are limited."""
     tokens: Tokens | None = None
+    explored_turns: list[int] = field(default_factory=list)
+    tutor_replies: list[Message | None] = field(default_factory=list)
     turns: int = 0
     tool_calls: int = 0
 
@@ -138,6 +146,7 @@ class _EpisodeInProgress:
             task=self.assignment.task,
             seed=self.assignment.seed,
             member=self.assignment.member,
+            runner=self.session.runner,
         )
         with self.status.track("model", "the start of the agent"):
             player = await agent.begin(context)
@@ -176,9 +185,15 @@ class _EpisodeInProgress:
         return left if self.limits.max_tokens is None else min(self.limits.max_tokens, left)
 
     def add_reply(self, reply: Reply) -> Sequence[Call]:
+        if reply.explored:
+            self.explored_turns.append(self.turns)
+        if (advice := reply.tutor) is not None:
+            self.tutor_replies.append(advice.message if advice.is_complete else None)
+            self.tutor_usage += advice.usage
         self.turns += 1
+        self.reward_sum.begin_turn()
         self.usage += reply.usage
-        self.status.usage = self.usage
+        self.status.usage = self.usage + self.tutor_usage
         self.tokens = reply.tokens or self.tokens
         message = reply.message
         if message.content or message.tool_calls or message.reasoning_content:

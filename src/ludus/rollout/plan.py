@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ludus.data.episode import format_episode_id, task_group_id
@@ -82,8 +83,12 @@ class Plan:
     def _choose_task(self, number: int) -> tuple[str, JsonObject]:
         if self.choose is not None:
             return self.choose(number)
-        offset = stable_hash(f"mix/{self.seed}") / 2**64
-        return self.mixture.pick(number, offset), self.tasks[number] if self.tasks else {}
+        own_task = self.tasks[number] if self.tasks else {}
+        return self.mixture.pick(number, self._offset), own_task
+
+    @cached_property
+    def _offset(self) -> float:
+        return stable_hash(f"mix/{self.seed}") / 2**64
 
 
 def task_seed(seed: int, number: int) -> int:

@@ -222,3 +222,17 @@ def test_the_anthropic_provider_uses_its_api(tmp_path: Path) -> None:
     assert [episode.stop_reason.value for episode in found] == ["done", "done"]
     calls = found[0].messages[2].tool_calls
     assert calls is not None and calls[0].function.name == "add"
+
+
+def test_a_tutor_and_random_actions_are_chosen_by_flags(tmp_path: Path) -> None:
+    flags = ("--provider", "random", "--tutor", "oracle", "--explore", "0.5", "--working")
+    done = collect("catch", "-n", "3", *flags, "-o", tmp_path / "run")
+    assert (done.returncode, done.stderr) == (0, "")
+    for episode in read_episodes(tmp_path / "run"):
+        assert len(episode.tutor_replies) == episode.turns
+        assert episode.agent["explore"] == 0.5 and episode.agent["tutor"]["working"] is True
+
+
+def test_an_unknown_tutor_is_refused_in_one_line(tmp_path: Path) -> None:
+    done = collect("catch", "--tutor", "orcale", "-o", tmp_path / "run")
+    assert done.returncode == 1 and "oracle" in error_line(done)

@@ -224,3 +224,18 @@ def test_background_jobs_keep_ignoring_sigint() -> None:
             assert shown.stopping is None
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_the_rounds_of_a_tutor_are_a_table(tmp_path: Path) -> None:
+    flags = ("--rounds", "2", "--episodes", "4", "--eval-episodes", "2", "--max-tokens", "8")
+    more = ("--max-turns", "2", "--steps", "1", "--task", '{"rows": 3, "columns": 3}')
+    model, out = save_model(tmp_path / "model"), tmp_path / "out"
+    done = invoke_train("tutor", "catch", "-m", model, "-o", out, *flags, *more, *FAST_OPTIONS)
+    assert done.exit_code == 0, done.output
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert lines[0] == ["round", "success", "reward", "agreement", "rows"]
+    assert [line[0] for line in lines[1:3]] == ["1", "2"]
+    assert sum("kept" in line for line in lines) == 1
+    assert ["model", str(out)] in lines
+    record = json.loads((out / "training.json").read_text())
+    assert record["command"] is not None and record["kind"] == "sft"

@@ -182,3 +182,18 @@ def test_a_single_wrong_label_and_an_unknown_row_raise(tmp_path: Path) -> None:
     batch["input_ids"][row, 0] += 1
     with pytest.raises(RunError, match="not in the data"):
         check_loss_mask(batch, index)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_reply_with_a_weight_of_0_has_no_loss(tmp_path: Path, family: str) -> None:
+    tokenizer = FAMILIES[family]()
+    row = sft_row(3, turns=3)
+    row["messages"][1]["weight"], row["messages"][3]["weight"] = 0, 1
+    plain, weighted = (
+        RowTokenizer(tokenizer, find_chat_format(tokenizer).template, "sft")([(1, each)]).table
+        for each in (sft_row(3, turns=3), row)
+    )
+    ids, labels = (weighted.column(name)[0].as_py() for name in ("input_ids", "labels"))
+    assert ids == plain.column("input_ids")[0].as_py(), "the context stays the same"
+    trained = tokenizer.decode([label for label in labels if label >= 0])
+    assert "31" not in trained and "32" in trained and "Done: " in trained

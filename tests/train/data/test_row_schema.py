@@ -59,3 +59,11 @@ def test_rows_of_the_other_method_name_its_command() -> None:
         parse_conversations(dpo_row(1), "sft")
     with pytest.raises(ConfigError, match="`ludus train sft`"):
         parse_conversations(sft_row(1), "dpo")
+
+
+@pytest.mark.parametrize("weight", [0.5, 2, -1, "0", True])
+def test_a_weight_is_0_or_1(weight: object) -> None:
+    messages = chat_messages(1)
+    messages[1] = {**messages[1], "weight": weight}
+    with pytest.raises(InvalidRow, match="`weight`"):
+        parse_conversations({"messages": messages}, "sft")

@@ -49,6 +49,44 @@ class Flat(Pick):
         return float(not self.flat and letter in "ab")
 
 
+class FirstPick(Pick):
+    """Picks until the episode is cut off; only the first one is rewarded, at once."""
+
+    def reset(self, *, seed: int | None = None) -> str:
+        self.picks: list[str] = []
+        return super().reset(seed=seed)
+
+    @tool
+    def pick(self, letter: Literal["a", "b", "c", "d", "e"]) -> str:
+        """Pick a letter.
+
+        Args:
+            letter: The letter to pick.
+        """
+        self.picks.append(letter)
+        if len(self.picks) == 1:
+            self.award(float(letter in "abc"))
+        return super().reset(seed=0)
+
+
+class MeasuredPicks(FirstPick):
+    """Never rewarded, but the first letters of the alphabet are progress."""
+
+    @tool
+    def pick(self, letter: Literal["a", "b", "c", "d", "e"]) -> str:
+        """Pick a letter.
+
+        Args:
+            letter: The letter to pick.
+        """
+        self.picks.append(letter)
+        self.award(0.0)
+        return f"Pick a letter ({len(self.picks)})."
+
+    def progress(self) -> float:
+        return sum(letter in "abc" for letter in self.picks) / 10
+
+
 class Climb(ToolEnvironment):
     """Three turns; the reward is the share of turns with letter a or b."""
 
@@ -85,8 +123,9 @@ class Levels(Pick):
         return float(letter in self.REWARDED[self.level])
 
 
-PICK, FLAT, CLIMB, LEVELS = (
-    f"train.grpo.toy_environments:{name}" for name in ("Pick", "Flat", "Climb", "Levels")
+PICK, FLAT, CLIMB, FIRST_PICK, MEASURED_PICKS, LEVELS = (
+    f"train.grpo.toy_environments:{name}"
+    for name in ("Pick", "Flat", "Climb", "FirstPick", "MeasuredPicks", "Levels")
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,8 +48,22 @@ def collect(
     ] = None,
     llm_endpoint: Annotated[
         str | None,
-        typer.Option(help="URL of an OpenAI-compatible server: vLLM, Ollama, llama.cpp."),
+        typer.Option(
+            help="URL of an OpenAI-compatible server: vLLM, Ollama, llama.cpp. It is --tutor's "
+            "where that is openai:MODEL and --provider is not."
+        ),
     ] = None,
+    explore: common.Explore = 0.0,
+    tutor: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGENT",
+            help="Agent that labels every state that the player reaches: oracle, openai:MODEL, "
+            "anthropic:MODEL, hf:PATH or smollm2.",
+            show_default="none",
+        ),
+    ] = None,
+    working: common.Working = False,
     temperature: common.Temperature = None,
     extra: common.ExtraFields = None,
     thinking: common.Thinking = None,
@@ -75,6 +90,14 @@ def collect(
     max_tokens: common.MaxTokens = 2048,
     max_episode_tokens: common.MaxEpisodeTokens = None,
     concurrency: common.Concurrency = 64,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Worker processes that play, where environment and agent only compute; 1: none.",
+            show_default="up to one per core, if the run is long enough",
+        ),
+    ] = None,
     call_timeout: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Timeout of one API call.", show_default="5m"),
@@ -131,10 +154,12 @@ def collect(
     ludus collect reasoning_gym:chain_sum --provider openai --model gpt-5-mini -n 300
 
     ludus collect wordle --provider hf --model smollm2 -n 100
+
+    ludus collect wordle --provider hf --model models/wordle --tutor oracle -n 500
     """
     from ludus.cli.display.collect_display import collect_display
     from ludus.cli.display.environment_errors import record_environment_errors
-    from ludus.policy.agent_factory import AgentConfig, agent_from_config
+    from ludus.policy.agent_factory import AgentConfig, agent_from_config, agent_from_spec
     from ludus.rollout import SYSTEM_PROMPT, CollectConfig, read_tasks
     from ludus.rollout.config import STALL_WARNING_S
 
@@ -143,11 +168,13 @@ def collect(
 
         check_upload_target(push_to_hub)
         check_login()
+    # A server that the player has no use for is the tutor's.
+    is_tutors = provider not in (None, "openai") and (tutor or "").startswith("openai:")
     agent = agent_from_config(
         AgentConfig(
             provider=provider,
             model=model,
-            llm_endpoint=llm_endpoint,
+            llm_endpoint=None if is_tutors else llm_endpoint,
             temperature=temperature,
             extra=parse_json_object(extra, "--extra"),
             chat_template_kwargs=parse_template_options(thinking, chat_template_kwargs),
@@ -170,6 +197,13 @@ def collect(
     is_human = agent.provider == "human"
     config = CollectConfig(
         agent=agent,
+        explore=explore,
+        tutor=None
+        if tutor is None
+        else agent_from_spec(
+            tutor, concurrency=concurrency, llm_endpoint=llm_endpoint if is_tutors else None
+        ),
+        working=working,
         num_episodes=num_episodes,
         task=parse_task_options(task, dataset_config),
         seed=seed,
@@ -185,6 +219,7 @@ def collect(
         resume=resume,
         retry_broken=retry_broken,
         concurrency=1 if is_human else concurrency,
+        workers=workers,
         max_attempts=max_attempts,
         stall_warning=math.inf if is_human else STALL_WARNING_S,
         max_cost=max_cost,
@@ -220,7 +255,7 @@ def _run_collect(
     async def main() -> CollectResult:
         assert config.agent is not None
         with handle_signals(display.request_stop):
-            async with config.agent:
+            async with config.agent, config.tutor or nullcontext():
                 return await collect(env, out, config, progress=display)
 
     try:

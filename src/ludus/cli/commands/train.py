@@ -1,4 +1,4 @@
-"""`ludus train`: SFT and DPO on rows of a data set, GRPO in an environment."""
+"""`ludus train`: SFT and DPO on rows of a data set, GRPO and tutors in an environment."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ludus.cli import common_options as common
 from ludus.cli import train_options as options
 from ludus.cli.command_line import typed_command
 from ludus.cli.commands.train_grpo import grpo
+from ludus.cli.commands.train_tutor import tutor
 from ludus.cli.common_options import parse_template_options
 from ludus.cli.display.train_metrics import TrainMetrics
 from ludus.cli.display.train_summary import TrainSummary
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Train a model with SFT, DPO or GRPO.",
+    help="Train a model with SFT, DPO or GRPO, or in rounds with a tutor.",
 )
 
 
@@ -178,6 +179,7 @@ def dpo(
 
 
 app.command(cls=FlagCommand)(grpo)
+app.command(cls=FlagCommand)(tutor)
 
 
 def _train_on_rows(

@@ -35,6 +35,9 @@ def print_curate_report(out: Path, report: CurateReport) -> None:
     for split, rows in report.rows.items():
         tasks = plural(report.tasks[split], "task")
         stdout.print(f"{split}: {plural(rows, 'row')} of {tasks}", soft_wrap=True)
+    if report.tutored:
+        agreement = "" if report.agreement is None else f", agreement {report.agreement:.1%}"
+        stdout.print(f"tutor: {plural(report.tutored, 'episode')}{agreement}")
     if report.families:
         stdout.print(f"{plural(report.families, 'task')} kept in the split of a near copy")
     if report.lengths is not None:

@@ -22,6 +22,9 @@ class TrainSummary:
             that the rows come from.
     """
 
+    without_checkpoint = "starts anew"
+    """What the same command does after a run was killed before its first checkpoint."""
+
     def __init__(self, model: str, environment: tuple[str, ...] | None = None) -> None:
         self.model = model
         self.environment = environment
@@ -42,6 +45,9 @@ class TrainSummary:
                 speed = f", {format_count(rate)} tokens/s" if rate else ""
                 lines.append(("time", f"{format_clock(metrics.seconds)}{speed}"))
         return [*lines, ("model", str(result.folder))]
+
+    def stopped_text(self, result: TrainResult) -> str:
+        return f"Stopped at step {result.steps:,}"
 
     def steps_text(self, result: TrainResult) -> str:
         steps = f"{result.steps:,}"

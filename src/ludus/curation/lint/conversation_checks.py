@@ -62,7 +62,7 @@ def missing_assistant(conversation: Conversation) -> Iterator[str]:
     if not conversation.completion:
         yield f"{subject} has no messages"
     elif not conversation.replies:
-        yield f"{subject} has no assistant turn"
+        yield f"{subject} has no assistant turn with loss"
 
 
 def misplaced_roles(conversation: Conversation) -> Iterator[str]:
@@ -88,7 +88,7 @@ def misplaced_roles(conversation: Conversation) -> Iterator[str]:
 def environment_turns(conversation: Conversation) -> Iterator[str]:
     """Messages on a side of a pair that the model did not write."""
     completion = conversation.completion
-    count = len(completion) - len(conversation.replies)
+    count = sum(message["role"] != "assistant" for message in completion)
     if conversation.name and count:
         yield (
             f"{count} of {len(completion)} messages of the {conversation.name} side come from the "

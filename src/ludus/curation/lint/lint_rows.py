@@ -59,8 +59,9 @@ class Conversation:
 
     @property
     def replies(self) -> list[JsonObject]:
-        """The assistant messages after the prompt."""
-        return [message for message in self.completion if message["role"] == "assistant"]
+        """The assistant messages after the prompt that bear loss."""
+        messages = (message for message in self.completion if message["role"] == "assistant")
+        return [message for message in messages if message.get("weight") != 0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ludus.data.tool_schema import ToolCall
 from ludus.environment.base import Environment
 from ludus.envs.reasoning_gym.dataset import (
     AnswerScore,
@@ -16,6 +17,7 @@ from ludus.envs.reasoning_gym.dataset import (
 )
 from ludus.envs.reasoning_gym.models import ReasoningGymAction, ReasoningGymObservation
 from ludus.envs.reasoning_gym.solutions import perfect_answer
+from ludus.envs.reasoning_gym.workings import write_working
 from ludus.protocol.types import State
 
 DEFAULT_NAME = "chain_sum"
@@ -135,12 +137,13 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
             }
         )
 
-    def oracle(self) -> ReasoningGymAction | None:
+    def oracle(self, *, working: bool = False) -> ToolCall | None:
+        """An answer with score 1.0; with `working`, after the steps to it in some data sets."""
         if self._question is None:
             return None
-        return ReasoningGymAction(
-            answer=perfect_answer(self._question.answer, self._question.metadata)
-        )
+        answer = perfect_answer(self._question.answer, self._question.metadata)
+        text = write_working(answer, self._question.metadata) if working else ""
+        return ToolCall(name="answer", arguments={"answer": answer}, text=text)
 
 
 def _build_score_observation(question: Question, score: AnswerScore) -> ReasoningGymObservation:

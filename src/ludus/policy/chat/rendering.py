@@ -1,6 +1,7 @@
 """Render conversations with a chat template: token ids and the loss mask.
 
-The loss is on the assistant's tokens, where the template marks them (`{% generation %}`). Ids and
+The loss is on the assistant's tokens, where the template marks them (`{% generation %}`), except of
+messages with a `weight` of 0, as in OpenAI's format of fine-tuning data. Without those, ids and
 mask equal those of TRL's SFTTrainer with `assistant_only_loss`, but are computed many times faster:
 all texts are tokenized in one call, and repeated pieces only once.
 """
@@ -258,6 +259,15 @@ def _render_conversation(
             )
     except TemplateRefused as error:
         return error
+    weights = [each.get("weight") for each in messages if each["role"] == "assistant"]
+    if 0 in weights and assistant_spans:
+        if len(weights) != len(assistant_spans):
+            return TemplateRefused(
+                f"the template marks {len(assistant_spans)} replies of {len(weights)}, so that a "
+                "`weight` of 0 cannot be told from the others"
+            )
+        pairs = zip(assistant_spans, weights, strict=True)
+        assistant_spans = [span for span, weight in pairs if weight != 0]
     return _RenderedText(text, assistant_spans, prompt_text)
 
 

@@ -1,7 +1,8 @@
 """The schema of rows: parsed into one conversation for SFT, two for DPO.
 
 Rows are those that `ludus curate` writes, or others in TRL's conversational formats: `messages`,
-`prompt` and `completion`, or `prompt`, `chosen` and `rejected`; and `tools` with any of them.
+`prompt` and `completion`, or `prompt`, `chosen` and `rejected`; and `tools` with any of them. An
+assistant message with a `weight` of 0 is context without loss, as in OpenAI's format.
 """
 
 from __future__ import annotations
@@ -106,6 +107,9 @@ def _parse_row_message(message: JsonObject) -> JsonObject:
 
     The arguments of tool calls become objects instead of JSON text.
     """
+    weight = message.get("weight")
+    if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
+        raise InvalidRow(f"has a message with the `weight` {weight!r}, which must be 0 or 1")
     calls = message.get("tool_calls")
     if not calls:
         return message

@@ -66,7 +66,8 @@ def lost_content(conversation: Conversation, rendered: RenderedConversation) -> 
     for tool in conversation.tools or ():
         if (name := tool.get("function", tool).get("name", "")) not in rendered.text:
             return f"the tool {name}"
-    for call in _iter_called_functions([each for each in messages if each["role"] == "assistant"]):
+    replies = [each for each in messages if each["role"] == "assistant"]
+    for call in _iter_called_functions([each for each in replies if each.get("weight") != 0]):
         if call["name"] not in with_loss:
             return f"the call of {call['name']}"
         for name, value in call["arguments"].items():

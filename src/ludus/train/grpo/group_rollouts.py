@@ -12,13 +12,13 @@ from time import perf_counter
 from typing import Any
 
 from ludus.data.episode import Episode
-from ludus.data.reward_variance import is_zero_variance
 from ludus.errors import RunError
 from ludus.rollout.circuit_breaker import FATAL_FAULTS, PERMANENT_FAULTS
 from ludus.rollout.phase_progress import PhaseProgress
 from ludus.rollout.plan import Plan
 from ludus.scoring.reward_functions import RewardFunctions
 from ludus.train.distributed import Distributed
+from ludus.train.grpo.credit import TurnCredit, TurnValues, has_equal_returns, turn_advantages
 from ludus.train.grpo.curriculum import Curriculum
 from ludus.train.grpo.groups import SeedCheck, group_prompt_digest, split_into_groups
 from ludus.train.grpo.grpo_config import GRPOConfig
@@ -95,6 +95,23 @@ class GroupRollouts:
         batch = to_rollout_batch(self.episodes, trainer.processing_class.pad_token_id)
         return {**batch, "scores": [self.rewards.parts(episode) for episode in self.episodes]}
 
+    def turn_advantages(self, scale: str) -> tuple[list[TurnValues], list[bool]]:
+        """The advantages of turns by slot, and which groups of the step have zero variance."""
+        size = self.config.group_size
+        returns = self.distributed.all_gather(
+            [self._credit.returns(episode) for episode in self.episodes]
+        )
+        compared = self.distributed.all_gather(
+            [self._credit.compared_returns(episode) for episode in self.episodes]
+        )
+        first, count = self._global_slot(0), len(self.episodes)
+        advantages = turn_advantages(returns, size, scale)[first : first + count]
+        return advantages, [has_equal_returns(group) for group in split_into_groups(compared, size)]
+
+    @property
+    def _credit(self) -> TurnCredit:
+        return TurnCredit(self.config.gae_lambda, self.rewards.environment_weight)
+
     def free_decoder_memory(self, free_bytes: int) -> None:
         """Give back the decoder's cache, if it takes much of the memory that training needs.
 
@@ -143,11 +160,18 @@ class GroupRollouts:
         """Which of the step's groups have zero variance, and the metrics of `check_seeds`."""
         size = self.config.group_size
         facts = [
-            (each.reward, group_prompt_digest(each), each.environment) for each in self.episodes
+            (self._compared_returns(each), group_prompt_digest(each), each.environment)
+            for each in self.episodes
         ]
-        rewards, prompts, names = zip(*self.distributed.all_gather(facts), strict=True)
+        returns, prompts, names = zip(*self.distributed.all_gather(facts), strict=True)
         unseeded = self.check_seeds(prompts, names, size)
-        return [is_zero_variance(group) for group in split_into_groups(rewards, size)], unseeded
+        return [has_equal_returns(group) for group in split_into_groups(returns, size)], unseeded
+
+    def _compared_returns(self, episode: Episode) -> TurnValues | None:
+        """What is compared within a group: the reward, or the return from each turn on."""
+        if self.config.credit == "turn":
+            return self._credit.compared_returns(episode)
+        return None if episode.reward is None else (episode.reward,)
 
     def _resample(self, zero_variance: Sequence[bool], step: int) -> int:
         """Play other tasks instead of zero-variance groups; returns how many could be replaced.

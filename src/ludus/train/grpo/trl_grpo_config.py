@@ -90,6 +90,11 @@ def build_trl_grpo_config(config: GRPOConfig, out: Path) -> Any:
         raise ConfigError(
             f"`overrides`: num_iterations must be positive, got {trl_config.num_iterations}."
         )
+    if config.credit == "turn" and trl_config.multi_objective_aggregation != "sum_then_normalize":
+        raise ConfigError(
+            "`overrides`: multi_objective_aggregation must be sum_then_normalize with `credit` "
+            f"turn, got {trl_config.multi_objective_aggregation}."
+        )
     return trl_config
 
 

@@ -105,6 +105,7 @@ def _environment_rows(record: TrainingRecord) -> dict[str, str]:
         "Maximum tokens per reply": _format_number(settings.get("max_tokens")),
         "Temperature": _format_number(settings.get("temperature")),
         "Zero-variance groups": str(settings.get("zero_variance_groups", "")),
+        "Credit": str(settings.get("credit", "")),
         "Reward functions": ", ".join(inline_code(name) for name in reward_funcs),
     }
 

@@ -1,0 +1,128 @@
+"""The config of the rounds of a tutor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from ludus.agents.agent import Agent
+from ludus.agents.oracle import OracleAgent
+from ludus.data.stable_hash import stable_hash
+from ludus.data.tool_schema import JsonObject
+from ludus.errors import ConfigError
+from ludus.rollout.config import CollectConfig
+from ludus.rollout.loop import SYSTEM_PROMPT
+from ludus.train.config import TrainConfig, check_at_least, check_choice
+from ludus.train.resume import NON_DECISIVE
+
+KeepModel = Literal["best", "last"]
+_SEED_RANGE = 2**31
+
+
+@dataclass(frozen=True, kw_only=True)
+class TutorConfig:
+    """How a model is taught by a tutor. The same config gives the same rounds."""
+
+    rounds: int = 3
+    episodes: int = 500
+    """Episodes per round, of the tutor and of the student together."""
+    tutor: Agent | None = None
+    """Who says what to reply; by default the environment's own solution."""
+    tutor_share: float = 1.0
+    """Share of the first round's episodes that the tutor plays itself: all of them where the model
+    cannot play yet, 0 where it can."""
+    tutor_decay: float = 0.5
+    """By what the share is multiplied from round to round."""
+    explore: float = 0.1
+    """Probability that a turn of the tutor's own episodes is random. The student makes mistakes of
+    its own."""
+    working: bool = False
+    """Whether the oracle writes its working as text."""
+    temperature: float = 1.0
+    """Sampling temperature of the student in its lessons; held-out tasks are played greedily."""
+    task: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of `reset` for every episode."""
+    system_prompt: str | None = SYSTEM_PROMPT
+    max_turns: int = 20
+    max_tokens: int = 512
+    """Maximum number of tokens sampled per reply."""
+    eval_episodes: int = 64
+    """Held-out tasks that are played after each round."""
+    solved_at: float = 1.0
+    """Reward from which on a task counts as solved."""
+    keep: KeepModel = "best"
+    """Which model is kept: the one with the best held-out reward, or that of the last round."""
+    seed: int = 0
+    """Selects the tasks of all rounds."""
+    train: TrainConfig = field(default_factory=TrainConfig)
+    """How each round is trained, from the same model on the rows of all rounds so far."""
+    base_url: str | None = None
+    """Address of a server of the environment; by default it runs in this process. Not stored."""
+    token: str | None = field(default=None, repr=False)
+    """Bearer token for that server. Not stored."""
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "episodes", "eval_episodes"):
+            check_at_least(name, getattr(self, name), 1)
+        check_at_least("seed", self.seed, 0)
+        check_choice("keep", self.keep, get_args(KeepModel))
+        for name in ("tutor_share", "tutor_decay"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"`{name}` must be from 0 to 1, got {getattr(self, name)}.")
+        if self.train.beta is not None:
+            raise ConfigError("`beta` is for DPO only.")
+        # Refuses the other fields before the first episode, with their own messages.
+        self.play_config("check", 1)
+
+    @property
+    def teacher(self) -> Agent:
+        return self.tutor or OracleAgent()
+
+    def tutor_episodes(self, number: int) -> int:
+        """How many episodes of a round, counted from 1, the tutor plays itself."""
+        return round(self.tutor_share * self.tutor_decay ** (number - 1) * self.episodes)
+
+    def play_config(self, tasks: str, num_episodes: int) -> CollectConfig:
+        """How episodes are played; `tasks` names a selection of tasks that no other name shares."""
+        return CollectConfig(
+            num_episodes=num_episodes,
+            seed=stable_hash(f"{tasks}/{self.seed}") % _SEED_RANGE,
+            agent=self.teacher,
+            explore=self.explore,
+            working=self.working,
+            task=dict(self.task),
+            system_prompt=self.system_prompt,
+            max_turns=self.max_turns,
+            max_tokens=self.max_tokens,
+            base_url=self.base_url,
+            token=self.token,
+        )
+
+    def student_config(self, number: int, student: Agent) -> CollectConfig:
+        """How the student plays in a round, and is corrected."""
+        count = self.episodes - self.tutor_episodes(number)
+        played = self.play_config(f"student/{number}", count)
+        return replace(played, agent=student, tutor=self.teacher, explore=0.0)
+
+    def held_out_config(self, student: Agent) -> CollectConfig:
+        """How held-out tasks are played: the same ones after every round."""
+        played = self.play_config("held-out", self.eval_episodes)
+        return replace(played, agent=student, explore=0.0, working=False)
+
+    def as_json(self) -> JsonObject:
+        """The settings that must be the same to continue. More `rounds` may follow."""
+        own = {
+            name: getattr(self, name)
+            for name in (
+                *("episodes", "tutor_share", "tutor_decay", "explore", "working", "temperature"),
+                *("task", "system_prompt", "max_turns", "max_tokens", "eval_episodes", "solved_at"),
+                *("keep", "seed"),
+            )
+        }
+        train = self.train.as_json().items()
+        return {
+            **own,
+            "tutor": self.teacher.describe(),
+            "train": {name: value for name, value in train if name not in NON_DECISIVE},
+        }

@@ -1,0 +1,172 @@
+"""`tutor`: rounds in which a model plays, a tutor corrects it, and it is trained (DAgger)."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from ludus.agents.agent import Agent
+from ludus.curation.config import CurateConfig
+from ludus.curation.pipeline import curate
+from ludus.data.episode_reader import episodes
+from ludus.environment.mixture import Mixture, parse_mixture
+from ludus.errors import ConfigError
+from ludus.policy.fingerprint import fingerprint
+from ludus.policy.model_ref import resolve_model
+from ludus.policy.preflight import check_model
+from ludus.train.distributed import Distributed
+from ludus.train.offline import sft
+from ludus.train.output.record import read_record
+from ludus.train.output.training_folder import check_model_outside, lock_folder
+from ludus.train.progress import NoProgress, TrainProgress
+from ludus.tutoring.config import TutorConfig
+from ludus.tutoring.playing import RoundProgress, Stopped, play
+from ludus.tutoring.rounds import (
+    RoundLog,
+    RoundMetrics,
+    TutorResult,
+    measure_agreement,
+    measure_play,
+)
+
+_DEFAULT_CONFIG = TutorConfig()
+
+
+def tutor(
+    env: str | Mixture,
+    model: str,
+    out: str | Path,
+    config: TutorConfig = _DEFAULT_CONFIG,
+    *,
+    overwrite: bool = False,
+    command: str | None = None,
+    progress: TrainProgress | None = None,
+) -> TutorResult:
+    """Teach a model an environment in rounds: play, label, train. The model is written to `out`.
+
+    In each round some episodes are played by the tutor, the others by the model of the last round,
+    whose every state the tutor labels. Then `model` is trained on the rows of all rounds.
+
+    Args:
+        env: A spec, a server's address or a mixture of them, as for `ludus.collect`.
+        model: A folder, a name on the Hub, or the name of a model that Ludus knows.
+        out: The output folder. Finished rounds in it are kept, an interrupted one is continued, and
+            more `config.rounds` may follow.
+        config: The rounds, the tutor, and how to train.
+        overwrite: Replace rounds with another config, instead of raising.
+        command: The command line, for the record and the model card.
+        progress: Receives the progress, and can stop it.
+    """
+    out, progress = Path(out).expanduser(), progress or NoProgress()
+    environments = parse_mixture(env) if isinstance(env, str) else env
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("The rounds of a tutor run in one process. Start it without a launcher.")
+    if config.base_url is None:
+        environments.check_installed()
+    check_model(model, device=config.train.device, dtype=config.train.precision)
+    check_model_outside(out, resolve_model(model, notify=progress.say))
+    settings = {
+        "environment": str(environments),
+        "model": model,
+        "weights": fingerprint(model),
+        **config.as_json(),
+    }
+    with lock_folder(out, Distributed()):
+        log = RoundLog.open(out, settings, overwrite=overwrite)
+        # From here on a stop is one between two episodes or steps.
+        progress.begin(0, None)
+        try:
+            while len(log.rounds) < config.rounds:
+                number = len(log.rounds) + 1
+                shown = RoundProgress(progress, number, config.rounds)
+                metrics = _run_round(environments, model, log, number, config, command, shown)
+                log.add(metrics, keep=config.keep == "last" or log.is_best(metrics))
+                progress.say(describe_round(metrics))
+        except Stopped as stop:
+            return _build_result(log, stop.reason)
+        return _build_result(log)
+
+
+def _run_round(
+    environments: Mixture,
+    model: str,
+    log: RoundLog,
+    number: int,
+    config: TutorConfig,
+    command: str | None,
+    progress: RoundProgress,
+) -> RoundMetrics:
+    """One round, or what is left of it: every stage goes on where it was interrupted."""
+    started = time.monotonic()
+    trained = log.folder(number, "model")
+    tutor_episodes = config.tutor_episodes(number)
+    student_episodes = config.episodes - tutor_episodes
+    agreement = None
+    if tutor_episodes:
+        own = config.play_config(f"tutor/{number}", tutor_episodes)
+        play(environments, log.folder(number, "tutor"), own, "The tutor plays", progress)
+    if student_episodes:
+        before = str(log.folder(number - 1, "model")) if number > 1 else model
+        taught = config.student_config(number, _student(before, config.temperature, config))
+        run = log.folder(number, "student")
+        play(environments, run, taught, "The student plays", progress)
+        agreement = measure_agreement(episodes(run))
+    progress.show("Curating")
+    data = log.folder(number, "data")
+    report = curate(log.data_runs(number), data, CurateConfig(), overwrite=True)
+    result = sft(data, model, trained, config.train, command=command, progress=progress)
+    if result.stopped is not None:
+        raise Stopped(result.stopped)
+    held_out = config.held_out_config(_student(str(trained), 0.0, config))
+    run = log.folder(number, "held_out")
+    play(environments, run, held_out, "Playing held-out tasks", progress)
+    reward, success = measure_play(episodes(run), config.solved_at)
+    return RoundMetrics(
+        number=number,
+        tutor_episodes=tutor_episodes,
+        student_episodes=student_episodes,
+        rows=report.rows["train"],
+        agreement=agreement,
+        reward=reward,
+        success=success,
+        steps=result.steps,
+        loss=result.loss,
+        seconds=round(time.monotonic() - started, 1),
+    )
+
+
+def describe_round(metrics: RoundMetrics) -> str:
+    """A round in one line."""
+    parts = [f"Round {metrics.number}: {metrics.rows:,} rows"]
+    if metrics.agreement is not None:
+        parts.append(f"agreement before {metrics.agreement:.1%}")
+    if metrics.success is not None and metrics.reward is not None:
+        parts.append(f"held-out success {metrics.success:.1%}, reward {metrics.reward:.3f}")
+    return ", ".join(parts)
+
+
+def _student(model: str, temperature: float, config: TutorConfig) -> Agent:
+    from ludus.policy.agent import PolicyAgent
+
+    return PolicyAgent(
+        model,
+        temperature=temperature,
+        device=config.train.device,
+        chat_template_kwargs=config.train.chat_template_kwargs,
+    )
+
+
+def _build_result(log: RoundLog, stopped: str | None = None) -> TutorResult:
+    record = read_record(log.out)
+    figures = record.figures if record is not None else None
+    return TutorResult(
+        folder=log.out,
+        steps=sum(each.steps for each in log.rounds),
+        loss=figures.last_loss if figures is not None else None,
+        seconds=sum(each.seconds for each in log.rounds),
+        tokens=(figures.tokens or 0) if figures is not None else 0,
+        stopped=stopped,
+        rounds=tuple(log.rounds),
+        kept_round=log.kept_round,
+    )
