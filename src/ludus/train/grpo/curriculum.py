@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from ludus.data.curriculum_log import BucketMetrics, to_metrics
 from ludus.data.episode import Episode
-from ludus.data.reward_variance import is_zero_variance
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.registry import find_environment
 from ludus.errors import LudusError
@@ -80,17 +79,19 @@ class Curriculum:
         self._step_groups.update(self._drawn)
         self._bucket_of.update(zip(numbers, self._drawn, strict=True))
 
-    def update(self, groups: Sequence[Sequence[Episode]]) -> None:
-        """Learn from the attempts at the tasks of the last draw, in its order."""
+    def update(self, groups: Sequence[Sequence[Episode]], has_signal: Sequence[bool]) -> None:
+        """Learn from the attempts at the tasks of the last draw, in its order.
+
+        `has_signal` says of each group whether its attempts differ, so that it can be trained on.
+        """
         rewards = [self._reward(episode) for group in groups for episode in group]
         scored = [reward for reward in rewards if reward is not None]
         self._lowest = min([self._lowest, *scored])
         self._highest = max([self._highest, *scored])
         outcomes = []
-        for bucket, group in zip(self._drawn, groups, strict=True):
+        for bucket, group, signal in zip(self._drawn, groups, has_signal, strict=True):
             successes = [self._success(each) for each in group if each.reward is not None]
-            has_signal = not is_zero_variance([episode.reward for episode in group])
-            outcomes.append(GroupOutcome(bucket, successes, has_signal))
+            outcomes.append(GroupOutcome(bucket, successes, signal))
         self._bandit.update(outcomes)
 
     def step_metrics(self) -> dict[str, float]:

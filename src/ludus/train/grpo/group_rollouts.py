@@ -131,7 +131,9 @@ class GroupRollouts:
             episodes = self.worker.play(self.plan, indices, phase)
         all_episodes = self.distributed.all_gather(episodes)
         if self.curriculum is not None:
-            self.curriculum.update(split_into_groups(all_episodes, self.config.group_size))
+            groups = split_into_groups(all_episodes, self.config.group_size)
+            returns = [[*map(self._compared_returns, group)] for group in groups]
+            self.curriculum.update(groups, [not has_equal_returns(group) for group in returns])
         with self.distributed.raise_on_all_ranks():
             if self.distributed.is_main:
                 self.write_episodes(all_episodes)
