@@ -114,7 +114,9 @@ def _run_round(
         agreement = measure_agreement(episodes(run))
     progress.show("Curating")
     data = log.folder(number, "data")
-    report = curate(log.data_runs(number), data, CurateConfig(), overwrite=True)
+    # Duplicates stay: rows are as frequent as the states in which the student needs them, and a
+    # game with few states is not learned from a handful of rows.
+    report = curate(log.data_runs(number), data, CurateConfig(dedupe=False), overwrite=True)
     result = sft(data, model, trained, config.train, command=command, progress=progress)
     if result.stopped is not None:
         raise Stopped(result.stopped)
