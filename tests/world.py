@@ -62,6 +62,13 @@ class Counter(ToolEnvironment):
         return ToolCall(name="add", arguments={"number": min(3, self.goal - self.total)})
 
 
+class Measured(Counter):
+    """A counter that says how near it is to its goal."""
+
+    def progress(self) -> float | None:
+        return min(1.0, self.total / self.goal)
+
+
 class Two(ToolEnvironment):
     """Two tools, one of them async."""
 

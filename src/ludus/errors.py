@@ -8,6 +8,8 @@
     ├── ConfigError              an argument is invalid; nothing has been played yet
     ├── RunError                 a run folder cannot be read, written or continued
     ├── StoppedEarly             a run was stopped because every episode broke
+    ├── WorkerDied               a worker process ended while it played an episode
+    │   └── WorkersFailed        worker processes end again and again, or cannot be started
     ├── PublishFailed            an upload failed; everything is still on disk
     ├── TemplateUnmarked         the assistant's tokens cannot be found under a chat template
     ├── TemplateRefused          a chat template raises for a conversation
@@ -94,6 +96,14 @@ class OutOfMemory(RunError):
 
 class StoppedEarly(LudusError):
     """A run was stopped because every episode broke. What was recorded is kept."""
+
+
+class WorkerDied(LudusError):
+    """A worker process ended while it played an episode."""
+
+
+class WorkersFailed(WorkerDied):
+    """Worker processes end again and again, or cannot be started."""
 
 
 class PublishFailed(LudusError):

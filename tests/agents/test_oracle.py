@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
+
+import pytest
 
 from ludus import ToolEnvironment, connect, tool
 from ludus.agents.agent import EpisodeContext
@@ -21,6 +24,11 @@ CHOICES = f"{__name__}:Choices"
 
 class Choices(ToolEnvironment):
     """Three picks; even numbers are equally good."""
+
+    num_built = 0
+
+    def __init__(self) -> None:
+        Choices.num_built += 1
 
     def reset(self, *, seed: int | None = None) -> str:
         self.left = 3
@@ -57,6 +65,12 @@ async def test_the_oracle_chooses_by_seed_and_member_and_the_same_way_again() ->
     assert first == picks(await played(OracleAgent()))
     others = [await played(OracleAgent(), member=member) for member in range(1, 6)]
     assert any(picks(other) != first for other in others)
+
+
+async def test_the_oracle_asks_an_environment_in_this_process_itself() -> None:
+    built_before = Choices.num_built
+    assert (await played(OracleAgent())).reward == 1.0
+    assert Choices.num_built == built_before + 1
 
 
 async def test_without_a_generator_the_oracle_is_deterministic() -> None:
@@ -130,13 +144,16 @@ async def test_the_oracle_goes_on_from_calls_that_it_has_not_made() -> None:
     messages = [Message(role="user", content="Guess.")]
     first = (await player.act(messages)).message
     messages.append(
-        build_tool_call_message(ToolCall(name="guess", arguments={"number": 1}), position=1)
+        build_tool_call_message(ToolCall(name="guess", arguments={"number": 30}), position=1)
     )
-    second = (await player.act([*messages, Message(role="tool", content="higher")])).message
+    second = (await player.act([*messages, Message(role="tool", content="lower")])).message
     await player.close()
-    assert first.tool_calls is not None and second.tool_calls is not None
-    assert first.tool_calls[0].function.arguments == '{"number": 50}'
-    assert second.tool_calls[0].function.arguments == '{"number": 51}'  # Of 2 to 100.
+    guesses = [
+        json.loads(message.tool_calls[0].function.arguments)["number"]
+        for message in (first, second)
+        if message.tool_calls
+    ]
+    assert guesses == [pytest.approx(50, abs=6), pytest.approx(15, abs=1)]  # Of 1 to 100, 1 to 29.
 
 
 async def test_a_scripted_reply_may_say_something_with_its_call() -> None:

@@ -8,7 +8,7 @@ import pytest
 from openenv.core.env_server.mcp_types import CallToolAction
 from openenv.core.generic_client import GenericEnvClient
 from openenv.core.mcp_client import MCPToolClient
-from world import Counter, LineWorld, serving, until
+from world import Counter, LineWorld, Measured, serving, until
 
 from conformance.openenv_environments import (
     CalculatorEnvironment,
@@ -42,6 +42,15 @@ async def test_the_generic_client_plays_a_typed_environment_and_gets_metadata() 
             assert (result.observation["position"], result.done) == (10, True)
             with pytest.raises(RuntimeError, match="VALIDATION_ERROR"):
                 await client.step({"stride": 2})
+
+
+async def test_the_generic_client_gets_progress_in_the_metadata() -> None:
+    with serving(Measured) as served:
+        async with GenericEnvClient(base_url=served.url) as client:
+            first = await client.reset(goal=4)
+            assert first.metadata == first.observation["metadata"] == {"progress": 0.0}
+            result = await client.step({"number": 3})
+            assert result.metadata == result.observation["metadata"] == {"progress": 0.75}
 
 
 def test_the_generic_client_plays_without_await() -> None:

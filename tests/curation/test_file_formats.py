@@ -21,7 +21,7 @@ from curation.attempts import (
     write_run,
 )
 from ludus.curation import CurateConfig, curate
-from ludus.data.episode import Episode, StopReason
+from ludus.data.episode import OMITTED_IF_EMPTY, Episode, StopReason
 from ludus.errors import ConfigError, RunError
 
 LOOK: dict[str, Any] = {
@@ -66,9 +66,6 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-OMITTED = ("turn_rewards", "progress", "explored_turns", "tutor_replies")
-
-
 def names(kind: dict[str, Any]) -> str:
     return "-".join(str(value) for value in kind.values())[:24]
 
@@ -87,7 +84,11 @@ def jsonl(folder: Path, **how: Any) -> dict[str, list[dict[str, Any]]]:
 def stored(rows: Any) -> list[dict[str, Any]]:
     """Rows as their lines have them: without the fields that are omitted where they are empty."""
     return [
-        {name: value for name, value in row.items() if name not in OMITTED or value is not None}
+        {
+            name: value
+            for name, value in row.items()
+            if name not in OMITTED_IF_EMPTY or value is not None
+        }
         for row in rows
     ]
 

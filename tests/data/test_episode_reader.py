@@ -22,6 +22,17 @@ from ludus.errors import RunError
 BROKEN, DEADLINE = StopReason.BROKEN, StopReason.DEADLINE
 
 
+def test_lines_have_rewards_of_turns_and_progress_only_where_there_are_any() -> None:
+    plain, rich = attempt(0), attempt(1, turn_rewards=(0.0, 1.0), progress=(0.0, 0.5, 1.0))
+    for episode, keys in ((plain, set()), (rich, {"turn_rewards", "progress"})):
+        line = episode.to_line()
+        assert json.loads(line).keys() & {"turn_rewards", "progress"} == keys
+        assert Episode.from_line(line) == episode
+    assert Episode.model_validate({**plain.model_dump(), "progress": None}) == plain
+    surrogate = (Message(role="user", content="\ud800"),)
+    assert b"progress" not in attempt(2, messages=surrogate).to_line()
+
+
 def test_what_is_read_back_is_what_was_played(tmp_path: Path) -> None:
     usage = Usage(prompt_tokens=10, completion_tokens=3, cost=0.5)
     path = written(

@@ -109,3 +109,20 @@ def test_after_a_rollback_the_run_is_compared_with_its_best_steps() -> None:
     assert any(detector.update(entry) for entry in log[27:]), "and it fell again"
     detector.update({"step": 32, "rollback_to": 5})
     assert any(detector.update(entry) for entry in log[27:]), "it did not recover"
+
+
+def test_a_curriculum_that_moves_on_is_no_degradation() -> None:
+    rng = random.Random(0)
+    groups = {"curriculum/level=1/groups": [8.0] * 80}
+    falling = noisy(0.8, 40, rng) + noisy(0.3, 40, rng)
+    assert first_alarm(entries(falling)) is not None
+    assert first_alarm(entries(falling, **groups)) is None
+    # But lost formats and a fall of the held-out reward still count.
+    formats = [1.0] * 40 + [0.2] * 40
+    alarm = first_alarm(entries(falling, **groups, format=formats))
+    assert alarm is not None and alarm[0] == 43
+    held_out = [
+        {"step": step, "eval_reward": reward, "eval_episodes": 64.0}
+        for step, reward in ((0, 0.5), (40, 0.8), (80, 0.3))
+    ]
+    assert first_alarm([*entries(falling, **groups), *held_out]) is not None

@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 import pytest
-from world import Counter, Slow
+from world import Counter, Measured, Slow
 
 from ludus import Image, Text, ToolEnvironment, tool
 from ludus.client.endpoint import LocalEndpoint
@@ -67,6 +67,42 @@ async def test_awards_of_one_call_add_up_and_keep_their_parts() -> None:
         result = await session.call("pay", {"reward": 3})
         assert (result.reward, result.rewards) == (3.0, {"half": 1.5, "rest": 1.5})
         assert (await session.call("show")).reward is None
+
+
+class Unmeasured(Measured):
+    """Returns what it was built with from `progress()`, in a thread."""
+
+    blocking = True
+    value: float | None = None
+
+    def progress(self) -> float | None:
+        assert threading.current_thread() is not threading.main_thread()
+        return self.value
+
+
+async def test_progress_is_added_to_the_metadata_of_results() -> None:
+    async with endpoint(Measured).session() as session:
+        first = await session.reset(goal=4)
+        assert (first.progress, first.metadata) == (0.0, {"progress": 0.0})
+        second = await session.call("add", {"number": 3})
+        assert (second.progress, second.content) == (0.75, "Total 3.")
+        assert (await session.call("add", {"number": -1})).progress == 0.75
+
+
+async def test_progress_runs_where_the_step_runs_and_none_is_left_out() -> None:
+    async with endpoint(Unmeasured).session() as session:
+        result = await session.reset(goal=4)
+        assert (result.progress, result.metadata) == (None, {})
+
+
+@pytest.mark.parametrize("value", [1.5, -0.1, float("nan"), "0.5"])
+@pytest.mark.parametrize("base", [Unmeasured, Measured])
+async def test_progress_outside_its_bounds_is_the_authors_error(base: type, value: Any) -> None:
+    cls = type("Broken", (base,), {"value": value, "progress": lambda self: self.value})
+    async with endpoint(cls).session() as session:
+        with pytest.raises(ExecutionFailed, match=r"test_runner\.py:\d+: progress\(\)") as caught:
+            await session.reset(goal=4)
+        assert repr(value) in str(caught.value)
 
 
 @pytest.mark.parametrize("reward", ["nan", "inf"])
@@ -224,6 +260,6 @@ async def _hang() -> None:
     async with LocalSession(build_env_spec(Slow)) as session:
         await session.reset()
         # Only now: the reset of so many may take as long on a busy machine.
-        session._runner.step_timeout = 0.5
+        session.runner.step_timeout = 0.5
         with pytest.raises(ExecutionFailed):
             await session.call("sleep", {"seconds": 60.0})

@@ -42,9 +42,9 @@ def question(variant: str | None = None, **task: Any) -> str:
 def oracle_score(variant: str, **task: Any) -> float | None:
     environment = ReasoningGym(variant)
     environment.reset(**task)
-    action = environment.oracle()
-    assert action is not None
-    return environment.step(action).score
+    call = environment.oracle()
+    assert call is not None
+    return environment.step(ReasoningGymAction(**call.arguments)).score
 
 
 def score(variant: str, answer: str, **task: Any) -> float | None:

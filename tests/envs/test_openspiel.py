@@ -151,6 +151,90 @@ def test_the_oracle_wins_catch_always_and_nim_from_the_second_seat(seeds: int) -
     assert won == {1.0} and lost == {0.0}
 
 
+def test_a_generator_varies_the_oracle_among_moves_that_are_as_good() -> None:
+    env = OpenSpiel()
+    env.reset(seed=1, seat=0)
+    openings = set()
+    for number in range(20):
+        call = env.oracle(rng=random.Random(number))
+        assert call is not None
+        openings.add(call.arguments["action_id"])
+    assert openings == {0, 2, 6, 8}  # The corners win most often against random moves.
+
+
+@pytest.mark.parametrize("game", ["tic_tac_toe", "connect_four", "kuhn_poker", "go"])
+def test_random_actions_are_legal_moves(game: str) -> None:
+    env = OpenSpiel(game)
+    for seed in range(3):
+        env.reset(seed=seed)
+        rng = random.Random(f"{seed}/0")
+        for _ in range(30):
+            call = env.random_action(rng)
+            if call is None:
+                break
+            assert "error" not in step(env, call.arguments["action_id"]).metadata
+
+
+@pytest.mark.parametrize(
+    ("moves", "text", "action"),
+    [
+        ([], "Nobody can win with one move.", None),
+        ([0, 3, 1, 4], "I can win with 2.", 2),
+        ([0, 1, 3, 2], "I can win with 6.", 6),
+        ([0, 4, 8, 2], "The opponent could win with 6.", 6),
+    ],
+)
+def test_the_working_tells_who_can_win_with_one_move(
+    moves: list[int], text: str, action: int | None
+) -> None:
+    env = OpenSpiel()
+    env.reset(seed=1, seat=0)
+    for move in moves:
+        env.position.apply_action(move)
+    call = env.oracle(rng=random.Random(0), working=True)
+    assert call is not None and call.text == text
+    assert action in (None, call.arguments["action_id"])
+
+
+def test_games_of_chance_or_hidden_cards_have_no_working() -> None:
+    for game in ("kuhn_poker", "pig", "catch"):
+        env = OpenSpiel(game)
+        env.reset(seed=1)
+        call = env.oracle(working=True)
+        assert call is not None and call.text == ""
+
+
+def test_progress_is_the_reward_that_can_still_be_expected() -> None:
+    env = OpenSpiel()
+    env.reset(seed=1, seat=0, opponent="minimax")
+    assert env.progress() == 0.5
+    for move in (0, 1, 3):  # The opponent does not defend the column of 0, 3 and 6.
+        env.position.apply_action(move)
+    env.position.apply_action(2)
+    assert env.progress() == 1.0
+    env.reset(seed=1, seat=1, opponent="minimax")
+    assert env.progress() == 0.5
+    random_opponent = OpenSpiel()
+    for seed in range(20):
+        random_opponent.reset(seed=seed)
+        values, done, rng = [random_opponent.progress()], False, random.Random(f"{seed}/0")
+        while not done:
+            call = random_opponent.random_action(rng)
+            assert call is not None
+            seen = step(random_opponent, call.arguments["action_id"])
+            values.append(random_opponent.progress())
+            done = seen.done
+        assert all(value is not None and 0.0 <= value <= 1.0 for value in values)
+        assert values[-1] == seen.reward
+
+
+def test_games_that_are_not_solved_have_no_progress() -> None:
+    for game in ("connect_four", "kuhn_poker"):
+        env = OpenSpiel(game)
+        env.reset(seed=1)
+        assert env.progress() is None
+
+
 def test_the_oracle_plays_on_from_any_state() -> None:
     env = OpenSpiel()
     env.reset(seed=3, seat=0, opponent="random")

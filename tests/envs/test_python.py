@@ -69,6 +69,15 @@ def test_the_oracle_solves_every_seed() -> None:
 
 
 @needs_bubblewrap
+def test_a_random_action_runs_a_program_that_prints_an_example() -> None:
+    environment = start()
+    call = environment.random_action(random.Random(0))
+    seen = act(environment, call.name, call.arguments["code"])
+    assert not seen.done and seen.error is None
+    assert str(seen.result).splitlines()[0] in [str(e.arguments[0]) for e in environment.examples]
+
+
+@needs_bubblewrap
 def test_the_oracle_takes_over_from_a_poor_player() -> None:
     environment = start()
     act(environment, "run", "1 / 0")

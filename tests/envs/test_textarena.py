@@ -22,6 +22,7 @@ from ludus.agents.oracle import ShadowEnvironment
 from ludus.environment.introspection import build_env_spec
 from ludus.envs.textarena import TextArena, TextArenaAction, TextArenaEnv, TextArenaObservation
 from ludus.envs.textarena.library import game_modules
+from ludus.envs.textarena.random_moves import RANDOM_MOVES
 from ludus.errors import MissingExtra, ToolError
 from ludus.protocol.observation_text import build_view
 from ludus.protocol.types import Observation
@@ -124,6 +125,17 @@ def test_a_message_that_crashes_the_game_is_the_models_mistake() -> None:
 def test_the_oracle_solves_every_seed(name: str, seeds: int) -> None:
     env = TextArena(variant=name)
     assert [play_oracle(env, seed) for seed in range(seeds)] == [1.0] * seeds
+
+
+@pytest.mark.parametrize("family", sorted({*RANDOM_MOVES} - {"Hangman", "Wordle"}))
+def test_random_actions_are_valid_moves(family: str) -> None:
+    env = TextArena(f"{family}-v0")
+    for seed in range(3):
+        env.reset(seed=seed)
+        rng = random.Random(f"{seed}/0")
+        while (call := env.random_action(rng)) is not None:
+            env.play(**call.arguments)
+            assert env.game.state.error_count == 0
 
 
 def test_the_oracle_goes_on_from_a_detour() -> None:

@@ -1,4 +1,7 @@
 import asyncio
+import math
+import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -7,8 +10,10 @@ from ludus.environment.introspection import build_env_spec
 from ludus.environment.runner import EnvironmentRunner
 from ludus.envs.wordle import Wordle
 from ludus.envs.wordle.feedback import mark_guess
-from ludus.envs.wordle.lexicon import LENGTHS, answers, guesses
-from ludus.envs.wordle.solver import consistent_candidates, next_guess
+from ludus.envs.wordle.lexicon import LENGTHS, answers, guesses, secrets
+from ludus.envs.wordle.solver import consistent_candidates, count_candidates, next_guess
+from ludus.envs.wordle.word_index import WordIndex
+from ludus.envs.wordle.working import write_working
 from ludus.protocol.types import CallToolAction, CallToolObservation
 
 
@@ -90,7 +95,7 @@ def test_an_answer_shows_letters_marks_and_guesses_left() -> None:
     assert not seen.done
 
 
-@pytest.mark.parametrize("written", ["CRANE", "  crane\n", "[crane]", " [ Crane ] "])
+@pytest.mark.parametrize("written", ["CRANE", " crane\n", "[crane]", " [ Crane ] ", "C R A N E"])
 def test_case_blanks_and_brackets_do_not_matter(written: str) -> None:
     assert guess(game("crane"), written).reward == 1.0
 
@@ -177,7 +182,26 @@ def test_the_same_seed_gives_the_same_word(length: int) -> None:
 
 
 def test_seeds_keep_their_words_from_release_to_release() -> None:
-    assert [secret_of(seed=seed) for seed in range(3)] == ["wiper", "clank", "zests"]
+    assert [secret_of(seed=seed) for seed in range(3)] == ["livid", "combs", "bites"]
+    assert [secret_of(seed=seed, pool="test") for seed in range(2)] == ["order", "dimes"]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_no_training_task_has_a_secret_of_the_test_split(length: int) -> None:
+    train, test = secrets(length, "train"), secrets(length, "test")
+    assert sorted(train + test) == list(answers(length)) == list(secrets(length, "all"))
+    assert 0.09 < len(test) / len(answers(length)) < 0.11
+    environment = Wordle()
+    for index in range(200):
+        assert secret_of(length=length, **environment.get_task("train", index)) in train
+        assert secret_of(length=length, **environment.get_task("test", index)) in test
+        assert secret_of(length=length, seed=index * 10_007) in train
+
+
+def test_given_words_are_the_same_for_both_pools() -> None:
+    words = ["above", "crane"]  # Of the common words, `above` is for testing and `crane` is not.
+    for pool in ("train", "test"):
+        assert {secret_of(seed=n, words=words, pool=pool) for n in range(20)} == set(words)
 
 
 def test_the_secret_is_one_of_the_given_words_whatever_their_order() -> None:
@@ -279,6 +303,59 @@ def test_the_oracle_does_not_look_at_the_secret_before_the_last_turn() -> None:
     assert len(openings) == 1
 
 
+@pytest.mark.parametrize(
+    ("secret", "guessed", "known", "present", "absent"),
+    [
+        ("crane", [], "_ _ _ _ _", "-", "-"),
+        ("crane", ["slate"], "_ _ A _ E", "-", "S L T"),
+        ("crane", ["slate", "bread"], "_ R A _ E", "-", "S L T B D"),
+        ("wiper", ["river"], "_ I _ E R", "-", "R V"),
+        ("crane", ["nacre"], "_ _ _ _ E", "N 2 3 4, A 1 3 4, C 1 2 4, R 1 2 3", "-"),
+        ("abide", ["speed"], "_ _ _ _ _", "E 1 2 5, D 1 2 3 4", "S P"),
+        ("eerie", ["three"], "_ _ R _ E", "E 1 2", "T H"),
+        ("geese", ["eerie"], "_ E _ _ E", "E 3 4", "R I"),
+        ("dozed", ["dated"], "D _ _ E D", "-", "A T"),
+    ],
+)
+def test_the_working_says_what_the_marks_mean_together(
+    secret: str, guessed: list[str], known: str, present: str, absent: str
+) -> None:
+    marked = {word: mark_guess(word, secret) for word in guessed}
+    assert write_working(marked, secret).splitlines() == [
+        f"Known: {known}",
+        f"In: {present}",
+        f"Out: {absent}",
+        f"Word: {' '.join(secret).upper()}",
+    ]
+
+
+def test_every_guess_with_working_fits_the_marks() -> None:
+    environment = Wordle()
+    for seed in range(30):
+        environment.reset(seed=seed)
+        done = False
+        while not done:
+            call = environment.oracle(rng=random.Random(seed), working=True)
+            word = call.arguments["word"]
+            assert word in consistent_candidates(environment.candidates, environment.marked)
+            assert call.text.endswith(f"Word: {' '.join(word.upper())}")
+            done = guess(environment, word).done
+
+
+def test_progress_grows_with_what_guesses_tell() -> None:
+    environment = game("crane")
+    assert environment.progress() == 0.0
+    environment.reset(words=["crane", "crate", "slope", "bingo"], seed=3)
+    environment.secret = "crane"
+    values = [environment.progress()]
+    for word in ("jumpy", "qzxwv", "bingo", "crane"):
+        guess(environment, word)
+        values.append(environment.progress())
+    assert values == sorted(values)
+    assert values[1] == values[2] < values[3] == 1 - math.log(2) / math.log(5)
+    assert (values[0], values[-1]) == (0.0, 1.0)
+
+
 def test_the_solver_finds_most_words_in_time_without_being_told() -> None:
     secrets = answers(5)[::100]
     in_time = [secret for secret in secrets if turns_of_the_solver(secret) <= 6]
@@ -292,6 +369,40 @@ def test_only_words_that_give_the_same_marks_stay_possible() -> None:
         word for word in words if mark_guess("speed", word) == marked["speed"]
     ]
     assert "abide" in consistent_candidates(words, marked)
+    assert count_candidates(words, marked) == len(consistent_candidates(words, marked))
+
+
+@pytest.mark.parametrize("word", ["speed", "allee", "eerie", "crane", "qzxwv"])
+def test_an_index_splits_words_by_the_marks_of_a_guess(word: str) -> None:
+    words = answers(5)[::10]
+    index = WordIndex(words)
+    by_marks = Counter(mark_guess(word, secret) for secret in words)
+    parts = index.split_by_marks(index.all_words, word)
+    assert sorted(part.bit_count() for part in parts) == sorted(by_marks.values())
+    for marks, count in by_marks.items():
+        same = index.list_words(index.consistent_words({word: marks}))
+        assert [mark_guess(word, secret) for secret in same] == [marks] * count
+
+
+def test_an_index_finds_the_words_whose_letters_score_best() -> None:
+    words = answers(5)[::20]
+    index = WordIndex(words)
+    scores = {letter: number for number, letter in enumerate("zqjxkvbwfygpmuchdlontirsae")}
+    sums = {word: sum(scores[letter] for letter in set(word)) for word in words}
+    top = index.list_words(index.top_words(index.all_words, scores, 10))
+    assert sorted(sums[word] for word in top) == sorted(sums.values())[-10:]
+
+
+def test_a_generator_varies_openings_and_equally_good_guesses() -> None:
+    words = answers(5)
+    openings = {next_guess({}, words, words, random.Random(seed)) for seed in range(50)}
+    assert len(openings) > 5
+    pair = {next_guess({}, ["crane", "slope"], (), random.Random(seed)) for seed in range(20)}
+    assert pair == {"crane", "slope"}
+    fights = ["eight", "fight", "light", "might", "night", "right", "sight", "tight"]
+    marked = {"bight": "XGGGG"}
+    probes = {next_guess(marked, fights, ["films", "bight"], random.Random(n)) for n in range(20)}
+    assert probes == {"films"}
 
 
 def test_a_probe_tells_candidates_apart_that_differ_in_one_letter() -> None:

@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 import pytest
-from world import Counter, LineWorld, Move, View, facts, serving
+from world import Counter, LineWorld, Measured, Move, View, facts, serving
 
 from ludus import Image, Text, ToolCall, ToolEnvironment, connect, tool
 from ludus.agents.agent import Agent, FinishReason, Reply
@@ -87,6 +87,63 @@ async def test_the_return_is_the_sum_of_rewards_and_of_their_parts() -> None:
         episode = await run_episode(session, ScriptedAgent(go, go, end), Assignment.of("paying"))
     assert episode.reward == 1.0
     assert episode.rewards == {"speed": 0.9, "style": 0.1}
+    assert episode.turn_rewards == (0.25, 0.25, 0.5)
+
+
+async def test_a_reward_of_the_reset_counts_to_the_first_turn() -> None:
+    class Welcoming(Counter):
+        def reset(self, *, seed: int | None = None, goal: int | None = None) -> View:  # type: ignore[override]
+            return View(position=0, text=super().reset(seed=seed, goal=goal), reward=0.5)
+
+    async with locally(Welcoming) as session:
+        episode = await run_episode(
+            session, ScriptedAgent(add(2), add(3)), Assignment.of("welcoming", goal=5)
+        )
+    assert (episode.turn_rewards, episode.reward) == ((0.5, 1.0), 1.5)
+
+
+async def test_calls_of_one_reply_count_to_its_turn_and_words_alone_to_their_own() -> None:
+    calls = tuple(
+        Call(id=f"c{number}", function=Function(name="add", arguments=f'{{"number": {number}}}'))
+        for number in (1, 2)
+    )
+    both = Reply(Message(role="assistant", tool_calls=calls))
+    words = Reply(Message(role="assistant", content="Done?"))
+    agent = ScriptedAgent(both, raw_call("add", "{"), add(1), words)
+    episode = await played(agent, "world:Measured", goal=8)
+    assert (episode.turns, episode.stop_reason) == (4, StopReason.NO_TOOL_CALL)
+    assert episode.progress == (0.0, 0.375, 0.375, 0.5, 0.5)
+    assert episode.turn_rewards == (0.0, 0.0, 0.0, 0.0)
+
+
+async def test_progress_and_the_rewards_of_turns_are_the_same_from_a_server() -> None:
+    def plan() -> ScriptedAgent:
+        return ScriptedAgent(add(2), add(3), add(5))
+
+    assignment = Assignment.of("measured", goal=10)
+    async with locally(Measured) as session:
+        here = await run_episode(session, plan(), assignment)
+    with serving(Measured) as served:
+        async with connect(served.url).session() as remote:
+            there = await run_episode(remote, plan(), assignment)
+    assert here.progress == there.progress == (0.0, 0.2, 0.5, 1.0)
+    assert here.turn_rewards == there.turn_rewards == (0.0, 0.0, 1.0)
+
+
+async def test_an_episode_that_broke_has_neither_progress_nor_rewards_of_turns() -> None:
+    class Fragile(Measured):
+        @tool
+        def add(self, number: int) -> str:
+            """Add.
+
+            Args:
+                number: How much.
+            """
+            raise ZeroDivisionError
+
+    async with locally(Fragile) as session:
+        episode = await run_episode(session, ScriptedAgent(add(2)), Assignment.of("fragile"))
+    assert episode.broken and (episode.progress, episode.turn_rewards) == ((), ())
 
 
 async def test_calls_in_one_turn_are_run_in_order_and_each_is_answered() -> None:

@@ -36,6 +36,11 @@ def test_rewards_are_summed_by_weight() -> None:
     assert episode.rewards == {PICK: 1.0, "brief": -2.0}
 
 
+def test_rewards_of_turns_stay_the_environments_own() -> None:
+    episode = score([f"{HERE}:brief=0.25"], build_episode(turn_rewards=(0.75, 0.25)))
+    assert (episode.reward, episode.turn_rewards) == (0.5, (0.75, 0.25))
+
+
 def test_none_leaves_a_function_out_of_the_sum() -> None:
     episode = score([f"{HERE}:climbing"], build_episode())
     assert episode.reward == 1.0 and "climbing" not in episode.rewards

@@ -14,6 +14,7 @@ from typing import Any, Self
 from ludus.data.episode import Tokens, Usage
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject, ToolSpec
+from ludus.environment.runner import EnvironmentRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class EpisodeContext:
     seed: int | None = None
     member: int = 0
     """The index of this attempt within its group, in which all have the same task."""
+    runner: EnvironmentRunner | None = None
+    """The environment itself, where it runs in this process."""
 
 
 class FinishReason(StrEnum):
@@ -98,6 +101,15 @@ class Agent(ABC):
     def concurrency_limit(self) -> int | None:
         """Episodes that it can serve at once at the moment; None: no limit."""
         return None
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether copies of it in other processes play the same episodes as it does itself.
+
+        It can be pickled then, and its replies depend on nothing but the episode. A subclass may
+        add state, so that a class speaks for itself alone: `type(self) is OracleAgent`.
+        """
+        return False
 
     @property
     def local_model(self) -> str | None:

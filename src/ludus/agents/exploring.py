@@ -33,9 +33,13 @@ class ExploringAgent(CombinedAgent):
     def describe(self) -> JsonObject:
         return {**super().describe(), "explore": self.probability}
 
+    @property
+    def is_stateless(self) -> bool:
+        return type(self) is ExploringAgent and self.agents[0].is_stateless
+
     async def begin(self, context: EpisodeContext) -> Player:
         env = _find_with_random_action(context.environment)
-        shadow = None if env is None else ShadowEnvironment(env)
+        shadow = None if env is None else ShadowEnvironment(env, runner=context.runner)
         if shadow is not None:
             await shadow.reset(context.task)
         rng = random.Random(f"explore/{context.seed}/{context.member}")

@@ -1,9 +1,9 @@
 """An agent that plays an environment's own solution: no key, no network.
 
-It runs a copy of the environment in this process, in step with the real one. The same seed gives
-the same episode everywhere, so the copy's next step is right in the real one, also if it is remote.
-The copy follows the calls that were really made, so the solution also answers in states that others
-have reached.
+It asks the environment itself, if that runs in this process. For a remote one it runs a copy here,
+in step with the real one: the same seed gives the same episode everywhere, so the copy's next step
+is right there, too. The copy follows the calls that were really made, so the solution also answers
+in states that others have reached.
 """
 
 from __future__ import annotations
@@ -44,6 +44,10 @@ class OracleAgent(Agent):
     def describe(self) -> JsonObject:
         return {**super().describe(), **({"working": True} if self.working else {})}
 
+    @property
+    def is_stateless(self) -> bool:
+        return type(self) is OracleAgent
+
     async def prepare(self, environments: Sequence[str] = ()) -> None:
         for spec in environments:
             _find_with_oracle(spec)
@@ -53,6 +57,7 @@ class OracleAgent(Agent):
             _find_with_oracle(context.environment),
             rng=random.Random(f"{context.seed}/{context.member}"),
             working=self.working,
+            runner=context.runner,
         )
         await shadow.reset(context.task)
         return _OraclePlayer(shadow)
@@ -89,18 +94,26 @@ class _OraclePlayer(Player):
 class ShadowEnvironment:
     """A local copy of the environment: proposes actions, and follows those that were made.
 
+    With the `runner` of the real environment no copy is made: that is in the right state already.
+
     Args:
         rng: chooses among equally good actions of the oracle, where it varies them.
         working: whether the oracle writes its working, where it can.
     """
 
     def __init__(
-        self, env: EnvSpec, *, rng: random.Random | None = None, working: bool = False
+        self,
+        env: EnvSpec,
+        *,
+        rng: random.Random | None = None,
+        working: bool = False,
+        runner: EnvironmentRunner | None = None,
     ) -> None:
         self._env = env
-        self._runner: EnvironmentRunner | None = None
+        self._runner = runner
+        self._is_copy = runner is None
         self._schemas: dict[str, JsonObject] = {}
-        """Of the tools, by their names."""
+        """Of the tools of a copy, by their names."""
         self._num_followed = 0
         """Messages whose calls were followed already."""
         self._oracle_options = {"rng": rng, "working": working}
@@ -120,6 +133,8 @@ class ShadowEnvironment:
 
     async def reset(self, task: Mapping[str, Any]) -> None:
         """Start the same episode as the real one; the task must hold a seed."""
+        if not self._is_copy:
+            return
         self._num_followed = 0
         try:
             with raise_with_location():
@@ -145,7 +160,7 @@ class ShadowEnvironment:
 
     async def follow(self, call: ToolCall) -> None:
         """Apply the call that was made in the real environment. A malformed one changes nothing."""
-        if self._runner is None or not self._runner.episode_active:
+        if self._runner is None or not self._is_copy or not self._runner.episode_active:
             return
         if (schema := self._schemas.get(call.name)) is not None:
             with raise_with_location():
@@ -154,6 +169,8 @@ class ShadowEnvironment:
 
     async def follow_messages(self, messages: Sequence[Message]) -> None:
         """Follow the calls of an episode's messages that were not followed yet."""
+        if not self._is_copy:
+            return
         new, self._num_followed = messages[self._num_followed :], len(messages)
         for message in new:
             for call in message.tool_calls or ():
@@ -164,7 +181,8 @@ class ShadowEnvironment:
     async def close(self) -> None:
         if self._runner is not None:
             runner, self._runner = self._runner, None
-            await runner.close()
+            if self._is_copy:
+                await runner.close()
 
     async def _ask(self, method: str, *arguments: Any, **options: Any) -> ToolCall | None:
         """The call that a method of the environment returns, as an action or as a call."""

@@ -20,6 +20,10 @@ class RandomAgent(Agent):
 
     provider = "random"
 
+    @property
+    def is_stateless(self) -> bool:
+        return type(self) is RandomAgent
+
     async def begin(self, context: EpisodeContext) -> Player:
         rng = random.Random(f"{context.seed}/{context.member}")
         return _RandomPlayer(context.tools, rng)

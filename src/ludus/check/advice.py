@@ -25,6 +25,10 @@ ADVICE_BY_CHECK = {
     "rewards are finite numbers": (
         "Pass a finite number to self.finish(reward) or self.award(reward) in every episode."
     ),
+    "progress grows towards the goal": (
+        "Return from progress() how near the episode is to its goal, higher at its end than after "
+        "reset(), or do not override it."
+    ),
     "step before reset is an error": "Raise an exception in step() before reset().",
     "step after the end is an error": "Raise an exception in step() once the episode is done.",
     "enough sessions at once": ("Serve with a larger `max_sessions`, or require fewer `sessions`."),

@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from statistics import fmean
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -95,6 +96,7 @@ class EnvironmentChecks:
             ("same seed, same episode", self.check_same_seed),
             ("different seeds differ", self.check_seeds_differ),
             ("rewards are finite numbers", self.check_rewards),
+            ("progress grows towards the goal", self.check_progress),
             ("step before reset is an error", self.check_step_before_reset),
             ("step after the end is an error", self.check_step_after_end),
             ("enough sessions at once", self.check_capacity),
@@ -166,6 +168,29 @@ class EnvironmentChecks:
         if not rewards:
             raise CheckFailed("no step of any episode was scored")
         return f"{len(rewards)} rewards from {min(rewards):g} to {max(rewards):g}"
+
+    async def check_progress(self) -> str:
+        """Compare the ends of the oracle's episodes with their starts; the runner checks bounds.
+
+        Means are compared, because a task may begin at its goal; and only where the oracle reaches
+        the top in every episode.
+        """
+        progress: list[list[float]] = []
+        for seed in self._seeds:
+            results = (await self._play_once(seed)).results
+            progress.append([each.progress for each in results if each.progress is not None])
+            if not progress[-1]:
+                raise CheckSkipped("it has no progress()")
+            if results[0].progress is None:
+                raise CheckFailed(f"seed {seed}: progress() returned None after reset()")
+        max_reward = getattr(self._env_spec and self._env_spec.cls, "max_reward", None)
+        if max_reward is not None and await self._has_oracle():
+            start = fmean(values[0] for values in progress)
+            end = fmean(values[-1] for values in progress)
+            if end <= start:
+                raise CheckFailed(f"the oracle went from {start:g} to {end:g} on average")
+        seen = [value for values in progress for value in values]
+        return f"{len(seen)} values from {min(seen):g} to {max(seen):g}"
 
     async def check_step_before_reset(self) -> str:
         if self._env_spec is not None and not getattr(self._env_spec.cls, "needs_reset", True):

@@ -21,6 +21,11 @@ class ZeroVarianceMode(StrEnum):
     KEEP = "keep"
 
 
+class CreditMode(StrEnum):
+    EPISODE = "episode"
+    TURN = "turn"
+
+
 class RolloutLoop(StrEnum):
     FAST = "fast"
     TRL = "trl"
@@ -71,6 +76,26 @@ MaxResamples = Annotated[
         show_default="2",
     ),
 ]
+ImportanceCorrection = Annotated[
+    bool,
+    typer.Option(
+        help="Correct for differences between the probabilities of the decoder and the trainer."
+    ),
+]
+Credit = Annotated[
+    CreditMode,
+    typer.Option(
+        help="Whose advantage a reply is trained with: that of its episode, or its own, from the "
+        "rewards and the progress that follow it."
+    ),
+]
+GaeLambda = Annotated[
+    float | None,
+    typer.Option(
+        help="How far progress is credited to earlier replies, from 0 to 1, with --credit turn.",
+        show_default="0.9",
+    ),
+]
 Rollouts = Annotated[
     RolloutLoop, typer.Option(help="Rollout loop: that of Ludus (fast) or of TRL (trl).")
 ]
@@ -85,6 +110,15 @@ RewardFuncs = Annotated[
         metavar="MODULE:FUNCTION[=WEIGHT]",
         help="Reward function or rubric in addition to the environment's reward; repeatable. "
         "environment=0.5 sets the weight of that reward.",
+    ),
+]
+CurriculumAxes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--curriculum",
+        metavar="NAME=LOW..HIGH",
+        help="Draw this argument of reset where 20-80 % of attempts succeed; repeatable. "
+        "NAME=VALUE,VALUE for a list, variant=NAME,NAME for variants of ENV.",
     ),
 ]
 EvalEvery = Annotated[
@@ -127,8 +161,11 @@ def build_grpo_config(
     overrides: list[str] | None,
     report_to: ExperimentTracker | None,
     reward_funcs: Sequence[str] | None,
+    curriculum: Sequence[str] | None,
     zero_variance_groups: ZeroVarianceMode,
     max_resamples: int | None,
+    credit: CreditMode,
+    gae_lambda: float | None,
     eval_every: int | None,
     eval_episodes: int | None,
     keep: KeepModel,
@@ -144,6 +181,10 @@ def build_grpo_config(
         if zero_variance_groups is not ZeroVarianceMode.RESAMPLE:
             raise ConfigError("--max-resamples needs --zero-variance-groups resample.")
         fields["max_resamples"] = max_resamples
+    if gae_lambda is not None:
+        if credit is not CreditMode.TURN:
+            raise ConfigError("--gae-lambda needs --credit turn.")
+        fields["gae_lambda"] = gae_lambda
     if eval_episodes is not None:
         if eval_every == 0:
             raise ConfigError("--eval-episodes has no effect with --eval-every 0.")
@@ -153,7 +194,9 @@ def build_grpo_config(
     return GRPOConfig(
         **shared_config_fields(checkpoint_every, overrides, report_to),
         reward_funcs=tuple(reward_funcs or ()),
+        curriculum=tuple(curriculum or ()),
         zero_variance_groups=zero_variance_groups.value,
+        credit=credit.value,
         eval_every=eval_every,
         keep=keep.value,
         rollouts=rollouts.value,

@@ -22,33 +22,35 @@ _CLOSED_MESSAGE = "The session is closed; open another."
 class LocalSession(Session):
     """A session on an environment in this process."""
 
+    runner: EnvironmentRunner
+
     def __init__(self, env_spec: EnvSpec, *, step_timeout: float | None = None) -> None:
-        self._runner = EnvironmentRunner(env_spec, step_timeout=step_timeout)
+        self.runner = EnvironmentRunner(env_spec, step_timeout=step_timeout)
         self._open = False
 
     async def open(self) -> None:
         with raise_with_location():
-            await self._runner.start()
-            self.tools = await self._runner.tools()
-        self.calls_by_name = calls_by_name(self._runner.env_spec.action_schema, self.tools)
+            await self.runner.start()
+            self.tools = await self.runner.tools()
+        self.calls_by_name = calls_by_name(self.runner.env_spec.action_schema, self.tools)
         self._open = True
 
     async def reset(self, **task: Any) -> StepResult[dict[str, Any]]:
-        return self._record_reset(await self._request(self._runner.reset(task)))
+        return self._record_reset(await self._request(self.runner.reset(task)))
 
     async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[dict[str, Any]]:
-        return self._record_step(await self._request(self._runner.step(action_payload(action))))
+        return self._record_step(await self._request(self.runner.step(action_payload(action))))
 
     async def state(self) -> dict[str, Any]:
         if not self._open:
             raise SessionLost(_CLOSED_MESSAGE)
         with raise_with_location():
-            return await self._runner.state()
+            return await self.runner.state()
 
     async def close(self) -> None:
-        if self._runner.environment is not None:
+        if self.runner.environment is not None:
             self._open = False
-            await self._runner.close()
+            await self.runner.close()
 
     async def _request(self, seen: Coroutine[Any, Any, Observation]) -> StepResult[dict[str, Any]]:
         if not self._open:

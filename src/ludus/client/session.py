@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from ludus.data.tool_arguments import coerce_arguments
 from ludus.data.tool_schema import ToolSpec
+from ludus.environment.runner import EnvironmentRunner
 from ludus.errors import InvalidAction, did_you_mean
 from ludus.protocol.observation_text import conversation_text
 from ludus.protocol.types import StepResult
@@ -24,6 +25,8 @@ class Session(ABC):
     tools: tuple[ToolSpec, ...] = ()
     """The tools that a model may call; available once the session is open."""
     calls_by_name: bool = False
+    runner: EnvironmentRunner | None = None
+    """The runner of an environment in this process."""
     _transcript = ""
     """The conversation so far, while every observation has repeated and continued it."""
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import to_json
 
 from ludus.data.messages import Message
@@ -43,8 +43,8 @@ class StopReason(StrEnum):
 _WITHOUT_CALL = (StopReason.NO_TOOL_CALL, StopReason.REFUSED)
 """Stop reasons of episodes whose last reply is complete and has no tool call."""
 
-_OMITTED_IF_EMPTY = ("turn_rewards", "progress", "explored_turns", "tutor_replies")
-"""Fields of an episode that few episodes have: the line is without them where they are empty."""
+OMITTED_IF_EMPTY = ("turn_rewards", "progress", "explored_turns", "tutor_replies")
+"""Fields of an episode that are left out of its line where they are empty."""
 
 
 class Fault(BaseModel):
@@ -187,8 +187,14 @@ class Episode(BaseModel):
             return False
         return True if self.tool_calls else None
 
+    @field_validator(*OMITTED_IF_EMPTY, mode="before")
+    @classmethod
+    def _read_null_as_empty(cls, value: Any) -> Any:
+        """`datasets` and Parquet have null where a line has no such field."""
+        return () if value is None else value
+
     def to_line(self) -> bytes:
-        empty = {name for name in _OMITTED_IF_EMPTY if not getattr(self, name)}
+        empty = {name for name in OMITTED_IF_EMPTY if not getattr(self, name)}
         try:
             return self.__pydantic_serializer__.to_json(self, exclude=empty) + b"\n"
         except ValueError as error:

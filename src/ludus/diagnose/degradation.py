@@ -11,6 +11,7 @@ from itertools import pairwise
 from math import pi, sqrt
 from statistics import fmean
 
+from ludus.data.curriculum_log import read_buckets
 from ludus.data.training_log import LogEntry, entropy_key, metric, metric_values, step_number
 from ludus.diagnose.log_stats import metric_mean
 from ludus.diagnose.reward_delta import RewardScale
@@ -36,7 +37,9 @@ MIN_HELD_OUT_FALL = 0.1
 MIN_MISMATCH = 0.5
 """Mean difference of a token's log-probability between decoder and trainer: they compute different
 models, so that training does not follow what is sampled."""
-_SYMPTOMS = (("entropy", 1.5), ("grad_norm", 3.0), ("length", 1.25), ("kl", 3.0))
+_SYMPTOMS = (
+    ("entropy", 1.5), ("grad_norm", 3.0), ("length", 1.25), ("kl", 3.0), ("mismatch", 3.0),
+)  # fmt: skip
 """Metrics whose rise, by at least this factor, is reported beside a fall of the reward."""
 _SYMPTOM_NAMES = {"grad_norm": "gradient norm", "length": "length of episodes", "kl": "KL"}
 
@@ -72,6 +75,9 @@ class DegradationDetector:
         if metric(entry, "reward") is None:
             return None
         self._entries.append(entry)
+        if read_buckets(entry):
+            # A curriculum moves on to harder tasks, on which rewards are lower.
+            return self._mismatch() or self._collapse(rewards_comparable=False)
         return self._mismatch() or self._collapse() or self._reward_fall()
 
     def _reward_fall(self) -> str | None:
@@ -83,7 +89,7 @@ class DegradationDetector:
             return None
         return self._describe(at, best, now, WINDOW_STEPS)
 
-    def _collapse(self) -> str | None:
+    def _collapse(self, *, rewards_comparable: bool = True) -> str | None:
         """A fall within few steps, which is too large to wait for a whole window."""
         rewards = metric_values(self._entries, "reward")
         if len(rewards) < WINDOW_STEPS + COLLAPSE_STEPS:
@@ -98,7 +104,7 @@ class DegradationDetector:
             and max(formats) <= format_before - MIN_FORMAT_FALL
         )
         low = RewardScale.from_rewards(rewards).low
-        vanished = now - low <= VANISHED_REWARD * (best - low)
+        vanished = rewards_comparable and now - low <= VANISHED_REWARD * (best - low)
         if not (vanished and self._is_fall(rewards, best, now, COLLAPSE_STEPS)) and not (
             lost_format and now < best
         ):
@@ -122,7 +128,10 @@ class DegradationDetector:
         if fall < HELD_OUT_STANDARD_ERRORS * standard_error:
             return None
         step = step_number(self._held_out[rewards.index(best)])
-        return f"the held-out reward fell from {best:.3g} after step {step:,} to {now:.3g}"
+        reason = f"the held-out reward fell from {best:.3g} after step {step:,} to {now:.3g}"
+        if (kl := metric(self._held_out[-1], "eval_kl")) is not None:
+            reason += f", at a KL divergence of {kl:.2g} from the start"
+        return reason
 
     def _mismatch(self) -> str | None:
         recent = metric_values(self._entries[-COLLAPSE_STEPS:], "mismatch")

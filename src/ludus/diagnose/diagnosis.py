@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ludus.data.training_log import LogEntry, metric_values
 from ludus.diagnose import (
+    curriculum_rules,
     difficulty_rules,
     entropy_rules,
     failure_rules,
@@ -17,6 +18,7 @@ from ludus.diagnose import (
     limit_rules,
     progress_rules,
 )
+from ludus.diagnose.curriculum_stats import BucketStats, bucket_stats
 from ludus.diagnose.episode_stats import RunEpisodes
 from ludus.diagnose.evidence import RunEvidence
 from ludus.diagnose.log_stats import BestWindow, StepLog, metric_mean
@@ -55,6 +57,8 @@ class Diagnosis:
     """The reward of each logged step."""
     best: BestWindow | None
     held_out: tuple[tuple[int, float], ...]
+    curriculum: tuple[BucketStats, ...]
+    """The buckets of a curriculum that were drawn."""
     verdicts: tuple[Verdict, ...]
 
 
@@ -67,7 +71,8 @@ def diagnose(
     """
     log = StepLog.from_entries(entries, completed_steps=completed_steps)
     if not log.entries:
-        return Diagnosis(0, 0, None, (), {}, {}, (), None, log.held_out, ())
+        return Diagnosis(0, 0, None, (), {}, {}, (), None, log.held_out, (), ())
+    buckets = bucket_stats(log.entries, log.last_window)
     change, components = reward_change(log, episodes), component_changes(log, episodes)
     windows = {
         key: (metric_mean(log.first_window, key), metric_mean(log.last_window, key))
@@ -88,7 +93,8 @@ def diagnose(
         curve=tuple(metric_values(log.entries, "reward")),
         best=log.best_window(),
         held_out=log.held_out,
-        verdicts=tuple(_build_verdicts(log, episodes, change, components)),
+        curriculum=buckets,
+        verdicts=tuple(_build_verdicts(log, episodes, change, components, buckets)),
     )
 
 
@@ -97,6 +103,7 @@ def _build_verdicts(
     episodes: RunEpisodes,
     change: RewardChange | None,
     components: tuple[RewardChange, ...],
+    buckets: tuple[BucketStats, ...],
 ) -> list[Verdict]:
     """Return the verdicts that apply, in the order in which to act on them."""
     candidates = (
@@ -117,7 +124,25 @@ def _build_verdicts(
         find_early_stop(log),
     )
     too_short = progress_rules.check_too_short(evidence)
-    return [*verdicts, *([too_short] if too_short else _apply_learning_rules(evidence))]
+    if too_short:
+        return [*verdicts, too_short]
+    if buckets:
+        return [*verdicts, *_apply_curriculum_rules(evidence, buckets)]
+    return [*verdicts, *_apply_learning_rules(evidence)]
+
+
+def _apply_curriculum_rules(
+    evidence: RunEvidence, buckets: tuple[BucketStats, ...]
+) -> list[Verdict]:
+    """Without rules on the reward, whose tasks change."""
+    rules: tuple[Rule, ...] = (
+        failure_rules.check_format,
+        entropy_rules.check_entropy_collapse,
+        entropy_rules.check_low_entropy,
+        limit_rules.check_out_of_turns,
+    )
+    verdicts = [verdict for rule in rules if (verdict := rule(evidence)) is not None]
+    return [*verdicts, *curriculum_rules.check_curriculum(buckets)]
 
 
 def _apply_learning_rules(evidence: RunEvidence) -> list[Verdict]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ludus.data.content import Content
@@ -49,6 +49,11 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     @classmethod
     def variant_task(cls, variant: str) -> dict[str, Any]:
         """The arguments of `reset` that select a variant, where one server has all of them."""
+        return {}
+
+    @classmethod
+    def argument_fields(cls, variant: str | None) -> Mapping[str, Sequence[str]]:
+        """The fields of those arguments of `reset` that are objects, by argument, if known."""
         return {}
 
     @classmethod

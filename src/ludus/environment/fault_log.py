@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from ludus.environment.error_location import (
     author_traceback,
@@ -48,14 +49,48 @@ class FaultHandler(logging.Handler):
         if location in self._reported:
             return
         self._reported.add(location)
-        if self._tracebacks and record.exc_info:
-            self._report("".join(traceback.format_exception(*record.exc_info)).rstrip())
-        else:
-            self._report(record.getMessage())
+        self._report((self._tracebacks and _format_traceback(record)) or record.getMessage())
+
+
+class LoggedFault(NamedTuple):
+    """A fault that another process has logged."""
+
+    line: str
+    location: str
+    traceback: str
+
+
+class FaultRecorder(logging.Handler):
+    """Keeps the faults of a process, until another process takes them to log them there."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._faults: list[LoggedFault] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        location = getattr(record, "author_location", line)
+        self._faults.append(LoggedFault(line, location, _format_traceback(record)))
+
+    def take(self) -> list[LoggedFault]:
+        faults, self._faults = self._faults, []
+        return faults
+
+
+def log_recorded_fault(fault: LoggedFault) -> None:
+    """Log a fault of another process, as if it had occurred in this one."""
+    extra = {"author_location": fault.location, "author_traceback": fault.traceback}
+    _log.info("%s", fault.line, extra=extra)
+
+
+def _format_traceback(record: logging.LogRecord) -> str:
+    if record.exc_info:
+        return "".join(traceback.format_exception(*record.exc_info)).rstrip()
+    return getattr(record, "author_traceback", "")
 
 
 @contextmanager
-def capture_faults(handler: FaultHandler) -> Iterator[None]:
+def capture_faults(handler: logging.Handler) -> Iterator[None]:
     """Within the block, the handler gets every exception of an author's code."""
     level = _log.level
     _log.addHandler(handler)

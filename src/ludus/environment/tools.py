@@ -25,7 +25,7 @@ from ludus.environment.error_location import locate_function
 from ludus.environment.error_mapping import explain_validation_error
 from ludus.errors import BadEnvironment, describe_in_one_line
 
-RESERVED_NAMES = frozenset({"reset", "step", "state", "close"})
+RESERVED_NAMES = frozenset({"reset", "step", "state", "close", "progress"})
 _TOOL_ATTRIBUTE = "__ludus_tool__"
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from ludus.agents.agent import Agent
 from ludus.data.episode import Episode, StopReason, Usage
@@ -18,6 +19,9 @@ from ludus.rollout.loop import EpisodeLimits, describe_agent, run_episode
 from ludus.rollout.monitoring import EpisodeStatus
 from ludus.rollout.plan import Assignment
 from ludus.rollout.session_pool import SessionPool
+
+if TYPE_CHECKING:
+    from ludus.rollout.episode_workers import EpisodeWorkers
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,6 +40,8 @@ class EpisodeRunner:
     """Called with the result of every attempt, broken ones included."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Once set, no further attempt is started."""
+    workers: EpisodeWorkers | None = None
+    """Processes that play the attempts, instead of this one."""
 
     async def run(self, assignment: Assignment, pool: SessionPool) -> Episode | None:
         """Play an episode until an attempt ends without a fault that a retry may solve.
@@ -45,7 +51,7 @@ class EpisodeRunner:
         usage = Usage()
         try:
             for attempt in range(1, self.max_attempts + 1):
-                episode = await self._run_attempt(assignment, pool, attempt)
+                episode = await self.run_attempt(assignment, pool, attempt)
                 self.on_attempt(episode)
                 usage += episode.usage
                 if episode.error is None or episode.error.kind in PERMANENT_FAULTS:
@@ -62,13 +68,15 @@ class EpisodeRunner:
         # The usage of the broken attempts was paid for this episode too.
         return episode if attempt == 1 else episode.model_copy(update={"usage": usage})
 
-    async def _run_attempt(
-        self, assignment: Assignment, pool: SessionPool, attempt: int
-    ) -> Episode:
+    async def run_attempt(self, assignment: Assignment, pool: SessionPool, attempt: int) -> Episode:
+        """Play an episode once. A failure is recorded in the episode's `error`."""
         status = EpisodeStatus(assignment.episode_id, assignment.environment)
         self.statuses[assignment.episode_id] = status
         limits, started_at = self.limits, datetime.now(UTC)
         try:
+            if self.workers is not None:
+                with status.track("environment", "a worker process"):
+                    return await self.workers.play(assignment, attempt)
             with status.track("environment", f"a session of {pool.endpoint.spec}"):
                 async with asyncio.timeout(limits.episode_timeout):
                     session = await pool.acquire()

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterable
 
 from ludus.data.episode import Episode
-from ludus.errors import InvalidAction, ProviderRefuses, RequestRefused
+from ludus.errors import InvalidAction, ProviderRefuses, RequestRefused, WorkersFailed
 
-FATAL_FAULTS = frozenset({ProviderRefuses.__name__})
+FATAL_FAULTS = frozenset({ProviderRefuses.__name__, WorkersFailed.__name__})
 """Faults that affect every episode, such as a wrong key or an unknown model."""
 PERMANENT_FAULTS = FATAL_FAULTS | {InvalidAction.__name__, RequestRefused.__name__}
 """Faults that a retry does not solve."""

@@ -22,6 +22,7 @@ from ludus.rollout.phase_progress import DecodeProgress
 from ludus.rollout.plan import Plan
 from ludus.rollout.session_pool import SessionPool
 from ludus.rollout.stats import RunStats
+from ludus.rollout.worker_launcher import WorkerLauncher
 
 MAX_QUEUED_EPISODES = 32
 """Episodes beyond the agent's concurrency limit that are kept ready for the next free call."""
@@ -72,6 +73,9 @@ class Collector(EpisodeScheduler):
             on_attempt=self.stats.record_attempt,
             stopping=self._stopping,
         )
+        self._launcher = WorkerLauncher(
+            config.workers, self._runner, endpoints, self.stats, progress.warn
+        )
         self._write_error: RunError | None = None
 
     @property
@@ -107,6 +111,8 @@ class Collector(EpisodeScheduler):
         active = (
             self.config.concurrency if limit is None else limit + min(limit, MAX_QUEUED_EPISODES)
         )
+        if self._runner.workers is not None:
+            active = min(active, self._runner.workers.capacity)
         return min(active, self._budget.max_active(self.stats))
 
     def exhausted_reason(self) -> str | None:
@@ -134,6 +140,7 @@ class Collector(EpisodeScheduler):
         with watchdog:
             ticker = asyncio.create_task(self._tick(watchdog))
             try:
+                await self._launcher.start()
                 await self.run_tasks(self._pending, self._start_episode)
             finally:
                 ticker.cancel()
@@ -180,15 +187,20 @@ class Collector(EpisodeScheduler):
         if self.stop_reason is None:
             for held_back in self._breaker.finish():
                 self._write(held_back)
+        await self._launcher.close()
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
         self.write_final_summary()
 
     async def _tick(self, watchdog: Watchdog) -> None:
-        """Feed the watchdog, write the summary now and then, and enforce the time limit."""
+        """Feed the watchdog, write the summary now and then, and enforce the time limit.
+
+        Also starts workers, where the run turns out to be long enough.
+        """
         ticks = 0
         while True:
             await asyncio.sleep(TICK_INTERVAL_S)
             watchdog.heartbeat()
+            self._launcher.start_if_worthwhile(self.config.concurrency)
             ticks += 1
             if ticks % round(SUMMARY_INTERVAL_S / TICK_INTERVAL_S) == 0:
                 await asyncio.to_thread(self.write_summary)

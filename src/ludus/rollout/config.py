@@ -146,9 +146,14 @@ class CollectConfig(RolloutConfig):
     """Tokens of prompts and completions, over all starts of the run."""
     max_time: float | None = None
     """Seconds, from this start on."""
+    workers: int | None = None
+    """Processes that play, where environment and agent only compute; 1: this process alone. By
+    default they are started where the run is long enough, at most one per core."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.workers is not None and self.workers < 1:
+            raise ConfigError(f"`workers` must be positive, got {self.workers}.")
         for name in ("agent", "tutor"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, Agent):

@@ -172,11 +172,11 @@ async def preflight_endpoints(
         first_of_groups = range(0, num_episodes, plan.group_size)
         tasks = (plan[index].task for index in first_of_groups if plan.spec_of(index) == spec)
         statuses[spec] = EpisodeStatus(f"The preflight check of {spec}", endpoint.name, "reset")
-        await _preflight_endpoint(spec, endpoint, list(islice(tasks, PREFLIGHT_TASKS)))
+        await preflight_tasks(spec, endpoint, list(islice(tasks, PREFLIGHT_TASKS)))
         del statuses[spec]
 
 
-async def _preflight_endpoint(
+async def preflight_tasks(
     spec: str, endpoint: EnvironmentEndpoint, tasks: Sequence[JsonObject]
 ) -> None:
     """Raise unless one of the tasks can be reset there: one alone may crash for its own reasons."""

@@ -146,6 +146,7 @@ class _EpisodeInProgress:
             task=self.assignment.task,
             seed=self.assignment.seed,
             member=self.assignment.member,
+            runner=self.session.runner,
         )
         with self.status.track("model", "the start of the agent"):
             player = await agent.begin(context)

@@ -6,8 +6,9 @@ order in which episodes end, and a longer run begins with the episodes of a shor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ludus.data.episode import format_episode_id, task_group_id
@@ -55,16 +56,16 @@ class Plan:
     """Arguments of `reset` that select an environment's variant, by spec."""
     tasks: Sequence[JsonObject] = ()
     """Arguments of `reset` for each task; a task without a seed gets one from its number."""
+    choose: Callable[[int], tuple[str, JsonObject]] | None = None
+    """Gives a task's environment and own arguments by number, instead of `mixture` and `tasks`."""
 
     def spec_of(self, index: int) -> str:
         """The spec of the environment of episode `index`."""
-        offset = stable_hash(f"mix/{self.seed}") / 2**64
-        return self.mixture.pick(index // self.group_size, offset)
+        return self._choose_task(index // self.group_size)[0]
 
     def __getitem__(self, index: int) -> Assignment:
         number, member = divmod(index, self.group_size)
-        spec = self.spec_of(index)
-        own_task = self.tasks[number] if self.tasks else {}
+        spec, own_task = self._choose_task(number)
         seed = own_task.get("seed")
         if seed is None:
             seed = task_seed(self.seed, number)
@@ -78,6 +79,16 @@ class Plan:
             group_id=task_group_id(name, task),
             member=member,
         )
+
+    def _choose_task(self, number: int) -> tuple[str, JsonObject]:
+        if self.choose is not None:
+            return self.choose(number)
+        own_task = self.tasks[number] if self.tasks else {}
+        return self.mixture.pick(number, self._offset), own_task
+
+    @cached_property
+    def _offset(self) -> float:
+        return stable_hash(f"mix/{self.seed}") / 2**64
 
 
 def task_seed(seed: int, number: int) -> int:

@@ -9,12 +9,13 @@ from time import monotonic
 from typing import Any
 
 from ludus.data import training_log
+from ludus.data.tool_schema import JsonObject
 from ludus.rollout.phase_progress import PhaseProgress
 from ludus.train.context import OfflineContext
 from ludus.train.data.prepared_data import PreparedData
 from ludus.train.distributed import Distributed
 from ludus.train.output.checkpoints import CheckpointState
-from ludus.train.output.record_schema import DataRecord
+from ludus.train.output.record_schema import BucketRecord, DataRecord
 from ludus.train.progress import TrainProgress
 from ludus.train.resume import start_or_resume
 
@@ -63,6 +64,16 @@ class RunCallback:
     def rollbacks(self) -> int:
         """How often the run went back to its best model; 0 for methods that do not."""
         return 0
+
+    @property
+    def curriculum_state(self) -> JsonObject:
+        """What a curriculum knows of its buckets; empty for methods without one."""
+        return {}
+
+    @property
+    def buckets(self) -> tuple[BucketRecord, ...]:
+        """The buckets of a curriculum for the record; empty for methods without one."""
+        return ()
 
     @property
     def seconds(self) -> float:

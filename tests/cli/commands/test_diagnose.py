@@ -51,6 +51,20 @@ def test_a_run_is_printed_as_table_curve_and_verdicts(run: Path) -> None:
     assert lines[-3] == "learned" and lines[-1].startswith("  -> ")
 
 
+def test_the_buckets_of_a_curriculum_are_a_table(tmp_path: Path) -> None:
+    folder = write(Sample(steps=20), tmp_path / "run")
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    for line in log:
+        line |= {"curriculum/max_terms=3/groups": 6.0, "curriculum/max_terms=3/success": 0.5}
+        line |= {"curriculum/max_terms=4/groups": 2.0, "curriculum/max_terms=4/success": 0.125}
+    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
+    rows = [line.split() for line in diagnose(folder).stdout.splitlines()]
+    assert ["max_terms=3", "120", "75", "%", "75", "%", "50", "%", "->", "50", "%"] in rows
+    assert ["max_terms=4", "40", "25", "%", "25", "%", "12", "%", "->", "12", "%"] in rows
+    facts = json.loads(diagnose(folder, "--json").stdout)
+    assert [bucket["share"] for bucket in facts["curriculum"]] == [0.75, 0.25]
+
+
 def test_a_run_as_json(run: Path) -> None:
     done = diagnose(run, "--json")
     facts = json.loads(done.stdout)

@@ -66,6 +66,20 @@ def test_reward_parts_are_shown_only_if_there_are_several() -> None:
     assert "parts" not in row_texts(metrics_after({"rewards/wordle/mean": 0.25}))
 
 
+def test_a_curriculum_shows_what_the_last_step_drew() -> None:
+    first = {"curriculum/level=1/groups": 8.0, "curriculum/level=1/success": 0.5}
+    second = {
+        **{"curriculum/level=2/groups": 6.0, "curriculum/level=2/success": 0.25},
+        **{"curriculum/level=3/groups": 2.0},
+    }
+    metrics = metrics_after(first, second)
+    assert row_texts(metrics)["curriculum"] == "level=2 75% (success 25%)  level=3 25%"
+    assert "drawn level=2 75% (success 25%)" in metrics.metric_texts()
+    many = {f"curriculum/level={level}/groups": 1.0 for level in range(5)}
+    assert row_texts(metrics_after(many))["curriculum"].endswith("  2 more")
+    assert "curriculum" not in row_texts(metrics_after({}))
+
+
 def test_the_reward_change_compares_first_and_last_means() -> None:
     metrics = metrics_after(*({"reward": number / 100} for number in range(40)))
     reward = row_texts(metrics)["reward"]

@@ -27,6 +27,10 @@ def test_token_budgets_per_episode_and_per_reply() -> None:
         ({"group_size": 1}, "group_size"),
         ({"zero_variance_groups": "drop"}, "zero_variance_groups"),
         ({"zero_variance_groups": "resample", "rollouts": "trl"}, "zero_variance_groups"),
+        ({"credit": "token"}, "credit"),
+        ({"credit": "turn", "rollouts": "trl"}, "credit"),
+        ({"gae_lambda": 1.1}, "gae_lambda"),
+        ({"gae_lambda": float("nan")}, "gae_lambda"),
         ({"vllm_mode": "remote"}, "vllm_mode"),
         ({"temperature": 0.0}, "temperature"),
         ({"task": {"seed": 1}}, "task"),
@@ -41,3 +45,9 @@ def test_the_servers_address_and_token_are_not_stored() -> None:
     config = GRPOConfig(base_url="http://localhost:8000", token="secret")
     assert not {"base_url", "token"} & config.as_json().keys()
     assert "secret" not in repr(config)
+
+
+def test_credit_is_stored_where_it_is_not_that_of_earlier_versions() -> None:
+    assert not {"credit", "gae_lambda"} & GRPOConfig().as_json().keys()
+    stored = GRPOConfig(credit="turn").as_json()
+    assert (stored["credit"], stored["gae_lambda"]) == ("turn", 0.9)

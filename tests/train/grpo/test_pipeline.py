@@ -16,7 +16,7 @@ import torch
 from ludus import Episode, grpo
 from ludus.errors import ConfigError
 from ludus.train import Lora
-from train.grpo.toy_environments import CLIMB, FLAT, PICK, read_episodes, small_config
+from train.grpo.toy_environments import CLIMB, FLAT, LEVELS, PICK, read_episodes, small_config
 from train.short_runs import RecordingProgress, read_curve
 from train.test_processes import launch
 
@@ -151,6 +151,25 @@ def test_two_processes_train_like_one(
     assert 0 < first["equal"] < 1
     for name in ("reward", "equal", "trained", "format", "length", "grad_norm"):
         assert first[name] == pytest.approx(other[name], rel=1e-3)
+
+
+@pytest.mark.slow
+def test_two_processes_draw_the_same_curriculum_as_one(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--curriculum", "level=0..3", "--zero-variance-groups", "resample")
+    done = launch_two_processes(monkeypatch, LEVELS, model, tmp_path / "two", *options)
+    assert done.returncode == 0, done.stderr
+    config = small_config(
+        groups=3, curriculum=("level=0..3",), zero_variance_groups="resample", device="cpu"
+    )
+    grpo(LEVELS, str(model), tmp_path / "one", config)
+    one, two = (read_episodes(tmp_path / run) for run in ("one", "two"))
+    # All of the first step, replaced tasks too, and the draw of the second.
+    first_step = sum(each.agent["step"] == 1 for each in one)
+    count = first_step + 12
+    tasks = [[(each.episode_id, each.task) for each in run[:count]] for run in (one, two)]
+    assert first_step > 12 and tasks[0] == tasks[1]
 
 
 def judge(episode: Episode) -> float:

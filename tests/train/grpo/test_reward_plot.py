@@ -78,3 +78,14 @@ def test_missing_matplotlib_names_the_install_command(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtra, match=r"'ludus-rl\[train\]'"):
         plot_rewards(RUN, tmp_path / "reward.png", title="")
+
+
+def test_a_curriculum_has_axes_of_its_own(tmp_path: Path) -> None:
+    drawn = [
+        {**line, f"curriculum/level={line['step'] // 60}/groups": 8.0, "curriculum/x/groups": 0.0}
+        for line in RUN
+    ]
+    with_curriculum = draw(tmp_path, drawn)
+    assert with_curriculum.shape[0] > draw(tmp_path, RUN).shape[0]
+    darkest = (0x08, 0x30, 0x6B)
+    assert darkest in colours(with_curriculum)

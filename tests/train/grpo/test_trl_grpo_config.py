@@ -9,7 +9,12 @@ import pytest
 import trl
 
 from ludus.errors import ConfigError
-from ludus.train.grpo.trl_grpo_config import GENERATION_FIELDS, build_trl_grpo_config
+from ludus.train.grpo.trl_grpo_config import (
+    CPU_BATCH_SIZE,
+    GENERATION_FIELDS,
+    build_trl_grpo_config,
+    max_micro_batch_rows,
+)
 from train.grpo.toy_environments import small_config
 
 VALUES = {"generation_kwargs": '{"min_new_tokens": 3}'}
@@ -97,18 +102,12 @@ def test_all_generation_fields_of_trl_are_known() -> None:
     assert fields - managed - for_evaluation - set(GENERATION_FIELDS) == set()
 
 
-@pytest.mark.parametrize(
-    ("changes", "batch_size", "batches"),
-    [
-        ({"groups": 8, "group_size": 8}, 8, 8),
-        ({"groups": 5, "group_size": 5}, 5, 5),
-        ({"groups": 2, "group_size": 2}, 4, 1),
-        ({"groups": 8, "group_size": 8, "batch_size": 64}, 64, 1),
-    ],
-)
-def test_default_batch_size_on_a_cpu(
-    changes: dict[str, int], batch_size: int, batches: int, tmp_path: Path
+@pytest.mark.parametrize(("batch_size", "rows"), [(None, CPU_BATCH_SIZE), (3, 3)])
+def test_a_step_is_one_batch_whose_parts_are_limited(
+    batch_size: int | None, rows: int, tmp_path: Path
 ) -> None:
-    config = build_trl_grpo_config(small_config(**changes), tmp_path)
-    assert config.per_device_train_batch_size == batch_size
-    assert config.gradient_accumulation_steps == config.steps_per_generation == batches
+    config = small_config(groups=5, group_size=5, batch_size=batch_size)
+    trl_config = build_trl_grpo_config(config, tmp_path)
+    assert trl_config.per_device_train_batch_size == 25
+    assert trl_config.gradient_accumulation_steps == trl_config.steps_per_generation == 1
+    assert max_micro_batch_rows(config) == rows

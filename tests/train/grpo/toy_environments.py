@@ -49,6 +49,44 @@ class Flat(Pick):
         return float(not self.flat and letter in "ab")
 
 
+class FirstPick(Pick):
+    """Picks until the episode is cut off; only the first one is rewarded, at once."""
+
+    def reset(self, *, seed: int | None = None) -> str:
+        self.picks: list[str] = []
+        return super().reset(seed=seed)
+
+    @tool
+    def pick(self, letter: Literal["a", "b", "c", "d", "e"]) -> str:
+        """Pick a letter.
+
+        Args:
+            letter: The letter to pick.
+        """
+        self.picks.append(letter)
+        if len(self.picks) == 1:
+            self.award(float(letter in "abc"))
+        return super().reset(seed=0)
+
+
+class MeasuredPicks(FirstPick):
+    """Never rewarded, but the first letters of the alphabet are progress."""
+
+    @tool
+    def pick(self, letter: Literal["a", "b", "c", "d", "e"]) -> str:
+        """Pick a letter.
+
+        Args:
+            letter: The letter to pick.
+        """
+        self.picks.append(letter)
+        self.award(0.0)
+        return f"Pick a letter ({len(self.picks)})."
+
+    def progress(self) -> float:
+        return sum(letter in "abc" for letter in self.picks) / 10
+
+
 class Climb(ToolEnvironment):
     """Three turns; the reward is the share of turns with letter a or b."""
 
@@ -70,7 +108,25 @@ class Climb(ToolEnvironment):
         return f"Height {self.height}."
 
 
-PICK, FLAT, CLIMB = (f"train.grpo.toy_environments:{name}" for name in ("Pick", "Flat", "Climb"))
+class Levels(Pick):
+    """Levels 1 and 2 reward some letters, level 0 every letter, and level 3 none."""
+
+    REWARDED = ("abcde", "abc", "c", "")
+
+    def reset(self, *, seed: int | None = None, level: int = 0) -> str:
+        if level >= len(self.REWARDED):
+            raise ValueError(f"There is no level {level}.")
+        self.level = level
+        return super().reset(seed=seed)
+
+    def reward_of(self, letter: str) -> float:
+        return float(letter in self.REWARDED[self.level])
+
+
+PICK, FLAT, CLIMB, FIRST_PICK, MEASURED_PICKS, LEVELS = (
+    f"train.grpo.toy_environments:{name}"
+    for name in ("Pick", "Flat", "Climb", "FirstPick", "MeasuredPicks", "Levels")
+)
 
 
 def train_tool_caller(folder: Path, *, environments: str = PICK, epochs: float = 12.0) -> Path:

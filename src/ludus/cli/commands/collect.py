@@ -90,6 +90,14 @@ def collect(
     max_tokens: common.MaxTokens = 2048,
     max_episode_tokens: common.MaxEpisodeTokens = None,
     concurrency: common.Concurrency = 64,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Worker processes that play, where environment and agent only compute; 1: none.",
+            show_default="up to one per core, if the run is long enough",
+        ),
+    ] = None,
     call_timeout: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Timeout of one API call.", show_default="5m"),
@@ -211,6 +219,7 @@ def collect(
         resume=resume,
         retry_broken=retry_broken,
         concurrency=1 if is_human else concurrency,
+        workers=workers,
         max_attempts=max_attempts,
         stall_warning=math.inf if is_human else STALL_WARNING_S,
         max_cost=max_cost,

@@ -38,9 +38,13 @@ def grpo(
     batch_size: grpo_options.BatchSize = None,
     zero_variance_groups: grpo_options.ZeroVarianceGroups = grpo_options.ZeroVarianceMode.SKIP,
     max_resamples: grpo_options.MaxResamples = None,
+    importance_correction: grpo_options.ImportanceCorrection = True,
+    credit: grpo_options.Credit = grpo_options.CreditMode.EPISODE,
+    gae_lambda: grpo_options.GaeLambda = None,
     reward_funcs: grpo_options.RewardFuncs = None,
     dataset_config: common.DatasetConfig = None,
     task: common.Task = None,
+    curriculum: grpo_options.CurriculumAxes = None,
     system_prompt: common.SystemPrompt = None,
     thinking: common.Thinking = None,
     chat_template_kwargs: common.ChatTemplateKwargs = None,
@@ -82,6 +86,8 @@ def grpo(
 
     ludus train grpo reasoning_gym:chain_sum -m smollm2 --eval-every 25 --early-stop -o models/sums
 
+    ludus train grpo reasoning_gym:chain_sum -m smollm2 --curriculum max_terms=2..5 -o models/sums
+
     ludus train grpo wordle=0.7,catch=0.3 -m Qwen/Qwen3-0.6B --lora -o models/games
     """
     config = grpo_options.build_grpo_config(
@@ -101,8 +107,12 @@ def grpo(
         batch_size=batch_size,
         zero_variance_groups=zero_variance_groups,
         max_resamples=max_resamples,
+        importance_correction=importance_correction,
+        credit=credit,
+        gae_lambda=gae_lambda,
         reward_funcs=reward_funcs,
         task=parse_task_options(task, dataset_config),
+        curriculum=curriculum,
         system_prompt=system_prompt,
         chat_template_kwargs=parse_template_options(thinking, chat_template_kwargs),
         eval_every=eval_every,
@@ -158,8 +168,13 @@ def grpo(
         stage,
         out,
         metrics=GRPOMetrics(read_past_log),
-        summary=GRPOSummary(model, tuple(eval_args)),
+        # With a curriculum over variants, the record has the environments.
+        summary=GRPOSummary(model, None if _has_variants(curriculum) else tuple(eval_args)),
         overwrite=overwrite,
         push=push,
         as_json=as_json,
     )
+
+
+def _has_variants(curriculum: list[str] | None) -> bool:
+    return any(axis.partition("=")[0].strip() == "variant" for axis in curriculum or ())

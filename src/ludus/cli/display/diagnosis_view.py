@@ -10,6 +10,8 @@ from ludus.cli.display.console import console, escape_control_chars
 from ludus.cli.display.formatting import sparkline
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from ludus.diagnose import Diagnosis, RewardChange, RunData
 
 _SPARKLINE_WIDTH = 60
@@ -33,6 +35,7 @@ _NUMBER_LABELS = {
     "grad_norm": "gradient",
 }
 _UNITS = {"length": " tokens"}
+_MAX_BUCKET_ROWS = 20
 
 
 def diagnosis_as_json(diagnosis: Diagnosis, translate: Callable[[str], str]) -> dict[str, Any]:
@@ -66,6 +69,9 @@ def print_diagnosis(run: RunData, diagnosis: Diagnosis, translate: Callable[[str
     for name, value in _table_rows(run, diagnosis):
         table.add_row(Text(escape_control_chars(name), style="bold"), Text(value))
     out.print(table)
+    if diagnosis.curriculum:
+        out.print()
+        out.print(_bucket_table(diagnosis))
     for verdict in diagnosis.verdicts:
         out.print()
         style = f"bold {_VERDICT_STYLES[verdict.kind]}"
@@ -96,6 +102,34 @@ def _table_rows(run: RunData, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]
             yield _NUMBER_LABELS[key], f"{change}{_UNITS.get(key, '')}"
     if diagnosis.seconds:
         yield "step time", _format_times(diagnosis)
+
+
+def _bucket_table(diagnosis: Diagnosis) -> Table:
+    """The buckets of a curriculum, those that were drawn most."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from ludus.diagnose.number_format import format_share
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("curriculum")
+    for name in ("groups", "share", "share at the end", "success"):
+        table.add_column(name, justify="right")
+    drawn_most = sorted(diagnosis.curriculum, key=lambda each: -each.groups)[:_MAX_BUCKET_ROWS]
+    for bucket in diagnosis.curriculum:
+        if bucket not in drawn_most:
+            continue
+        rates = (bucket.first_success, bucket.last_success)
+        table.add_row(
+            Text(escape_control_chars(bucket.label)),
+            f"{bucket.groups:,.0f}",
+            format_share(bucket.share),
+            format_share(bucket.last_share),
+            " -> ".join(format_share(rate) for rate in rates if rate is not None),
+        )
+    if hidden := len(diagnosis.curriculum) - len(drawn_most):
+        table.add_row(f"{hidden} more")
+    return table
 
 
 def _reward_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:

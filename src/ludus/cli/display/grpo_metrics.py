@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ludus.cli.display.formatting import sparkline
 from ludus.cli.display.train_metrics import TrainMetrics, format_metrics
+
+if TYPE_CHECKING:
+    from ludus.data.curriculum_log import BucketMetrics
 
 _GROUP_FORMATS = {
     "reward_std": "std {:.3f}",
@@ -45,6 +48,8 @@ _LOG_LINE_FORMATS = {
     "eval_reward": "held-out reward {:.3f}",
 }
 
+_MAX_BUCKETS_SHOWN = 3
+
 
 class GRPOMetrics(TrainMetrics):
     """GRPO metrics; `past_log` reads the log of a run that is resumed."""
@@ -53,6 +58,8 @@ class GRPOMetrics(TrainMetrics):
         super().__init__()
         self._past_log = past_log
         self._rewards: list[float] = []
+        self._buckets: dict[str, BucketMetrics] = {}
+        """Those of a curriculum that the last step drew."""
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
         from ludus.data.training_log import logged_rewards
@@ -63,10 +70,12 @@ class GRPOMetrics(TrainMetrics):
             self._rewards = logged_rewards(lines)
 
     def add(self, line: Mapping[str, Any]) -> None:
+        from ludus.data.curriculum_log import read_buckets
         from ludus.data.training_log import logged_rewards
 
         super().add(line)
         self._rewards += logged_rewards([line])
+        self._buckets = read_buckets(line) or self._buckets
 
     def is_step_complete(self, line: Mapping[str, Any]) -> bool:
         """Held-out rewards of a step are logged right before its own metrics, which have a loss."""
@@ -77,6 +86,7 @@ class GRPOMetrics(TrainMetrics):
         return [
             *reward,
             *self._reward_parts(),
+            *(f"drawn {text}" for text in self._bucket_texts()[:1]),
             *format_metrics(self.latest, _LOG_LINE_FORMATS),
         ]
 
@@ -85,6 +95,7 @@ class GRPOMetrics(TrainMetrics):
         rows = [
             ("reward", [*self._reward_change(), curve]),
             ("parts", self._reward_parts()),
+            ("curriculum", self._bucket_texts()),
             ("groups", format_metrics(self.latest, _GROUP_FORMATS)),
             ("episodes", format_metrics(self.latest, _EPISODE_FORMATS)),
             ("policy", format_metrics(self.latest, _POLICY_FORMATS)),
@@ -115,6 +126,17 @@ class GRPOMetrics(TrainMetrics):
             if key.startswith("rewards/") and key.endswith("/mean")
         }
         return [f"{name} {value:.3f}" for name, value in means.items()] if len(means) > 1 else []
+
+    def _bucket_texts(self) -> list[str]:
+        """The buckets that the last step drew most, with their success rates."""
+        ranked = sorted(self._buckets.items(), key=lambda item: -item[1].groups)
+        total = sum(bucket.groups for _, bucket in ranked)
+        texts = []
+        for label, bucket in ranked[:_MAX_BUCKETS_SHOWN]:
+            success = "" if bucket.success is None else f" (success {bucket.success:.0%})"
+            texts.append(f"{label} {bucket.groups / total:.0%}{success}")
+        rest = len(ranked) - len(texts)
+        return [*texts, *([f"{rest} more"] if rest else [])]
 
     def _step_times(self) -> list[str]:
         """Seconds of a step and its phases, and of one episode: episodes run concurrently."""

@@ -14,7 +14,7 @@ from ludus.envs.browsergym.action_string import parse_action
 from ludus.envs.browsergym.chromium import find_chromium
 from ludus.envs.browsergym.models import BrowserGymAction, BrowserGymObservation
 from ludus.envs.browsergym.oracles import ORACLES
-from ludus.envs.browsergym.page_tree import Element, render_tree
+from ludus.envs.browsergym.page_tree import INTERACTIVE_ROLES, Element, render_tree
 from ludus.envs.browsergym.pages import task_names
 from ludus.envs.browsergym.workers import BrowserFailed, BrowserWorker, process_pool
 from ludus.errors import ToolError, did_you_mean
@@ -233,6 +233,17 @@ class BrowserGym(ToolEnvironment):
                 f"{', '.join(sorted(ORACLES))}."
             )
         return ORACLES[self.task_name](self.goal, self.elements)
+
+    def random_action(self, rng: random.Random) -> ToolCall:
+        """A click on an element that can be operated; without any, a second of waiting."""
+        bids = [
+            element.bid
+            for element in self.elements
+            if element.bid and (element.clickable or element.role in INTERACTIVE_ROLES)
+        ]
+        if not bids:
+            return ToolCall(name="noop")
+        return ToolCall(name="click", arguments={"bid": rng.choice(bids)})
 
     def close(self) -> None:
         worker, self._worker = self._worker, None

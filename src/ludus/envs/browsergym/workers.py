@@ -14,8 +14,8 @@ import time
 from multiprocessing import Pipe
 from typing import Any
 
+from ludus.environment.worker_processes import pool_per_process, worker_command, worker_env
 from ludus.envs.browsergym.process_tree import kill_descendants, remove_folder
-from ludus.envs.worker_processes import pool_per_process, worker_command, worker_env
 
 LAUNCH_TIMEOUT_S = 120.0
 EXIT_TIMEOUT_S = 15.0

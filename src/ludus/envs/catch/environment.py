@@ -63,10 +63,20 @@ class Catch(ToolEnvironment):
         verdict = "You caught the ball." if caught else "You missed the ball."
         return self.finish(float(caught), f"{verdict}\n{self._picture()}", caught=float(caught))
 
-    def oracle(self) -> ToolCall:
+    def oracle(self, *, working: bool = False) -> ToolCall:
         offset = self.ball - self.paddle
         direction = "stay" if offset == 0 else "left" if offset < 0 else "right"
-        return ToolCall(name="move", arguments={"direction": direction})
+        text = ""
+        if working:
+            columns = f"o is in column {self.ball + 1}, = in column {self.paddle + 1}"
+            text = f"{columns}: {direction}."
+        return ToolCall(name="move", arguments={"direction": direction}, text=text)
+
+    def progress(self) -> float:
+        """How near the paddle is to the column of the ball; 0 if it cannot get there in time."""
+        distance = abs(self.ball - self.paddle)
+        in_time = distance <= self.rows - 1 - self.fallen
+        return 1.0 - distance / (self.columns - 1) if in_time else 0.0
 
     def _picture(self) -> str:
         nothing = " ".join("." * self.columns)

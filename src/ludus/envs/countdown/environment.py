@@ -9,9 +9,11 @@ from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
 from ludus.envs.countdown.models import Operation
 from ludus.envs.countdown.solver import (
+    Combination,
     best_combination,
     combine,
     legal_combinations,
+    plan_from,
     useful_combinations,
 )
 from ludus.errors import ToolError
@@ -63,6 +65,7 @@ class Countdown(ToolEnvironment):
         if max_turns is not None and max_turns < 1:
             raise ValueError(f"max_turns must be positive, got {max_turns}.")
         self.numbers, self.target = _draw_task(random.Random(seed), count)
+        self.count = count
         self.turns_left = max_turns or 2 * (count - 1)
         self.start_distance = min(abs(number - self.target) for number in self.numbers)
         self.best_distance = self.start_distance
@@ -95,21 +98,44 @@ class Countdown(ToolEnvironment):
             return f"{equation}\n{self._render_state()}"
         return self._finish(f"{equation}\nThe game is over. The target was {self.target}.")
 
-    def oracle(self) -> ToolCall | None:
-        """The shortest way to the target; where there is none, the way that comes closest."""
+    def oracle(self, *, rng: random.Random | None = None, working: bool = False) -> ToolCall | None:
+        """The shortest way to the target; where there is none, the way that comes closest.
+
+        `rng` chooses among ways of the same length with the first combination, so that those after
+        it keep to the plan. `working` is the rest of the plan.
+        """
         if len(self.numbers) < 2 or self.turns_left == 0:
             return None
-        step = best_combination(
-            tuple(sorted(self.numbers, reverse=True)), self.target, self.turns_left
-        )
-        return ToolCall(
-            name="combine",
-            arguments={
-                "first": step.first,
-                "operation": step.operation,
-                "second": step.second,
-            },
-        )
+        at_hand = tuple(sorted(self.numbers, reverse=True))
+        is_first = len(at_hand) == self.count
+        step = best_combination(at_hand, self.target, self.turns_left, rng if is_first else None)
+        text = ""
+        if working:
+            plan = plan_from(at_hand, step, self.target, self.turns_left)
+            text = "\n".join(f"{s.first} {s.operation} {s.second} = {s.result}" for s in plan)
+        return _build_call(step, text)
+
+    def random_action(self, rng: random.Random) -> ToolCall | None:
+        """One of the legal combinations."""
+        options = list(legal_combinations(tuple(sorted(self.numbers, reverse=True))))
+        return _build_call(rng.choice(options)) if options else None
+
+    def progress(self) -> float:
+        """The fraction of the way, 1 for the target; 0 where it cannot be made any more.
+
+        Before the first combination it is 1 / count, and grows by as much with every combination.
+        """
+        if self.best_distance == 0:
+            return 1.0
+        combined = self.count - len(self.numbers)
+        return (combined + 1) / self.count if combined == 0 or self._can_make_target() else 0.0
+
+    def _can_make_target(self) -> bool:
+        if len(self.numbers) < 2 or self.turns_left == 0:
+            return False
+        at_hand = tuple(sorted(self.numbers, reverse=True))
+        step = best_combination(at_hand, self.target, self.turns_left)
+        return plan_from(at_hand, step, self.target, self.turns_left)[-1].result == self.target
 
     def _rule_violation(self, first: int, operation: Operation, second: int) -> str | None:
         """Which rule a combination breaks; None if it is legal."""
@@ -131,6 +157,11 @@ class Countdown(ToolEnvironment):
     def _finish(self, text: str = "") -> str:
         closeness = 1.0 - self.best_distance / self.start_distance
         return self.finish(MISSED_CREDIT * closeness, text, solved=0.0, closeness=closeness)
+
+
+def _build_call(step: Combination, text: str = "") -> ToolCall:
+    arguments = {"first": step.first, "operation": step.operation, "second": step.second}
+    return ToolCall(name="combine", arguments=arguments, text=text)
 
 
 def _calculate(first: int, operation: Operation, second: int) -> int:

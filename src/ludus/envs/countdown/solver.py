@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Iterator
 from functools import lru_cache
@@ -19,14 +20,29 @@ class Combination(NamedTuple):
     result: int
 
 
-@lru_cache(maxsize=4096)
-def best_combination(numbers: tuple[int, ...], target: int, turns: int) -> Combination:
+def best_combination(
+    numbers: tuple[int, ...], target: int, turns: int, rng: random.Random | None = None
+) -> Combination:
     """The first step of the shortest way to the target, with at most `turns` combinations.
 
     Where there is no such way, the first step to the result that is closest to the target.
-    `numbers` are at least two, in descending order.
+    `numbers` are at least two, in descending order. `rng` draws one of several such steps.
     """
+    if rng is None:
+        return _first_combination(numbers, target, turns)
     options = list(useful_combinations(numbers))
+    rng.shuffle(options)
+    return _search(options, numbers, target, turns)
+
+
+@lru_cache(maxsize=4096)
+def _first_combination(numbers: tuple[int, ...], target: int, turns: int) -> Combination:
+    return _search(list(useful_combinations(numbers)), numbers, target, turns)
+
+
+def _search(
+    options: list[Combination], numbers: tuple[int, ...], target: int, turns: int
+) -> Combination:
     for depth in range(1, min(turns, len(numbers) - 1) + 1):
         visited: dict[tuple[int, ...], int] = {}
         distances = []
@@ -35,6 +51,18 @@ def best_combination(numbers: tuple[int, ...], target: int, turns: int) -> Combi
             if distances[-1] == 0:
                 return option
     return options[distances.index(min(distances))]
+
+
+def plan_from(
+    numbers: tuple[int, ...], step: Combination, target: int, turns: int
+) -> list[Combination]:
+    """A step and the best ones after it, to the result that is closest to the target."""
+    plan = [step]
+    while plan[-1].result != target and turns > len(plan) and len(numbers) > 2:
+        numbers = combine(numbers, plan[-1])
+        plan.append(best_combination(numbers, target, turns - len(plan)))
+    distances = [abs(each.result - target) for each in plan]
+    return plan[: distances.index(min(distances)) + 1]
 
 
 def _closest_distance(

@@ -57,6 +57,7 @@ class GuessNumber(ToolEnvironment):
         self.low, self.high = low, high
         self.secret = random.Random(seed).randint(low, high)
         self.lowest, self.highest = low, high  # The range that the answers have left.
+        self.found = False
         self.turns_left = max_turns or (high - low + 1).bit_length()
         return _RULES.format(low=low, high=high, credit=MISSED_CREDIT, turns=self.turns_left)
 
@@ -72,6 +73,7 @@ class GuessNumber(ToolEnvironment):
             refusal = f"{number} is refused: the secret number is from {self.low} to {self.high}."
             raise ToolError(self._reply(refusal))
         if number == self.secret:
+            self.found = True
             return self.finish(
                 1.0, f"{number} is right. You found the number.", solved=1.0, narrowed=1.0
             )
@@ -81,10 +83,37 @@ class GuessNumber(ToolEnvironment):
         self.highest = min(self.highest, number - 1)
         return self._reply(f"The secret number is lower than {number}.")
 
-    def oracle(self) -> ToolCall:
-        """Halve the range; only the last guess uses the secret number."""
-        number = (self.lowest + self.highest) // 2 if self.turns_left > 1 else self.secret
+    def oracle(self, *, rng: random.Random | None = None, working: bool = False) -> ToolCall:
+        """Halve the range; only the last guess uses the secret number.
+
+        With `rng`, about halve it, so that the guesses left still suffice. With `working`, halve it
+        exactly, and write how the middle is found.
+        """
+        low, high = self.lowest, self.highest
+        number = middle = (low + high) // 2
+        if self.turns_left == 1:
+            number = self.secret
+        elif rng is not None and not working:
+            # The upper part, which is never the smaller one, may have so many numbers at most.
+            affordable = 2 ** (self.turns_left - 1) - 1
+            slack = max(min((high - low) // 16, affordable - (high - middle)), 0)
+            number = rng.randint(middle - slack, middle + slack)
+        text = ""
+        if working and number == middle:
+            text = f"From {low} to {high}: {low} + {high} = {low + high}, half of it is {number}."
+        elif working:
+            text = f"From {low} to {high}, and this is the last guess: {number}."
+        return ToolCall(name="guess", arguments={"number": number}, text=text)
+
+    def random_action(self, rng: random.Random) -> ToolCall:
+        """A number from the range that is left."""
+        number = rng.randint(self.lowest, self.highest)
         return ToolCall(name="guess", arguments={"number": number})
+
+    def progress(self) -> float:
+        """The fraction of the information that the guesses have brought; 1 for the number."""
+        left = 0 if self.found else self.highest - self.lowest + 1
+        return 1.0 - math.log1p(left) / math.log1p(self.high - self.low + 1)
 
     def _reply(self, answer: str) -> str:
         if self.turns_left > 0:

@@ -26,7 +26,9 @@ from ludus.envs.openspiel.players import (
     require_opponent,
 )
 from ludus.envs.openspiel.rules import describe_rules
+from ludus.envs.openspiel.solver import perfect_return
 from ludus.envs.openspiel.view import render_legal_moves, render_position
+from ludus.envs.openspiel.working import describe_threats
 from ludus.errors import ToolError
 from ludus.protocol.types import State
 
@@ -136,16 +138,34 @@ class OpenSpiel(ToolEnvironment):
         )
         return self._observe([*self._opponent_moves, text])
 
-    def oracle(self) -> ToolCall | None:
+    def oracle(self, *, rng: random.Random | None = None, working: bool = False) -> ToolCall | None:
         """The best move that we know of; see `players.oracle_move`.
 
         It knows what the player knows, with one exception: large games of imperfect information
-        that cannot draw the hidden part, in which the search sees the whole position.
+        that cannot draw the hidden part, in which the search sees the whole position. `working`
+        tells in small games of perfect information who can win with one move.
         """
         if self.position.is_terminal():
             return None
-        rng = random.Random(f"{self._oracle_seed}:{self.position.move_number()}")
-        return ToolCall(name="play", arguments={"action_id": oracle_move(self.position, rng)})
+        if rng is None:
+            rng = random.Random(f"{self._oracle_seed}:{self.position.move_number()}")
+        text = describe_threats(self.position) if working else ""
+        return _play(oracle_move(self.position, rng), text)
+
+    def random_action(self, rng: random.Random) -> ToolCall | None:
+        """One of the legal moves."""
+        if self.position.is_terminal():
+            return None
+        return _play(rng.choice(self.position.legal_actions()))
+
+    def progress(self) -> float | None:
+        """The expected reward if the player makes no mistake from here on.
+
+        Known where the game is solved (tic-tac-toe, nim…): against a random opponent exactly,
+        against others as if they made no mistake. Otherwise None.
+        """
+        value = perfect_return(self.position, self.seat, random_opponent=self.opponent == "random")
+        return None if value is None else scale_return(self.game, value)
 
     @property
     def state(self) -> State:
@@ -226,3 +246,7 @@ class OpenSpiel(ToolEnvironment):
         other = self.position.returns()[1 - self.seat]
         outcome = "You won." if value > other else "You lost." if value < other else "A draw."
         return f"The game is over. {outcome} Your result is {value:g}."
+
+
+def _play(action: int, text: str = "") -> ToolCall:
+    return ToolCall(name="play", arguments={"action_id": int(action)}, text=text)

@@ -62,12 +62,28 @@ def opponent_move(opponent: str, state: Any, rng: random.Random, *, simulations:
 
 
 def oracle_move(state: Any, rng: random.Random) -> int:
-    """The best move that we know of: exact in small games, by search in others."""
+    """The best move that we know of: exact in small games, by search in others.
+
+    A move that wins at once comes first: others may win as surely, but later.
+    """
     if len(state.legal_actions()) == 1:
         return int(state.legal_actions()[0])
+    if has_perfect_information(state.get_game()) and (wins := winning_moves(state)):
+        return rng.choice(wins)
     if solve_game(str(state.get_game())) is not None:
         return _solved_move(state, rng, exploit=True)
     return search_move(state, rng, simulations=_ORACLE_SIMULATIONS)
+
+
+def winning_moves(state: Any) -> list[int]:
+    """The moves that end the game with the highest return for the player to move."""
+    player, highest = state.current_player(), state.get_game().max_utility()
+    children = ((move, state.child(move)) for move in state.legal_actions())
+    return [
+        move
+        for move, child in children
+        if child.is_terminal() and child.returns()[player] == highest
+    ]
 
 
 def _solved_move(state: Any, rng: random.Random, *, exploit: bool) -> int:

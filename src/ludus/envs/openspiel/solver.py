@@ -50,6 +50,15 @@ class PerfectPlay:
         moves, _ = self._rank_moves(state, exploit=exploit)
         return moves
 
+    def expected_return(self, state: Any, player: int, *, random_opponent: bool) -> float:
+        """The return of a player who makes no mistake from here on.
+
+        The opponent moves at random, or makes no mistake either.
+        """
+        value = self._value(state)
+        of_first = value.against_random[player] if random_opponent else value.minimax
+        return of_first if player == 0 else state.get_game().utility_sum() - of_first
+
     def _value(self, state: Any) -> _Value:
         if state.is_terminal():
             value = state.returns()[0]
@@ -142,3 +151,12 @@ def solve_game(game_string: str) -> PerfectPlay | Equilibrium | None:
     except TooLarge:
         return None
     return None
+
+
+def perfect_return(state: Any, player: int, *, random_opponent: bool) -> float | None:
+    """`PerfectPlay.expected_return` where the game is solved so, otherwise None."""
+    game = state.get_game()
+    solution = solve_game(str(game)) if has_perfect_information(game) else None
+    if not isinstance(solution, PerfectPlay):
+        return None
+    return solution.expected_return(state, player, random_opponent=random_opponent)

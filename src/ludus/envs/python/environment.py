@@ -158,6 +158,11 @@ class Python(ToolEnvironment):
     def oracle(self) -> ToolCall:
         return ToolCall(name="submit", arguments={"code": self.task.solution_code})
 
+    def random_action(self, rng: random.Random) -> ToolCall:
+        """Print the input of an example; a random submission would end the episode."""
+        program = f"print({', '.join(map(repr, rng.choice(self.examples).arguments))})"
+        return ToolCall(name="run", arguments={"code": program})
+
     def _take_turn(self, code: str) -> str:
         """Count a turn; returns the code to run."""
         self.turns_left -= 1

@@ -138,3 +138,9 @@ def _score_over_limits(error: WorkerTimeout | WorkerCrashed) -> AnswerScore:
 def dataset_names() -> tuple[str, ...]:
     """The names of all data sets of the library, sorted."""
     return tuple(ask(encode_request("names", limit=QUESTION_TIMEOUT_S))["value"])
+
+
+@cache
+def config_field_names(name: str) -> tuple[str, ...]:
+    """The names of the fields of a data set's config, sorted."""
+    return tuple(ask(encode_request("fields", limit=QUESTION_TIMEOUT_S, name=name))["value"])

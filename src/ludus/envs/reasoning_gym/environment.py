@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ludus.data.tool_schema import ToolCall
 from ludus.environment.base import Environment
-from ludus.envs.reasoning_gym.dataset import AnswerScore, Dataset, Question, dataset_names
+from ludus.envs.reasoning_gym.dataset import (
+    AnswerScore,
+    Dataset,
+    Question,
+    config_field_names,
+    dataset_names,
+)
 from ludus.envs.reasoning_gym.models import ReasoningGymAction, ReasoningGymObservation
 from ludus.envs.reasoning_gym.solutions import perfect_answer
+from ludus.envs.reasoning_gym.workings import write_working
 from ludus.protocol.types import State
 
 DEFAULT_NAME = "chain_sum"
@@ -55,6 +63,10 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
     @classmethod
     def variant_task(cls, variant: str) -> dict[str, Any]:
         return {"dataset_name": variant, "size": 1}
+
+    @classmethod
+    def argument_fields(cls, variant: str | None) -> Mapping[str, Sequence[str]]:
+        return {"dataset_config": config_field_names(variant or DEFAULT_NAME)}
 
     def reset(
         self,
@@ -125,12 +137,13 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
             }
         )
 
-    def oracle(self) -> ReasoningGymAction | None:
+    def oracle(self, *, working: bool = False) -> ToolCall | None:
+        """An answer with score 1.0; with `working`, after the steps to it in some data sets."""
         if self._question is None:
             return None
-        return ReasoningGymAction(
-            answer=perfect_answer(self._question.answer, self._question.metadata)
-        )
+        answer = perfect_answer(self._question.answer, self._question.metadata)
+        text = write_working(answer, self._question.metadata) if working else ""
+        return ToolCall(name="answer", arguments={"answer": answer}, text=text)
 
 
 def _build_score_observation(question: Question, score: AnswerScore) -> ReasoningGymObservation:

@@ -17,7 +17,12 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from ludus.envs.reasoning_gym.answers import AnswerRefused, check_answer
-from ludus.envs.reasoning_gym.dataset_builder import ConfigRefused, build_dataset, build_entry
+from ludus.envs.reasoning_gym.dataset_builder import (
+    ConfigRefused,
+    build_dataset,
+    build_entry,
+    config_fields,
+)
 from ludus.envs.reasoning_gym.limits import (
     ANSWER_MEMORY_BYTES,
     MIB,
@@ -36,6 +41,11 @@ def handle_names() -> list[str]:
     from reasoning_gym.factory import DATASETS
 
     return sorted(DATASETS)
+
+
+def handle_fields(name: str) -> list[str]:
+    """Handle a request for the names of the fields of a data set's config."""
+    return sorted(config_fields(name))
 
 
 def handle_question(
@@ -98,6 +108,7 @@ def encode_reply_value(value: Any) -> Any:
 
 _METHODS: Mapping[str, Callable[..., Any]] = {
     "names": handle_names,
+    "fields": handle_fields,
     "question": handle_question,
     "score": handle_score,
 }

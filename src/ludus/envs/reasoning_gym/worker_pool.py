@@ -22,7 +22,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from ludus.envs.worker_processes import pool_per_process, worker_command, worker_env
+from ludus.environment.worker_processes import pool_per_process, worker_command, worker_env
 
 MAX_WORKERS = min(8, os.cpu_count() or 1)
 SPAWN_DELAY_S = 0.5

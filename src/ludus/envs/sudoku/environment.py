@@ -11,6 +11,7 @@ from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
 from ludus.envs.sudoku.puzzles import Difficulty, Size, make_puzzle
 from ludus.envs.sudoku.solver import geometry
+from ludus.envs.sudoku.working import explain_digit, forcing_unit
 from ludus.errors import ToolError
 
 PROGRESS_REWARD, SOLVED_REWARD = 0.5, 0.5
@@ -97,6 +98,7 @@ class Sudoku(ToolEnvironment):
         self.box = 2 if size == 4 else 3
         self.digits = list(self.givens)
         self.empty = self.blanks = self.givens.count(0)
+        self.right = 0  # Cells to fill that have their right digit.
         self.turns_left = max_turns or 2 * self.blanks
         # The digits of each row, column and box, as the bits of an integer.
         self._in_row, self._in_column, self._in_box = ([0] * size for _ in range(3))
@@ -127,6 +129,7 @@ class Sudoku(ToolEnvironment):
         self.empty += (before != 0) - (digit != 0)
         self._lines[row - 1] = self._row_text(row - 1)
         if change := (digit == right) - (before == right):
+            self.right += change
             self.award(PROGRESS_REWARD * change / self.blanks, progress=change / self.blanks)
         if self.empty == 0:
             # No rule is broken, so that this is the only solution.
@@ -135,10 +138,11 @@ class Sudoku(ToolEnvironment):
             return self.finish(0.0, f"{self._render_grid()}\nThe game is over.", solved=0.0)
         return self._render_grid()
 
-    def oracle(self) -> ToolCall | None:
+    def oracle(self, *, rng: random.Random | None = None, working: bool = False) -> ToolCall | None:
         """A right digit in the cell that has the fewest possibilities.
 
-        Where wrong digits exclude the right ones everywhere, the removal of one of them.
+        Of several such cells `rng` chooses one. Where wrong digits exclude the right ones
+        everywhere, the removal of one of them. `working` says which digits exclude the others.
         """
         possible = {
             cell: self._legal_digits(cell)
@@ -148,10 +152,37 @@ class Sudoku(ToolEnvironment):
         if not possible:
             return None
         placeable = [cell for cell in possible if self.solution[cell] in possible[cell]]
-        if placeable:
-            cell = min(placeable, key=lambda cell: len(possible[cell]))
-            return self._move(cell, self.solution[cell])
-        return self._move(self._most_blocking(possible), 0)
+        if not placeable:
+            cell = self._most_blocking(possible)
+            return self._move(cell, 0, "This digit is wrong." if working else "")
+        fewest = min(len(possible[cell]) for cell in placeable)
+        cells = [cell for cell in placeable if len(possible[cell]) == fewest]
+        if fewest > 1:
+            cells = [cell for cell in placeable if self._is_only_place(cell)] or cells
+        cell = cells[0] if rng is None else rng.choice(cells)
+        digit = self.solution[cell]
+        text = explain_digit(self.digits, self.size, cell, digit) if working else ""
+        return self._move(cell, digit, text)
+
+    def _is_only_place(self, cell: int) -> bool:
+        """Whether the right digit of a cell can be placed nowhere else in a row, column or box."""
+        return forcing_unit(self.digits, self.size, cell, self.solution[cell]) is not None
+
+    def random_action(self, rng: random.Random) -> ToolCall | None:
+        """A digit that breaks no rule in an empty cell; where there is none, a removal."""
+        empty = [cell for cell, digit in enumerate(self.digits) if digit == 0]
+        rng.shuffle(empty)
+        for cell in empty:
+            if legal := self._legal_digits(cell):
+                return self._move(cell, rng.choice(legal))
+        placed = [
+            cell for cell in range(self.size**2) if self.digits[cell] and not self.givens[cell]
+        ]
+        return self._move(rng.choice(placed), 0) if placed else None
+
+    def progress(self) -> float:
+        """The fraction of the empty cells that have their right digits."""
+        return self.right / self.blanks
 
     def _most_blocking(self, unsolved: Collection[int]) -> int:
         """The wrong digit whose removal lets the most right digits be placed."""
@@ -168,11 +199,10 @@ class Sudoku(ToolEnvironment):
                 freed_counts[blocking[0]] += 1
         return max(wrong, key=freed_counts.__getitem__)
 
-    def _move(self, cell: int, digit: int) -> ToolCall:
+    def _move(self, cell: int, digit: int, text: str = "") -> ToolCall:
         row, column = divmod(cell, self.size)
-        return ToolCall(
-            name="place", arguments={"row": row + 1, "column": column + 1, "digit": digit}
-        )
+        arguments = {"row": row + 1, "column": column + 1, "digit": digit}
+        return ToolCall(name="place", arguments=arguments, text=text)
 
     def _flip(self, cell: int, digit: int) -> None:
         """Add a digit to the row, the column and the box of a cell, or remove it; 0 is ignored."""

@@ -12,6 +12,7 @@ from ludus.environment.tools import tool
 from ludus.envs.textarena.library import build_game, episode_random, game_modules
 from ludus.envs.textarena.models import TextArenaMessage, TextArenaObservation
 from ludus.envs.textarena.oracles import ORACLES
+from ludus.envs.textarena.random_moves import RANDOM_MOVES
 from ludus.errors import ToolError
 from ludus.protocol.types import State
 
@@ -120,6 +121,14 @@ class TextArena(ToolEnvironment):
                 f"{', '.join(sorted(ORACLES))}."
             )
         message = None if self.game.state.done else ORACLES[family](self.game)
+        return None if message is None else ToolCall(name="play", arguments={"message": message})
+
+    def random_action(self, rng: random.Random) -> ToolCall | None:
+        """A random legal message, in the games that have an oracle."""
+        family = _game_family(self.game_name)
+        if family not in RANDOM_MOVES or self.game.state.done:
+            return None
+        message = RANDOM_MOVES[family](self.game, rng)
         return None if message is None else ToolCall(name="play", arguments={"message": message})
 
     @property

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Sequence
+from typing import Any
 
 from ludus.data.tool_schema import ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
 from ludus.envs.wordle.feedback import GREEN, YELLOW, mark_guess
-from ludus.envs.wordle.lexicon import LENGTHS, answers, guesses
-from ludus.envs.wordle.solver import next_guess
+from ludus.envs.wordle.lexicon import LENGTHS, Pool, answers, guesses, secrets
+from ludus.envs.wordle.solver import consistent_candidates, count_candidates, next_guess
+from ludus.envs.wordle.working import write_working
 
 _RULES = """\
 Find the secret word. It has {length} letters.
@@ -27,7 +31,8 @@ class Wordle(ToolEnvironment):
     """Find a secret word; every guess tells which letters were right.
 
     Tools:
-        guess(word): guesses a word; case, blanks around it and brackets (`[crane]`) do not matter.
+        guess(word): guesses a word; case, blanks around it and brackets (`[crane]`) do not matter,
+            and its letters may stand alone (`C R A N E`).
     Observation:
         The rules; then the letters of the guess over their marks, `G` (right place), `Y` (in the
         word, elsewhere) or `X` (not in the word), and how many guesses are left.
@@ -41,16 +46,22 @@ class Wordle(ToolEnvironment):
         The word is found, or `max_turns` guesses are made; then the word is told.
     Task arguments:
         seed: picks the word.
+        pool: pick from the words for `train` (the default), which are nine in ten, from those for
+            `test`, which are the others, or from `all`. The splits draw from their pools.
         length: how many letters the word has (5), from 4 to 8.
         max_turns: how many guesses there are (6).
         words: what to pick from instead of the common words; all of one length, which replaces
             `length`. They are accepted as guesses, beside the word list of that length if any.
     """
 
+    def get_task(self, split: str, index: int) -> dict[str, Any]:
+        return {**super().get_task(split, index), "pool": split}
+
     def reset(
         self,
         *,
         seed: int | None = None,
+        pool: Pool = "train",
         length: int = 5,
         max_turns: int = 6,
         words: list[str] | None = None,
@@ -58,15 +69,16 @@ class Wordle(ToolEnvironment):
         if max_turns < 1:
             raise ValueError(f"max_turns must be positive, got {max_turns}.")
         if words is not None:
-            self.candidates = _check_wordle_words(words)
+            self.candidates = choices = _check_wordle_words(words)
         elif length in LENGTHS:
             self.candidates = answers(length)
+            choices = secrets(length, pool)
         else:
             raise ValueError(
                 f"length must be between {LENGTHS[0]} and {LENGTHS[-1]}, got {length}; "
                 "give `words` for other lengths."
             )
-        self.secret = random.Random(seed).choice(self.candidates)
+        self.secret = random.Random(seed).choice(choices)
         self.length = len(self.secret)
         self.turns_left = max_turns
         self.marked: dict[str, str] = {}
@@ -80,6 +92,8 @@ class Wordle(ToolEnvironment):
             word: The word that you guess, for example: crane.
         """
         word = word.strip().strip("[]").strip().lower()
+        if all(len(part) == 1 for part in word.split()):
+            word = "".join(word.split())
         self.turns_left -= 1
         objection = self._rejection_reason(word)
         if objection:
@@ -92,12 +106,32 @@ class Wordle(ToolEnvironment):
             )
         return self._reply(picture)
 
-    def oracle(self) -> ToolCall:
-        """The next guess of the solver; only the last guess uses the secret word."""
+    def oracle(self, *, rng: random.Random | None = None, working: bool = False) -> ToolCall:
+        """The next guess of the solver; only the last guess uses the secret word.
+
+        With `working`, it says what is known, and each guess fits it: a guess that cannot be the
+        secret may tell more, but does not follow from what is known.
+        """
         word = self.secret
         if self.turns_left > 1:
-            word = next_guess(self.marked, self.candidates, answers(self.length))
+            probes = answers(self.length)
+            word = next_guess(self.marked, self.candidates, probes, rng, hard_mode=working)
+        text = write_working(self.marked, word) if working else ""
+        return ToolCall(name="guess", arguments={"word": word}, text=text)
+
+    def random_action(self, rng: random.Random) -> ToolCall:
+        """A word that was not guessed before; half of the time one that fits the marks so far."""
+        words: Sequence[str] = self.candidates
+        if self.marked and rng.random() < 0.5:
+            words = consistent_candidates(self.candidates, self.marked)
+        while (word := rng.choice(words)) in self.marked:
+            pass
         return ToolCall(name="guess", arguments={"word": word})
+
+    def progress(self) -> float:
+        """The fraction of information, in bits, that the guesses have brought: 1 for the word."""
+        left = 0 if self.secret in self.marked else count_candidates(self.candidates, self.marked)
+        return 1.0 - math.log1p(left) / math.log1p(len(self.candidates))
 
     def _rejection_reason(self, word: str) -> str | None:
         """Why a word is not a valid guess, in a sentence for the model; None if it is."""

@@ -12,13 +12,14 @@ from time import perf_counter
 from typing import Any
 
 from ludus.data.episode import Episode
-from ludus.data.reward_variance import is_zero_variance
 from ludus.errors import RunError
 from ludus.rollout.circuit_breaker import FATAL_FAULTS, PERMANENT_FAULTS
 from ludus.rollout.phase_progress import PhaseProgress
 from ludus.rollout.plan import Plan
 from ludus.scoring.reward_functions import RewardFunctions
 from ludus.train.distributed import Distributed
+from ludus.train.grpo.credit import TurnCredit, TurnValues, has_equal_returns, turn_advantages
+from ludus.train.grpo.curriculum import Curriculum
 from ludus.train.grpo.groups import SeedCheck, group_prompt_digest, split_into_groups
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent
@@ -49,6 +50,8 @@ class GroupRollouts:
     write_episodes: EpisodeSink
     """Called in the main process with all episodes that were played."""
     check_seeds: SeedCheck = field(default_factory=SeedCheck)
+    curriculum: Curriculum | None = None
+    """Draws the buckets of tasks, if there is one; `plan` asks it."""
     episodes: list[Episode] = field(default_factory=list)
     """This process's episodes of the current step, by slot."""
     failed_steps: int = 0
@@ -67,6 +70,9 @@ class GroupRollouts:
         try:
             self.worker.run(agent.refresh_weights())
             numbers = parse_task_numbers(prompts)
+            if self.curriculum is not None:
+                self.curriculum.start_step()
+            self._draw_buckets(numbers, f"{step}")
             indices = [self._index(slot, number) for slot, number in enumerate(numbers)]
             self.episodes = self._play_episodes(indices, f"Playing step {step:,}")
             episodes = self.distributed.all_gather(self.episodes)
@@ -76,6 +82,8 @@ class GroupRollouts:
             if self.config.zero_variance_groups == "resample":
                 metrics |= pre_resampling_metrics(episodes)
                 metrics["resampled"] = float(self._resample(zero_variance, step))
+            if self.curriculum is not None:
+                metrics |= self.curriculum.step_metrics()
         finally:
             model.train(training)
         self.worker.on_phase(PhaseProgress("Training"))
@@ -87,6 +95,23 @@ class GroupRollouts:
         batch = to_rollout_batch(self.episodes, trainer.processing_class.pad_token_id)
         return {**batch, "scores": [self.rewards.parts(episode) for episode in self.episodes]}
 
+    def turn_advantages(self, scale: str) -> tuple[list[TurnValues], list[bool]]:
+        """The advantages of turns by slot, and which groups of the step have zero variance."""
+        size = self.config.group_size
+        returns = self.distributed.all_gather(
+            [self._credit.returns(episode) for episode in self.episodes]
+        )
+        compared = self.distributed.all_gather(
+            [self._credit.compared_returns(episode) for episode in self.episodes]
+        )
+        first, count = self._global_slot(0), len(self.episodes)
+        advantages = turn_advantages(returns, size, scale)[first : first + count]
+        return advantages, [has_equal_returns(group) for group in split_into_groups(compared, size)]
+
+    @property
+    def _credit(self) -> TurnCredit:
+        return TurnCredit(self.config.gae_lambda, self.rewards.environment_weight)
+
     def free_decoder_memory(self, free_bytes: int) -> None:
         """Give back the decoder's cache, if it takes much of the memory that training needs.
 
@@ -95,10 +120,18 @@ class GroupRollouts:
         if isinstance(agent := self.worker.agent, TrainingPolicyAgent):
             agent.free_cache(larger_than=int(_MIN_FREED_FRACTION * free_bytes))
 
+    def _draw_buckets(self, numbers: Sequence[int], key: str) -> None:
+        """Let the curriculum, if there is one, choose the tasks with these numbers of slots."""
+        if self.curriculum is not None:
+            group_numbers = self.distributed.all_gather(numbers)[:: self.config.group_size]
+            self.curriculum.draw(group_numbers, key)
+
     def _play_episodes(self, indices: Sequence[int], phase: str) -> list[Episode]:
         with self.distributed.raise_on_all_ranks():
             episodes = self.worker.play(self.plan, indices, phase)
         all_episodes = self.distributed.all_gather(episodes)
+        if self.curriculum is not None:
+            self.curriculum.update(split_into_groups(all_episodes, self.config.group_size))
         with self.distributed.raise_on_all_ranks():
             if self.distributed.is_main:
                 self.write_episodes(all_episodes)
@@ -127,11 +160,18 @@ class GroupRollouts:
         """Which of the step's groups have zero variance, and the metrics of `check_seeds`."""
         size = self.config.group_size
         facts = [
-            (each.reward, group_prompt_digest(each), each.environment) for each in self.episodes
+            (self._compared_returns(each), group_prompt_digest(each), each.environment)
+            for each in self.episodes
         ]
-        rewards, prompts, names = zip(*self.distributed.all_gather(facts), strict=True)
+        returns, prompts, names = zip(*self.distributed.all_gather(facts), strict=True)
         unseeded = self.check_seeds(prompts, names, size)
-        return [is_zero_variance(group) for group in split_into_groups(rewards, size)], unseeded
+        return [has_equal_returns(group) for group in split_into_groups(returns, size)], unseeded
+
+    def _compared_returns(self, episode: Episode) -> TurnValues | None:
+        """What is compared within a group: the reward, or the return from each turn on."""
+        if self.config.credit == "turn":
+            return self._credit.compared_returns(episode)
+        return None if episode.reward is None else (episode.reward,)
 
     def _resample(self, zero_variance: Sequence[bool], step: int) -> int:
         """Play other tasks instead of zero-variance groups; returns how many could be replaced.
@@ -145,11 +185,14 @@ class GroupRollouts:
                 break
             slots = [slot for slot in range(len(self.episodes)) if self._group(slot) in pending]
             first_episodes = {slot: self.episodes[slot] for slot in slots}
-            indices = []
-            for slot in slots:
-                group = self._group(slot)
-                number = spare_task_number(step, round, group, groups=groups, rounds=rounds)
-                indices.append(self._index(slot, number))
+            numbers = [
+                spare_task_number(step, round, self._group(slot), groups=groups, rounds=rounds)
+                for slot in slots
+            ]
+            self._draw_buckets(numbers, f"{step}/{round}")
+            indices = [
+                self._index(slot, number) for slot, number in zip(slots, numbers, strict=True)
+            ]
             episodes = self._play_episodes(indices, f"Playing other tasks for step {step:,}")
             for slot, episode in zip(slots, episodes, strict=True):
                 self.episodes[slot] = episode

@@ -5,15 +5,18 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any
 
+from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import EPISODES_FILE, read_log
 from ludus.diagnose.saturation import SaturationDetector
 from ludus.train.callbacks import RunCallback
+from ludus.train.grpo.curriculum import Curriculum
 from ludus.train.grpo.episode_log import EpisodeLog
 from ludus.train.grpo.grpo_context import GRPOContext
 from ludus.train.grpo.health import Action, HealthMonitor
 from ludus.train.grpo.held_out import HeldOutEvaluator
 from ludus.train.grpo.step_metrics import to_log_line
 from ludus.train.output.checkpoints import CheckpointState
+from ludus.train.output.record_schema import BucketRecord
 from ludus.train.resume import start_or_resume
 
 EVENTS = ("on_step_begin", "on_step_end", "on_epoch_end", "on_log")
@@ -26,6 +29,7 @@ class GRPOCallback(RunCallback):
         episodes: Opened when training starts.
         environment_names: The environments' names in episodes, for the record.
         evaluate_held_out: Plays held-out tasks; None: no evaluation.
+        curriculum: Checkpoints hold its state.
     """
 
     def __init__(
@@ -35,6 +39,7 @@ class GRPOCallback(RunCallback):
         environment_names: tuple[str, ...],
         evaluate_held_out: HeldOutEvaluator | None = None,
         *,
+        curriculum: Curriculum | None = None,
         resume_state: CheckpointState | None = None,
         overwrite: bool = False,
     ) -> None:
@@ -61,6 +66,8 @@ class GRPOCallback(RunCallback):
         """Why there is nothing left to learn, if so."""
         self._step_started = perf_counter()
         self._episode_bytes = resume_state.episodes if resume_state else 0
+        self._curriculum = curriculum
+        self._curriculum_state = curriculum.state if curriculum else {}
 
     @property
     def episode_bytes(self) -> int:
@@ -70,6 +77,15 @@ class GRPOCallback(RunCallback):
     @property
     def rollbacks(self) -> int:
         return self.health.rollbacks
+
+    @property
+    def curriculum_state(self) -> JsonObject:
+        """The state after the last whole step: later tasks are drawn again."""
+        return self._curriculum_state
+
+    @property
+    def buckets(self) -> tuple[BucketRecord, ...]:
+        return self._curriculum.record() if self._curriculum else ()
 
     def start_run(self) -> None:
         trained_on = self._context.environment_record(self._environment_names)
@@ -101,6 +117,8 @@ class GRPOCallback(RunCallback):
         metrics["time/train"].append(max(0.0, seconds - rollout))
         if self.distributed.is_main:
             self._episode_bytes = (self.out / EPISODES_FILE).stat().st_size
+        if self._curriculum is not None:
+            self._curriculum_state = self._curriculum.state
         step = state.global_step
         # Only the main process knows the log; all ranks must decide the same.
         (saturated,) = self.distributed.all_reduce_max([int(self._saturation_reason is not None)])
@@ -133,7 +151,7 @@ class GRPOCallback(RunCallback):
 
     def _log_held_out(self, trainer: Any, step: int) -> None:
         assert self._evaluate_held_out is not None
-        metrics = self._evaluate_held_out(trainer.model, step)
+        metrics = self._evaluate_held_out(trainer, step)
         if self.distributed.is_main:
             line = {"step": step, **metrics}
             self.write_log(line)

@@ -11,8 +11,10 @@ from ludus.policy.engine.sampling import SamplingParams
 from ludus.rollout.config import RolloutConfig
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
 from ludus.train.config import DEFAULT_GROUPS, BaseTrainConfig, check_at_least, check_choice
+from ludus.train.grpo.curriculum_config import parse_curriculum
 
 ZeroVarianceMode = Literal["skip", "resample", "keep"]
+CreditMode = Literal["episode", "turn"]
 RolloutBackend = Literal["fast", "trl"]
 VllmMode = Literal["colocate", "server"]
 KeepModel = Literal["best", "last"]
@@ -49,6 +51,15 @@ class GRPOConfig(BaseTrainConfig):
     leave them out of the step, replace them by other tasks, or keep them as TRL does."""
     max_resamples: int = 2
     """How often such a group is replaced at most, with `zero_variance_groups="resample"`."""
+    importance_correction: bool = True
+    """Weigh each token by its probability in the trainer over that in the decoder, clipped: both
+    round differently. TRL does it for vLLM only."""
+    credit: CreditMode = "episode"
+    """Whose advantage a reply is trained with: that of its episode, or its own, from the rewards
+    and the environment's `progress()` from this turn on."""
+    gae_lambda: float = 0.9
+    """How far progress is credited to the turns before it, with `credit="turn"`: 0, only to the
+    turn that made it; 1, progress is a mere baseline. Without effect where there is no progress."""
     rollouts: RolloutBackend = "fast"
     """Who plays episodes: Ludus (fast), or TRL's own loop."""
     vllm_mode: VllmMode | None = None
@@ -71,6 +82,9 @@ class GRPOConfig(BaseTrainConfig):
     """Train also on environments that ignore their seed, with a warning."""
     task: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of `reset` for every episode."""
+    curriculum: tuple[str, ...] = ()
+    """Arguments of `reset`, or `variant`, that are drawn where 20 to 80 % of attempts succeed:
+    `max_terms=2..5`, or a list `size=4,9`. Of several, all combinations are buckets."""
     system_prompt: str | None = SYSTEM_PROMPT
     base_url: str | None = None
     """Address of a server of the environment; by default it runs in this process. Not stored."""
@@ -82,6 +96,9 @@ class GRPOConfig(BaseTrainConfig):
         for name, minimum in _MINIMUMS.items():
             check_at_least(name, getattr(self, name), minimum)
         check_choice("zero_variance_groups", self.zero_variance_groups, get_args(ZeroVarianceMode))
+        check_choice("credit", self.credit, get_args(CreditMode))
+        if not 0 <= self.gae_lambda <= 1:
+            raise ConfigError(f"`gae_lambda` must be from 0 to 1, got {self.gae_lambda:g}.")
         check_choice("rollouts", self.rollouts, get_args(RolloutBackend))
         check_choice("keep", self.keep, get_args(KeepModel))
         if self.vllm_mode is not None:
@@ -93,6 +110,11 @@ class GRPOConfig(BaseTrainConfig):
             )
         if self.rollouts == "trl" and self.zero_variance_groups == "resample":
             raise ConfigError("`zero_variance_groups` resample is not supported by `rollouts` trl.")
+        if self.rollouts == "trl" and self.credit == "turn":
+            raise ConfigError(
+                "`credit` turn is not supported by `rollouts` trl, which does not say which reply "
+                "earned a reward. Use `rollouts` fast."
+            )
         if self.max_tokens is not None and self.max_tokens > self.max_episode_tokens:
             raise ConfigError(
                 f"`max_tokens` {self.max_tokens} (per reply) exceeds `max_episode_tokens` "
@@ -103,6 +125,8 @@ class GRPOConfig(BaseTrainConfig):
                 "`max_tokens` is not supported by `rollouts` trl, which has only a budget per "
                 "episode. Use `max_episode_tokens`."
             )
+        if parse_curriculum(self.curriculum) and self.rollouts == "trl":
+            raise ConfigError("`curriculum` is not supported by `rollouts` trl.")
         if "seed" in self.task:
             raise ConfigError("The seed of each episode comes from `seed`; remove it from `task`.")
 
@@ -138,7 +162,10 @@ class GRPOConfig(BaseTrainConfig):
 
     def as_json(self) -> dict[str, Any]:
         fields = BaseTrainConfig.as_json(self)
-        return {name: value for name, value in fields.items() if name not in _NOT_STORED}
+        # Absent at their defaults, as in records of versions without them.
+        unset = {name for name in _NEWER_FIELDS if getattr(self, name) == getattr(_DEFAULTS, name)}
+        unused = {*_NOT_STORED, *unset, *(_TURN_CREDIT if self.credit == "episode" else ())}
+        return {name: value for name, value in fields.items() if name not in unused}
 
 
 _MINIMUMS = {
@@ -148,3 +175,6 @@ _MINIMUMS = {
 }  # fmt: skip
 _NOT_STORED = ("base_url", "token")
 """Where the environment is served may change when a run is resumed."""
+_TURN_CREDIT = ("credit", "gae_lambda")
+_NEWER_FIELDS = ("curriculum", "importance_correction", "keep", "max_rollbacks")
+_DEFAULTS = GRPOConfig()

@@ -19,6 +19,7 @@ from ludus.scoring.reward_functions import RewardFunctions, import_reward_functi
 from ludus.train.context import TrainContext, load_tokenizer
 from ludus.train.data.sample_task import sample_episode_task
 from ludus.train.distributed import Distributed
+from ludus.train.grpo.curriculum_buckets import Bucket
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.reward_plot import plot_rewards
 from ludus.train.grpo.trl_grpo_config import build_trl_grpo_config, rejected_fields
@@ -40,6 +41,8 @@ class GRPOContext(TrainContext):
     config: GRPOConfig
     environments: Mixture
     rewards: RewardFunctions
+    buckets: tuple[Bucket, ...] = ()
+    """Of a curriculum."""
 
     extensible = True
 
@@ -70,7 +73,7 @@ class GRPOContext(TrainContext):
 
 def build_context(
     environments: Mixture, model: str, out: Path, config: GRPOConfig, *,
-    command: str | None, progress: TrainProgress,
+    command: str | None, progress: TrainProgress, buckets: tuple[Bucket, ...] = (),
 ) -> GRPOContext:  # fmt: skip
     """Import reward functions, resolve the model, and build TRL's config; checks all of them."""
     rewards = import_reward_functions(config.reward_funcs)
@@ -101,5 +104,5 @@ def build_context(
         method="grpo", model_ref=model_ref, out=out, config=replace(config, overrides=overrides),
         trl_config=trl_config, tokenizer=tokenizer, chat_format=chat_format,
         distributed=Distributed.current(), progress=progress, command=command, vision=vision,
-        environments=environments, rewards=rewards,
+        environments=environments, rewards=rewards, buckets=buckets,
     )  # fmt: skip

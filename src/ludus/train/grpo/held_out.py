@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from ludus.data.episode import Episode
 from ludus.data.stable_hash import stable_hash
 from ludus.rollout.phase_progress import PhaseProgress
 from ludus.train.distributed import Distributed
+from ludus.train.grpo.curriculum import evenly
+from ludus.train.grpo.curriculum_buckets import Bucket
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent
 from ludus.train.grpo.rollout_worker import RolloutWorker
+from ludus.train.grpo.start_kl import StartKL
 from ludus.train.grpo.step_metrics import format_metrics
 
 _SEED_RANGE = 2**31
@@ -26,9 +30,14 @@ class HeldOutEvaluator:
     seed: int
     num_episodes: int
     distributed: Distributed
+    start_kl: StartKL | None = None
+    """Measures how far the policy has moved; None: it is not measured."""
+    buckets: Sequence[Bucket] = ()
+    """Of a curriculum: the tasks are from all of them evenly, so that rewards can be compared."""
 
-    def __call__(self, model: Any, step: int) -> Mapping[str, float]:
+    def __call__(self, trainer: Any, step: int) -> Mapping[str, float]:
         """Metrics of the model after `step` training steps."""
+        model = trainer.model
         training = model.training
         model.eval()
         try:
@@ -38,17 +47,21 @@ class HeldOutEvaluator:
                 self.worker.run(agent.refresh_weights())
                 # A digest as the seed: task seeds are scattered, so these tasks are others.
                 seed = stable_hash(f"held-out/{self.seed}") % _SEED_RANGE
-                plan = self.worker.plan(f"{self.run_id}-held-out", seed=seed, group_size=1)
+                plan = self.worker.plan(
+                    f"{self.run_id}-held-out", seed=seed, group_size=1,
+                    choose=evenly(self.buckets, self.num_episodes) if self.buckets else None,
+                )  # fmt: skip
                 indices = range(
                     self.distributed.rank, self.num_episodes, self.distributed.world_size
                 )
                 when = f"after step {step:,}" if step else "before training"
                 phase = f"Playing held-out tasks {when}"
                 episodes = self.worker.play(plan, indices, phase, in_log=step == 0)
+            episodes = self.distributed.all_gather(episodes)
+            kl = self._measure_kl(trainer, step, episodes)
         finally:
             model.train(training)
         self.worker.on_phase(PhaseProgress("Training"))
-        episodes = self.distributed.all_gather(episodes)
         scored = [episode for episode in episodes if episode.reward is not None]
         metrics: dict[str, float] = {"eval_episodes": len(scored)}
         if scored:
@@ -56,4 +69,14 @@ class HeldOutEvaluator:
             metrics["eval_reward"] = fmean(rewards)
             metrics["eval_cut_off"] = fmean(episode.cut_off for episode in scored)
             metrics |= {f"eval_{name}": value for name, value in format_metrics(scored).items()}
+        if kl is not None:
+            metrics["eval_kl"] = kl
         return metrics
+
+    def _measure_kl(self, trainer: Any, step: int, episodes: Sequence[Episode]) -> float | None:
+        if self.start_kl is None:
+            return None
+        if step == 0:
+            self.start_kl.record(episodes)
+            return None
+        return self.start_kl.estimate(trainer)

@@ -14,6 +14,9 @@ from ludus.policy.preflight import check_model
 from ludus.policy.vision.trainer_inputs import drop_empty_image_inputs
 from ludus.rollout.phase_progress import PhaseProgress
 from ludus.rollout.plan import Plan
+from ludus.train.grpo.curriculum import Curriculum, build_curriculum
+from ludus.train.grpo.curriculum_buckets import build_buckets, select_environments
+from ludus.train.grpo.curriculum_config import parse_curriculum
 from ludus.train.grpo.episode_log import EpisodeLog
 from ludus.train.grpo.group_rollouts import GroupRollouts
 from ludus.train.grpo.groups import SeedCheck
@@ -25,9 +28,10 @@ from ludus.train.grpo.held_out import HeldOutEvaluator
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent, build_policy_agent
 from ludus.train.grpo.rewards import build_reward_funcs
 from ludus.train.grpo.rollout_worker import RolloutWorker
+from ludus.train.grpo.start_kl import StartKL
 from ludus.train.grpo.task_dataset import build_task_dataset
 from ludus.train.grpo.trainer import build_trainer
-from ludus.train.grpo.trl_grpo_config import MANAGED_FIELDS
+from ludus.train.grpo.trl_grpo_config import MANAGED_FIELDS, is_sharded
 from ludus.train.output import checkpoints
 from ludus.train.output.finalize import finalize, finished_result, is_finished
 from ludus.train.output.result import TrainResult
@@ -69,8 +73,11 @@ def grpo(
     out, progress = Path(out).expanduser(), progress or NoProgress()
     check_output_dir(out)
     environments = parse_mixture(env) if isinstance(env, str) else env
+    axes = parse_curriculum(config.curriculum)
+    environments = select_environments(environments, axes)
     if config.base_url is None:
         environments.check_installed()
+    buckets = build_buckets(environments, axes, config.task)
     check_model(model, device=config.device, dtype=config.precision)
     check_override_keys("grpo", config.overrides, MANAGED_FIELDS)
     progress.phase(PhaseProgress("Loading PyTorch and TRL", in_log=True))
@@ -82,7 +89,7 @@ def grpo(
 
     with training_process(out):
         context = build_context(
-            environments, model, out, config, command=command, progress=progress
+            environments, model, out, config, command=command, progress=progress, buckets=buckets
         )
         with lock_folder(out, context.distributed):
             previous = find_previous_run(context, overwrite=overwrite)
@@ -101,8 +108,15 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
     )  # fmt: skip
     with worker, EpisodeLog(context.out / EPISODES_FILE) as episodes:
         with context.distributed.raise_on_all_ranks():
-            plan = worker.plan(context.run_id, seed=config.seed, group_size=config.group_size)
-            worker.preflight(plan)
+            curriculum = build_curriculum(context, previous.state)
+            plan = worker.plan(
+                context.run_id, seed=config.seed, group_size=config.group_size,
+                choose=curriculum.choose if curriculum else None,
+            )  # fmt: skip
+            if curriculum is None:
+                worker.preflight(plan)
+            else:
+                worker.preflight_buckets(curriculum.buckets, seed=config.seed)
             progress.phase(PhaseProgress(f"Loading {context.model_ref.name}", in_log=True))
             model = load_model(
                 context.model_ref.name, device="cpu", dtype="float32", allow_vision=True
@@ -112,14 +126,12 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
             context.trl_config.learning_rate = resolve_learning_rate(
                 config, "grpo", model.num_parameters(), groups=config.groups
             )
-            held_out = HeldOutEvaluator(
-                worker, context.run_id, config.seed, config.eval_episodes, context.distributed
-            )
+            held_out = _build_held_out_evaluator(context, worker)
             callback = GRPOCallback(
                 context, episodes, worker.names, held_out,
-                resume_state=previous.state, overwrite=overwrite,
+                curriculum=curriculum, resume_state=previous.state, overwrite=overwrite,
             )  # fmt: skip
-            trainer = _build_trainer(context, model, callback, episodes, worker, plan)
+            trainer = _build_trainer(context, model, callback, episodes, worker, plan, curriculum)
             if config.rollouts == "fast" or config.held_out_interval:
                 worker.agent = agent = build_policy_agent(context, trainer)
                 # Before training: engines inspect the forward method, which the trainer wraps.
@@ -134,9 +146,20 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
         return finalize(context, trainer, callback)
 
 
+def _build_held_out_evaluator(context: GRPOContext, worker: RolloutWorker) -> HeldOutEvaluator:
+    start_kl = None
+    if context.vision is None and not is_sharded(context.config):
+        start_kl = StartKL(context.out, context.distributed, context.tokenizer.pad_token_id)
+    config = context.config
+    return HeldOutEvaluator(
+        worker, context.run_id, config.seed, config.eval_episodes, context.distributed, start_kl,
+        context.buckets,
+    )  # fmt: skip
+
+
 def _build_trainer(
     context: GRPOContext, model: Any, callback: GRPOCallback, episodes: EpisodeLog,
-    worker: RolloutWorker, plan: Plan,
+    worker: RolloutWorker, plan: Plan, curriculum: Curriculum | None,
 ) -> Any:  # fmt: skip
     """The trainer with Ludus's rollouts, or with TRL's own rollout loop."""
     config = context.config
@@ -144,7 +167,7 @@ def _build_trainer(
         weights = context.rewards.weights(worker.names)
         rollouts = GroupRollouts(
             worker, plan, config, context.rewards, context.distributed, episodes.append,
-            SeedCheck(config.allow_unseeded, context.progress.say),
+            SeedCheck(config.allow_unseeded, context.progress.say), curriculum,
         )  # fmt: skip
         context.trl_config.reward_weights = list(weights.values())
         return build_trainer(

@@ -1,8 +1,8 @@
 """The plot of a GRPO run: `reward.png`.
 
 The upper axes show the reward with its standard deviation, the reward on held-out tasks, and the
-parts of the reward; the lower axes the share of zero-variance groups and the entropy. Drawn on its
-own canvas, without pyplot's global state.
+parts of the reward; those below the share of zero-variance groups and the entropy, and of a
+curriculum the buckets that were drawn. Drawn on its own canvas, without pyplot's global state.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ludus.data.atomic_write import atomic_file
+from ludus.data.curriculum_log import read_buckets
 from ludus.data.training_log import log_points
 from ludus.errors import MissingExtra
+from ludus.train.grpo.curriculum_plot import plot_buckets
 from ludus.train.output.loss_plot import (
     MAX_TITLE_CHARS,
     shorten_plot_title,
@@ -41,8 +43,10 @@ def plot_rewards(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
     except ImportError:
         raise MissingExtra.of("train", "Drawing the reward") from None
 
-    figure = Figure(figsize=(8, 6), dpi=120, layout="constrained")
-    above, below = figure.subplots(2, sharex=True, height_ratios=(2.4, 1))
+    has_curriculum = any(map(read_buckets, lines))
+    size, heights = ((8, 7.5), (2.4, 1, 1)) if has_curriculum else ((8, 6), (2.4, 1))
+    figure = Figure(figsize=size, dpi=120, layout="constrained")
+    above, below, *lowest = figure.subplots(len(heights), sharex=True, height_ratios=heights)
     _plot_rewards(above, lines)
     above.set_title(
         shorten_plot_title(title, MAX_TITLE_CHARS), loc="left", fontsize=11, parse_math=False
@@ -59,7 +63,9 @@ def plot_rewards(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
         right_axes.set_ylabel("entropy", color=_ENTROPY_COLOR)
         right_axes.set_ylim(0, 1.1 * max(value for _, value in entropy) or 1.0)
         right_axes.spines[["top", "left"]].set_visible(False)
-    below.set_xlabel("step")
+    for axes in lowest:
+        plot_buckets(axes, lines)
+    [below, *lowest][-1].set_xlabel("step")
     below.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     with atomic_file(path) as draft:
         FigureCanvasAgg(figure).print_png(str(draft))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ludus.data.episode import Episode
@@ -78,9 +78,26 @@ def select_batch_rows(batch: Batch, rows: Sequence[int]) -> Batch:
     return dict(unsplit_pixel_values_by_grid(selected))
 
 
+def sampled_token_mask(batch: Mapping[str, Any]) -> Any:
+    """1 for the completion tokens that bear the loss: those that the model sampled."""
+    mask = batch["completion_mask"]
+    return mask * batch["tool_mask"] if "tool_mask" in batch else mask
+
+
 def count_loss_tokens(batch: Batch, rows: Any = None) -> Any:
     """How many tokens of a batch bear the loss; of all rows, or of those selected by a mask."""
-    mask = batch["completion_mask"]
-    if "tool_mask" in batch:
-        mask = mask * batch["tool_mask"]
+    mask = sampled_token_mask(batch)
     return mask.sum() if rows is None else mask[rows.to(mask.device)].sum()
+
+
+def logprob_mismatch(batch: Mapping[str, Any], logprobs: Any) -> float | None:
+    """Mean difference between the trainer's log-probabilities and those of the decoder.
+
+    Over the tokens with loss; None where the decoder's are unknown.
+    """
+    sampled = batch.get("sampling_per_token_logps")
+    if sampled is None:
+        return None
+    mask = sampled_token_mask(batch)
+    difference = ((logprobs - sampled).abs() * mask).sum()
+    return float(difference / mask.sum().clamp(min=1))

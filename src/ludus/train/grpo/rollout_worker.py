@@ -14,21 +14,26 @@ from typing import Any, Self, TypeVar
 from ludus.agents.agent import Agent
 from ludus.client.event_loop import background_loop, run_sync
 from ludus.data.episode import Episode
+from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
-from ludus.errors import RunError, describe_exception
+from ludus.errors import ConfigError, RunError, describe_exception
 from ludus.rollout.attempts import EpisodeRunner
 from ludus.rollout.config import RolloutConfig
 from ludus.rollout.endpoints import (
+    PREFLIGHT_TASKS,
     EnvironmentEndpoint,
     close_endpoints,
     instant_environments,
     preflight_endpoints,
+    preflight_tasks,
     resolve_endpoints,
 )
 from ludus.rollout.monitoring import EpisodeStatus, LoopLagMonitor
 from ludus.rollout.phase_progress import PhaseProgress, RolloutProgress
 from ludus.rollout.plan import Plan
 from ludus.rollout.session_pool import SessionPool
+from ludus.train.grpo.curriculum import evenly
+from ludus.train.grpo.curriculum_buckets import Bucket
 from ludus.train.grpo.monitor import RolloutMonitor
 
 CLOSE_TIMEOUT_S = 15.0
@@ -121,8 +126,11 @@ class RolloutWorker:
         """Why waiting for an unreachable server was given up, if it was."""
         return self._monitor.stop_reason
 
-    def plan(self, run_id: str, *, seed: int, group_size: int) -> Plan:
-        """An endless plan of tasks, each repeated `group_size` times."""
+    def plan(
+        self, run_id: str, *, seed: int, group_size: int,
+        choose: Callable[[int], tuple[str, JsonObject]] | None = None,
+    ) -> Plan:  # fmt: skip
+        """An endless plan of tasks, each repeated `group_size` times; `choose`: see `Plan`."""
         endpoints = self.endpoints.items()
         return Plan(
             run_id=run_id,
@@ -132,6 +140,7 @@ class RolloutWorker:
             task=self._config.task,
             names={spec: endpoint.name for spec, endpoint in endpoints},
             variant_tasks={spec: endpoint.variant_task for spec, endpoint in endpoints},
+            choose=choose,
         )
 
     def preflight(self, plan: Plan) -> None:
@@ -140,6 +149,29 @@ class RolloutWorker:
         statuses: dict[str, EpisodeStatus] = {}
         check = preflight_endpoints(plan, self.endpoints, episodes, statuses)
         self.run(self._monitor.watch(check, statuses))
+
+    def preflight_buckets(self, buckets: Sequence[Bucket], *, seed: int) -> None:
+        """Start a task of every bucket of a curriculum, so that none fails during training."""
+        choose = evenly(buckets, len(buckets))
+        plan, count = self.plan("preflight", seed=seed, group_size=1, choose=choose), len(buckets)
+        failures: list[str] = []
+
+        async def check_buckets() -> None:
+            for number, bucket in enumerate(buckets):
+                tasks = [plan[number + count * again].task for again in range(PREFLIGHT_TASKS)]
+                name = f"The preflight check of {bucket.label}"
+                statuses[name] = EpisodeStatus(name, bucket.spec, "reset")
+                try:
+                    await preflight_tasks(bucket.spec, self.endpoints[bucket.spec], tasks)
+                except ConfigError as error:
+                    failures.append(f"{bucket.label}: {error}")
+                del statuses[name]
+
+        statuses: dict[str, EpisodeStatus] = {}
+        self.run(self._monitor.watch(check_buckets(), statuses))
+        if failures:
+            more = f" ({len(failures) - 1} more cannot either)" if len(failures) > 1 else ""
+            raise ConfigError(f"A bucket of `curriculum` cannot be played{more}: {failures[0]}")
 
     def play(
         self, plan: Plan, indices: Sequence[int], phase: str = "Playing", *, in_log: bool = False

@@ -1,19 +1,22 @@
 """TRL's GRPOTrainer with what Ludus adds: zero-variance groups are left out of a step, the learning
-rate schedule gives every step a rate, and a step is trained in micro-batches that fit into memory.
+rate schedule gives every step a rate, a step is trained in micro-batches that fit into memory, and
+replies may have advantages of their own (`ludus.train.grpo.credit`).
 
-The loss, the optimizer and the advantages of all other groups are TRL's.
+The loss, the optimizer and the advantages of whole episodes are TRL's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, cast
 
 from ludus.errors import ConfigError
 from ludus.policy.vision.processor import VisionProcessor
 from ludus.train.callbacks import add_callback
 from ludus.train.distributed import Distributed
+from ludus.train.grpo.credit import token_advantages
 from ludus.train.grpo.group_rollouts import GroupRollouts
 from ludus.train.grpo.groups import zero_variance_mask
 from ludus.train.grpo.grpo_callbacks import EVENTS, GRPOCallback
@@ -36,6 +39,8 @@ from ludus.train.grpo.rollout_batch import (
     Batch,
     choose_batch_rows,
     count_loss_tokens,
+    logprob_mismatch,
+    sampled_token_mask,
     select_batch_rows,
 )
 from ludus.train.grpo.trl_grpo_config import max_micro_batch_rows
@@ -62,7 +67,9 @@ class GRPOMixin(TrainerMixin):
     rate_factor = 1.0
     """What the scheduled learning rate is multiplied by."""
     micro_batcher: MicroBatcher
-    _micro_batch: Batch
+    corrects_mismatch = True
+    """Whether the loss weighs tokens by their probability now over that when they were sampled."""
+    _micro_batch: Mapping[str, Any] = MappingProxyType({})
     """The rows in the forward or backward pass."""
 
     @property
@@ -146,7 +153,18 @@ class GRPOMixin(TrainerMixin):
                     loss = cast(Any, super()).compute_loss(unwrapped, inputs)
                 trainer.accelerator.backward(loss)
                 total += loss.detach()
+        self._micro_batch = {}
         return total
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        scores = cast(Any, super())._get_per_token_logps_and_entropies(*args, **kwargs)
+        if torch.is_grad_enabled():
+            mismatch = logprob_mismatch(self._micro_batch, scores[0].detach())
+            if mismatch is not None:
+                cast(Any, self)._metrics["train"]["mismatch"].append(mismatch)
+        return scores
 
     @contextmanager
     def _share_of_step(self, micro_batch: Batch, batch: Batch) -> Iterator[Batch]:
@@ -205,17 +223,27 @@ class GRPOMixin(TrainerMixin):
         trainer = cast(Any, self)
         if not trainer.model.training:
             return batch
+        if self.rollouts is not None and self.rollouts.config.credit == "turn":
+            advantages, flags = self.rollouts.turn_advantages(trainer.scale_rewards)
+            batch["advantages"] = token_advantages(advantages, sampled_token_mask(batch))
+            groups = torch.tensor(flags, device=self._zero_variance.device)
+            self._zero_variance = groups.repeat_interleave(trainer.num_generations)
         count = len(batch["advantages"])
         first = self.distributed.rank * count
         zero_variance = self._zero_variance[first : first + count]
         scored = self._scored[first : first + count]
         # The mean of equal rewards may be rounded, and the rounding error divided by a deviation of
         # nearly 0 would be a large advantage made of noise.
-        batch["advantages"] = batch["advantages"].masked_fill(zero_variance, 0.0)
+        advantages = batch["advantages"].view(count, -1).masked_fill(zero_variance[:, None], 0.0)
+        batch["advantages"] = advantages.view_as(batch["advantages"])
         if self.vision is not None and self.rollouts is not None:
             ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
             batch |= episode_image_inputs(self.vision, self.rollouts.episodes, ids)
-        has_signal = (batch["advantages"] != 0).tolist()
+        if self.corrects_mismatch and "sampling_per_token_logps" in batch:
+            # TRL multiplies by the ratio of probabilities, clipped. Without these it assumes that
+            # decoder and trainer compute the same.
+            batch.setdefault("old_per_token_logps", batch["sampling_per_token_logps"])
+        has_signal = advantages.any(1).tolist()
         if self.skips_zero_variance:
             # Image tensors are not laid out by rows, so that no rows can be dropped.
             (any_images,) = self.distributed.all_reduce_max([int("pixel_values" in batch)])
@@ -226,7 +254,7 @@ class GRPOMixin(TrainerMixin):
         return batch
 
     def _drop_rows(self, batch: Batch, has_signal: Sequence[bool], counted: Any) -> Batch:
-        """Drop rows with an advantage of 0.
+        """Drop rows whose advantages are 0.
 
         The loss is normalized by the tokens of all `counted` rows: also by those of rows with
         exactly the mean reward of their group, which have no gradient.
@@ -264,6 +292,7 @@ def build_trainer(
     trainer.distributed, trainer.say = context.distributed, context.progress.say
     trainer.rollouts, trainer.vision = rollouts, context.vision
     trainer.rate_factor = callback.health.rate_factor
+    trainer.corrects_mismatch = config.importance_correction
     trainer.micro_batcher = MicroBatcher(max_rows=max_micro_batch_rows(config))
     # Rows of zero-variance groups have no policy gradient, but they have a KL penalty.
     trainer.skips_zero_variance = (

@@ -90,6 +90,11 @@ def build_trl_grpo_config(config: GRPOConfig, out: Path) -> Any:
         raise ConfigError(
             f"`overrides`: num_iterations must be positive, got {trl_config.num_iterations}."
         )
+    if config.credit == "turn" and trl_config.multi_objective_aggregation != "sum_then_normalize":
+        raise ConfigError(
+            "`overrides`: multi_objective_aggregation must be sum_then_normalize with `credit` "
+            f"turn, got {trl_config.multi_objective_aggregation}."
+        )
     return trl_config
 
 
@@ -122,7 +127,7 @@ def _batch_fields(config: GRPOConfig) -> dict[str, Any]:
             f"{processes} processes. Use another number of `groups`."
         )
     batches = 1
-    if _is_sharded(config) and config.batch_size:
+    if is_sharded(config) and config.batch_size:
         # The trainer accumulates gradients itself: micro-batches need all weights on each device.
         batches, remainder = divmod(episodes, config.batch_size)
         if remainder:
@@ -150,7 +155,7 @@ def max_micro_batch_rows(config: GRPOConfig) -> int | None:
     return config.batch_size or default
 
 
-def _is_sharded(config: GRPOConfig) -> bool:
+def is_sharded(config: GRPOConfig) -> bool:
     """Whether FSDP or DeepSpeed divides the weights among processes."""
     launched = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
     return any(os.environ.get(name) == "true" for name in launched) or any(

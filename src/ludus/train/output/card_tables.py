@@ -98,12 +98,14 @@ def _environment_rows(record: TrainingRecord) -> dict[str, str]:
     return {
         "Environment": inline_code(record.environment.spec),
         "Task": inline_code(json.dumps(settings["task"])) if settings.get("task") else "",
+        "Curriculum": ", ".join(map(inline_code, settings.get("curriculum") or ())),
         "Groups per step": _format_number(settings.get("groups")),
         "Group size": _format_number(settings.get("group_size")),
         "Maximum tokens per episode": _format_number(settings.get("max_episode_tokens")),
         "Maximum tokens per reply": _format_number(settings.get("max_tokens")),
         "Temperature": _format_number(settings.get("temperature")),
         "Zero-variance groups": str(settings.get("zero_variance_groups", "")),
+        "Credit": str(settings.get("credit", "")),
         "Reward functions": ", ".join(inline_code(name) for name in reward_funcs),
     }
 

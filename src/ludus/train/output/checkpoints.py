@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ludus.data.atomic_write import write_atomically
+from ludus.data.tool_schema import JsonObject
 
 CHECKPOINTS_DIR = "checkpoints"
 _PREFIX = "checkpoint-"
@@ -34,6 +35,8 @@ class CheckpointState:
     """Size of the episode log in bytes."""
     rollbacks: int = 0
     """How often GRPO went back to its best model."""
+    curriculum: JsonObject = field(default_factory=dict)
+    """What GRPO's curriculum knows of its buckets."""
 
 
 def mark_complete(checkpoint: Path, state: CheckpointState) -> None:
@@ -61,6 +64,11 @@ def remove_incomplete(out: Path) -> None:
     for path in _list_checkpoints(out):
         if read_state(path) is None:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def start_rows_path(out: Path) -> Path:
+    """Where a GRPO run keeps the tokens that its start model sampled on held-out tasks."""
+    return out / CHECKPOINTS_DIR / "start-rows.json"
 
 
 def _list_checkpoints(out: Path) -> list[Path]:

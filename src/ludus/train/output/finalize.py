@@ -86,6 +86,7 @@ def _collect_metrics(context: TrainContext, trainer: Any, callback: RunCallback)
         last_reward=fmean(rewards[-REWARD_WINDOW_STEPS:]) if rewards else None,
         eval_reward=_kept_reward(eval_rewards, callback.kept_step),
         kept_step=callback.kept_step,
+        buckets=callback.buckets,
     )
 
 

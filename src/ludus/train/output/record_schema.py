@@ -93,6 +93,17 @@ class ChatFormatInfo(_RecordModel):
     """The arguments of the template, which the model is saved with."""
 
 
+class BucketRecord(_RecordModel):
+    """A bucket of GRPO's curriculum."""
+
+    label: str
+    attempts: int
+    share: float
+    """Share of all groups that were drawn from it."""
+    success: float | None
+    """Success rate at the end; None: never attempted."""
+
+
 class FinalMetrics(_RecordModel):
     """The metrics of a finished run; None if unknown."""
 
@@ -113,7 +124,8 @@ class FinalMetrics(_RecordModel):
     """On held-out tasks, of the model that was saved."""
     kept_step: int | None = None
     """The step of the model that was saved, of a run that keeps its best one."""
-    """The last reward on held-out tasks."""
+    buckets: tuple[BucketRecord, ...] = ()
+    """Of a curriculum, from easy to hard."""
 
 
 class TrainingRecord(_RecordModel):

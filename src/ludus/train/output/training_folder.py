@@ -16,7 +16,7 @@ from ludus.errors import LudusError, RunError
 from ludus.policy.model_ref import ModelKind, ModelRef, base_model_name, find_local_model
 from ludus.train.distributed import Distributed
 from ludus.train.output.best_model import best_model_folder
-from ludus.train.output.checkpoints import CHECKPOINTS_DIR, latest_checkpoint
+from ludus.train.output.checkpoints import CHECKPOINTS_DIR, latest_checkpoint, start_rows_path
 from ludus.train.output.record import read_record
 
 CARD_FILE = "README.md"
@@ -141,7 +141,7 @@ def remove_temporary_files(out: Path, *, keep_last_checkpoint: bool = False) -> 
         _remove_run_path(out / CHECKPOINTS_DIR)
         return
     for path in last.parent.iterdir():
-        if path not in (last, best_model_folder(out)):
+        if path not in (last, best_model_folder(out), start_rows_path(out)):
             _remove_run_path(path)
 
 

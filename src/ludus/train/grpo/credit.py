@@ -1,0 +1,134 @@
+"""Credit by turn: the advantage of each reply instead of one for the whole episode. Pure functions.
+
+A turn is credited with the return from it on: its own reward and those of later turns. What came
+before it was not its doing.
+
+Where the environment has `progress()`, that is the critic V of generalized advantage estimation,
+without discount:
+
+    delta_t = r_t + V_(t+1) - V_t
+    A_t = delta_t + gae_lambda * A_(t+1)
+
+At the end of an episode V is 0, whatever ended it. So the deltas of an episode add up to its reward
+minus `V_0`, which is the same for all attempts at a task: progress moves credit between turns, and
+going back and forth earns nothing (potential-based shaping). With `gae_lambda` 1, `A_t` is the
+return from turn t on minus `V_t`: progress is a baseline, and the optimum is that of the rewards.
+With less, a turn is credited above all with the progress that soon follows it, so that there is a
+learning signal even if all attempts fail.
+
+Without progress, and with a reward only in the last turn, all turns have the episode's advantage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from math import fsum, sqrt
+from statistics import fmean, variance
+from typing import Any
+
+from ludus.data.episode import Episode
+from ludus.data.reward_variance import is_zero_variance
+from ludus.train.grpo.groups import split_into_groups
+
+TurnValues = tuple[float, ...]
+"""A number for each turn of an episode."""
+_EPSILON = 1e-4
+"""Added to deviations, as in TRL."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCredit:
+    """How the reward of an episode is divided among its turns."""
+
+    gae_lambda: float
+    environment_weight: float = 1.0
+    """Of the environment's rewards and its progress; reward functions count to the last turn."""
+
+    def returns(self, episode: Episode) -> TurnValues | None:
+        """The return from each turn on, relative to progress; None for an unscored episode."""
+        return self._returns(episode, episode.progress)
+
+    def compared_returns(self, episode: Episode) -> TurnValues | None:
+        """The returns that must differ within a group: otherwise it has no learning signal.
+
+        As a mere baseline (`gae_lambda` 1), progress reduces noise and is no signal of its own.
+        """
+        return self._returns(episode, episode.progress if self.gae_lambda < 1 else ())
+
+    def _returns(self, episode: Episode, progress: TurnValues) -> TurnValues | None:
+        if episode.reward is None:
+            return None
+        rewards = [self.environment_weight * reward for reward in episode.turn_rewards]
+        rewards = rewards or [0.0] * max(1, episode.turns)
+        rewards[-1] += episode.reward - fsum(rewards)
+        values = [self.environment_weight * value for value in progress[: len(rewards)]]
+        values = values or [0.0] * len(rewards)
+        decay = self.gae_lambda if progress else 1.0
+        returns: list[float] = []
+        later_return = next_value = 0.0
+        for reward, value in zip(reversed(rewards), reversed(values), strict=True):
+            later_return = reward + next_value - value + decay * later_return
+            next_value = value
+            returns.append(later_return)
+        return tuple(reversed(returns))
+
+
+def has_equal_returns(group: Sequence[TurnValues | None]) -> bool:
+    """Whether a group has no learning signal: the returns from every turn on are all equal."""
+    return all(is_zero_variance(column) for column in _columns(group))
+
+
+def turn_advantages(
+    returns: Sequence[TurnValues | None], group_size: int, scale: str = "group"
+) -> list[TurnValues]:
+    """The advantages of the turns of each episode; empty for an unscored one.
+
+    The baseline of a turn is the group's mean at the same turn, to which an episode that is already
+    over contributes its last return. Advantages are divided by the deviation from it, over all
+    turns of the group or of the batch (`scale`, as TRL's `scale_rewards`).
+    """
+    batch_divisor = {"none": 1.0, "batch": _deviation(returns)}.get(scale)
+    advantages: list[TurnValues] = []
+    for group in split_into_groups(returns, group_size):
+        divisor = batch_divisor or _deviation(group)
+        baselines = [fmean(column) for column in _columns(group)]
+        for values in group:
+            pairs = zip(values or (), baselines, strict=False)
+            advantages.append(tuple((value - baseline) / divisor for value, baseline in pairs))
+    return advantages
+
+
+def token_advantages(advantages: Sequence[TurnValues], mask: Any) -> Any:
+    """Advantages of shape (rows, tokens): those of the turn that sampled the token, else 0.
+
+    `mask` is 1 where a token was sampled. The environment's tokens separate the turns.
+    """
+    import torch
+
+    longest = max(map(len, advantages), default=0) or 1
+    table = torch.tensor(
+        [[*values, *[0.0] * (longest - len(values))] for values in advantages], device=mask.device
+    )
+    sampled = mask.bool()
+    starts = sampled.clone()
+    starts[:, 1:] &= ~sampled[:, :-1]
+    turns = (starts.cumsum(1) - 1).clamp(0, longest - 1)
+    return table.gather(1, turns) * sampled
+
+
+def _columns(returns: Sequence[TurnValues | None]) -> list[TurnValues]:
+    """The returns of all scored episodes at each turn; an episode that is over keeps its last."""
+    scored = [values for values in returns if values is not None]
+    longest = max(map(len, scored), default=0)
+    padded = (chain(values, [values[-1]] * (longest - len(values))) for values in scored)
+    return list(zip(*padded, strict=True))
+
+
+def _deviation(returns: Sequence[TurnValues | None]) -> float:
+    """Root mean square over turns of the standard deviation at each turn."""
+    columns = _columns(returns)
+    if not columns or len(columns[0]) < 2:
+        return _EPSILON
+    return sqrt(fmean(variance(column) for column in columns)) + _EPSILON

@@ -1,0 +1,157 @@
+"""A curriculum: each group's task is drawn from a bucket where the model succeeds sometimes.
+
+Every rank has the same state, because outcomes are gathered before the bandit learns of them, and
+so every rank draws the same buckets.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ludus.data.curriculum_log import BucketMetrics, to_metrics
+from ludus.data.episode import Episode
+from ludus.data.reward_variance import is_zero_variance
+from ludus.data.tool_schema import JsonObject
+from ludus.environment.registry import find_environment
+from ludus.errors import LudusError
+from ludus.train.grpo.bandit import BucketBandit, GroupOutcome
+from ludus.train.grpo.curriculum_buckets import Bucket
+from ludus.train.output.record_schema import BucketRecord
+
+if TYPE_CHECKING:
+    from ludus.train.grpo.grpo_context import GRPOContext
+    from ludus.train.output.checkpoints import CheckpointState
+
+SOLVED_PART = "solved"
+"""The part of a reward that says whether an attempt succeeded, where an environment reports it."""
+
+
+class Curriculum:
+    """The buckets of a run and what was learned about them.
+
+    Args:
+        buckets: From easy to hard.
+        groups: Groups per step.
+        seed: That of the run.
+        counts_environment: Whether the environment's own reward is trained on; else an attempt's
+            success is measured by its total reward.
+        state: What `state` returned, of a run that is resumed.
+    """
+
+    def __init__(
+        self, buckets: Sequence[Bucket], *, groups: int, seed: int,
+        counts_environment: bool = True, state: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        self.buckets = tuple(buckets)
+        self._bandit = BucketBandit.create(len(buckets), groups=groups, seed=seed)
+        self._counts_environment = counts_environment
+        best = max(map(_max_reward, buckets)) if counts_environment else 0.0
+        self._lowest, self._highest = 0.0, best
+        """The range of rewards: 0 and the best possible one, or what was seen beyond them."""
+        if state:
+            self._bandit.restore(state["buckets"])
+            self._lowest, self._highest = state["lowest"], state["highest"]
+        self._step_groups: Counter[int] = Counter()
+        self._drawn: list[int] = []
+        self._bucket_of: dict[int, int] = {}
+
+    @property
+    def state(self) -> JsonObject:
+        """All that a resumed run needs to draw the same buckets."""
+        return {
+            "buckets": self._bandit.state(), "lowest": self._lowest, "highest": self._highest,
+        }  # fmt: skip
+
+    def choose(self, number: int) -> tuple[str, JsonObject]:
+        """Environment and arguments of a task whose bucket was drawn."""
+        return self.buckets[self._bucket_of[number]].choice
+
+    def start_step(self) -> None:
+        """Before the first draw of a step."""
+        self._bandit.forget()
+        self._step_groups.clear()
+        self._bucket_of.clear()
+
+    def draw(self, numbers: Sequence[int], key: str) -> None:
+        """Draw the buckets of these tasks, one for each group; `key` names the draw."""
+        self._drawn = self._bandit.draw(len(numbers), key)
+        self._step_groups.update(self._drawn)
+        self._bucket_of.update(zip(numbers, self._drawn, strict=True))
+
+    def update(self, groups: Sequence[Sequence[Episode]]) -> None:
+        """Learn from the attempts at the tasks of the last draw, in its order."""
+        rewards = [self._reward(episode) for group in groups for episode in group]
+        scored = [reward for reward in rewards if reward is not None]
+        self._lowest = min([self._lowest, *scored])
+        self._highest = max([self._highest, *scored])
+        outcomes = []
+        for bucket, group in zip(self._drawn, groups, strict=True):
+            successes = [self._success(each) for each in group if each.reward is not None]
+            has_signal = not is_zero_variance([episode.reward for episode in group])
+            outcomes.append(GroupOutcome(bucket, successes, has_signal))
+        self._bandit.update(outcomes)
+
+    def step_metrics(self) -> dict[str, float]:
+        """Groups and success rate of each bucket that the step drew."""
+        metrics: dict[str, float] = {}
+        for at, groups in sorted(self._step_groups.items()):
+            success = self._bandit.counts[at].success_rate
+            metrics |= to_metrics(self.buckets[at].label, BucketMetrics(groups, success))
+        return metrics
+
+    def record(self) -> tuple[BucketRecord, ...]:
+        """The buckets for the record of the run."""
+        total = sum(each.total_groups for each in self._bandit.counts) or 1
+        return tuple(
+            BucketRecord(
+                label=bucket.label, attempts=counts.total_attempts,
+                share=counts.total_groups / total, success=counts.success_rate,
+            )
+            for bucket, counts in zip(self.buckets, self._bandit.counts, strict=True)
+        )  # fmt: skip
+
+    def _success(self, episode: Episode) -> float:
+        """Between 0 and 1: whether it was solved, or its reward within the range of rewards."""
+        if self._counts_environment and SOLVED_PART in episode.rewards:
+            return min(1.0, max(0.0, episode.rewards[SOLVED_PART]))
+        reward, extent = self._reward(episode), self._highest - self._lowest
+        return (reward - self._lowest) / extent if reward is not None and extent else 0.0
+
+    def _reward(self, episode: Episode) -> float | None:
+        if episode.reward is None or not self._counts_environment:
+            return episode.reward
+        return episode.rewards.get(episode.environment, episode.reward)
+
+
+def build_curriculum(context: GRPOContext, state: CheckpointState | None) -> Curriculum | None:
+    """The curriculum of a run, which resumes from `state`; None if it has none."""
+    if not context.buckets:
+        return None
+    return Curriculum(
+        context.buckets, groups=context.config.groups, seed=context.config.seed,
+        counts_environment=context.rewards.environment_weight != 0,
+        state=state.curriculum if state else None,
+    )  # fmt: skip
+
+
+def evenly(buckets: Sequence[Bucket], count: int) -> Callable[[int], tuple[str, JsonObject]]:
+    """`Plan.choose` for `count` held-out tasks: the same number from each bucket.
+
+    Of more buckets than tasks, evenly spaced ones are chosen.
+    """
+
+    def choose(number: int) -> tuple[str, JsonObject]:
+        at = number * len(buckets) // count if count < len(buckets) else number
+        return buckets[at % len(buckets)].choice
+
+    return choose
+
+
+def _max_reward(bucket: Bucket) -> float:
+    """The best possible reward; 0 if unknown, so that the range is what is seen."""
+    try:
+        return float(getattr(find_environment(bucket.spec).cls, "max_reward", None) or 0.0)
+    except LudusError:
+        return 0.0
