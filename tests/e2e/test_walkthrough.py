@@ -107,6 +107,9 @@ def smaller(words: list[str]) -> list[str]:
         more += ["--eval-episodes", "2"] if "--eval-every" in words else []
     elif words[0] == "train":
         more = ["--steps", "2", "--batch-size", "2"]
+        if words[1] == "tutor":
+            more += shlex.split("--rounds 2 --episodes 4 --eval-episodes 2")
+            more += ["--max-tokens", "8", "--max-turns", "2"]
     elif words[0] in ("collect", "eval") and "--tasks" not in words:
         more = ["-n", "20" if words[0] == "collect" else "4"]
     if words[0] == "eval" or "hf" in words:

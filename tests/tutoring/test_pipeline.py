@@ -168,7 +168,7 @@ def test_a_stopped_round_is_continued(model: str, tmp_path: Path) -> None:
         progress = StoppingProgress(phase)
         stopped = tutor("guess_number", model, out, config, progress=progress)
         assert (stopped.stopped, stopped.rounds) == ("interrupted", ())
-        assert phase in progress.phases[-1] or "tokenizing" in phase
+        assert ("plays" in phase) == (phase in progress.phases[-1])
     done = tutor("guess_number", model, out, config)
     assert len(done.rounds) == 1 and done.stopped is None
     ids = [episode.episode_id for episode in run(out, "1/tutor")]

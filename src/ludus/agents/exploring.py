@@ -33,6 +33,10 @@ class ExploringAgent(CombinedAgent):
     def describe(self) -> JsonObject:
         return {**super().describe(), "explore": self.probability}
 
+    @property
+    def is_stateless(self) -> bool:
+        return type(self) is ExploringAgent and self.agents[0].is_stateless
+
     async def begin(self, context: EpisodeContext) -> Player:
         env = _find_with_random_action(context.environment)
         shadow = None if env is None else ShadowEnvironment(env, runner=context.runner)

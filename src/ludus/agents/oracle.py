@@ -112,6 +112,8 @@ class ShadowEnvironment:
         self._env = env
         self._runner = runner
         self._is_copy = runner is None
+        self._schemas: dict[str, JsonObject] = {}
+        """Of the tools of a copy, by their names."""
         self._num_followed = 0
         """Messages whose calls were followed already."""
         self._oracle_options = {"rng": rng, "working": working}
@@ -139,6 +141,8 @@ class ShadowEnvironment:
                 if self._runner is None:
                     self._runner = EnvironmentRunner(self._env)
                     await self._runner.start()
+                    tools = await self._runner.tools()
+                    self._schemas = {tool.name: tool.input_schema for tool in tools}
                 await self._runner.reset(task)
         except BaseException:
             await self.close()
@@ -158,10 +162,9 @@ class ShadowEnvironment:
         """Apply the call that was made in the real environment. A malformed one changes nothing."""
         if self._runner is None or not self._is_copy or not self._runner.episode_active:
             return
-        schemas = {tool.name: tool.input_schema for tool in await self._runner.tools()}
-        if call.name in schemas:
+        if (schema := self._schemas.get(call.name)) is not None:
             with raise_with_location():
-                arguments = coerce_arguments(call.arguments, schemas[call.name])
+                arguments = coerce_arguments(call.arguments, schema)
                 await self._runner.call(call.name, arguments)
 
     async def follow_messages(self, messages: Sequence[Message]) -> None:

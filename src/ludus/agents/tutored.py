@@ -25,6 +25,10 @@ class TutoredAgent(CombinedAgent):
     def describe(self) -> JsonObject:
         return {**super().describe(), "tutor": self.agents[1].describe()}
 
+    @property
+    def is_stateless(self) -> bool:
+        return type(self) is TutoredAgent and all(agent.is_stateless for agent in self.agents)
+
     async def prepare(self, environments: Sequence[str] = ()) -> None:
         student, tutor = self.agents
         try:

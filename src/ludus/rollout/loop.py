@@ -88,7 +88,7 @@ async def run_episode(
         started_at=started_at,
         status=status,
         reward=episode.reward_sum.total if fault is None else None,
-        usage=episode.usage + episode.tutor_usage,
+        usage=episode.status.usage,
         messages=tuple(episode.messages),
         tools=tuple(tool.to_openai() for tool in session.tools),
         rewards=dict(episode.reward_sum.parts) if fault is None else {},
@@ -193,7 +193,7 @@ class _EpisodeInProgress:
         self.turns += 1
         self.reward_sum.begin_turn()
         self.usage += reply.usage
-        self.status.usage = self.usage + self.tutor_usage
+        self.status.usage = self.usage + self.tutor_usage if reply.tutor else self.usage
         self.tokens = reply.tokens or self.tokens
         message = reply.message
         if message.content or message.tool_calls or message.reasoning_content:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from ludus.agents.agent import Agent
@@ -114,8 +115,12 @@ def _run_round(
         agreement = measure_agreement(episodes(run))
     progress.show("Curating")
     data = log.folder(number, "data")
-    report = curate(log.data_runs(number), data, CurateConfig(), overwrite=True)
-    result = sft(data, model, trained, config.train, command=command, progress=progress)
+    # Duplicates stay: rows are as frequent as the states in which the student needs them, and a
+    # game with few states is not learned from a handful of rows.
+    report = curate(log.data_runs(number), data, CurateConfig(dedupe=False), overwrite=True)
+    # A correction is the end of its row: where that is too long, there is nothing to learn from it.
+    train = replace(config.train, drop_untrainable=True)
+    result = sft(data, model, trained, train, command=command, progress=progress)
     if result.stopped is not None:
         raise Stopped(result.stopped)
     held_out = config.held_out_config(_student(str(trained), 0.0, config))

@@ -77,8 +77,9 @@ def play(
         result = run_sync(main())
     finally:
         _free_memory()
-    if result.stop_reason is not None:
-        raise Stopped(result.stop_reason)
+    reason = result.stop_reason or progress.stopping
+    if reason is not None:
+        raise Stopped(reason)
     return result
 
 

@@ -129,3 +129,16 @@ def test_an_unshowable_target_suggests_a_command(
         show_output("empty")
     with pytest.raises(RunError, match="runs/"):
         show_output("last")
+
+
+def test_an_episode_shows_its_random_turns_and_its_tutor_and_a_row_what_has_no_loss(
+    tmp_path: Path,
+) -> None:
+    flags = ("--provider", "random", "--tutor", "oracle", "--explore", "1", "-o", "run")
+    stdout_of(collect("guess_number", "-n", "1", *flags, cwd=tmp_path))
+    shown = [line.strip() for line in stdout_of(ludus("show", "run", cwd=tmp_path)).splitlines()]
+    turns = shown.count("assistant")
+    assert turns > 1 and shown.count("tutor") == shown.count("(a random action)") == turns
+    stdout_of(curate("run", "-o", "rows", cwd=tmp_path))
+    last = stdout_of(ludus("show", "rows", "1", cwd=tmp_path)).splitlines()
+    assert last.count("assistant") == 1 and last.count("assistant (no loss)") == 1

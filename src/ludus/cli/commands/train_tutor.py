@@ -85,7 +85,6 @@ def tutor(
     gradient_accumulation_steps: options.GradientAccumulationSteps = 1,
     learning_rate: options.LearningRate = None,
     max_length: options.MaxLength = None,
-    drop_untrainable: options.DropUntrainable = False,
     thinking: common.Thinking = None,
     chat_template_kwargs: common.ChatTemplateKwargs = None,
     packing: options.Packing = False,
@@ -151,7 +150,6 @@ def tutor(
             gradient_accumulation_steps=gradient_accumulation_steps,
             learning_rate=learning_rate,
             max_length=max_length,
-            drop_untrainable=drop_untrainable,
             chat_template_kwargs=parse_template_options(thinking, chat_template_kwargs),
             packing=packing,
             lora=build_lora_config(

@@ -63,8 +63,9 @@ def print_row(out: Console, file: Path, key: str, row: JsonObject) -> None:
         if title:
             out.print(title, style="bold yellow")
         try:
-            for message in parse_messages(messages):
-                print_message(out, message)
+            for fields, message in zip(messages, parse_messages(messages), strict=True):
+                masked = fields.get("weight") == 0
+                print_message(out, message, title=f"{message.role} (no loss)" if masked else None)
         except (FormatError, ValueError):
             out.print_json(json.dumps(messages))
 

@@ -25,8 +25,14 @@ def print_transcript(out: Console, episode: Episode) -> None:
     facts = [episode.environment, f"seed {episode.seed}", agent, step]
     header = f"{episode.episode_id}  {' · '.join(fact for fact in facts if fact)}"
     out.print(escape_control_chars(header), markup=False, soft_wrap=True, style="bold")
+    turn = 0
     for message in episode.messages:
         print_message(out, message)
+        if message.role == "assistant":
+            _print_turn_notes(out, episode, turn)
+            turn += 1
+    if turn < len(episode.tutor_replies):  # The agent has said nothing in its last turn.
+        _print_turn_notes(out, episode, turn)
     reward = "unscored" if episode.reward is None else f"reward {episode.reward:g}"
     parts = ", ".join(f"{name} {value:g}" for name, value in episode.rewards.items())
     usage = episode.usage
@@ -44,16 +50,25 @@ def print_transcript(out: Console, episode: Episode) -> None:
         _print_indented(out, f"{error.kind} ({error.where}): {error.message}", "red")
 
 
-def print_message(out: Console, message: Message) -> None:
-    """Print one message below its role."""
+def print_message(out: Console, message: Message, *, title: str | None = None) -> None:
+    """Print one message below its role, or another title."""
     style = _ROLE_STYLES[message.role]
-    out.print(message.role, style=f"bold {style}")
+    out.print(title or message.role, style=f"bold {style}")
     if message.reasoning_content:
         _print_indented(out, message.reasoning_content, "dim italic")
     if message.text:
         _print_indented(out, message.text, "dim" if message.role == "system" else "")
     for call in message.tool_calls or ():
         _print_indented(out, f"{call.function.name}({call.function.arguments})", style)
+
+
+def _print_turn_notes(out: Console, episode: Episode, turn: int) -> None:
+    """Print whether the action of a turn was random, and what the tutor would have replied."""
+    if turn in episode.explored_turns:
+        _print_indented(out, "(a random action)", "dim")
+    advice = episode.tutor_replies[turn] if turn < len(episode.tutor_replies) else None
+    if advice is not None:
+        print_message(out, advice, title="tutor")
 
 
 def _print_indented(out: Console, text: str, style: str) -> None:
