@@ -168,7 +168,8 @@ def test_a_terminated_run_resumes_with_the_same_command(
     trained: TrainedRun, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    command = ("grpo", COUNTER, "-m", trained.model, "-o", out, *SMALL, "--steps", "12")
+    short = ("--steps", "12", "--eval-every", "0")
+    command = ("grpo", COUNTER, "-m", trained.model, "-o", out, *SMALL, *short)
     terminator = Thread(target=_terminate_once_logged, args=(out,))
     terminator.start()
     stopped = invoke_train(*command, "--reward-func", REWARD_SPEC)
