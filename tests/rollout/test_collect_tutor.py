@@ -35,7 +35,9 @@ async def test_the_tutor_labels_all_turns_of_a_random_student(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "other", [{"explore": 0.2}, {"tutor": OracleAgent()}, {"working": True}], ids=str
+    "other",
+    [{"explore": 0.2}, {"tutor": OracleAgent()}, {"working": True}],
+    ids=lambda it: [*it][0],
 )
 async def test_a_run_is_not_continued_with_other_exploration_or_tutor(
     tmp_path: Path, other: dict[str, Any]
