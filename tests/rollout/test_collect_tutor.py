@@ -37,7 +37,7 @@ async def test_the_tutor_labels_all_turns_of_a_random_student(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "other",
     [{"explore": 0.2}, {"tutor": OracleAgent()}, {"working": True}],
-    ids=lambda it: [*it][0],
+    ids=["explore", "tutor", "working"],
 )
 async def test_a_run_is_not_continued_with_other_exploration_or_tutor(
     tmp_path: Path, other: dict[str, Any]
