@@ -66,6 +66,11 @@ class RunCallback:
         return 0
 
     @property
+    def trust_factor(self) -> float:
+        """The factor of the learning rate that a trust region has found; 1 for other methods."""
+        return 1.0
+
+    @property
     def curriculum_state(self) -> JsonObject:
         """What a curriculum knows of its buckets; empty for methods without one."""
         return {}

@@ -104,7 +104,7 @@ class TrainerMixin:
             state = CheckpointState(
                 step, trainer._total_train_tokens, callback.seconds, loss,
                 trainer._globalstep_last_logged, metrics, callback.episode_bytes,
-                callback.rollbacks, callback.curriculum_state,
+                callback.rollbacks, callback.trust_factor, callback.curriculum_state,
             )  # fmt: skip
             mark_complete(Path(trainer.args.output_dir) / f"checkpoint-{step}", state)
 

@@ -15,6 +15,8 @@ from ludus.train.grpo.grpo_context import GRPOContext
 from ludus.train.grpo.health import Action, HealthMonitor
 from ludus.train.grpo.held_out import HeldOutEvaluator
 from ludus.train.grpo.step_metrics import to_log_line
+from ludus.train.grpo.trl_grpo_config import is_sharded
+from ludus.train.grpo.trust_region import TrustRegion
 from ludus.train.output.checkpoints import CheckpointState
 from ludus.train.output.record_schema import BucketRecord
 from ludus.train.resume import start_or_resume
@@ -62,6 +64,10 @@ class GRPOCallback(RunCallback):
         self.health = HealthMonitor(
             context, rollbacks=resume_state.rollbacks if resume_state else 0, past_entries=past
         )
+        self.trust_region: TrustRegion | None = None
+        if config.target_kl and context.vision is None and not is_sharded(config):
+            factor = resume_state.trust_factor if resume_state else 1.0
+            self.trust_region = TrustRegion(config.target_kl, factor)
         self._saturation_reason: str | None = None
         """Why there is nothing left to learn, if so."""
         self._step_started = perf_counter()
@@ -77,6 +83,10 @@ class GRPOCallback(RunCallback):
     @property
     def rollbacks(self) -> int:
         return self.health.rollbacks
+
+    @property
+    def trust_factor(self) -> float:
+        return 1.0 if self.trust_region is None else self.trust_region.factor
 
     @property
     def curriculum_state(self) -> JsonObject:
@@ -113,6 +123,7 @@ class GRPOCallback(RunCallback):
     ) -> None:
         seconds, metrics = perf_counter() - self._step_started, trainer._metrics["train"]
         rollout = metrics["time/rollout"][-1] if metrics["time/rollout"] else 0.0
+        trainer.adapt_learning_rate()
         metrics["time/step"].append(seconds)
         metrics["time/train"].append(max(0.0, seconds - rollout))
         if self.distributed.is_main:

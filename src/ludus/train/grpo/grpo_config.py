@@ -51,6 +51,9 @@ class GRPOConfig(BaseTrainConfig):
     leave them out of the step, replace them by other tasks, or keep them as TRL does."""
     max_resamples: int = 2
     """How often such a group is replaced at most, with `zero_variance_groups="resample"`."""
+    target_kl: float | None = 0.05
+    """How far a step may move the policy: the KL divergence per episode, in nats, to which the
+    learning rate is adapted. None: the rate is only scheduled."""
     importance_correction: bool = True
     """Weigh each token by its probability in the trainer over that in the decoder, clipped: both
     round differently. TRL does it for vLLM only."""
@@ -176,5 +179,5 @@ _MINIMUMS = {
 _NOT_STORED = ("base_url", "token")
 """Where the environment is served may change when a run is resumed."""
 _TURN_CREDIT = ("credit", "gae_lambda")
-_NEWER_FIELDS = ("curriculum", "importance_correction", "keep", "max_rollbacks")
+_NEWER_FIELDS = ("curriculum", "importance_correction", "keep", "max_rollbacks", "target_kl")
 _DEFAULTS = GRPOConfig()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from statistics import fmean
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -44,6 +45,7 @@ from ludus.train.grpo.rollout_batch import (
     select_batch_rows,
 )
 from ludus.train.grpo.trl_grpo_config import max_micro_batch_rows
+from ludus.train.grpo.trust_region import Probe, TrustRegion
 from ludus.train.trl_config import build_peft_config
 from ludus.train.trl_trainers import TrainerMixin
 
@@ -65,7 +67,12 @@ class GRPOMixin(TrainerMixin):
     _scored: Any
     """For each row of the current step, over all ranks: whether it has a reward."""
     rate_factor = 1.0
-    """What the scheduled learning rate is multiplied by."""
+    """What the scheduled learning rate is multiplied by after rollbacks."""
+    trust_region: TrustRegion | None = None
+    _probe: Probe | None = None
+    """Rows of the current step, by which the step is measured."""
+    _step_lr = 0.0
+    """The learning rate of the current step."""
     micro_batcher: MicroBatcher
     corrects_mismatch = True
     """Whether the loss weighs tokens by their probability now over that when they were sampled."""
@@ -88,8 +95,27 @@ class GRPOMixin(TrainerMixin):
             trainer.lr_scheduler = scheduler = warmup_linear_schedule(
                 scheduler.optimizer, warmup_steps, num_training_steps
             )
-        scale_schedule(scheduler, lambda: self.rate_factor)
+        scale_schedule(scheduler, self._scale_of_rate)
         return scheduler
+
+    def _scale_of_rate(self) -> float:
+        """What the scheduled learning rate is multiplied by."""
+        trusted = 1.0 if self.trust_region is None else self.trust_region.factor
+        return self.rate_factor * trusted
+
+    def adapt_learning_rate(self) -> None:
+        """Measure the step that was just made, and adapt the rate of the next one to it."""
+        trainer, region = cast(Any, self), self.trust_region
+        if region is None:
+            return
+        measured = [] if self._probe is None else [self._probe.measure_kl(trainer)]
+        self._probe = None
+        if values := self.distributed.all_gather(measured):
+            step_kl = fmean(values)
+            trainer._metrics["train"]["step_kl"].append(step_kl)
+            peak = trainer.lr_scheduler.base_lrs[0] * self._scale_of_rate()
+            region.update(step_kl, self._step_lr / peak)
+            restore_scheduled_lr(trainer.lr_scheduler)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         cast(Any, super())._load_optimizer_and_scheduler(checkpoint)
@@ -135,7 +161,8 @@ class GRPOMixin(TrainerMixin):
         return loss
 
     def _backward(self, model: Any, batch: Batch) -> Any:
-        trainer = cast(Any, self)
+        trainer, self._probe = cast(Any, self), None
+        self._step_lr = trainer.optimizer.param_groups[0]["lr"]
         unwrapped = trainer.accelerator.unwrap_model(model)
         micro_batches = self.micro_batcher.split(batch, trainer)
         if len(micro_batches) > 1:
@@ -160,7 +187,9 @@ class GRPOMixin(TrainerMixin):
         import torch
 
         scores = cast(Any, super())._get_per_token_logps_and_entropies(*args, **kwargs)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and self._micro_batch:
+            if self.trust_region is not None and self._probe is None:
+                self._probe = Probe.take(self._micro_batch, scores[0])
             mismatch = logprob_mismatch(self._micro_batch, scores[0].detach())
             if mismatch is not None:
                 cast(Any, self)._metrics["train"]["mismatch"].append(mismatch)
@@ -292,6 +321,7 @@ def build_trainer(
     trainer.distributed, trainer.say = context.distributed, context.progress.say
     trainer.rollouts, trainer.vision = rollouts, context.vision
     trainer.rate_factor = callback.health.rate_factor
+    trainer.trust_region = callback.trust_region
     trainer.corrects_mismatch = config.importance_correction
     trainer.micro_batcher = MicroBatcher(max_rows=max_micro_batch_rows(config))
     # Rows of zero-variance groups have no policy gradient, but they have a KL penalty.

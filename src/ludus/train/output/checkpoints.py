@@ -35,6 +35,8 @@ class CheckpointState:
     """Size of the episode log in bytes."""
     rollbacks: int = 0
     """How often GRPO went back to its best model."""
+    trust_factor: float = 1.0
+    """The factor of the learning rate that GRPO's trust region has found."""
     curriculum: JsonObject = field(default_factory=dict)
     """What GRPO's curriculum knows of its buckets."""
 
