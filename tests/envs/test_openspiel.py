@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import random
 import subprocess
 import sys
@@ -26,7 +25,6 @@ from ludus.envs.openspiel import (
 )
 from ludus.envs.openspiel.games import game_names, load_game
 from ludus.envs.openspiel.solver import Equilibrium, PerfectPlay, solve_game
-from ludus.errors import MissingExtra
 from ludus.protocol.observation_text import build_view
 from ludus.protocol.types import Observation
 
@@ -425,13 +423,3 @@ def test_a_typed_client_plays_a_served_game() -> None:
             action = OpenSpielAction(action_id=result.observation.legal_actions[0])
             result = client.step(action)
         assert result.observation.game_phase == "terminal" and result.reward in (0.0, 0.5, 1.0)
-
-
-def test_without_the_extra_the_environment_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    package = importlib.import_module("ludus.envs.openspiel")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"'ludus-rl\[openspiel\]'"):
-        _ = package.OpenSpiel
-    assert package.OpenSpielEnv is OpenSpielEnv  # A client does not need the library.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import random
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from ludus.environment.introspection import build_env_spec
 from ludus.envs.textarena import TextArena, TextArenaAction, TextArenaEnv, TextArenaObservation
 from ludus.envs.textarena.library import game_modules
 from ludus.envs.textarena.random_moves import RANDOM_MOVES
-from ludus.errors import MissingExtra, ToolError
+from ludus.errors import ToolError
 from ludus.protocol.observation_text import build_view
 from ludus.protocol.types import Observation
 
@@ -249,13 +248,3 @@ def test_a_typed_client_plays_a_served_game() -> None:
             else:
                 high = guess - 1
         assert result.reward == 1.0
-
-
-def test_without_the_extra_the_environment_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    package = importlib.import_module("ludus.envs.textarena")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"'ludus-rl\[textarena\]'"):
-        _ = package.TextArena
-    assert package.TextArenaEnv is TextArenaEnv  # A client does not need the library.

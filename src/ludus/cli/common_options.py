@@ -18,6 +18,18 @@ def expand_user_path(text: str) -> Path:
         raise typer.BadParameter(f"{text}: there is no such user.") from None
 
 
+def output_dir_option(help: str, *, default: str, metavar: str = "PATH") -> Any:
+    """The option --output-dir of a command that chooses a folder itself where none is given."""
+    return typer.Option(
+        "--output-dir",
+        "-o",
+        metavar=metavar,
+        parser=expand_user_path,
+        help=help,
+        show_default=default,
+    )
+
+
 _SECONDS_PER_UNIT = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SPEC_FORMS = "name, name:variant, file.py:Class, package.module:Class, mcp:COMMAND#TASKS"
 

@@ -10,21 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ludus.cli import common_options as common
-from ludus.cli.common_options import expand_user_path
 
 if TYPE_CHECKING:
     from ludus.publish.env_source import EnvSource
 
 OutputDir = Annotated[
     Path | None,
-    typer.Option(
-        "--output-dir",
-        "-o",
-        metavar="DIR",
-        parser=expand_user_path,
-        help="Folder of the build context.",
-        show_default="build/NAME",
-    ),
+    common.output_dir_option("Folder of the build context.", default="build/NAME", metavar="DIR"),
 ]
 BaseImage = Annotated[
     str | None,

@@ -14,7 +14,6 @@ import typer
 from ludus.cli import common_options as common
 from ludus.cli.command_line import typed_command
 from ludus.cli.common_options import (
-    expand_user_path,
     parse_duration,
     parse_json_object,
     parse_task_options,
@@ -126,14 +125,7 @@ def collect(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--output-dir",
-            "-o",
-            metavar="PATH",
-            parser=expand_user_path,
-            help="Run folder.",
-            show_default="in runs/, named after the settings",
-        ),
+        common.output_dir_option("Run folder.", default="in runs/, named after the settings"),
     ] = None,
     resume: common.ResumeRun = True,
     retry_broken: common.RetryBroken = False,

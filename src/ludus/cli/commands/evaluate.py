@@ -90,13 +90,8 @@ def evaluate(
     episode_timeout: common.EpisodeTimeout = "1h",
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--output-dir",
-            "-o",
-            metavar="PATH",
-            parser=expand_user_path,
-            help="Folder of the evaluation.",
-            show_default="in evals/, named after the settings",
+        common.output_dir_option(
+            "Folder of the evaluation.", default="in evals/, named after the settings"
         ),
     ] = None,
     resume: Annotated[

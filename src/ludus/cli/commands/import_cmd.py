@@ -37,13 +37,7 @@ def import_rollouts(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--output-dir",
-            "-o",
-            metavar="PATH",
-            help="Run folder to create.",
-            show_default="a new one in runs/",
-        ),
+        common.output_dir_option("Run folder to create.", default="a new one in runs/"),
     ] = None,
     as_json: common.JsonObject = False,
 ) -> None:

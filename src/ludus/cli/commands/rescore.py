@@ -91,13 +91,8 @@ def rescore(
     dtype: common.Dtype = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--output-dir",
-            "-o",
-            metavar="PATH",
-            parser=expand_user_path,
-            help="New run folder.",
-            show_default="beside RUN, named after it and the settings",
+        common.output_dir_option(
+            "New run folder.", default="beside RUN, named after it and the settings"
         ),
     ] = None,
     resume: common.ResumeRun = True,
