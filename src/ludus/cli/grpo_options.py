@@ -76,6 +76,13 @@ MaxResamples = Annotated[
         show_default="2",
     ),
 ]
+TargetKL = Annotated[
+    float,
+    typer.Option(
+        help="KL divergence per episode, in nats, to which the learning rate adapts a step; 0: the "
+        "rate is only scheduled."
+    ),
+]
 ImportanceCorrection = Annotated[
     bool,
     typer.Option(

@@ -58,9 +58,11 @@ def test_every_option_reaches_its_config_field(calls: list[Any]) -> None:
         *("--task", '{"length": 6}', "--dataset-config", '{"max_terms": 3}'),
         *("--system-prompt", "Play.", "--lora", "--lora-rank", "4", "--gradient-checkpointing"),
         *("--precision", "fp32", "--device", "cpu", "--checkpoint-every", "2m", "--seed", "7"),
-        *("--set", "warmup_steps=3"),
+        *("--target-kl", "0.1", "--no-importance-correction", "--keep", "last"),
+        *("--max-rollbacks", "1", "--set", "warmup_steps=3"),
     )
     assert config == GRPOConfig(
+        target_kl=0.1, importance_correction=False, keep="last", max_rollbacks=1,
         steps=3, groups=2, group_size=4, max_tokens=77, max_turns=5,
         max_episode_tokens=99, chat_template_kwargs={"enable_thinking": False},
         temperature=0.9, top_p=0.95, top_k=20, beta=0.04, learning_rate=1e-5, batch_size=16,
@@ -109,7 +111,8 @@ def test_the_next_command_has_the_options_of_the_training(calls: list[Any]) -> N
         (("--gae-lambda", "0.5"), "--credit turn"),
         (("--credit", "turn", "--gae-lambda", "1.5"), "--gae-lambda"),
         (("--credit", "turn", "--rollouts", "trl"), "--credit turn"),
-        (("--eval-episodes", "3"), "--eval-every"),
+        (("--eval-episodes", "3", "--eval-every", "0"), "--eval-every"),
+        (("--target-kl", "-1"), "--target-kl"),
         (("--task", '{"seed": 1}'), "--seed"),
         (("--curriculum", "length=6..4"), "--curriculum 'length=6..4'"),
         (("--curriculum", "lenght=4..6"), "'length'"),

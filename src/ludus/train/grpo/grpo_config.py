@@ -51,9 +51,9 @@ class GRPOConfig(BaseTrainConfig):
     leave them out of the step, replace them by other tasks, or keep them as TRL does."""
     max_resamples: int = 2
     """How often such a group is replaced at most, with `zero_variance_groups="resample"`."""
-    target_kl: float | None = 0.05
-    """How far a step may move the policy: the KL divergence per episode, in nats, to which the
-    learning rate is adapted. None: the rate is only scheduled."""
+    target_kl: float = 0.05
+    """How far a step should move the policy: the KL divergence per episode, in nats, to which the
+    learning rate is adapted. 0: the rate is only scheduled."""
     importance_correction: bool = True
     """Weigh each token by its probability in the trainer over that in the decoder, clipped: both
     round differently. TRL does it for vLLM only."""
@@ -174,7 +174,7 @@ class GRPOConfig(BaseTrainConfig):
 _MINIMUMS = {
     "steps": 1, "groups": 1, "group_size": 2, "max_tokens": 1, "max_episode_tokens": 1,
     "max_turns": 1, "beta": 0, "max_resamples": 1, "eval_every": 0, "eval_episodes": 1,
-    "max_rollbacks": 0,
+    "max_rollbacks": 0, "target_kl": 0,
 }  # fmt: skip
 _NOT_STORED = ("base_url", "token")
 """Where the environment is served may change when a run is resumed."""
