@@ -15,6 +15,7 @@ from ludus.diagnose import (
     entropy_rules,
     failure_rules,
     group_rules,
+    health_rules,
     limit_rules,
     progress_rules,
 )
@@ -111,6 +112,8 @@ def _build_verdicts(
         failure_rules.check_unstable(log),
         failure_rules.check_unscored(log, episodes),
         group_rules.check_unseeded(log),
+        health_rules.check_rollbacks(log),
+        health_rules.check_mismatch(log),
     )
     verdicts = [verdict for verdict in candidates if verdict is not None]
     if change is None:

@@ -60,6 +60,8 @@ class StepLog:
     """Steps at which held-out tasks were played (0: before training), and their mean reward."""
     steps: int
     """The last step. A step that trains again on earlier episodes has no entry in `entries`."""
+    rollbacks: tuple[tuple[int, int], ...] = ()
+    """Steps after which the run went back to its best model, and the step of that model."""
 
     @classmethod
     def from_entries(cls, entries: Iterable[LogEntry], *, completed_steps: int = 0) -> StepLog:
@@ -69,6 +71,7 @@ class StepLog:
         logged last. `completed_steps` is given for runs whose last steps were not logged.
         """
         by_step, held_out = dict[int, LogEntry](), dict[int, float]()
+        rollbacks = dict[int, int]()
         for entry in entries:
             if metric(entry, "step") is None:
                 continue
@@ -76,10 +79,17 @@ class StepLog:
             completed_steps = max(completed_steps, step)
             if (reward := metric(entry, "eval_reward")) is not None:
                 held_out[step] = reward
+            if (best_step := metric(entry, "rollback_to")) is not None:
+                rollbacks[step] = int(best_step)
             if step > 0 and any(metric(entry, key) is not None for key in _TRAINING_KEYS):
                 by_step[step] = entry
         ordered = tuple(by_step[step] for step in sorted(by_step))
-        return cls(ordered, tuple(sorted(held_out.items())), completed_steps)
+        return cls(
+            ordered,
+            tuple(sorted(held_out.items())),
+            completed_steps,
+            tuple(sorted(rollbacks.items())),
+        )
 
     @property
     def window_size(self) -> int:
