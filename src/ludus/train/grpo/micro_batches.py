@@ -16,6 +16,8 @@ from ludus.errors import OutOfMemory
 from ludus.train.grpo.rollout_batch import Batch, select_batch_rows
 
 GIB = 1 << 30
+MAX_TOKENS = 32_768
+"""More tokens at once are hardly faster on any GPU, and other processes may need the memory."""
 BATCH_FRACTION = 0.6
 """Share of free memory that the activations of a micro-batch may take, by the estimate."""
 ACTIVATION_BYTES_PER_HIDDEN_UNIT = 90
@@ -118,7 +120,7 @@ def estimate_token_budget(trainer: Any) -> int | None:
     # Gradients, and before the first step the two moments of Adam, are still to be allocated.
     copies = 1 if trainer.optimizer.state else 3
     needed = copies * sum(weight.numel() * weight.element_size() for weight in weights)
-    return max(1, int(BATCH_FRACTION * (free - needed) / per_token))
+    return min(MAX_TOKENS, max(1, int(BATCH_FRACTION * (free - needed) / per_token)))
 
 
 def free_gpu_bytes(device: Any) -> int:
