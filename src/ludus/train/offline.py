@@ -7,7 +7,6 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from ludus.policy.load import load_model
 from ludus.policy.load_errors import require_transformers
 from ludus.policy.preflight import check_model
 from ludus.rollout.phase_progress import PhaseProgress
@@ -31,6 +30,7 @@ from ludus.train.process_env import training_process
 from ludus.train.progress import NoProgress, TrainProgress
 from ludus.train.resume import find_previous_run
 from ludus.train.speed.acceleration import accelerate, skip_unlabelled_logits
+from ludus.train.trainable_model import load_trainable_model
 from ludus.train.trl_config import resolve_learning_rate, set_data_dependent_fields
 from ludus.train.trl_trainers import build_trainer, run_trainer
 
@@ -136,7 +136,7 @@ def _load_model_and_prepare_data(context: OfflineContext) -> Any:
         check_template_fidelity(data.train, row_tokenizer)
         tokenized = tokenize_splits(data, row_tokenizer, context.tokens_dir, counts)
     context.progress.phase(PhaseProgress(f"Loading {name}", in_log=True))
-    model = load_model(name, device="cpu", dtype="float32", allow_vision=True)
+    model = load_trainable_model(context.model_ref)
     if tokenized is not None:
         positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         prepared = prepare(
@@ -196,4 +196,4 @@ def _load_reference_model(context: OfflineContext) -> Any:
     sharded = trl_config.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "false") == "true"
     if trl_config.precompute_ref_log_probs and not sharded:
         return None
-    return load_model(context.model_ref.name, device="cpu", dtype="float32", allow_vision=True)
+    return load_trainable_model(context.model_ref)

@@ -27,6 +27,11 @@ def effective_weight(module: Any) -> Any:
     return weight
 
 
+def has_adapter(module: Any) -> bool:
+    """Whether a linear module has LoRA adapters, active or not."""
+    return hasattr(active_module(module), "base_layer")
+
+
 def effective_bias(module: Any) -> Any:
     module = active_module(module)
     return getattr(getattr(module, "base_layer", module), "bias", None)

@@ -14,7 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ludus.policy.triton_engine.linear_weights import base_model, effective_bias, effective_weight
+from ludus.policy.triton_engine.linear_weights import (
+    base_model,
+    effective_bias,
+    effective_weight,
+    has_adapter,
+)
 from ludus.policy.triton_engine.model_shape import ModelShape
 
 
@@ -103,6 +108,11 @@ def _pack(target: Any, linears: Sequence[Any], *, norm: Any = None) -> None:
     for linear in linears:
         weight = effective_weight(linear)
         end = start + len(weight)
-        # Multiplied in float32, so that the product is rounded only once.
-        target[start:end].copy_(weight if scale is None else weight.float() * scale)
+        if scale is not None:
+            if not has_adapter(linear):
+                # A trainer that computes in this dtype rounds the weight too. Small changes by an
+                # adapter, which it adds to the output, would be lost.
+                weight = weight.to(target.dtype)
+            weight = weight.float() * scale
+        target[start:end].copy_(weight)
         start = end

@@ -8,7 +8,6 @@ from typing import Any
 from ludus.data.training_log import EPISODES_FILE
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import OutOfMemory, RunError
-from ludus.policy.load import load_model
 from ludus.policy.load_errors import require_transformers
 from ludus.policy.preflight import check_model
 from ludus.policy.vision.trainer_inputs import drop_empty_image_inputs
@@ -41,6 +40,7 @@ from ludus.train.process_env import training_process
 from ludus.train.progress import NoProgress, TrainProgress
 from ludus.train.resume import PreviousRun, find_previous_run
 from ludus.train.speed.acceleration import skip_unlabelled_logits
+from ludus.train.trainable_model import load_trainable_model
 from ludus.train.trl_config import resolve_learning_rate
 from ludus.train.trl_trainers import run_trainer
 
@@ -118,9 +118,7 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
             else:
                 worker.preflight_buckets(curriculum.buckets, seed=config.seed)
             progress.phase(PhaseProgress(f"Loading {context.model_ref.name}", in_log=True))
-            model = load_model(
-                context.model_ref.name, device="cpu", dtype="float32", allow_vision=True
-            )
+            model = load_trainable_model(context.model_ref)
             if context.vision is not None:
                 drop_empty_image_inputs(model)
             context.trl_config.learning_rate = resolve_learning_rate(

@@ -11,11 +11,11 @@ from typing import Any
 
 from ludus.errors import RunError
 from ludus.policy.chat.chat_format import set_chat_format
-from ludus.policy.load import load_model
-from ludus.policy.model_ref import ModelKind, ModelRef, resolve_base_model
+from ludus.policy.model_ref import ModelRef
 from ludus.train.config import BaseTrainConfig
 from ludus.train.context import TrainContext
 from ludus.train.output.training_folder import ADAPTER_DIR
+from ludus.train.trainable_model import load_trainable_model, published_dtype
 from ludus.train.trl_config import build_peft_config
 
 
@@ -42,23 +42,9 @@ def export_model(context: TrainContext, trainer: Any) -> None:
             weights.chmod(mode)
 
 
-def export_dtype(model_ref: ModelRef) -> str:
-    """The dtype of the base model's weights; float32 where its config does not say."""
-    from transformers import AutoConfig
-
-    if model_ref.kind is ModelKind.ADAPTER:
-        return export_dtype(resolve_base_model(model_ref))
-    if model_ref.kind is ModelKind.GGUF:
-        return "float32"
-    local = model_ref.kind is ModelKind.FOLDER or model_ref.cache_only
-    config = AutoConfig.from_pretrained(model_ref.path, local_files_only=local)
-    dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
-    return dtype if dtype in ("bfloat16", "float16") else "float32"
-
-
 def rebuild_model(state: Mapping[str, Any], config: BaseTrainConfig, model_ref: ModelRef) -> Any:
     """The base model, loaded anew, with the gathered weights: unsharded, so it can be merged."""
-    model = load_model(model_ref.name, device="cpu", dtype="float32", allow_vision=True)
+    model = load_trainable_model(model_ref)
     if config.lora is not None:
         from peft import get_peft_model
 
@@ -92,4 +78,4 @@ def _save_model(context: TrainContext, model: Any) -> None:
     before = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
     tokens = list(dict.fromkeys([*sorted(context.chat_format.stop_token_ids), *before]))
     model.generation_config.eos_token_id = tokens[0] if len(tokens) == 1 else tokens
-    model.to(getattr(torch, export_dtype(context.model_ref))).save_pretrained(out)
+    model.to(getattr(torch, published_dtype(context.model_ref))).save_pretrained(out)
