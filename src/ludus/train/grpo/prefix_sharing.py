@@ -171,16 +171,22 @@ def group_by_prompt(batches: Sequence[Batch]) -> Sequence[Batch]:
 
 def trees_match_rows(model: Any, trees: PrefixTrees, ids: Any, mask: Any) -> bool:
     """Whether the model computes the same log-probabilities from trees as from their rows."""
-    labels = ids.masked_fill(mask == 0, IGNORE_INDEX)
     keep = trees.token_index.shape[1]
-    with _exact_forward(model) as forward:
-        rows = forward(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True)
-        try:
+    try:
+        with _exact_forward(model) as forward:
             logps, _ = score_trees(forward, trees, entropy=False)
-        except (TypeError, ValueError, RuntimeError):
-            return False
-    difference = (logps - rows.log_probs[:, -keep:])[trees.token_index >= 0]
+    except (TypeError, ValueError, RuntimeError):
+        return False
+    difference = (logps - exact_logprobs(model, ids, mask)[:, -keep:])[trees.token_index >= 0]
     return bool(difference.abs().max() < LOGPROB_TOLERANCE)
+
+
+def exact_logprobs(model: Any, ids: Any, mask: Any) -> Any:
+    """Log-probabilities of all tokens of padded rows, in float32 and without dropout."""
+    labels = ids.masked_fill(mask == 0, IGNORE_INDEX)
+    with _exact_forward(model) as forward:
+        scores = forward(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True)
+    return scores.log_probs
 
 
 @contextmanager

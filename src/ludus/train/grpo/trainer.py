@@ -108,7 +108,8 @@ class GRPOMixin(TrainerMixin):
         trainer, region = cast(Any, self), self.trust_region
         if region is None:
             return
-        measured = [] if self._probe is None else [self._probe.measure_kl(trainer)]
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        measured = [] if self._probe is None else [self._probe.measure_kl(model)]
         self._probe = None
         if values := self.distributed.all_gather(measured):
             step_kl = fmean(values)
@@ -169,6 +170,9 @@ class GRPOMixin(TrainerMixin):
             self.free_decoder_memory()
             micro_batches = self.micro_batcher.split(batch, trainer)
         trainer._metrics["train"]["micro_batches"].append(len(micro_batches))
+        measurable = "pixel_values" not in batch and bool(batch["advantages"].any())
+        if self.trust_region is not None and measurable:
+            self._probe = Probe.take(unwrapped, micro_batches[0])
         total = 0.0
         with self._independent_ranks(), trainer.graph_replay(len(micro_batches) == 1):
             for micro_batch in micro_batches:
@@ -188,8 +192,6 @@ class GRPOMixin(TrainerMixin):
 
         scores = cast(Any, super())._get_per_token_logps_and_entropies(*args, **kwargs)
         if torch.is_grad_enabled() and self._micro_batch:
-            if self.trust_region is not None and self._probe is None:
-                self._probe = Probe.take(self._micro_batch, scores[0])
             mismatch = logprob_mismatch(self._micro_batch, scores[0].detach())
             if mismatch is not None:
                 cast(Any, self)._metrics["train"]["mismatch"].append(mismatch)

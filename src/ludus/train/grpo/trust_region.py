@@ -9,15 +9,15 @@ wanted divergence is known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
+from ludus.train.grpo.prefix_sharing import exact_logprobs
 from ludus.train.grpo.rollout_batch import Batch, sampled_token_mask, select_batch_rows
 
-PROBE_ROWS = 16
-"""Rows of a step that are scored again after it."""
+MAX_PROBE_ROWS, MAX_PROBE_TOKENS = 32, 16_384
+"""Rows of a step that are scored before and after it, and their padded tokens."""
 MIN_CHANGE, MAX_CHANGE = 0.5, 1.25
 """By how much the factor changes after a step at most. A single large step does more harm than some
 small ones, so it falls faster than it rises."""
@@ -48,32 +48,38 @@ class TrustRegion:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Rows of a step, and their log-probabilities before it."""
+    """Rows of a step, and their log-probabilities before it.
+
+    They are computed in float32: what rounding to bfloat16 adds to the divergence is as large as a
+    careful step, and does not depend on the rate.
+    """
 
     batch: Batch
     logprobs: Any
 
     @classmethod
-    def take(cls, batch: Mapping[str, Any], logprobs: Any) -> Probe:
-        """Rows spread over the batch, because rows of a group are neighbours."""
+    def take(cls, model: Any, batch: Batch) -> Probe:
+        """Score rows spread over the batch, because rows of a group are neighbours."""
         count = len(batch["prompt_ids"])
-        rows = range(0, count, max(1, count // PROBE_ROWS))[:PROBE_ROWS]
-        selected = select_batch_rows(dict(batch), list(rows))
-        length = selected["completion_ids"].shape[1]
-        return cls(selected, logprobs.detach()[list(rows), :length])
+        length = batch["prompt_ids"].shape[1] + batch["completion_ids"].shape[1]
+        wanted = min(count, MAX_PROBE_ROWS, max(1, MAX_PROBE_TOKENS // length))
+        rows = range(0, count, max(1, count // wanted))[:wanted]
+        selected = select_batch_rows(batch, list(rows))
+        return cls(selected, _exact_logprobs(model, selected))
 
-    def measure_kl(self, trainer: Any) -> float:
+    def measure_kl(self, model: Any) -> float:
         """The divergence per episode between the policy before the step and now."""
-        import torch
-
-        batch = self.batch
-        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
-        with torch.no_grad():
-            now, *_ = trainer._get_per_token_logps_and_entropies(
-                trainer.model, ids, mask, batch["completion_ids"].shape[1]
-            )
+        log_ratio = _exact_logprobs(model, self.batch) - self.logprobs
+        log_ratio = log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
         # An estimate that is never negative, and has less variance than the mean of log ratios.
-        log_ratio = (now - self.logprobs).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
-        kl = (log_ratio.exp() - 1 - log_ratio) * sampled_token_mask(batch)
+        kl = (log_ratio.exp() - 1 - log_ratio) * sampled_token_mask(self.batch)
         return float(kl.sum(1).mean())
+
+
+def _exact_logprobs(model: Any, batch: Batch) -> Any:
+    """Log-probabilities of the completions' tokens."""
+    import torch
+
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+    return exact_logprobs(model, ids, mask)[:, -batch["completion_ids"].shape[1] :]
