@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ludus.diagnose.degradation import DegradationDetector
+from ludus.diagnose.degradation import DegradationDetector, SignalDetector
 
 
 def entries(rewards: list[float], **more: list[float]) -> list[dict[str, float]]:
@@ -109,6 +109,34 @@ def test_after_a_rollback_the_run_is_compared_with_its_best_steps() -> None:
     assert any(detector.update(entry) for entry in log[27:]), "and it fell again"
     detector.update({"step": 32, "rollback_to": 5})
     assert any(detector.update(entry) for entry in log[27:]), "it did not recover"
+
+
+def test_harder_tasks_are_no_degradation_where_held_out_tasks_are_played_better() -> None:
+    rng = random.Random(3)
+    log = entries(noisy(0.4, 5, rng) + noisy(0.2, 35, rng))
+    for step, reward in ((30, 0.35), (12, 0.3), (1, 0.25)):
+        log.insert(step, {"step": step, "eval_reward": reward, "eval_episodes": 256})
+    assert first_alarm([entry for entry in log if "reward" in entry]) is not None
+    assert first_alarm(log) is None
+
+
+def test_a_fall_after_held_out_tasks_were_played_is_seen() -> None:
+    rng = random.Random(4)
+    log = entries(noisy(0.5, 40, rng) + noisy(0.2, 20, rng))
+    for step, reward in ((20, 0.5), (1, 0.4)):
+        log.insert(step, {"step": step, "eval_reward": reward, "eval_episodes": 256})
+    alarm = first_alarm(log)
+    assert alarm is not None and 40 < alarm[0] <= 50
+
+
+@pytest.mark.parametrize(("reward", "expected"), [(0.3, 15), (0.0, 15), (1.0, None)])
+def test_a_run_without_signal_is_given_up_unless_it_is_solved(
+    reward: float, expected: int | None
+) -> None:
+    detector = SignalDetector()
+    log = entries([reward] * 30, trained=[0.5] * 5 + [0.0] * 25)
+    alarms = [entry["step"] for entry in log if detector.update(entry) is not None]
+    assert (alarms[0] if alarms else None) == expected
 
 
 def test_a_curriculum_that_moves_on_is_no_degradation() -> None:

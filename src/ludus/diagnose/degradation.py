@@ -37,11 +37,43 @@ MIN_HELD_OUT_FALL = 0.1
 MIN_MISMATCH = 0.5
 """Mean difference of a token's log-probability between decoder and trainer: they compute different
 models, so that training does not follow what is sampled."""
+NO_SIGNAL_STEPS = 10
+"""Steps without any learning signal after which a run is given up,"""
+SOLVED_REWARD = 0.95
+"""unless the reward is this close to its top: then there is nothing left to learn."""
 _SYMPTOMS = (
     ("entropy", 1.5), ("grad_norm", 3.0), ("length", 1.25), ("kl", 3.0), ("mismatch", 3.0),
 )  # fmt: skip
 """Metrics whose rise, by at least this factor, is reported beside a fall of the reward."""
 _SYMPTOM_NAMES = {"grad_norm": "gradient norm", "length": "length of episodes", "kl": "KL"}
+
+
+class SignalDetector:
+    """Says after each log entry whether a run has had nothing to learn from for many steps."""
+
+    def __init__(self) -> None:
+        self._rewards: list[float] = []
+        self._silent_steps = 0
+
+    def update(self, entry: LogEntry) -> str | None:
+        """Record an entry; return what is wrong, or None."""
+        reward, trained = metric(entry, "reward"), metric(entry, "trained")
+        if reward is None or trained is None:
+            return None
+        self._rewards.append(reward)
+        self._silent_steps = 0 if trained else self._silent_steps + 1
+        if self._silent_steps < NO_SIGNAL_STEPS:
+            return None
+        scale, now = (
+            RewardScale.from_rewards(self._rewards),
+            fmean(self._rewards[-NO_SIGNAL_STEPS:]),
+        )
+        if scale.normalize(now) >= SOLVED_REWARD:
+            return None
+        return (
+            f"in {self._silent_steps} steps no group had episodes with different rewards, at a "
+            f"mean reward of {now:.3g}"
+        )
 
 
 class DegradationDetector:
@@ -87,7 +119,26 @@ class DegradationDetector:
         now, best, at = _compare_windows(rewards, WINDOW_STEPS)
         if not self._is_fall(rewards, best, now, WINDOW_STEPS):
             return None
+        if self._tasks_became_harder(best, now):
+            # Later steps are compared with these.
+            self._entries = self._entries[-WINDOW_STEPS:]
+            return None
         return self._describe(at, best, now, WINDOW_STEPS)
+
+    def _tasks_became_harder(self, best: float, now: float) -> bool:
+        """Whether held-out tasks, the same each time, were never played better than lately.
+
+        That is, when the reward of training had already fallen by most of the difference.
+        """
+        held_out = metric_values(self._held_out, "eval_reward")
+        if len(held_out) < 2 or held_out[-1] < max(held_out):
+            return False
+        step = step_number(self._held_out[-1])
+        entries = [entry for entry in self._entries if step_number(entry) <= step]
+        before = metric_values(entries, "reward")[-WINDOW_STEPS:]
+        if len(before) < WINDOW_STEPS:
+            return False
+        return fmean(before) - now < (best - now) / 2
 
     def _collapse(self, *, rewards_comparable: bool = True) -> str | None:
         """A fall within few steps, which is too large to wait for a whole window."""

@@ -92,6 +92,12 @@ class StepLog:
         )
 
     @property
+    def held_out_rose(self) -> bool:
+        """Whether held-out tasks were never played better than the last time."""
+        rewards = [reward for _, reward in self.held_out]
+        return len(rewards) > 1 and rewards[-1] == max(rewards) > rewards[0]
+
+    @property
     def window_size(self) -> int:
         """Entries in the first and in the last window, which overlap only in a run of one entry."""
         size = max(_MIN_WINDOW_SIZE, round(_WINDOW_FRACTION * len(self.entries)))

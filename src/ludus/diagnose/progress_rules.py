@@ -52,6 +52,9 @@ def check_reward_fell(evidence: RunEvidence) -> Verdict | None:
     )
     if not (is_below_start or _exceeds_noise(evidence, best.reward - final)):
         return None
+    if log.held_out_rose:
+        # Held-out tasks are the same each time; those of the last steps were harder.
+        return None
     if not _exceeds_noise(evidence, best.reward - (evidence.mean_at_start("reward") or 0.0)):
         return problem(
             "getting worse",

@@ -91,6 +91,11 @@ class Plan:
         return stable_hash(f"mix/{self.seed}") / 2**64
 
 
+def purpose_seed(purpose: str, seed: int) -> int:
+    """The seed of a run that shares no tasks with runs of the same `seed` for other purposes."""
+    return stable_hash(f"{purpose}/{seed}") % _NUM_SEEDS
+
+
 def task_seed(seed: int, number: int) -> int:
     """The seed of a run's task `number`.
 

@@ -8,16 +8,15 @@ from typing import Any, Literal, get_args
 
 from ludus.agents.agent import Agent
 from ludus.agents.oracle import OracleAgent
-from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 from ludus.rollout.config import CollectConfig
 from ludus.rollout.loop import SYSTEM_PROMPT
+from ludus.rollout.plan import purpose_seed
 from ludus.train.config import TrainConfig, check_at_least, check_choice
 from ludus.train.resume import NON_DECISIVE
 
 KeepModel = Literal["best", "last"]
-_SEED_RANGE = 2**31
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +86,7 @@ class TutorConfig:
         """How episodes are played; `tasks` names a selection of tasks that no other name shares."""
         return CollectConfig(
             num_episodes=num_episodes,
-            seed=stable_hash(f"{tasks}/{self.seed}") % _SEED_RANGE,
+            seed=purpose_seed(tasks, self.seed),
             agent=self.teacher,
             explore=self.explore,
             working=self.working,

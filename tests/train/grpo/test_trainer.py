@@ -14,7 +14,7 @@ from ludus.errors import ConfigError
 from train.grpo.toy_environments import FLAT, PICK, small_config
 from train.short_runs import RecordingProgress, read_curve
 
-GRADED = 1
+GRADED = 9
 """With this seed no group has zero variance, and some row has the mean reward of its group."""
 
 
@@ -67,7 +67,7 @@ def test_rows_with_the_mean_reward_count_in_the_loss_normalization(
 def test_with_a_kl_penalty_zero_variance_groups_are_kept(model: Path, tmp_path: Path) -> None:
     for mode in ("skip", "keep"):
         config = small_config(
-            groups=4, zero_variance_groups=mode, seed=3, beta=0.5, learning_rate=1e-2
+            groups=4, zero_variance_groups=mode, seed=2, beta=0.5, learning_rate=1e-2
         )
         seen = RecordingProgress()
         grpo(FLAT, str(model), tmp_path / mode, config, progress=seen)

@@ -47,7 +47,7 @@ def test_images_of_episodes_reach_the_trainer(
     assert [len(each["num_images"]) for each in image_inputs] == [4]
     assert max(image_inputs[0]["num_images"]) == 2
     (line,) = read_curve(tmp_path / "out")
-    assert line["grad_norm"] >= 0 and line["trained"] == 1
+    assert line["grad_norm"] >= 0 and line["trained"] > 0
     assert load(str(tmp_path / "out")).vision is not None
 
 

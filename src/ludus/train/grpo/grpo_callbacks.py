@@ -136,7 +136,7 @@ class GRPOCallback(RunCallback):
         hopeless = self.health.decide() is Action.STOP
         stop_early = (bool(saturated) or hopeless) and step % self._num_iterations == 0
         if hopeless and stop_early and self.health.verdict is not None:
-            self.progress.say(f"Stopped, because it gets worse: {self.health.verdict}")
+            self.progress.say(f"Stopped: {self.health.verdict}")
         self._poll()
         last = stop_early or step >= state.max_steps
         if self._eval_every and not self.stop_reason and (last or step % self._eval_every == 0):

@@ -10,6 +10,7 @@ from ludus.errors import ConfigError
 from ludus.policy.engine.sampling import SamplingParams
 from ludus.rollout.config import RolloutConfig
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
+from ludus.rollout.plan import purpose_seed
 from ludus.train.config import DEFAULT_GROUPS, BaseTrainConfig, check_at_least, check_choice
 from ludus.train.grpo.curriculum_config import parse_curriculum
 
@@ -137,6 +138,11 @@ class GRPOConfig(BaseTrainConfig):
     def episodes(self) -> int:
         """Episodes per step, over all processes."""
         return self.groups * self.group_size
+
+    @property
+    def tasks_seed(self) -> int:
+        """The seed of the tasks: others than those of a warm start, which the model knows."""
+        return purpose_seed("grpo", self.seed)
 
     @property
     def held_out_interval(self) -> int:

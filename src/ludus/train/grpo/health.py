@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Any
 
 from ludus.data.training_log import LogEntry
-from ludus.diagnose.degradation import DegradationDetector
+from ludus.diagnose.degradation import DegradationDetector, SignalDetector
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.grpo_context import GRPOContext
 from ludus.train.grpo.lr_schedule import restore_scheduled_lr
@@ -43,10 +43,13 @@ class HealthMonitor:
         self.best: BestModel | None = None
         self._config, self._say = context.config, context.progress.say
         self._distributed: Distributed = context.distributed
-        self._detector = DegradationDetector()
+        self._detector, self._signal = DegradationDetector(), SignalDetector()
         for entry in past_entries:
             self._detector.update(entry)
+            self._signal.update(entry)
         self._reason: str | None = None
+        self._can_recover = True
+        """Whether a rollback may help."""
 
     def resume(self) -> None:
         """Take over the best model of the run that is resumed."""
@@ -54,8 +57,9 @@ class HealthMonitor:
 
     def observe(self, entry: LogEntry) -> None:
         """Judge the run by a new entry of the log. Called in the main process."""
-        reason = self._detector.update(entry)
-        self._reason = self._reason or reason
+        reason, no_signal = self._detector.update(entry), self._signal.update(entry)
+        self._reason = self._reason or reason or no_signal
+        self._can_recover = self._can_recover and no_signal is None
 
     def record_held_out(self, trainer: Any, step: int, reward: float | None) -> None:
         """Keep the current model, if none has played held-out tasks better. All ranks call it."""
@@ -73,7 +77,11 @@ class HealthMonitor:
         """What to do before the next step, agreed among all ranks."""
         action = Action.NOTHING
         if self._reason is not None:
-            can_roll_back = self.best is not None and self.rollbacks < self._config.max_rollbacks
+            can_roll_back = (
+                self._can_recover
+                and self.best is not None
+                and self.rollbacks < self._config.max_rollbacks
+            )
             action = Action.ROLL_BACK if can_roll_back else Action.STOP
         (agreed,) = self._distributed.all_reduce_max([int(action)])
         return Action(agreed)

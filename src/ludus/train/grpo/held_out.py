@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from ludus.data.episode import Episode
-from ludus.data.stable_hash import stable_hash
 from ludus.rollout.phase_progress import PhaseProgress
+from ludus.rollout.plan import purpose_seed
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.curriculum import evenly
 from ludus.train.grpo.curriculum_buckets import Bucket
@@ -17,8 +17,6 @@ from ludus.train.grpo.policy_agent import TrainingPolicyAgent
 from ludus.train.grpo.rollout_worker import RolloutWorker
 from ludus.train.grpo.start_kl import StartKL
 from ludus.train.grpo.step_metrics import format_metrics
-
-_SEED_RANGE = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +43,9 @@ class HeldOutEvaluator:
                 agent = self.worker.agent
                 assert isinstance(agent, TrainingPolicyAgent)
                 self.worker.run(agent.refresh_weights())
-                # A digest as the seed: task seeds are scattered, so these tasks are others.
-                seed = stable_hash(f"held-out/{self.seed}") % _SEED_RANGE
                 plan = self.worker.plan(
-                    f"{self.run_id}-held-out", seed=seed, group_size=1,
+                    f"{self.run_id}-held-out", seed=purpose_seed("held-out", self.seed),
+                    group_size=1,
                     choose=evenly(self.buckets, self.num_episodes) if self.buckets else None,
                 )  # fmt: skip
                 indices = range(

@@ -62,7 +62,7 @@ def build_trl_rollouts(
     rows = tasks(
         environments,
         config.steps * config.groups,
-        seed=config.seed,
+        seed=config.tasks_seed,
         system_prompt=config.system_prompt,
     )
     trainer_kwargs = {
