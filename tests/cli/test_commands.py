@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import httpx
@@ -33,8 +35,30 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
     assert loaded.stdout.strip() == "[]"
 
 
-def test_version_is_printed() -> None:
-    assert run_ludus("--version").stdout.strip() == ludus.__version__
+def test_versions_that_decide_what_a_run_does_are_printed() -> None:
+    versions = dict(line.split() for line in run_ludus("--version").stdout.splitlines())
+    assert versions["ludus"] == ludus.__version__
+    assert versions["python"] == platform.python_version()
+    for package in ("torch", "transformers", "trl"):
+        assert versions[package] == version(package)
+
+
+@pytest.mark.parametrize(
+    ("typed", "completions"),
+    [("ludus cur", {"curate"}), ("ludus collect word", {"wordle"}), ("ludus push d", {"dataset"})],
+)
+def test_the_shell_completes_commands_and_environments(typed: str, completions: set[str]) -> None:
+    env = {
+        "_LUDUS_COMPLETE": "complete_bash",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(len(typed.split()) - 1),
+    }
+    # The program's name decides the name of the variable.
+    code = "import sys; sys.argv = ['ludus']; from ludus.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **env}
+    )
+    assert {*done.stdout.split()} == completions
 
 
 def test_envs_lists_environments_and_describes_one() -> None:

@@ -33,19 +33,39 @@ def output_dir_option(help: str, *, default: str, metavar: str = "PATH") -> Any:
 _SECONDS_PER_UNIT = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SPEC_FORMS = "name, name:variant, file.py:Class, package.module:Class, mcp:COMMAND#TASKS"
 
+
+def complete_environment(incomplete: str) -> list[str]:
+    """Names of installed environments, for the shell's completion."""
+    from ludus.environment.registry import registered_environments
+
+    return [name for name in registered_environments() if name.startswith(incomplete)]
+
+
 Env = Annotated[
     str,
     typer.Argument(
         metavar="ENV",
+        autocompletion=complete_environment,
         help=f"Environment: {_SPEC_FORMS}, URL, docker:IMAGE, or a mixture such as "
         "wordle=0.7,catch=0.3.",
     ),
 ]
 Spec = Annotated[
     str,
-    typer.Argument(metavar="SPEC", help=f"Environment: {_SPEC_FORMS}, URL or docker:IMAGE."),
+    typer.Argument(
+        metavar="SPEC",
+        autocompletion=complete_environment,
+        help=f"Environment: {_SPEC_FORMS}, URL or docker:IMAGE.",
+    ),
 ]
-ServedSpec = Annotated[str, typer.Argument(metavar="SPEC", help=f"Environment: {_SPEC_FORMS}.")]
+ServedSpec = Annotated[
+    str,
+    typer.Argument(
+        metavar="SPEC",
+        autocompletion=complete_environment,
+        help=f"Environment: {_SPEC_FORMS}.",
+    ),
+]
 BaseUrl = Annotated[
     str | None,
     typer.Option(help="URL of the environment server.", show_default="run ENV in this process"),
@@ -182,6 +202,9 @@ PushDataset = Annotated[
     ),
 ]
 Private = Annotated[bool, typer.Option(help="Make the Hub repository private.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="List the files that would be uploaded; upload nothing.")
+]
 JsonObject = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 JsonLines = Annotated[
     bool, typer.Option("--json", help="Print JSON lines: progress events and the result.")

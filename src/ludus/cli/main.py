@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ludus import __version__
 from ludus.cli.commands import (
     build,
     check,
     collect,
     curate,
     diagnose,
+    doctor,
     envs,
     evaluate,
     import_cmd,
@@ -51,7 +51,6 @@ app = typer.Typer(
     name="ludus",
     cls=MainGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -73,11 +72,16 @@ app.command("init", cls=FlagCommand)(init.init)
 app.command("lint", cls=FlagCommand)(lint.lint)
 app.command("build", cls=FlagCommand)(build.build)
 app.add_typer(push.app, name="push")
+app.command("doctor", cls=FlagCommand)(doctor.doctor)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(__version__)
+        from ludus.cli.installation.packages import RELEVANT_PACKAGES
+        from ludus.data.versions import versions
+
+        for name, version in versions(*RELEVANT_PACKAGES).items():
+            typer.echo(f"{name} {version}")
         raise typer.Exit
 
 
@@ -86,7 +90,7 @@ def root(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+            "--version", callback=_print_version, is_eager=True, help="Print versions and exit."
         ),
     ] = False,
 ) -> None:

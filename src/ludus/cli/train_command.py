@@ -57,21 +57,11 @@ class TrainPush:
         open_repo(self.repo_id, MODEL, private=self.private)
 
     def upload(self, folder: Path, retry_command: str) -> str:
-        """Upload the model in this folder and return its URL.
+        """Upload the model in this folder and return its URL."""
+        from ludus.cli.hub_uploads import push_trained_model
 
-        The model card gets the repository as its title; a README.md that the user wrote is kept.
-        """
-        from ludus.publish.model_upload import push_model
-        from ludus.train.output.model_card import build_model_card
-        from ludus.train.output.record import read_record
-        from ludus.train.output.training_folder import CARD_FILE
-
-        file, record = folder / CARD_FILE, read_record(folder)
-        card = file.read_text(encoding="utf-8-sig") if file.is_file() else ""
-        if record is not None and card in ("", build_model_card(record, name=str(folder))):
-            card = build_model_card(record, name=self.repo_id)
-        return push_model(
-            folder, self.repo_id, card=card, private=self.private, retry_command=retry_command
+        return push_trained_model(
+            folder, self.repo_id, private=self.private, retry_command=retry_command
         )
 
 

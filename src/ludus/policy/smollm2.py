@@ -53,7 +53,7 @@ def model_folder(
 
     A file lock makes concurrent processes wait for the first one instead of converting twice.
     """
-    folder = _smollm2_cache_dir() / release_id(release)
+    folder = cache_dir() / release_id(release)
     if folder.is_dir():
         return folder
     require_transformers("Using smollm2", "gguf", "filelock")
@@ -78,7 +78,7 @@ def release_id(release: PackagedFile = RELEASE) -> str:
     return f"{NAME}-{release.version}-{_CONVERSION}"
 
 
-def _smollm2_cache_dir() -> Path:
+def cache_dir() -> Path:
     """Return the folder for the converted model: LUDUS_CACHE, or one in the user's cache."""
     path = os.environ.get(CACHE_ENV_VAR)
     if path:

@@ -23,11 +23,14 @@ from ludus.errors import ConfigError, MissingExtra, PublishFailed
 from ludus.publish.run_card import CARD_FILE, EPISODES_FILE, card_for_run
 
 if TYPE_CHECKING:
-    from huggingface_hub import HfApi
+    from huggingface_hub import CommitOperationAdd, HfApi
 
+UploadProgress = Callable[[int, int], None]
 RUN_FILES = (EPISODES_FILE, OPENENV_RESULTS_FILE, "run.json", "summary.json")
 REQUEST_TIMEOUT_S = 60.0
 """Seconds without data after which a request fails."""
+LARGE_FILE_BYTES = 5_000_000
+"""Files of this size are sent on their own, so that an interruption loses at most one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +114,12 @@ def push_folder(
     command: str | None = None,
     endpoint: str | None = None,
     timeout: float = REQUEST_TIMEOUT_S,
+    progress: UploadProgress | None = None,
 ) -> str:
     """Upload `files` of the folder and a card as one commit, and return the repository's URL.
+
+    Large files are sent one after the other before the commit, and the Hub keeps what has arrived:
+    the same call after an interruption sends only the rest.
 
     Args:
         folder: the folder; files that it does not have are skipped.
@@ -128,6 +135,7 @@ def push_folder(
         command: the command that the card of a run names to reproduce it.
         endpoint: URL of the Hub.
         timeout: seconds without data after which a request fails.
+        progress: called with the bytes of the files that were sent, and of all files.
     """
     try:
         with _hub_api(endpoint, timeout) as api:
@@ -137,13 +145,15 @@ def push_folder(
             names = [name for name in files if name != CARD_FILE and (folder / name).is_file()]
             if not names:
                 raise PublishFailed(f"there is no {' or '.join(files)} in the folder")
-            operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in names]
+            additions = [CommitOperationAdd(name, folder / name) for name in names]
+            operations: list[Any] = [*additions]
             if delete_if is not None:
                 remote = api.list_repo_files(repo_id, repo_type=kind.repo_type)
                 stale = [name for name in remote if delete_if(name) and name not in names]
                 operations += [CommitOperationDelete(name) for name in stale]
             if card is None:
                 card = card_for_run(folder, repo_id, command=command)
+            _send_large_files(api, repo_id, kind, additions, progress)
             api.create_commit(
                 repo_id,
                 [CommitOperationAdd(CARD_FILE, card.encode()), *operations],
@@ -159,6 +169,25 @@ def push_folder(
         raise PublishFailed(
             f"The upload to {repo_id} failed: {reason}. Everything is in {folder}.{again}"
         ) from None
+
+
+def _send_large_files(
+    api: HfApi,
+    repo_id: str,
+    kind: RepoKind,
+    additions: Sequence[CommitOperationAdd],
+    progress: UploadProgress | None,
+) -> None:
+    """Send files to the large file storage, small ones together and large ones one by one."""
+    sizes = {addition.path_in_repo: addition.upload_info.size for addition in additions}
+    small = [each for each in additions if sizes[each.path_in_repo] < LARGE_FILE_BYTES]
+    large = [each for each in additions if sizes[each.path_in_repo] >= LARGE_FILE_BYTES]
+    sent, total = 0, sum(sizes.values())
+    for batch in filter(None, [small, *([each] for each in large)]):
+        if progress is not None:
+            progress(sent, total)
+        api.preupload_lfs_files(repo_id, batch, repo_type=kind.repo_type)
+        sent += sum(sizes[each.path_in_repo] for each in batch)
 
 
 def _create_repo(api: HfApi, repo_id: str, kind: RepoKind, *, private: bool) -> str:

@@ -28,15 +28,20 @@ def push_model(folder: Path, repo_id: str, *, card: str, **options: Any) -> str:
 
     `options` are those of `push_folder`.
     """
-    if not any(folder.glob(WEIGHTS_PATTERN)):
-        raise PublishFailed(
-            f"There is no model to upload in {folder}: no {WEIGHTS_PATTERN} is in it."
-        )
+    check_model_folder(folder)
     files = sorted(model_files(folder))
     options.setdefault("message", f"The model in {folder.name}")
     return push_folder(
         folder, repo_id, MODEL, files=files, delete_if=_is_model_file, card=card, **options
     )
+
+
+def check_model_folder(folder: Path) -> None:
+    """Raise PublishFailed unless the folder has the weights of a model."""
+    if not any(folder.glob(WEIGHTS_PATTERN)):
+        raise PublishFailed(
+            f"There is no model to upload in {folder}: no {WEIGHTS_PATTERN} is in it."
+        )
 
 
 def model_files(folder: Path) -> Iterator[str]:

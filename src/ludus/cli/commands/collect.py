@@ -273,11 +273,9 @@ def _print_result(result: CollectResult, errors: Sequence[str], *, as_json: bool
 
 
 def _push_run(result: CollectResult, repo_id: str, *, private: bool, as_json: bool) -> None:
-    from ludus.curation.exporters.openenv_writer import write_records
-    from ludus.publish.hub_upload import push_folder
+    from ludus.cli.hub_uploads import push_run
 
-    write_records(result.folder)
-    url = push_folder(
+    url = push_run(
         result.folder,
         repo_id,
         private=private,

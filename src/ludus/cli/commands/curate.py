@@ -231,13 +231,7 @@ def _parse_solve_rate(text: str | None) -> tuple[float, float] | None:
 
 
 def _push_dataset(out: Path, repo_id: str, *, private: bool, retry: str, as_json: bool) -> None:
-    from ludus.curation.output_dir import DATASET_FILES
-    from ludus.publish.hub_upload import push_folder
+    from ludus.cli.hub_uploads import push_dataset
 
-    files = sorted(
-        str(file.relative_to(out))
-        for file in out.rglob("*")
-        if file.is_file() and file.relative_to(out).parts[0] in DATASET_FILES
-    )
-    url = push_folder(out, repo_id, private=private, files=files, retry_command=retry)
+    url = push_dataset(out, repo_id, private=private, retry_command=retry)
     typer.echo(json.dumps({"event": "pushed", "url": url}) if as_json else f"Data set: {url}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -55,12 +57,105 @@ def push_env(
         check_login()
     _, folder = write_context(spec, out, base_image, system_packages, python_packages)
     if dry_run:
-        files = context_files(folder)
-        size = sum((folder / name).stat().st_size for name in files)
-        for name in files:
-            typer.echo(name)
-        typer.echo(f"{len(files)} files, {size / 1e6:.1f} MB, in {folder}; nothing was uploaded.")
+        _print_plan(folder, context_files(folder), repo_id, private=private)
         return
     url = push_space(folder, repo_id, private=private, retry_command=typed_command())
     typer.echo(f"Space: {url}")
     typer.echo(f"  ludus check {space_server_url(repo_id)}")
+
+
+@app.command("dataset", cls=FlagCommand)
+def push_dataset(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN_OR_DATA",
+            help="Run of `ludus collect` (path, name or last), or data set of `ludus curate`.",
+        ),
+    ],
+    repo_id: Annotated[str, typer.Argument(metavar="USER/NAME", help="Data set to upload to.")],
+    private: common.Private = False,
+    dry_run: common.DryRun = False,
+) -> None:
+    """Upload a run or a curated data set, which `load_dataset` reads.
+
+    Large files that have arrived are not sent again: after an interruption, the same command sends
+    the rest.
+
+    Examples: ludus push dataset runs/wordle ada/wordle-rollouts --private;
+    ludus push dataset data/wordle ada/wordle-sft
+    """
+    from ludus.cli import hub_uploads
+    from ludus.cli.command_line import typed_command
+    from ludus.cli.run_lookup import resolve_run_path
+    from ludus.publish.hub_upload import DATASET, check_login, check_upload_target
+
+    check_upload_target(repo_id, DATASET)
+    folder = _check_folder(resolve_run_path(source))
+    is_run = hub_uploads.is_run(folder)
+    files = hub_uploads.run_files(folder) if is_run else hub_uploads.dataset_files(folder)
+    if dry_run:
+        _print_plan(folder, files, repo_id, private=private)
+        return
+    check_login()
+    upload = hub_uploads.push_run if is_run else hub_uploads.push_dataset
+    url = upload(folder, repo_id, private=private, retry_command=typed_command())
+    typer.echo(f"Data set: {url}")
+
+
+@app.command("model", cls=FlagCommand)
+def push_model(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL", parser=common.expand_user_path, help="Folder of a trained model."
+        ),
+    ],
+    repo_id: Annotated[str, typer.Argument(metavar="USER/NAME", help="Model to upload to.")],
+    private: common.Private = False,
+    dry_run: common.DryRun = False,
+) -> None:
+    """Upload a trained model with its card; checkpoints and episodes stay here.
+
+    Large files that have arrived are not sent again: after an interruption, the same command sends
+    the rest.
+
+    Example: ludus push model models/wordle ada/wordle-player --private
+    """
+    from ludus.cli.command_line import typed_command
+    from ludus.cli.hub_uploads import push_trained_model
+    from ludus.publish.hub_upload import MODEL, check_login, check_upload_target
+    from ludus.publish.model_upload import check_model_folder, model_files
+
+    check_upload_target(repo_id, MODEL)
+    check_model_folder(_check_folder(model))
+    if dry_run:
+        _print_plan(model, sorted(model_files(model)), repo_id, private=private)
+        return
+    check_login()
+    url = push_trained_model(model, repo_id, private=private, retry_command=typed_command())
+    typer.echo(f"Model: {url}")
+
+
+def _check_folder(folder: Path) -> Path:
+    from ludus.errors import ConfigError
+
+    if not folder.is_dir():
+        problem = "is a file" if folder.exists() else "does not exist"
+        raise ConfigError(f"{folder} {problem}. Give a folder to upload.")
+    return folder
+
+
+def _print_plan(folder: Path, files: Sequence[str], repo_id: str, *, private: bool) -> None:
+    """The files of an upload that is not made. A file that the upload writes has no size yet."""
+    total = 0
+    for name in files:
+        file = folder / name
+        size = file.stat().st_size if file.is_file() else None
+        total += size or 0
+        typer.echo(f"{'new' if size is None else f'{size / 1e6:.1f} MB':>10}  {name}")
+    visibility = "private" if private else "public, unless the account makes repositories private"
+    typer.echo(
+        f"{len(files)} files, {total / 1e6:.1f} MB, from {folder} to {repo_id} ({visibility}); "
+        "nothing was uploaded."
+    )

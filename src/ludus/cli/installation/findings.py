@@ -1,0 +1,20 @@
+"""What a check of the installation found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Status = Literal["ok", "missing", "warning", "broken"]
+"""`missing` is optional and not there; `broken` is needed, or installed and unusable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    subject: str
+    status: Status
+    detail: str
+    advice: str = ""
+    """What to do about it: a command, or one sentence."""
