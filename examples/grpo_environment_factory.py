@@ -35,12 +35,14 @@ options.add_argument("--cpu", action="store_true", help="train without a GPU")
 options.add_argument("--push", action="store_true", help="send the model to the Hub")
 given = options.parse_args()
 
+# 3. System prompt.
 prompt = """You add up numbers with care.
 You get a chain of additions. Work it out and hand in one number.
 Call the tool `answer` exactly once, with the number and nothing else.
 """
 
 
+# 4. Environment class: TRL makes an instance for each rollout, and offers its methods as tools.
 class ReasoningGymTrainEnv:
     """One question, one answer, and the score that it got."""
 
@@ -89,10 +91,12 @@ class ReasoningGymTrainEnv:
         return f"score={self.reward} correct={result.observation.correct_answer}"
 
 
+# 5. Reward function.
 def reward_func(environments, **kwargs) -> list[float]:
     return [env.reward for env in environments]
 
 
+# 10. Reward change over the run.
 def told(log_history: list[dict[str, Any]], first: int = 5) -> str:
     """What the run has gained, from the rewards that were logged."""
     rewards = [log["reward"] for log in log_history if "reward" in log]
@@ -102,9 +106,11 @@ def told(log_history: list[dict[str, Any]], first: int = 5) -> str:
     return f"Reward from {before:.1%} to {after:.1%}: {(after - before) * 100:+.1f} points"
 
 
+# 6. Dataset: one row for each episode; the question comes from the environment.
 dataset = Dataset.from_dict(
     {"prompt": [[{"role": "user", "content": prompt}] for _ in range(1000)]}
 )
+# 7. Settings.
 grpo_config = GRPOConfig(
     num_train_epochs=1,
     max_steps=given.steps,
@@ -128,6 +134,7 @@ grpo_config = GRPOConfig(
     push_to_hub=given.push,
     use_cpu=given.cpu,
 )
+# 8. Trainer.
 trainer = GRPOTrainer(
     model=given.model,
     reward_funcs=reward_func,
@@ -136,6 +143,7 @@ trainer = GRPOTrainer(
     environment_factory=ReasoningGymTrainEnv,
 )
 trainer.train()
+# 9. Publish.
 if given.push:
     trainer.push_to_hub(commit_message="GRPO on chain_sum")
 print(told(trainer.state.log_history))

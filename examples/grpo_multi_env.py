@@ -34,6 +34,7 @@ options.add_argument("--cpu", action="store_true", help="train without a GPU")
 given = options.parse_args()
 
 
+# Environment classes: reset, tools as public methods, an instance for each rollout.
 class ServedGame:
     """A game on a server. The public methods of a subclass are its tools."""
 
@@ -77,6 +78,7 @@ class CatchGame(ServedGame):
         return self._step(CatchAction(direction=direction))
 
 
+# Reward functions: None for episodes of another environment.
 def wordle_reward(environments, **kwargs):
     return [env.reward if isinstance(env, WordleGame) else None for env in environments]
 
@@ -85,6 +87,7 @@ def catch_reward(environments, **kwargs):
     return [env.reward if isinstance(env, CatchGame) else None for env in environments]
 
 
+# Several environments: the rows say which one is played.
 environments = {
     "wordle": WordleGame,
     "catch": CatchGame,
@@ -104,6 +107,7 @@ dataset = Dataset.from_dict(
         "seed": list(range(len(names))),
     }
 )
+# Trainer.
 trainer = GRPOTrainer(
     model=given.model,
     reward_funcs=[wordle_reward, catch_reward],
@@ -125,6 +129,7 @@ trainer = GRPOTrainer(
     ),
 )
 trainer.train()
+# Log: None, not NaN, where a step had no episode of an environment.
 for log in trainer.state.log_history:
     if "reward" in log:
         means = {name: log[f"rewards/{name}/mean"] for name in trainer.reward_func_names}

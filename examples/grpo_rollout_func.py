@@ -29,9 +29,11 @@ options.add_argument("--log-every", type=int, default=10)
 options.add_argument("--cpu", action="store_true", help="train without a GPU")
 given = options.parse_args()
 
+# Environment client.
 client = EchoEnv(base_url=given.url).sync()
 
 
+# Rollout function: completions, rewards of the environment, extra fields.
 def rollout_func(prompts, args, processing_class):
     # Completions: `num_generations` for each prompt.
     payload = {
@@ -59,13 +61,16 @@ def rollout_func(prompts, args, processing_class):
     return result
 
 
+# Reward function: reads the extra field.
 def reward_from_env(completions, **kwargs):
     env_rewards = kwargs.get("env_reward", [])
     return [float(reward) for reward in env_rewards] if env_rewards else [0.0] * len(completions)
 
 
+# Dataset.
 dataset = Dataset.from_dict({"prompt": ["Say something for the *Echo* to repeat:"] * given.tasks})
 
+# Trainer.
 trainer = GRPOTrainer(
     model=given.model,
     reward_funcs=reward_from_env,
