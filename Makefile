@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow system-packages lint format clean \
+.PHONY: demo test test-slow system-packages lint format docs clean \
 	bench-wire bench-backpressure bench-collect bench-collect-workers bench-journal bench-curate \
 	bench-sft bench-warm-start bench-decode bench-grpo
 
@@ -48,6 +48,11 @@ lint: $(VENV)/.dev
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The documentation as a site, in site/. Warnings, such as a broken link, are errors.
+docs: $(VENV)/.dev
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
 
 # Steps per second beside OpenEnv's own server, in one run.
 bench-wire: $(VENV)/.dev
@@ -104,4 +109,4 @@ $(VENV)/.dev: $(VENV)/.ludus
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -115,4 +115,3 @@ def _existing(nav: list[Any], docs: Path) -> list[Any]:
         elif target in GENERATED or (docs / target).is_file():
             kept.append(entry)
     return kept
-

@@ -1,6 +1,8 @@
-"""A warm start for GRPO: a teacher plays, solved episodes become rows, a student is trained on them.
+"""A warm start for GRPO: a teacher plays, and a student is trained on what it solved.
 
-    python examples/sft_warmup.py                                   # the environment's own solution teaches
+The environment's own solution teaches, or a model:
+
+    python examples/sft_warmup.py
     python examples/sft_warmup.py --teacher openai:gpt-5-mini --model Qwen/Qwen3-1.7B
 
 The same command resumes where it was interrupted.

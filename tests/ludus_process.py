@@ -207,7 +207,9 @@ class Program:
 
 
 @contextmanager
-def served_by_program(spec: str, *options: str, cwd: Path | None = None) -> Iterator[Program]:
+def served_by_program(
+    spec: str, *options: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> Iterator[Program]:
     """`ludus serve` on a free port."""
     process = subprocess.Popen(
         [*LUDUS, "serve", spec, "--port", "0", *options],
@@ -215,7 +217,7 @@ def served_by_program(spec: str, *options: str, cwd: Path | None = None) -> Iter
         stderr=subprocess.STDOUT,
         text=True,
         cwd=cwd,
-        env={**os.environ, "COLUMNS": "200", "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, **(env or {}), "COLUMNS": "200", "PYTHONUNBUFFERED": "1"},
     )
     assert process.stdout is not None
     try:

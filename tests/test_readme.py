@@ -75,7 +75,7 @@ def test_the_readme_environment_passes_its_checks(tmp_path: Path) -> None:
 
 
 def test_the_client_from_openenv_scores_an_answer(tmp_path: Path) -> None:
-    (block,) = blocks("docs/serving.md")
+    block, *_ = blocks("docs/coming-from-openenv.md")
     with serving("reasoning_gym") as served:
         out = run(block.replace("http://localhost:8000", served.url), tmp_path)
     assert re.fullmatch(r"0\.\d+ 0\.\d+ True|1\.0 1\.0 True", out.strip()), out

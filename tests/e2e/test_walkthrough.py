@@ -1,4 +1,4 @@
-"""Every command of README and docs, typed in order and in one folder, at small sizes; none fails.
+"""Every command and Python block of README and docs, in order and in one folder, at small sizes.
 
 What stands outside is stood in for: a paid API and the Hub by servers on loopback, models by tiny
 ones under the same names, and files that a reader is said to have by small ones.
@@ -6,10 +6,13 @@ ones under the same names, and files that a reader is said to have by small ones
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
+import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -36,12 +39,18 @@ GUIDES = (
 MORE = (
     *("shipped", "rewards", "containers", "environments", "serving", "python"),
     *("architecture", "glossary", "benchmarks"),
+    *("first-environment", "troubleshooting", "operations", "publishing", "formats"),
+    *(f"coming-from-{tool}" for tool in ("openenv", "nemo-gym", "verifiers", "trl")),
 )
-PAGES = ["README.md", *(f"docs/{name}.md" for name in (*GUIDES, *MORE))]
+PAGES = ["README.md", *(f"docs/{name}.md" for name in ("quickstart", *GUIDES, *MORE))]
 """In the order of the loop: a page may use what the pages before it have made."""
 LONG_PAGES = {
     f"docs/{name}.md"
-    for name in ("training", "tutor", "thinking", "grpo", "diagnosing", "shipped", "rewards")
+    for name in (
+        *("training", "tutor", "thinking", "grpo", "diagnosing", "shipped", "rewards"),
+        *("first-environment", "troubleshooting"),
+        *("coming-from-openenv", "coming-from-nemo-gym", "coming-from-trl"),
+    )
 }
 """Pages on which models are trained, or many environments played; `make test-slow` types these."""
 SKIPPED = {
@@ -62,12 +71,33 @@ SKIPPED = {
     "ludus build wordle": "builds an image",
     "ludus build browsergym": "builds an image",
     "ludus build my_env.py:Guess": "builds an image",
+    "ludus --install-completion": "changes the settings of the user's shell",
     "make": "runs the tests themselves, or what takes minutes",
     "python benchmarks/": "takes minutes, or a GPU",
     "python -m llama_cpp.server": "needs another engine",
     "accelerate launch": "tests/train/test_processes.py trains in several processes",
 }
 """What is not typed, by how it begins, and why."""
+PYTHON_ELSEWHERE = {
+    "README.md": "tests/test_readme.py",
+    "docs/curating.md": "tests/test_readme.py",
+    "docs/training.md": "tests/test_readme.py",
+    "docs/python.md": "tests/test_python_docs.py",
+}
+"""Pages whose Python is run, and its output checked, by other tests."""
+PYTHON_SKIPPED = {
+    "import json\n\nfrom datasets": "tests/cli/commands/test_collect_hub.py loads such records",
+    "from ludus.envs.echo import EchoAction": "tests/client starts containers",
+    "def oracle(self": "a method, without its class",
+    "class Maze(ToolEnvironment):\n    ...": "a method, with a class that is not spelled out",
+    "import ludus\n\nconfig = ludus.GRPOConfig(steps": "tests/train/grpo trains, in fewer steps",
+    "from trl import GRPOConfig": "tests/train/trl_compat trains with both",
+    "import ludus\n\nconfig = ludus.TutorConfig": "tests/tutoring runs rounds",
+    "import ludus\n\njudge": "tests/scoring has judges",
+    "from ludus import Rubric, RubricPart, ToolEnv": "tests/test_rewards_docs.py plays it",
+    "# checks.py": "tests/envs/test_mcp.py has checks",
+}
+"""Blocks that are not run here, by how they begin, and why, or where they are run."""
 
 
 def python_block(page: str, start: str) -> str:
@@ -89,9 +119,28 @@ FILES = {
 LINE = re.compile(rf"(ludus|duckdb|{'|'.join(map(re.escape, SKIPPED))})\b")
 
 
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+NAMED_FILE = re.compile(r"# ([\w/-]+\.py)\n")
+"""The first line of a block that is the content of a file."""
+
+
+def steps_of(page: str) -> Iterator[tuple[str, str]]:
+    """What a page tells its reader to do, in order: ("command", line) and ("python", block)."""
+    text, at = (ROOT / page).read_text(), 0
+    for fence in FENCE.finditer(text):
+        yield from (("command", line) for line in commands_in(text[at : fence.start()]))
+        if fence[1] == "python":
+            yield "python", fence[2]
+        at = fence.end()
+    yield from (("command", line) for line in commands_in(text[at:]))
+
+
 def commands_of(page: str) -> list[str]:
-    """The commands in the indented blocks of a page, without comments and line breaks."""
-    text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    return [text for kind, text in steps_of(page) if kind == "command"]
+
+
+def commands_in(text: str) -> list[str]:
+    """The commands in indented blocks, without comments and line breaks."""
     block = "\n".join(line[4:] for line in text.splitlines() if line.startswith("    "))
     lines = (re.sub(r"\s+#\s.*", "", line) for line in block.replace("\\\n", " ").splitlines())
     return [" ".join(line.split()) for line in lines if LINE.match(line)]
@@ -128,7 +177,39 @@ class Reader:
     stack: ExitStack
     typed: list[str] = field(default_factory=list)
 
+    def follow(self, page: str) -> None:
+        """Do what the page says."""
+        for kind, text in steps_of(page):
+            if kind == "command":
+                self.type(text)
+            elif page not in PYTHON_ELSEWHERE:
+                self.run_python(text)
+
+    def run_python(self, code: str) -> None:
+        """Run a block as a script, or write the file that its first line names."""
+        if any(code.startswith(start) for start in PYTHON_SKIPPED):
+            return
+        if named := NAMED_FILE.match(code):
+            file = self.folder / named[1]
+            if file.name not in FILES:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(code)
+            return
+        for address, instead in self.outside.items():
+            code = code.replace(address, instead)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=self.folder,
+            env={**os.environ, **self.env},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, f"{code}\n{done.stderr}"
+
     def type(self, command: str) -> None:
+        if package := re.fullmatch(r"pip install -e (\w+)", command):
+            self._install(package[1])
         if any(command.startswith(start) for start in SKIPPED):
             return
         for address, instead in self.outside.items():
@@ -145,6 +226,23 @@ class Reader:
             self._serve(words[2:])
         else:
             self._run(words[1:])
+
+    def _install(self, name: str) -> None:
+        """As `pip install -e`, without an index: the sources on the path, and metadata beside."""
+        project = tomllib.loads((self.folder / name / "pyproject.toml").read_text())["project"]
+        self.env["PYTHONPATH"] = os.pathsep.join(
+            (str(self.folder / name / "src"), self.env["PYTHONPATH"])
+        )
+        metadata = self.folder / name / "src" / f"{name}-{project['version']}.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+            + "".join(f"Requires-Dist: {needed}\n" for needed in project["dependencies"])
+        )
+        (metadata / "top_level.txt").write_text(f"{name}\n")
+        ((group, points),) = project["entry-points"].items()
+        lines = (f"{key} = {value}" for key, value in points.items())
+        (metadata / "entry_points.txt").write_text("\n".join((f"[{group}]", *lines, "")))
 
     def _glob(self, word: str) -> list[str]:
         """As a shell does it."""
@@ -167,7 +265,9 @@ class Reader:
             words = [*words, "--port", "8000"]
         at = words.index("--port")
         port, rest = words[at + 1], [*words[1:at], *words[at + 2 :]]
-        served = self.stack.enter_context(served_by_program(words[0], *rest, cwd=self.folder))
+        served = self.stack.enter_context(
+            served_by_program(words[0], *rest, cwd=self.folder, env=self.env)
+        )
         self.outside[f"http://localhost:{port}"] = served.url
 
     def _query(self, sql: str) -> None:
@@ -232,15 +332,29 @@ def test_every_page_is_walked_through() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in LONG_PAGES])
 def test_every_command_of_the_page_works(reader: Reader, page: str) -> None:
-    for command in commands_of(page):
-        reader.type(command)
+    reader.follow(page)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_every_command_of_all_pages_works(reader: Reader) -> None:
     for page in PAGES:
-        for command in commands_of(page):
-            reader.type(command)
+        reader.follow(page)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_of_a_page_can_be_compiled(page: str) -> None:
+    for kind, code in steps_of(page):
+        if kind == "python":
+            compile(code, page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def test_every_reason_not_to_run_a_block_is_needed() -> None:
+    blocks = [text for page in PAGES for kind, text in steps_of(page) if kind == "python"]
+    for start in PYTHON_SKIPPED:
+        assert any(block.startswith(start) for block in blocks), start
+    for page, elsewhere in PYTHON_ELSEWHERE.items():
+        assert page in PAGES and (ROOT / elsewhere).is_file()
 
 
 @pytest.mark.parametrize("page", sorted(LONG_PAGES))

@@ -85,7 +85,12 @@ class Catalog:
             ) as database,
             LineIndex(files) as line_index,
         ):
-            database.execute("SET enable_progress_bar = false")  # It would garble the output.
+            # It would garble the output. In Jupyter without ipywidgets it is off, and setting it
+            # is an error.
+            if database.execute("SELECT current_setting('enable_progress_bar')").fetchone() == (
+                True,
+            ):
+                database.execute("SET enable_progress_bar = false")
             if where is not None:
                 check_load_condition(database, where)
             create_episodes_table(database, files, where, contents=contents, labels=labels)

@@ -39,7 +39,7 @@ _DEFAULT_CONFIG = TrainConfig()
 
 def sft(
     data: str | Path,
-    model: str,
+    model: str | Path,
     out: str | Path,
     config: TrainConfig = _DEFAULT_CONFIG,
     *,
@@ -60,12 +60,12 @@ def sft(
         command: The command line, for the record and the model card.
         progress: Receives the progress of training, and can stop it.
     """
-    return _train("sft", data, model, out, config, overwrite, command, progress)
+    return _train("sft", data, str(model), out, config, overwrite, command, progress)
 
 
 def dpo(
     data: str | Path,
-    model: str,
+    model: str | Path,
     out: str | Path,
     config: TrainConfig = _DEFAULT_CONFIG,
     *,
@@ -74,7 +74,7 @@ def dpo(
     progress: TrainProgress | None = None,
 ) -> TrainResult:
     """Train a model on pairs of a chosen and a rejected conversation; otherwise like `sft`."""
-    return _train("dpo", data, model, out, config, overwrite, command, progress)
+    return _train("dpo", data, str(model), out, config, overwrite, command, progress)
 
 
 def _train(

@@ -36,7 +36,7 @@ _DEFAULT_CONFIG = TutorConfig()
 
 def tutor(
     env: str | Mixture,
-    model: str,
+    model: str | Path,
     out: str | Path,
     config: TutorConfig = _DEFAULT_CONFIG,
     *,
@@ -59,7 +59,7 @@ def tutor(
         command: The command line, for the record and the model card.
         progress: Receives the progress, and can stop it.
     """
-    out, progress = Path(out).expanduser(), progress or NoProgress()
+    model, out, progress = str(model), Path(out).expanduser(), progress or NoProgress()
     environments = parse_mixture(env) if isinstance(env, str) else env
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("The rounds of a tutor run in one process. Start it without a launcher.")

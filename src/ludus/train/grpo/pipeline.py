@@ -49,7 +49,7 @@ _DEFAULT_CONFIG = GRPOConfig()
 
 def grpo(
     env: str | Mixture,
-    model: str,
+    model: str | Path,
     out: str | Path,
     config: GRPOConfig = _DEFAULT_CONFIG,
     *,
@@ -70,7 +70,7 @@ def grpo(
         command: The command line, for the record and the model card.
         progress: Receives the progress of training, and can stop it.
     """
-    out, progress = Path(out).expanduser(), progress or NoProgress()
+    model, out, progress = str(model), Path(out).expanduser(), progress or NoProgress()
     check_output_dir(out)
     environments = parse_mixture(env) if isinstance(env, str) else env
     axes = parse_curriculum(config.curriculum)
