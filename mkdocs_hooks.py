@@ -16,7 +16,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent
 WIDTH = 96
-GENERATED = {"index.md", "reference.md", "examples/README.md"}
+GENERATED = {"index.md", "reference.md", "changelog.md", "examples/README.md"}
 GROUPS = {
     "Functions": str.islower,
     "Configurations": lambda name: name.endswith("Config") or name == "Lora",
@@ -47,7 +47,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Links between docs/, examples/ and the repository's root, as they lie in the site."""
     if page.file.src_uri == "index.md":
-        return markdown.replace("](docs/", "](")
+        return markdown.replace("](docs/", "](").replace("](CHANGELOG.md", "](changelog.md")
     if page.file.src_uri.startswith("examples/"):
         return markdown.replace("](../docs/", "](../")
     return markdown.replace("](../examples/", "](examples/").replace("](../README.md", "](index.md")
@@ -57,6 +57,7 @@ def pages() -> dict[str, str]:
     """The text of each page that is written here, by its path in the site."""
     written = {
         "index.md": (ROOT / "README.md").read_text(),
+        "changelog.md": (ROOT / "CHANGELOG.md").read_text(),
         "examples/README.md": (ROOT / "examples" / "README.md").read_text(),
         "reference.md": api_reference(),
     }
