@@ -39,10 +39,13 @@ SMALL: dict[str, dict[str, Any]] = {
 def run_script(name: str, folder: Path, *options: str) -> str:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / f"{name}.py"), *options],
-        **{"capture_output": True, "text": True, "timeout": 600, "cwd": folder},  # type: ignore[call-overload]
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=folder,
     )
     assert done.returncode == 0, done.stderr
-    return str(done.stdout)
+    return done.stdout
 
 
 def run_notebook(name: str, folder: Path, parameters: dict[str, Any]) -> Any:
@@ -98,9 +101,8 @@ def test_a_notebook_runs_from_top_to_bottom(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_warm_up_script_ends_with_the_command_for_grpo(tmp_path: Path) -> None:
     model = saved(tmp_path / "tiny", of_family("qwen3"))
-    options = ("--model", str(model), "--episodes", "12", "--epochs", "1")
-    options += ("--eval-episodes", "2", "--max-tokens", "8")
-    output = run_script("sft_warmup", tmp_path, *options)
+    few = ("--episodes", "12", "--epochs", "1", "--eval-episodes", "2", "--max-tokens", "8")
+    output = run_script("sft_warmup", tmp_path, "--model", str(model), *few)
     assert "12 rows" in output and "ludus train grpo" in output
     assert (tmp_path / "sft-warmup" / "model" / "model.safetensors").is_file()
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from ludus.cli.installation.findings import Finding
+from ludus.cli.installation.findings import Finding, Status
 from ludus.errors import LudusError
 
 PROBE_TIMEOUT_S = 120
@@ -87,7 +87,7 @@ def _check_chromium() -> Finding:
         return Finding("Chromium", "ok", find_chromium())
     except LudusError as error:
         # Who installed the extra wants the browser.
-        status = "missing" if find_spec("browsergym") is None else "warning"
+        status: Status = "missing" if find_spec("browsergym") is None else "warning"
         return Finding("Chromium", status, "needed by browsergym", str(error))
 
 
@@ -125,7 +125,7 @@ def _check_folder(subject: str, folder: Path, variable: str | None = None) -> Fi
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         advice = f"Set {variable} to a folder that you can write." if variable else ""
-        status = "warning" if variable is None else "broken"
+        status: Status = "warning" if variable is None else "broken"
         return Finding(subject, status, f"{folder} cannot be written", advice)
     free = shutil.disk_usage(existing).free / 1e9
     detail = f"{folder}, {free:.0f} GB free"
