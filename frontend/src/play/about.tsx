@@ -1,15 +1,18 @@
-/** The documentation of an environment: the docstring of its class, in the form of Ludus' own. */
-export function About({ documentation }: { documentation: string }) {
+import { Prose } from "../shared/prose";
+
+/** The documentation of an environment, without the description, which is its first line. */
+export function About(props: { documentation: string; description: string }) {
+  const rest = props.documentation.trim().replace(props.description, "");
   return (
     <div class="about">
-      {parseSections(documentation).map(({ title, paragraphs }, index) => (
+      {parseSections(rest).map(({ title, paragraphs }, index) => (
         <section key={index}>
           {title && <h3>{title}</h3>}
           {paragraphs.map(({ term, text }, number) => (
             <p key={number}>
               {term && <code>{term}</code>}
               {term && ": "}
-              {text}
+              <Prose text={text} />
             </p>
           ))}
         </section>

@@ -1,5 +1,4 @@
-import type { RefObject } from "preact";
-import { useMemo, useState } from "preact/hooks";
+import { useMemo, useRef, useState } from "preact/hooks";
 import { type JsonObject, isObject } from "../shared/json";
 import { type Field, type Schema, type Values, fieldsOf, parseValues, toValues } from "../shared/schema";
 import { SchemaFields } from "../shared/schema_form";
@@ -11,6 +10,7 @@ const OTHER: Field = {
   required: false,
   placeholder: "",
   choices: [],
+  defaultChoice: -1,
 };
 
 /** The task arguments of the next game, as they are typed. */
@@ -25,39 +25,38 @@ export function useTask(schema: Schema) {
   return { fields: takesOthers ? [...fields, OTHER] : fields, values, setValues, read };
 }
 
-/** The form of a new game: seed and task arguments. */
-export function Setup(props: {
-  task: ReturnType<typeof useTask>;
-  details: RefObject<HTMLDetailsElement | null>;
-  started: boolean;
-  onStart: () => void;
-}) {
+/** The form of a new game: the seed, and the other task arguments, which are folded. */
+export function Setup(props: { task: ReturnType<typeof useTask>; onStart: () => void }) {
   const { fields, values, setValues } = props.task;
+  const form = useRef<HTMLFormElement>(null);
+  const seed = fields.filter(({ name }) => name === "seed");
+  const others = fields.filter(({ name, required }) => name !== "seed" && !required);
+  const required = fields.filter(({ name, required }) => name !== "seed" && required);
+  const shared = { prefix: "task", values, onChange: setValues, onEnter: () => form.current?.requestSubmit() };
   return (
-    <details class="card setup" ref={props.details} open={!props.started}>
-      <summary>
-        <h2>New game</h2>
-      </summary>
-      <form
-        class="stack"
-        onSubmit={(event) => {
-          event.preventDefault();
-          props.onStart();
-        }}
-      >
-        {fields.length === 0 && <p class="muted">A game of this environment takes no arguments.</p>}
-        <SchemaFields
-          prefix="task"
-          fields={fields.map((field) => (field.name === "seed" ? { ...field, placeholder: "random" } : field))}
-          values={values}
-          onChange={setValues}
-          onEnter={props.onStart}
-        />
-        <div>
-          <button class={props.started ? "" : "primary"}>Start</button>
-        </div>
-      </form>
-    </details>
+    <form
+      class="stack"
+      ref={form}
+      aria-label="New game"
+      onSubmit={(event) => {
+        event.preventDefault();
+        props.onStart();
+      }}
+    >
+      {required.length > 0 && <SchemaFields fields={required} {...shared} />}
+      <div class="start-line">
+        <SchemaFields fields={seed.map((field) => ({ ...field, placeholder: "random" }))} {...shared} />
+        <button class="primary start" autofocus>
+          Start
+        </button>
+      </div>
+      {others.length > 0 && (
+        <details open={others.some(({ name }) => values[name])}>
+          <summary class="muted small">Task arguments: {others.map(({ name }) => name).join(", ")}</summary>
+          <SchemaFields fields={others} {...shared} />
+        </details>
+      )}
+    </form>
   );
 }
 
