@@ -33,7 +33,7 @@ interface Section {
 }
 
 const TITLE = /^([A-Z][\w ]*):$/;
-const TERM = /^(\w+(?:\([^)]*\))?): (.*)$/;
+const TERM = /^(\w+(?:\([^)]*\)|(?:, \w+)+)?): (.*)$/;
 
 /** Split a docstring into titled sections, and undo its line breaks within paragraphs. */
 export function parseSections(documentation: string): Section[] {

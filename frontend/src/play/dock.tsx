@@ -54,7 +54,7 @@ function ToolForm(props: {
     <form
       ref={own}
       class="stack tool-form"
-      aria-label={tool.name}
+      aria-label={`Tool ${tool.name}`}
       onSubmit={(event) => {
         event.preventDefault();
         if (!isChoice) void call(parseValues(fields, values));

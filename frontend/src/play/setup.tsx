@@ -1,4 +1,4 @@
-import { useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { type JsonObject, isObject } from "../shared/json";
 import { type Field, type Schema, type Values, fieldsOf, parseValues, toValues } from "../shared/schema";
 import { SchemaFields } from "../shared/schema_form";
@@ -17,6 +17,12 @@ const OTHER: Field = {
 export function useTask(schema: Schema) {
   const fields = useMemo(() => fieldsOf(schema), [schema]);
   const [values, setValues] = useState<Values>(() => toValues(fields, readAddress()));
+  useEffect(() => {
+    // The user opened a link to another task in this tab.
+    const reload = () => location.reload();
+    addEventListener("hashchange", reload);
+    return () => removeEventListener("hashchange", reload);
+  }, []);
   const takesOthers = schema.additionalProperties !== false;
   const read = (): JsonObject => {
     const others = takesOthers ? parseValues([OTHER], values)[OTHER.name] : {};
@@ -29,6 +35,9 @@ export function useTask(schema: Schema) {
 export function Setup(props: { task: ReturnType<typeof useTask>; onStart: () => void }) {
   const { fields, values, setValues } = props.task;
   const form = useRef<HTMLFormElement>(null);
+  const button = useRef<HTMLButtonElement>(null);
+  // Not by the attribute: browsers heed only the first one of a document.
+  useEffect(() => button.current?.focus({ preventScroll: true }), []);
   const seed = fields.filter(({ name }) => name === "seed");
   const others = fields.filter(({ name, required }) => name !== "seed" && !required);
   const required = fields.filter(({ name, required }) => name !== "seed" && required);
@@ -46,7 +55,7 @@ export function Setup(props: { task: ReturnType<typeof useTask>; onStart: () => 
       {required.length > 0 && <SchemaFields fields={required} {...shared} />}
       <div class="start-line">
         <SchemaFields fields={seed.map((field) => ({ ...field, placeholder: "random" }))} {...shared} />
-        <button class="primary start" autofocus>
+        <button class="primary start" ref={button}>
           Start
         </button>
       </div>
