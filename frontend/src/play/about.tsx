@@ -2,22 +2,28 @@ import { Prose } from "../shared/prose";
 
 /** The documentation of an environment, without the description, which is its first line. */
 export function About(props: { documentation: string; description: string }) {
-  const rest = props.documentation.trim().replace(props.description, "");
+  const sections = parseSections(props.documentation.trim().replace(props.description, ""));
+  if (sections.length === 0) return null;
   return (
-    <div class="about">
-      {parseSections(rest).map(({ title, paragraphs }, index) => (
-        <section key={index}>
-          {title && <h3>{title}</h3>}
-          {paragraphs.map(({ term, text }, number) => (
-            <p key={number}>
-              {term && <code>{term}</code>}
-              {term && ": "}
-              <Prose text={text} />
-            </p>
-          ))}
-        </section>
-      ))}
-    </div>
+    <details class="card" open>
+      <summary>
+        <h2>About</h2>
+      </summary>
+      <div class="about">
+        {sections.map(({ title, paragraphs }, index) => (
+          <section key={index}>
+            {title && <h3>{title}</h3>}
+            {paragraphs.map(({ term, text }, number) => (
+              <p key={number}>
+                {term && <code>{term}</code>}
+                {term && ": "}
+                <Prose text={text} />
+              </p>
+            ))}
+          </section>
+        ))}
+      </div>
+    </details>
   );
 }
 

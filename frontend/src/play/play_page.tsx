@@ -33,15 +33,16 @@ export function PlayPage(props: { environment: EnvironmentInterface; onTokenNeed
     // After the next rendering, which may replace the form.
     requestAnimationFrame(() => place.current?.querySelector<HTMLElement>(FIRST_CONTROL)?.focus());
   const start = async (again = false) => {
-    if (view.busy) return;
+    if (game.view.busy) return;
     if (await game.start(again ? view.task : task.read())) {
       writeAddress(game.view.task);
+      task.clearSeed();
       setShowsSetup(false);
       focusIn(dock);
     }
   };
   const call = async (next: Call) => {
-    if (view.busy) return false;
+    if (game.view.busy) return false;
     const accepted = await game.call(next);
     // The button of a choice keeps the focus: the next move is often the same.
     if (game.view.phase !== "playing" || !dock.current?.querySelector("button[type=button]:focus")) {
@@ -52,6 +53,10 @@ export function PlayPage(props: { environment: EnvironmentInterface; onTokenNeed
   const openSetup = () => {
     setShowsSetup(true);
     focusIn(setup);
+  };
+  const closeSetup = () => {
+    setShowsSetup(false);
+    focusIn(dock);
   };
   const repeat = () => void (started && start(true));
   const showCode = () => started && code.current?.showModal();
@@ -105,30 +110,30 @@ export function PlayPage(props: { environment: EnvironmentInterface; onTokenNeed
       <main class="table">
         <section class="card setup" ref={setup}>
           {showsSetup ? (
-            <Setup task={task} onStart={() => void start()} />
+            <Setup task={task} onStart={() => void start()} onCancel={started ? closeSetup : null} />
           ) : (
             <div class="row">
               <span class="mono">{formatArguments(view.task) || "New game"}</span>
               <span class="spacer" />
-              <button class="quiet" onClick={openSetup}>
+              <button class="quiet small" onClick={openSetup}>
                 New game
               </button>
-              <button class="quiet" onClick={repeat}>
+              <button class="quiet small" onClick={repeat}>
                 Repeat
               </button>
-              <button class="quiet" onClick={showCode}>
+              <button class="quiet small" onClick={showCode}>
                 Python
               </button>
             </div>
           )}
-          {!started && view.error && <ErrorLine text={view.error} />}
+          {showsSetup && view.error && <ErrorLine text={view.error} />}
           {view.busy && view.phase === "idle" && <p class="muted">Waiting for a session …</p>}
         </section>
         {started ? (
           <>
             <Transcript entries={toEntries(view.events)} label="Game" />
-            <div class="dock card" ref={dock} aria-busy={view.busy}>
-              {view.error && <ErrorLine text={view.error} />}
+            <div class="dock card" ref={dock} aria-busy={view.busy} hidden={showsSetup}>
+              {!showsSetup && view.error && <ErrorLine text={view.error} />}
               {view.phase === "over" && <Outcome reward={view.reward} steps={game.calls.length} />}
               {view.phase === "playing" ? (
                 <Dock tools={view.tools ?? []} selected={selected} onSelect={setSelected} onCall={call} />
@@ -157,12 +162,7 @@ export function PlayPage(props: { environment: EnvironmentInterface; onTokenNeed
             <JsonView value={view.state} />
           </details>
         )}
-        <details class="card" open>
-          <summary>
-            <h2>About</h2>
-          </summary>
-          <About documentation={environment.documentation} description={environment.description} />
-        </details>
+        <About documentation={environment.documentation} description={environment.description} />
       </aside>
 
       <ShortcutHelp shortcuts={shortcuts} dialog={help} />
@@ -188,12 +188,12 @@ function ErrorLine({ text }: { text: string }) {
 
 /** What can be done in a game, before there is one. */
 function Tools({ environment }: { environment: EnvironmentInterface }) {
-  if (!environment.tools) return null;
   return (
     <section class="card stack tool-list">
       <h2>Tools</h2>
+      {!environment.tools && <p class="muted">They depend on the game, and are listed when one starts.</p>}
       <dl>
-        {environment.tools.map(({ name, description, inputSchema }) => (
+        {environment.tools?.map(({ name, description, inputSchema }) => (
           <div key={name}>
             <dt class="mono">
               {name}({Object.keys(inputSchema.properties ?? {}).join(", ")})

@@ -28,11 +28,18 @@ export function useTask(schema: Schema) {
     const others = takesOthers ? parseValues([OTHER], values)[OTHER.name] : {};
     return { ...parseValues(fields, values), ...(isObject(others) ? others : {}) };
   };
-  return { fields: takesOthers ? [...fields, OTHER] : fields, values, setValues, read };
+  /** The next game gets another seed; "Repeat" is for the same one. */
+  const clearSeed = () => setValues((current) => ({ ...current, seed: "" }));
+  return { fields: takesOthers ? [...fields, OTHER] : fields, values, setValues, read, clearSeed };
 }
 
 /** The form of a new game: the seed, and the other task arguments, which are folded. */
-export function Setup(props: { task: ReturnType<typeof useTask>; onStart: () => void }) {
+export function Setup(props: {
+  task: ReturnType<typeof useTask>;
+  onStart: () => void;
+  /** Back to the game that is going on; null where there is none. */
+  onCancel: (() => void) | null;
+}) {
   const { fields, values, setValues } = props.task;
   const form = useRef<HTMLFormElement>(null);
   const button = useRef<HTMLButtonElement>(null);
@@ -58,6 +65,11 @@ export function Setup(props: { task: ReturnType<typeof useTask>; onStart: () => 
         <button class="primary start" ref={button}>
           Start
         </button>
+        {props.onCancel && (
+          <button type="button" onClick={props.onCancel}>
+            Cancel
+          </button>
+        )}
       </div>
       {others.length > 0 && (
         <details open={others.some(({ name }) => values[name])}>
