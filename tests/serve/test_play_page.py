@@ -294,7 +294,7 @@ def test_a_full_server_and_a_dead_one_are_told_in_one_line(browser: Any) -> None
             late.locator("button.start").click()
             assert "1 of 1" in alert(late) or "sessions" in alert(late)
         assert "game" in alert(page)
-        page.get_by_role("button", name="Repeat this task").click()
+        page.get_by_role("button", name="Repeat").last.click()
         page.get_by_text("does not answer").wait_for()
 
 

@@ -142,8 +142,8 @@ export function PlayPage(props: { environment: EnvironmentInterface; onTokenNeed
                   <button class="primary" onClick={() => void start()}>
                     New game
                   </button>
-                  <button onClick={repeat}>Repeat this task</button>
-                  <button onClick={showCode}>Copy as Python</button>
+                  <button onClick={repeat}>Repeat</button>
+                  <button onClick={showCode}>Python code</button>
                 </div>
               )}
             </div>
