@@ -34,7 +34,7 @@ export function PlayPage(props: { environment: EnvironmentInterface; onTokenNeed
     requestAnimationFrame(() => place.current?.querySelector<HTMLElement>(FIRST_CONTROL)?.focus());
   const start = async (again = false) => {
     if (game.view.busy) return;
-    if (await game.start(again ? view.task : task.read())) {
+    if (await game.start(again ? () => view.task : task.read)) {
       writeAddress(game.view.task);
       task.clearSeed();
       setShowsSetup(false);
