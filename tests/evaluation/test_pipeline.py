@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -262,7 +262,7 @@ async def test_a_sweep_plays_the_same_number_at_each_value(tmp_path: Path) -> No
     ],
 )
 async def test_wrong_sweeps_raise_before_anything_is_played(
-    tmp_path: Path, fields: dict[str, object], reason: str
+    tmp_path: Path, fields: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
         await evaluate_counter(tmp_path / "eval", [RIGHT], **{"task": {}, **fields})
@@ -270,7 +270,7 @@ async def test_wrong_sweeps_raise_before_anything_is_played(
 
 
 async def test_pass_at_k_of_several_attempts(tmp_path: Path) -> None:
-    fields = {"group_size": 3, "pass_k": (1, 2)}
+    fields: dict[str, Any] = {"group_size": 3, "pass_k": (1, 2)}
     evaluation = await evaluate_counter(tmp_path / "eval", [RIGHT, WRONG], **fields)
     assert [figures(evaluation, "right")[f"pass@{k}"] for k in (1, 2)] == [1.0, 1.0]
     assert figures(evaluation, "wrong")["pass@2"] == 0.0

@@ -39,14 +39,15 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
     variance = fsum((value - mean) ** 2 for value in values) / n
     if variance == 0:
         return None
-    skewness = fsum((value - mean) ** 3 for value in values) / n / variance**1.5
+    skewness: float = fsum((value - mean) ** 3 for value in values) / n / variance**1.5
     deviation = sqrt(variance * n / (n - 1))
     quantile = student_t_quantile(n - 1) / sqrt(n)
 
     def untransform(quantile: float) -> float:
         if abs(skewness) < _MIN_SKEWNESS:
             return quantile
-        return 3 / skewness * (cbrt(1 + skewness * (quantile - skewness / (6 * n))) - 1)
+        root: float = cbrt(1 + skewness * (quantile - skewness / (6 * n)))
+        return 3 / skewness * (root - 1)
 
     return Interval(
         mean - deviation * untransform(quantile), mean - deviation * untransform(-quantile)
