@@ -56,22 +56,20 @@ class EpisodeSamples:
             _keep_highest(self._best, head.reward, line, self.num_samples)
             _keep_highest(self._worst, -head.reward, line, self.num_samples)
 
-    @property
-    def mean_reward(self) -> float | None:
-        return sum(self.rewards) / len(self.rewards) if self.rewards else None
-
     def transcripts(self) -> list[Transcript]:
         """The best beside the worst, and one that broke."""
-        best = [line for _, line in self._best]
-        worst = [line for _, line in self._worst if line not in best]
-        if self.rewards and min(self.rewards) == max(self.rewards):
-            best, worst = best[:1], []  # All have the same reward: neither good nor bad.
-        samples = [
-            _read_transcript(line, *label)
-            for pair in zip_longest(best, worst)
-            for line, label in zip(pair, _LABELS, strict=True)
-            if line is not None
-        ]
+        if not self.rewards or min(self.rewards) == max(self.rewards):
+            samples = [_read_transcript(line, "Sample", "note") for _, line in self._best[:1]]
+        else:
+            mean = sum(self.rewards) / len(self.rewards)
+            best = [line for reward, line in self._best if reward > mean]
+            worst = [line for negative, line in self._worst if -negative < mean]
+            samples = [
+                _read_transcript(line, *label)
+                for pair in zip_longest(best, worst)
+                for line, label in zip(pair, _LABELS, strict=True)
+                if line is not None
+            ]
         samples += [_read_transcript(line, "Broken", "note") for line in self._broken_lines]
         return [sample for sample in samples if sample is not None]
 
