@@ -45,7 +45,7 @@ def report(
     """
     from ludus.cli.flag_names import command_flags, name_flags
     from ludus.cli.run_lookup import resolve_run_path
-    from ludus.report import report as write_report
+    from ludus.reporting import report as write_report
 
     if format is None:
         format = "md" if out is not None and out.suffix == ".md" else "html"

@@ -14,9 +14,9 @@ from ludus.data.training_log import EPISODES_FILE, RECORD_FILE, log_points, read
 from ludus.diagnose import Verdict, read_run
 from ludus.diagnose.text import format_verdict
 from ludus.errors import RunError
-from ludus.report.document import Chart, Finding, LineChart, NameFlags, Section, Series
-from ludus.report.run_section import episode_charts
-from ludus.report.transcripts import read_samples
+from ludus.reporting.document import Chart, Finding, LineChart, NameFlags, Section, Series
+from ludus.reporting.run_section import episode_charts
+from ludus.reporting.transcripts import read_samples
 
 _CURVES: Sequence[tuple[str, Mapping[str, str]]] = (
     ("Reward", {"reward": "training tasks", "eval_reward": "held-out tasks"}),

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 
-from ludus.report.charts import render_chart
-from ludus.report.document import Document, Section, Table, Transcript, Turn
-from ludus.report.html import Html, element
+from ludus.reporting.charts import render_chart
+from ludus.reporting.document import Document, Section, Table, Transcript, Turn
+from ludus.reporting.html import Html, element
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'"
 _BADGES = {"good": "good", "problem": "problem", "note": "note"}
@@ -20,7 +20,7 @@ _WIDE_COLUMNS = 60
 
 def render_html(document: Document) -> str:
     """Return the page."""
-    style = files("ludus.report").joinpath("style.css").read_text(encoding="utf-8")
+    style = files("ludus.reporting").joinpath("style.css").read_text(encoding="utf-8")
     head = element(
         "head",
         element("meta", charset="utf-8"),

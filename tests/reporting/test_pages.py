@@ -11,7 +11,7 @@ import pytest
 from data.sample_episodes import attempt, written
 
 from ludus.data.messages import ImagePart, ImageUrl, Message
-from ludus.report import report
+from ludus.reporting import report
 
 sync_api = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")

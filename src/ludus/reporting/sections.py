@@ -9,11 +9,11 @@ from ludus.data.episode_reader import holds_episodes
 from ludus.data.training_log import RECORD_FILE
 from ludus.errors import RunError, similar_path_hint
 from ludus.evaluation.stored_evaluation import is_evaluation
-from ludus.report.dataset_section import dataset_section
-from ludus.report.document import NameFlags, Section
-from ludus.report.evaluation_section import evaluation_section
-from ludus.report.run_section import run_section
-from ludus.report.training_section import training_section
+from ludus.reporting.dataset_section import dataset_section
+from ludus.reporting.document import NameFlags, Section
+from ludus.reporting.evaluation_section import evaluation_section
+from ludus.reporting.run_section import run_section
+from ludus.reporting.training_section import training_section
 
 
 def read_section(path: Path, *, samples: int, name_flags: NameFlags) -> Section:

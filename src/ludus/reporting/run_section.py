@@ -9,8 +9,8 @@ from statistics import stdev
 from ludus.data.intervals import MIN_SAMPLES
 from ludus.data.run_folder import RunFolder
 from ludus.data.tool_schema import JsonObject
-from ludus.report.document import BarChart, Chart, Finding, Histogram, Section
-from ludus.report.transcripts import EpisodeSamples, read_samples
+from ludus.reporting.document import BarChart, Chart, Finding, Histogram, Section
+from ludus.reporting.transcripts import EpisodeSamples, read_samples
 
 _MANY_BROKEN = 0.05
 """Share of broken episodes from which they are a problem of the run."""

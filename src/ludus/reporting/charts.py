@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from math import floor, isfinite, log10
 
-from ludus.report.document import BarChart, Chart, Histogram, IntervalChart, LineChart
-from ludus.report.html import Html, element
+from ludus.reporting.document import BarChart, Chart, Histogram, IntervalChart, LineChart
+from ludus.reporting.html import Html, element
 
 WIDTH, HEIGHT = 420, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 14, 14, 34

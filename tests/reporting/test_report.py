@@ -17,10 +17,10 @@ from ludus.data.messages import Message
 from ludus.errors import ConfigError, RunError
 from ludus.evaluation import Candidate
 from ludus.evaluation.stored_evaluation import load_evaluation
-from ludus.report import report
-from ludus.report.charts import _ticks, render_chart
-from ludus.report.document import Histogram, LineChart, Section, Series
-from ludus.report.sections import read_section
+from ludus.reporting import report
+from ludus.reporting.charts import _ticks, render_chart
+from ludus.reporting.document import Histogram, LineChart, Section, Series
+from ludus.reporting.sections import read_section
 from ludus.rollout import CollectConfig
 
 

@@ -13,8 +13,8 @@ from ludus.curation.output_dir import METADATA_FILE
 from ludus.data.jsonable import object_field
 from ludus.data.jsonl import numbered_lines
 from ludus.errors import RunError
-from ludus.report.document import BarChart, FindingKind, Section, Table, Transcript
-from ludus.report.transcripts import build_turns
+from ludus.reporting.document import BarChart, FindingKind, Section, Table, Transcript
+from ludus.reporting.transcripts import build_turns
 
 _FIELDS: tuple[tuple[str, str, FindingKind], ...] = (
     ("messages", "", "note"),

@@ -13,7 +13,7 @@ from ludus.evaluation.table import (
     describe_method,
 )
 from ludus.evaluation.verdict import Outcome
-from ludus.report.document import (
+from ludus.reporting.document import (
     Chart,
     Finding,
     FindingKind,
@@ -23,7 +23,7 @@ from ludus.report.document import (
     Table,
     Transcript,
 )
-from ludus.report.transcripts import read_samples
+from ludus.reporting.transcripts import read_samples
 
 _KINDS: dict[Outcome, FindingKind] = {
     Outcome.BETTER: "good",

@@ -10,10 +10,10 @@ from typing import Literal
 from ludus.data.atomic_write import write_atomically
 from ludus.data.versions import versions
 from ludus.errors import ConfigError, RunError
-from ludus.report.document import Document, NameFlags
-from ludus.report.html_page import render_html
-from ludus.report.markdown_page import render_markdown
-from ludus.report.sections import read_section
+from ludus.reporting.document import Document, NameFlags
+from ludus.reporting.html_page import render_html
+from ludus.reporting.markdown_page import render_markdown
+from ludus.reporting.sections import read_section
 
 ReportFormat = Literal["html", "md"]
 DEFAULT_SAMPLES = 2

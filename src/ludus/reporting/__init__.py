@@ -1,5 +1,5 @@
 """Reports: one file about runs, data sets, trained models and evaluations, to send to others."""
 
-from ludus.report.pipeline import ReportFormat, report
+from ludus.reporting.pipeline import ReportFormat, report
 
 __all__ = ["ReportFormat", "report"]

@@ -6,7 +6,7 @@ import json
 
 from ludus.data.markdown import code_block, inline_code, markdown_table, to_single_line
 from ludus.data.sparkline import sparkline
-from ludus.report.document import (
+from ludus.reporting.document import (
     BarChart,
     Chart,
     Document,

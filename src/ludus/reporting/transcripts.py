@@ -17,7 +17,7 @@ from ludus.data.episode import Episode, StopReason
 from ludus.data.episode_head import EpisodeHead, parse_head
 from ludus.data.jsonl import numbered_lines
 from ludus.data.messages import message_text
-from ludus.report.document import FindingKind, Transcript, Turn
+from ludus.reporting.document import FindingKind, Transcript, Turn
 
 MAX_TEXT_CHARS = 4_000
 """Longer texts of a transcript are cut: a report is to be read."""
