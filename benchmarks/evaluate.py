@@ -22,7 +22,15 @@ from typing import Any
 
 ENVIRONMENT = "reasoning_gym:chain_sum"
 DATASET_CONFIG = {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 2}
-SYSTEM_PROMPT = 'You solve arithmetic questions. Reply with JSON: {"answer": "12"}.'
+SYSTEM_PROMPT = """You add integers with care.
+
+You are given a sum of several integers. Work it out, and submit a single number.
+
+Rules:
+1. Read all of the question first.
+2. Call the tool `answer` once, with the number that you found.
+3. The answer is one integer, without units and without an explanation.
+"""
 SEED = 999
 
 
@@ -89,6 +97,7 @@ def _run_ludus(args: argparse.Namespace) -> tuple[float, float]:
     config = EvalConfig(
         num_episodes=args.num_questions,
         task={"dataset_config": DATASET_CONFIG},
+        system_prompt=SYSTEM_PROMPT,
         max_tokens=args.max_tokens,
     )
     candidates = parse_candidates([f"model={args.model}"], CandidateConfig(device=args.device))
