@@ -23,6 +23,7 @@ from ludus.cli.commands import (
     lint,
     play,
     push,
+    report,
     rescore,
     runs,
     serve,
@@ -69,6 +70,7 @@ app.add_typer(train.app, name="train")
 app.command("diagnose", cls=FlagCommand)(diagnose.diagnose)
 app.command("runs", cls=FlagCommand)(runs.runs)
 app.command("show", cls=FlagCommand)(show.show)
+app.command("report", cls=FlagCommand)(report.report)
 app.command("init", cls=FlagCommand)(init.init)
 app.command("lint", cls=FlagCommand)(lint.lint)
 app.command("build", cls=FlagCommand)(build.build)
