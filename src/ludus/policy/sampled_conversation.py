@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ludus.data.episode import Tokens
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
+from ludus.policy.chat.reply_stream import ReplyStream
 from ludus.policy.engine.batcher import Completion
 from ludus.policy.runtime import PolicyRuntime
 
@@ -29,10 +30,19 @@ class SampledConversation:
 
     Args:
         source: Where the messages come from, for error messages.
+        parse_calls: Whether replies may have tool calls; otherwise these are text.
     """
 
-    def __init__(self, runtime: PolicyRuntime, tools: Sequence[JsonObject], *, source: str) -> None:
+    def __init__(
+        self,
+        runtime: PolicyRuntime,
+        tools: Sequence[JsonObject],
+        *,
+        source: str,
+        parse_calls: bool = True,
+    ) -> None:
         self._runtime = runtime
+        self._parser = runtime.reply_parser if parse_calls else runtime.text_parser
         self._tools = tools
         self._source = source
         self._ids: list[int] = []
@@ -79,20 +89,31 @@ class SampledConversation:
         self._append(ids, [None] * len(ids), 0)
         return tuple(self._ids)
 
-    def add_reply(self, completion: Completion) -> Message:
-        """Append the sampled reply to the prompt, and parse it."""
-        prompt_length = len(self._ids)
+    def stream_reply(self) -> ReplyStream:
+        """Return a parser of the reply to the prompt, for its text as it is sampled."""
+        return ReplyStream(self._parser, self._last_input_ids, self._tools, self._call_id_prefix)
+
+    def add_reply(self, completion: Completion, text: str | None = None) -> Message:
+        """Append the sampled reply to the prompt, and parse it.
+
+        `text` is the reply's text where it is not that of all ids: up to a stop sequence.
+        """
+        inputs, prefix = self._last_input_ids, self._call_id_prefix
         self._append(completion.ids, completion.logprobs, 1)
-        self._last_reply = self._runtime.reply_parser(
-            self._last_input_ids,
-            completion.ids,
-            self._tools,
-            call_id_prefix=f"call_{prompt_length}",
+        self._last_reply = (
+            self._parser(inputs, completion.ids, self._tools, call_id_prefix=prefix)
+            if text is None
+            else self._parser.parse_text(inputs, text, self._tools, call_id_prefix=prefix)
         )
         self._reply_stopped = completion.stopped
         self._messages = self._prompt_messages
         self._length_at_reply, self._images_at_reply = len(self._ids), len(self.images)
         return self._last_reply
+
+    @property
+    def _call_id_prefix(self) -> str:
+        """Differs from turn to turn, because prompts grow."""
+        return f"call_{len(self._ids)}"
 
     def _new_messages(self, messages: Sequence[Message]) -> Sequence[Message] | None:
         """Return the last reply and what follows it; None if the messages do not continue it."""
