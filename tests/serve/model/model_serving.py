@@ -1,0 +1,100 @@
+"""Real model servers on loopback, and the official client of OpenAI's API."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import httpx
+from openai import OpenAI
+from policy.models import tiny
+from policy.trained_policies import COUNTER, GOAL
+from tiny_tokenizers import of_family
+from world import wait_until
+
+from ludus import connect
+from ludus.policy.agent import PolicyAgent
+from ludus.policy.chat.chat_format import find_chat_format
+from ludus.policy.load import Policy
+from ludus.serve.listening import DrainingServer
+from ludus.serve.model.model_config import ModelServeConfig
+from ludus.serve.model.model_server import build_model_server
+from ludus.serve.model.recorder import Recorder
+
+QUESTION = [{"role": "user", "content": "What is 17 plus 25?"}]
+
+
+@cache
+def counter_question() -> dict[str, Any]:
+    """The messages and tools of the game that `trained_policies.player` plays."""
+
+    async def ask() -> dict[str, Any]:
+        async with connect(COUNTER).session() as session:
+            question = await session.reset(goal=GOAL)
+            tools = [tool.to_openai() for tool in session.tools]
+            return {"messages": [{"role": "user", "content": question.content}], "tools": tools}
+
+    return asyncio.run(ask())
+
+
+@dataclass
+class ServedModel:
+    url: str
+    server: DrainingServer
+    recorder: Recorder | None
+    agent: PolicyAgent
+
+    def client(self, **options: Any) -> OpenAI:
+        return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, **options)
+
+    def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
+        return httpx.post(f"{self.url}{path}", json=body, timeout=60, **options)
+
+    def metric(self, name: str) -> float:
+        lines = httpx.get(f"{self.url}/metrics").text.splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+
+@cache
+def random_policy() -> Policy:
+    """A policy with random weights: it writes nonsense, and hardly ever ends."""
+    tokenizer = of_family("qwen3")
+    return Policy("nonsense", tiny(tokenizer), tokenizer, find_chat_format(tokenizer))
+
+
+@contextmanager
+def serving_model(
+    policy: Policy | None = None,
+    *,
+    record: Path | None = None,
+    max_batch: int | None = None,
+    continuous: bool = True,
+    **settings: Any,
+) -> Iterator[ServedModel]:
+    """A server of this policy, on a port that is free."""
+    agent = PolicyAgent(policy or random_policy(), max_batch=max_batch, continuous=continuous)
+    asyncio.run(agent.prepare())
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = replace(ModelServeConfig(port=listener.getsockname()[1]), **settings)
+    recorder = None
+    if record is not None:
+        recorder = Recorder(record, agent.describe(), session_timeout=config.session_timeout)
+    server = build_model_server(agent, config, recorder=recorder)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    wait_until(lambda: server.started)
+    try:
+        yield ServedModel(config.url, server, recorder, agent)
+    finally:
+        server.should_exit = True
+        thread.join(40)
+        assert not thread.is_alive(), "the server did not stop"
+        if recorder is not None:
+            recorder.close()
