@@ -22,7 +22,9 @@ from world import wait_until
 from ludus import connect
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.chat.chat_format import find_chat_format
+from ludus.policy.engine.batcher import RequestBatcher
 from ludus.policy.load import Policy
+from ludus.policy.runtime import PolicyRuntime
 from ludus.serve.listening import DrainingServer
 from ludus.serve.model.model_config import ModelServeConfig
 from ludus.serve.model.model_server import build_model_server
@@ -49,7 +51,7 @@ class ServedModel:
     url: str
     server: DrainingServer
     recorder: Recorder | None
-    agent: PolicyAgent
+    agent: PausableAgent
 
     def client(self, **options: Any) -> OpenAI:
         return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, **options)
@@ -60,6 +62,56 @@ class ServedModel:
     def metric(self, name: str) -> float:
         lines = httpx.get(f"{self.url}/metrics").text.splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+
+class PausableEngine:
+    """The real engine, which waits in the middle of its work while it is paused."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self.stats = engine.stats
+        self._released = threading.Event()
+        self._released.set()
+        self._polls_left = 0
+
+    def pause(self, *, after_polls: int = 0) -> None:
+        """Wait for `release` when the engine has asked so often whether a request is wanted."""
+        self._polls_left = after_polls
+        self._released.clear()
+
+    def release(self) -> None:
+        self._released.set()
+
+    def run(self, requests: Any, deliver: Any, is_wanted: Any, poll_requests: Any) -> None:
+        def ask(index: int) -> bool:
+            if self._polls_left:
+                self._polls_left -= 1
+            else:
+                assert self._released.wait(60)
+            return bool(is_wanted(index))
+
+        self._engine.run(requests, deliver, ask, poll_requests)
+
+    def refresh(self) -> None:
+        self._engine.refresh()
+
+    def free_cache(self, *, larger_than: int = 0) -> None:
+        self._engine.free_cache(larger_than=larger_than)
+
+
+class PausableAgent(PolicyAgent):
+    """An agent with a pausable engine."""
+
+    engine: PausableEngine
+
+    def _start_engine(self, policy: Policy) -> PolicyRuntime:
+        runtime = super()._start_engine(policy)
+        batcher = runtime.batcher
+        self.engine = PausableEngine(batcher._engine)
+        paused = RequestBatcher(
+            policy.model, engine=self.engine, max_batch=batcher.max_batch, batch_wait_s=0.0
+        )
+        return replace(runtime, batcher=paused)
 
 
 @cache
@@ -79,7 +131,7 @@ def serving_model(
     **settings: Any,
 ) -> Iterator[ServedModel]:
     """A server of this policy, on a port that is free."""
-    agent = PolicyAgent(policy or random_policy(), max_batch=max_batch, continuous=continuous)
+    agent = PausableAgent(policy or random_policy(), max_batch=max_batch, continuous=continuous)
     asyncio.run(agent.prepare())
     listener = socket.create_server(("127.0.0.1", 0))
     config = replace(ModelServeConfig(port=listener.getsockname()[1]), **settings)

@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 from policy.trained_policies import player
+
 from serve.model.model_serving import QUESTION, ServedModel, counter_question, serving_model
 
 
