@@ -133,11 +133,12 @@ def serving_model(
     """A server of this policy, on a port that is free."""
     agent = PausableAgent(policy or random_policy(), max_batch=max_batch, continuous=continuous)
     asyncio.run(agent.prepare())
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = replace(ModelServeConfig(port=listener.getsockname()[1]), **settings)
+    config = replace(ModelServeConfig(), **settings)
     recorder = None
     if record is not None:
         recorder = Recorder(record, agent.describe(), session_timeout=config.session_timeout)
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = replace(config, port=listener.getsockname()[1])
     server = build_model_server(agent, config, recorder=recorder)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
