@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx
 from openai import OpenAI
-from policy.models import tiny
 from policy.trained_policies import COUNTER, GOAL
+from policy.triton_engine.tiny_models import build_model
 from tiny_tokenizers import of_family
 from world import wait_until
 
@@ -30,7 +30,7 @@ from ludus.serve.model.model_config import ModelServeConfig
 from ludus.serve.model.model_server import build_model_server
 from ludus.serve.model.recorder import Recorder
 
-QUESTION = [{"role": "user", "content": "What is 17 plus 25?"}]
+QUESTION: list[Any] = [{"role": "user", "content": "What is 17 plus 25?"}]
 
 
 @cache
@@ -53,7 +53,8 @@ class ServedModel:
     recorder: Recorder | None
     agent: PausableAgent
 
-    def client(self, **options: Any) -> OpenAI:
+    def client(self, **options: Any) -> Any:
+        """The official client; its overloads do not take options as a dictionary."""
         return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, **options)
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
@@ -118,7 +119,13 @@ class PausableAgent(PolicyAgent):
 def random_policy() -> Policy:
     """A policy with random weights: it writes nonsense, and hardly ever ends."""
     tokenizer = of_family("qwen3")
-    return Policy("nonsense", tiny(tokenizer), tokenizer, find_chat_format(tokenizer))
+    model = build_model(
+        vocab_size=len(tokenizer),
+        max_position_embeddings=2048,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return Policy("nonsense", model, tokenizer, find_chat_format(tokenizer))
 
 
 @contextmanager

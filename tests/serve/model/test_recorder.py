@@ -78,7 +78,7 @@ def test_a_session_with_a_reward_is_an_episode(tmp_path: Path) -> None:
     assert [message.role for message in episode.messages] == ["user", "assistant"] * 2
     assert episode.stop_reason is StopReason.MAX_TOKENS
     assert episode.agent["session"] == "s1" and episode.agent["temperature"] == 0.8
-    assert episode.tokens is not None and sum(episode.tokens.mask) == 12
+    assert episode.tokens is not None and episode.tokens.mask.count(1) == 12
     assert episode.usage.completion_tokens == 12
 
 
@@ -136,7 +136,7 @@ def test_an_edited_history_starts_the_tokens_over(tmp_path: Path) -> None:
         messages.append({"role": "user", "content": "And then?"})
         say(client, messages, session="s")
     (episode,) = recorded(tmp_path / "run")
-    assert episode.tokens is not None and sum(episode.tokens.mask) == 6
+    assert episode.tokens is not None and episode.tokens.mask.count(1) == 6
     assert episode.messages[1].text == "The answer is 42."
 
 

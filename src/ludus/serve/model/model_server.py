@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,24 +35,23 @@ def serve_model(
 ) -> int:
     """Load the model and serve it; returns how many episodes were recorded.
 
-    The port is bound first, because loading may take minutes.
+    The port and the run folder are opened first, because loading may take minutes.
     """
     check_model_config(config)
     agent.check()
-    with bind_socket(config.host, config.port, reuse_port=False) as listener:
+    with ExitStack() as stack:
+        listener = stack.enter_context(bind_socket(config.host, config.port, reuse_port=False))
         config = replace(config, port=listener.getsockname()[1])
+        recorder = None
+        if config.record is not None:
+            timeout = config.session_timeout
+            recorder = Recorder(config.record, agent.describe(), session_timeout=timeout)
+            stack.callback(recorder.close)
         asyncio.run(agent.prepare())
         raise_file_limit()
-        if config.record is None:
-            build_model_server(agent, config, on_ready=on_ready).run(sockets=[listener])
-            return 0
-        recorder = Recorder(config.record, agent.describe(), session_timeout=config.session_timeout)
-        try:
-            server = build_model_server(agent, config, recorder=recorder, on_ready=on_ready)
-            server.run(sockets=[listener])
-        finally:
-            recorder.close()
-        return recorder.num_recorded
+        server = build_model_server(agent, config, recorder=recorder, on_ready=on_ready)
+        server.run(sockets=[listener])
+    return 0 if recorder is None else recorder.num_recorded
 
 
 def build_model_server(
