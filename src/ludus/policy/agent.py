@@ -50,9 +50,7 @@ class PolicyAgent(Agent):
         chat_template_kwargs: Arguments of the chat template, such as `enable_thinking`. Default:
             those that the model was saved with.
         max_batch: Most replies that are sampled at once. Default: depends on the engine.
-        fast: Whether to decode with `ludus.policy.triton_engine`. Default: on a GPU, where it is
-            supported.
-        continuous: Take that engine on a CPU too, so that requests can join a running batch.
+        fast: Whether to decode with `ludus.policy.triton_engine`. Default: where it is supported.
     """
 
     provider = "hf"
@@ -68,14 +66,13 @@ class PolicyAgent(Agent):
         chat_template_kwargs: Mapping[str, Any] | None = None,
         max_batch: int | None = None,
         fast: bool | None = None,
-        continuous: bool = False,
     ) -> None:
         name = model if isinstance(model, str) else model.name
         self.model = name.rstrip("/") or name
         self.max_batch = max_batch or HF_MAX_BATCH
         self.engine_description = "not loaded yet"
         """The engine that decodes and, for the HF decoder, why it was chosen."""
-        self._max_batch, self._fast, self._continuous = max_batch, fast, continuous
+        self._max_batch, self._fast = max_batch, fast
         self._given_policy = None if isinstance(model, str) else model
         self._device, self._dtype = device, dtype
         self._sampling_options = validate_sampling_options(temperature, extra or {})
@@ -189,11 +186,7 @@ class PolicyAgent(Agent):
 
     def _start_engine(self, policy: Policy) -> PolicyRuntime:
         choice = choose_engine(
-            policy,
-            fast=self._fast,
-            dtype=self._dtype,
-            max_batch=self._max_batch,
-            continuous=self._continuous,
+            policy, fast=self._fast, dtype=self._dtype, max_batch=self._max_batch
         )
         self.engine_description, self.max_batch = choice.description, choice.max_batch
         batcher = RequestBatcher(

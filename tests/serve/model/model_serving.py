@@ -134,11 +134,14 @@ def serving_model(
     *,
     record: Path | None = None,
     max_batch: int | None = None,
-    continuous: bool = True,
+    fast: bool | None = None,
+    temperature: float | None = None,
     **settings: Any,
 ) -> Iterator[ServedModel]:
     """A server of this policy, on a port that is free."""
-    agent = PausableAgent(policy or random_policy(), max_batch=max_batch, continuous=continuous)
+    agent = PausableAgent(
+        policy or random_policy(), max_batch=max_batch, fast=fast, temperature=temperature
+    )
     asyncio.run(agent.prepare())
     config = replace(ModelServeConfig(), **settings)
     recorder = None

@@ -57,10 +57,10 @@ def test_a_client_that_leaves_gives_up_its_place(stream: bool) -> None:
         assert served.post(CHAT, BODY).status_code == 200
 
 
-@pytest.mark.parametrize("continuous", [True, False])
-def test_decoding_stops_for_a_stream_that_is_closed(continuous: bool) -> None:
-    with serving_model(max_batch=1, continuous=continuous) as served:
-        assert served.agent.engine_description.startswith("Triton" if continuous else "HF")
+@pytest.mark.parametrize("fast", [True, False])
+def test_decoding_stops_for_a_stream_that_is_closed(fast: bool) -> None:
+    with serving_model(max_batch=1, fast=fast) as served:
+        assert served.agent.engine_description.startswith("Triton" if fast else "HF")
         served.agent.engine.pause(after_polls=4)
         body = {**BODY, "max_tokens": 2000, "stream": True, "temperature": 0}
         with httpx.stream("POST", f"{served.url}{CHAT}", json=body, timeout=60) as response:

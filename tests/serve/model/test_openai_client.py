@@ -17,7 +17,8 @@ from serve.model.model_serving import QUESTION, ServedModel, counter_question, s
 
 @pytest.fixture(scope="module")
 def nonsense() -> Iterator[ServedModel]:
-    with serving_model() as served:
+    # The engine of GPUs, with its reference operations.
+    with serving_model(fast=True) as served:
         yield served
 
 
@@ -65,6 +66,18 @@ def test_a_seed_repeats_a_reply_and_choices_differ(nonsense: ServedModel) -> Non
     assert len(set(ask(5))) == 3
     assert ask(5) != ask(6)
     assert ask(None) != ask(None)
+
+
+def test_requests_sample_as_the_server_says_unless_they_say_more() -> None:
+    with serving_model(temperature=0) as served:
+
+        def ask(**options: Any) -> set[str]:
+            body = {"messages": QUESTION, "max_tokens": 8, **options}
+            replies = [served.post("/v1/chat/completions", body).json() for _ in range(2)]
+            return {reply["choices"][0]["message"]["content"] for reply in replies}
+
+        assert len(ask()) == len(ask(top_p=0.9)) == 1
+        assert len(ask(temperature=1.0)) == 2
 
 
 def test_a_stream_adds_up_to_the_whole_reply(nonsense: ServedModel) -> None:

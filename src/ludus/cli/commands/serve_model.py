@@ -55,7 +55,7 @@ def serve_model(
         typer.Option(
             min=1,
             help="Maximum number of replies that are decoded at once.",
-            show_default="256 with continuous batching, otherwise 64",
+            show_default="256 with the Triton engine, otherwise 64",
         ),
     ] = None,
     max_queue: Annotated[
@@ -129,7 +129,6 @@ def serve_model(
         dtype=dtype,
         chat_template_kwargs=parse_template_options(thinking, chat_template_kwargs),
         max_batch=max_batch,
-        continuous=True,
     )
     console(stderr=True).print(f"Loading {model} ...", style="dim")
 

@@ -28,12 +28,7 @@ class EngineChoice:
 
 
 def choose_engine(
-    policy: Policy,
-    *,
-    fast: bool | None,
-    dtype: str | None,
-    max_batch: int | None,
-    continuous: bool = False,
+    policy: Policy, *, fast: bool | None, dtype: str | None, max_batch: int | None
 ) -> EngineChoice:
     """Build the engine for a policy.
 
@@ -42,10 +37,8 @@ def choose_engine(
             models that it supports.
         dtype: The dtype that the user asked for: the Triton engine decodes in bfloat16.
         max_batch: Most requests at once. Default: depends on the engine.
-        continuous: Whether requests should join a running batch, so that None takes the Triton
-            engine on a CPU too.
     """
-    reason = _reason_against_triton(policy, fast, dtype, continuous=continuous)
+    reason = _reason_against_triton(policy, fast, dtype)
     if reason is None:
         engine = _try_triton_engine(policy.model, max_batch, strict=fast is True)
         if not isinstance(engine, str):
@@ -72,20 +65,12 @@ def choose_engine(
     return EngineChoice(decoder, f"HF decoder: {reason}", max_batch or HF_MAX_BATCH)
 
 
-def _reason_against_triton(
-    policy: Policy, fast: bool | None, dtype: str | None, *, continuous: bool
-) -> str | None:
+def _reason_against_triton(policy: Policy, fast: bool | None, dtype: str | None) -> str | None:
     """Say why the Triton engine is not even tried, or return None."""
     if policy.vision is not None:
         return "the model takes images"
     if fast is not None:
         return None if fast else "the Triton engine is switched off"
-    if policy.model.device.type == "cpu" and continuous:
-        return (
-            None
-            if policy.dtype == "float32"
-            else f"on a CPU it decodes in float32, not {policy.dtype}"
-        )
     if policy.model.device.type != "cuda":
         return "no GPU"
     requested = choose_dtype(dtype, "cuda") if dtype else "bfloat16"

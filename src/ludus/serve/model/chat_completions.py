@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +15,7 @@ from ludus.policy.sampled_conversation import SampledConversation
 from ludus.serve.model.api_errors import ApiError
 from ludus.serve.model.concurrent_choices import PutChunk, sample_choices, stream_choices
 from ludus.serve.model.generator import Generation, Generator, Prompt, SamplingPlan
-from ludus.serve.model.recorder import Recorder, Session
+from ludus.serve.model.recorder import Recorder
 from ludus.serve.model.reply_formats import (
     chat_logprobs,
     delta_to_json,
@@ -24,9 +24,7 @@ from ludus.serve.model.reply_formats import (
     usage,
 )
 from ludus.serve.model.request_schema import ChatBody, Conversation
-
-SOURCE = "The request"
-"""Where messages come from, in error messages."""
+from ludus.serve.model.session import Session, new_conversation
 
 
 @dataclass(slots=True)
@@ -159,7 +157,7 @@ class ChatCompletions:
         as_ids = body.return_tokens_as_token_ids
         return chat_logprobs(self._tokenizer, ids, logprobs, as_ids=as_ids)
 
-    def stream(self, call: ChatCall) -> AsyncIterator[bytes]:
+    def stream(self, call: ChatCall) -> AsyncGenerator[bytes, None]:
         """Sample all choices, and yield server-sent events as tokens arrive."""
         return stream_choices(
             [partial(self._stream_choice, call, choice) for choice in call.choices],
@@ -217,10 +215,6 @@ def to_messages(body: Conversation) -> tuple[Message, ...]:
         return body.to_messages()
     except ValueError as error:
         raise ApiError(str(error), param="messages") from error
-
-
-def new_conversation(runtime: PolicyRuntime, tools: Sequence[JsonObject]) -> SampledConversation:
-    return SampledConversation(runtime, tools, source=SOURCE, parse_calls=bool(tools))
 
 
 async def render_prompt(

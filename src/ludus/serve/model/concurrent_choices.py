@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any
 
 from ludus.data.tool_schema import JsonObject
@@ -33,7 +33,7 @@ async def stream_choices(
     *,
     head: JsonObject,
     usage: Usage | None,
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """Yield the chunks that the choices put as server-sent events, and at the end the usage."""
     chunks: asyncio.Queue[JsonObject | None] = asyncio.Queue()
 

@@ -23,7 +23,6 @@ from ludus.policy.chat.template_kwargs import (
 from ludus.policy.engine.batcher import Completion
 from ludus.policy.engine.sampling import SamplingParams
 from ludus.policy.runtime import PolicyRuntime
-from ludus.policy.sampling_config import resolve_sampling
 from ludus.serve.model.api_errors import ApiError
 from ludus.serve.model.model_config import ModelServeConfig
 from ludus.serve.model.model_metrics import ModelMetrics
@@ -136,11 +135,13 @@ class Generator:
                     param="messages",
                     code="context_length_exceeded",
                 )
+        options = body.sampling_options
         return SamplingPlan(
             max_tokens=body.token_limit or limit,
-            sampling=resolve_sampling(body.sampling_options, self.runtime.policy.model)
-            if body.sampling_options
-            else self.runtime.sampling,
+            # The server's top_p and top_k belong to its own temperature.
+            sampling=SamplingParams(**options)
+            if "temperature" in options
+            else replace(self.runtime.sampling, **options),
             stop=body.stop_sequences,
             seed=secrets.randbits(63) if body.seed is None else body.seed,
         )

@@ -14,7 +14,6 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import Receive, Scope, Send
 
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import LudusError
@@ -28,11 +27,11 @@ from ludus.serve.model.api_errors import (
 from ludus.serve.model.chat_completions import (
     ChatCall,
     ChatCompletions,
-    new_conversation,
     render_prompt,
     to_messages,
 )
 from ludus.serve.model.disconnect import ClientDisconnected, run_while_connected
+from ludus.serve.model.event_stream import EventStream
 from ludus.serve.model.generator import Generator
 from ludus.serve.model.model_config import ModelServeConfig
 from ludus.serve.model.model_metrics import ModelMetrics
@@ -44,6 +43,7 @@ from ludus.serve.model.request_schema import (
     SamplingBody,
     TokenizeBody,
 )
+from ludus.serve.model.session import new_conversation
 from ludus.serve.model.text_completions import TextCall, TextCompletions
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -51,45 +51,6 @@ Body = TypeVar("Body", bound=BaseModel)
 SESSION_HEADER = "Ludus-Session"
 _CLIENT_CLOSED_REQUEST = 499
 """The status that nginx logs for a client that went away."""
-
-
-class EventStream(Response):
-    """A stream of server-sent events, which ends when the client goes away."""
-
-    media_type = "text/event-stream"
-
-    def __init__(
-        self,
-        events: AsyncIterator[bytes],
-        *,
-        close: Callable[[], Coroutine[Any, Any, None]],
-        metrics: ModelMetrics,
-        headers: dict[str, str],
-    ) -> None:
-        super().__init__(headers={"Cache-Control": "no-cache", **headers})
-        del self.headers["content-length"]
-        self._events, self._close, self._metrics = events, close, metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def write() -> None:
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": self.status_code,
-                    "headers": self.raw_headers,
-                }
-            )
-            async for event in self._events:
-                await send({"type": "http.response.body", "body": event, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
-
-        try:
-            await run_while_connected(receive, write())
-        except ClientDisconnected:
-            self._metrics.count_cancelled()
-        finally:
-            await self._events.aclose()  # type: ignore[attr-defined]
-            await self._close()
 
 
 def create_model_app(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -86,7 +86,7 @@ class TextCompletions:
         response = envelope("text_completion", "cmpl", self._model)
         return {**response, "choices": choices, "usage": call.usage(generations)}
 
-    def stream(self, call: TextCall) -> AsyncIterator[bytes]:
+    def stream(self, call: TextCall) -> AsyncGenerator[bytes, None]:
         """Sample all choices, and yield server-sent events as tokens arrive."""
         return stream_choices(
             [partial(self._stream_choice, call, index) for index in range(len(call.choices))],
