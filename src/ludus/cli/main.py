@@ -27,6 +27,7 @@ from ludus.cli.commands import (
     rescore,
     runs,
     serve,
+    serve_model,
     show,
     train,
 )
@@ -59,6 +60,7 @@ app = typer.Typer(
 )
 app.command("envs", cls=FlagCommand)(envs.envs)
 app.command("serve", cls=FlagCommand)(serve.serve)
+app.command("serve-model", cls=FlagCommand)(serve_model.serve_model)
 app.command("check", cls=FlagCommand)(check.check)
 app.command("play", cls=FlagCommand)(play.play)
 app.command("collect", cls=FlagCommand)(collect.collect)

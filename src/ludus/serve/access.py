@@ -14,19 +14,19 @@ from __future__ import annotations
 import base64
 import binascii
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import HTTPException
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ludus.protocol.loopback import is_loopback
 from ludus.serve.client_address import has_forwarded_address
-from ludus.serve.config import ServeConfig
+from ludus.serve.config import ListenConfig
 from ludus.serve.pages import page_files
 
 SUBPROTOCOL = "ludus"
@@ -57,7 +57,7 @@ class Refusal:
 class AccessPolicy:
     """Decides which requests are accepted, as the server's config says."""
 
-    def __init__(self, config: ServeConfig) -> None:
+    def __init__(self, config: ListenConfig) -> None:
         self._token = f"Bearer {config.token}".encode() if config.token else None
         self._any_host = not config.allow_hosts and not is_loopback(config.host)
         self._hosts = {parse_hostname(host) for host in (config.host, *config.allow_hosts)}
@@ -172,8 +172,16 @@ def _check_content_type(scope: Mapping[str, Any], headers: Mapping[bytes, bytes]
 class AccessMiddleware:
     """Applies the policy to every request, and limits the size of its body."""
 
-    def __init__(self, app: ASGIApp, *, access: AccessPolicy, max_body: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        access: AccessPolicy,
+        max_body: int,
+        to_response: Callable[[Refusal], Response] = Refusal.to_response,
+    ) -> None:
         self._app, self._access, self._max_body = app, access, max_body
+        self._to_response = to_response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -182,7 +190,7 @@ class AccessMiddleware:
             is_http = scope["type"] == "http"
             await self._app(scope, self._limit_body(receive) if is_http else receive, send)
         elif scope["type"] == "http":
-            await refusal.to_response()(scope, receive, send)
+            await self._to_response(refusal)(scope, receive, send)
         else:
             # Upgrades get here only on other ASGI servers; see `ws_fast_path`.
             await receive()
