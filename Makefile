@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow system-packages lint format clean \
+.PHONY: demo test test-slow system-packages lint format frontend clean \
 	bench-wire bench-backpressure bench-collect bench-collect-workers bench-journal bench-curate \
 	bench-sft bench-warm-start bench-decode bench-grpo
 
@@ -48,6 +48,13 @@ lint: $(VENV)/.dev
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The pages of `ludus serve` and `ludus view`, from frontend/ into the package. Needs Node 20.19.
+frontend: frontend/node_modules/.package-lock.json
+	npm --prefix frontend run build
+
+frontend/node_modules/.package-lock.json: frontend/package-lock.json
+	npm --prefix frontend ci --no-audit --no-fund
 
 # Steps per second beside OpenEnv's own server, in one run.
 bench-wire: $(VENV)/.dev
@@ -104,4 +111,4 @@ $(VENV)/.dev: $(VENV)/.ludus
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) frontend/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

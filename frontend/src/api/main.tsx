@@ -1,0 +1,12 @@
+import { render } from "preact";
+import "../shared/base.css";
+
+function App() {
+  return (
+    <main class="page">
+      <h1>API</h1>
+    </main>
+  );
+}
+
+render(<App />, document.getElementById("app")!);

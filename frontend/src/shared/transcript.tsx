@@ -1,0 +1,53 @@
+import type { ComponentChildren } from "preact";
+import "./transcript.css";
+
+/** One message of a transcript. */
+export interface Entry {
+  /** `action`: what the agent did; `observation`: what the environment answered. */
+  kind: "action" | "observation" | "error" | "system";
+  title: string;
+  text?: string;
+  /** Addresses of images: `data:` URLs or paths on this server. */
+  images?: string[];
+  reward?: number | null;
+  done?: boolean;
+  /** Short facts that stand beside the title, such as the number of the step. */
+  note?: string;
+  details?: ComponentChildren;
+}
+
+export function Transcript({ entries, label }: { entries: Entry[]; label: string }) {
+  return (
+    <ol class="transcript" aria-label={label} aria-live="polite">
+      {entries.map((entry, index) => (
+        <TranscriptEntry key={index} entry={entry} />
+      ))}
+    </ol>
+  );
+}
+
+export function TranscriptEntry({ entry }: { entry: Entry }) {
+  return (
+    <li class={`entry appear ${entry.kind}`}>
+      <header>
+        <strong>{entry.title}</strong>
+        {entry.note && <span>{entry.note}</span>}
+        <span class="spacer" />
+        {entry.reward != null && <Reward value={entry.reward} />}
+        {entry.done && <span class="badge">episode over</span>}
+      </header>
+      {entry.text && <pre>{entry.text}</pre>}
+      {entry.images?.map((source) => <img key={source} src={source} alt={entry.title} />)}
+      {entry.details}
+    </li>
+  );
+}
+
+export function Reward({ value }: { value: number }) {
+  const tone = value > 0 ? "good" : value < 0 ? "bad" : "";
+  return <span class={`badge ${tone}`}>reward {formatReward(value)}</span>;
+}
+
+export function formatReward(value: number): string {
+  return String(Number(value.toPrecision(4)));
+}
