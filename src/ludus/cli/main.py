@@ -28,6 +28,7 @@ from ludus.cli.commands import (
     serve,
     show,
     train,
+    view,
 )
 from ludus.cli.display.console import print_error
 from ludus.cli.display.signals import EXIT_CODES, INTERRUPTED
@@ -69,6 +70,7 @@ app.add_typer(train.app, name="train")
 app.command("diagnose", cls=FlagCommand)(diagnose.diagnose)
 app.command("runs", cls=FlagCommand)(runs.runs)
 app.command("show", cls=FlagCommand)(show.show)
+app.command("view", cls=FlagCommand)(view.view)
 app.command("init", cls=FlagCommand)(init.init)
 app.command("lint", cls=FlagCommand)(lint.lint)
 app.command("build", cls=FlagCommand)(build.build)

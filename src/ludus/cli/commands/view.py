@@ -1,0 +1,51 @@
+"""`ludus view`: a local page over runs, evaluations, data sets and trained models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ludus.cli.common_options import expand_user_path
+from ludus.errors import MissingExtra
+
+
+def view(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[DIR]...",
+            parser=expand_user_path,
+            help="Folders with runs, evaluations, data sets or trained models, at any depth up to "
+            "five; or JSONL files.",
+            show_default="runs, evals, data and models",
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port to bind; 0 for any free port.")] = 0,
+    open_browser: Annotated[
+        bool, typer.Option("--open", help="Open the page in the default browser.")
+    ] = False,
+) -> None:
+    """Look at runs, evaluations, data sets and trainings in the browser, also while they run.
+
+    The page is served on this machine only, under an address with a random token.
+
+    Example: ludus view runs/wordle --open
+    """
+    try:
+        from ludus.viewer.folders import default_folders
+        from ludus.viewer.server import view as run
+    except ModuleNotFoundError as error:
+        raise MissingExtra.of("serve", "Viewing") from error
+    from ludus.cli.display.console import print_if_read
+
+    def print_address(address: str) -> None:
+        print_if_read(f"View    [bold]{address}[/]", "Press Ctrl-C to stop.")
+        if open_browser:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    run(folders or default_folders(), port=port, on_ready=print_address)
+    print_if_read("Stopped.")
