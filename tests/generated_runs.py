@@ -10,12 +10,14 @@ import random
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Tokens, Usage
 from ludus.data.messages import Call, Function, Message
 from ludus.data.run_folder import RunFolder
 
 GROUP_SIZE = 8
+_MASK_VALUES: tuple[Literal[0, 1], ...] = (0, 1)
 _NUM_TEMPLATES = 64
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 _RULES = (
@@ -23,10 +25,10 @@ _RULES = (
     "through it one term at a time, say what you do, and submit the result with the tool `answer`. "
     "You have several attempts, and a wrong answer is told to you with a hint. "
 ) * 3
-_WORDS = (
+_TEXT = (
     "first then carry the sum over subtract next term so far we have total check again result "
     "is therefore not correct because digit column adds tens ones hint larger smaller retry"
-).split()
+)
 _TOOL = {
     "type": "function",
     "function": {
@@ -78,7 +80,7 @@ def _template_line(draw: random.Random, model: str) -> bytes:
         [80, 10, 8, 2],
     )[0]
     is_broken = reason is StopReason.BROKEN
-    sampled = [draw.random() < 0.5 for _ in range(40)]
+    mask = tuple(draw.choice(_MASK_VALUES) for _ in range(40))
     return Episode(
         episode_id="0badcafe-000000",
         stop_reason=reason,
@@ -106,9 +108,9 @@ def _template_line(draw: random.Random, model: str) -> bytes:
             environment_s=draw.uniform(0, 1),
         ),
         tokens=Tokens(
-            ids=tuple(draw.randint(20, 900) for _ in sampled),
-            logprobs=tuple(-draw.random() if each else None for each in sampled),
-            mask=tuple(int(each) for each in sampled),  # type: ignore[arg-type]
+            ids=tuple(draw.randint(20, 900) for _ in mask),
+            logprobs=tuple(-draw.random() if each else None for each in mask),
+            mask=mask,
         ),
     ).to_line()
 
@@ -126,7 +128,7 @@ def _template_messages(draw: random.Random, turns: int) -> Iterator[Message]:
 
 
 def _sentence(draw: random.Random, words: int) -> str:
-    return " ".join(draw.choices(_WORDS, k=words)).capitalize() + " after @."
+    return " ".join(draw.choices(_TEXT.split(), k=words)).capitalize() + " after @."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

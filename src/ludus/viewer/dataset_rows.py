@@ -76,9 +76,7 @@ def read_left_out(
     file = entry.path / LEFT_OUT_FILE
     if not file.is_file():
         return {"listed": False, "counts": {}, "total": 0, "rows": []}
-    lines = [
-        fields for _, line in numbered_lines(file) if isinstance(fields := from_json(line), dict)
-    ]
+    lines = [_parse_row(line) for _, line in numbered_lines(file)]
     counts = Counter(str(fields.get("reason")) for fields in lines)
     chosen = [fields for fields in lines if not reason or fields.get("reason") == reason]
     rows = [

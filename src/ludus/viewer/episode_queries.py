@@ -90,12 +90,12 @@ class EpisodeQueries:
                     self._results.move_to_end(key)  # type: ignore[arg-type]
                     return result
         condition = self._condition(wanted)
-        direction = "DESC" if wanted.descending else "ASC"
+        order = f"{SORT_COLUMNS[wanted.sort]} {'DESC' if wanted.descending else 'ASC'} NULLS LAST"
         with self._index.cursor() as cursor:
             # The condition may be slow: it is evaluated once, into a table of this cursor.
             cursor.execute(
                 f"CREATE TEMP TABLE selected AS SELECT {_SELECTED_COLUMNS} FROM episodes "
-                f"WHERE {condition} ORDER BY {SORT_COLUMNS[wanted.sort]} {direction} NULLS LAST, _id"
+                f"WHERE {condition} ORDER BY {order}, _id"
             )
             ids = cursor.execute("SELECT _id FROM selected").fetchnumpy()["_id"]
             result = EpisodeResult(current, ids, _compute_stats(cursor))
