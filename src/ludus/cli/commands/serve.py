@@ -140,6 +140,7 @@ def serve(
         limits = f"up to {max_sessions} sessions, {processes}"
         print_if_read(
             f"[bold]{spec}[/] is served on [bold]{url}[/] ({limits})",
+            f"  play       {url}/",
             f"  WebSocket  {url.replace('http', 'ws', 1)}/ws",
             f"  MCP        {url}/mcp",
             f"  docs       {url}/docs",
