@@ -123,7 +123,7 @@ async def _respond(compute: Callable[[], Any]) -> Response:
     try:
         body, status = to_json(await run_in_threadpool(compute), inf_nan_mode="null"), 200
     except LudusError as error:
-        body, status = to_json({"error": str(error)}), 400
+        body, status = to_json({"detail": str(error)}), 400
     return Response(body, status, headers, media_type="application/json")
 
 

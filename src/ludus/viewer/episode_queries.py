@@ -80,6 +80,7 @@ class EpisodeQueries:
         self._index = index
         self._lock = Lock()
         self._results: OrderedDict[tuple[int, EpisodeFilter], EpisodeResult] = OrderedDict()
+        self._means: tuple[int, dict[int, float | None]] | None = None
 
     def find(self, wanted: EpisodeFilter, revision: int | None = None) -> EpisodeResult:
         """Evaluate a filter; raises `ConfigError` for one that is not valid."""
@@ -158,6 +159,14 @@ class EpisodeQueries:
         """)
         names = ("step", "reward", "length", "turns")
         return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def mean_rewards(self) -> dict[int, float | None]:
+        """The mean reward of each file, by its number."""
+        revision = self._index.revision
+        if self._means is None or self._means[0] != revision:
+            query = "SELECT _file, avg(reward) FROM episodes WHERE isfinite(reward) GROUP BY 1"
+            self._means = revision, dict(self._index.sql(query))
+        return self._means[1]
 
     def find_attempts(self, group_id: str, run: str | None, limit: int) -> list[JsonObject]:
         """The attempts at a task, of one run or of all."""

@@ -67,16 +67,17 @@ class Library:
             "error": self.index.error,
             "folder": str(Path.cwd()),
             "entries": [
-                {**entry.as_json(), "episodes": self._count_lines(entry)}
+                {**entry.as_json(), **self._describe_episodes(entry)}
                 for entry in self.entries.values()
             ],
         }
 
-    def _count_lines(self, entry: Entry) -> int | None:
+    def _describe_episodes(self, entry: Entry) -> JsonObject:
         if entry.episodes is None:
-            return None
+            return {"episodes": None, "reward": None}
         file = self.index.find_file(entry.key)
-        return file.lines - file.unreadable
+        means = self.queries.mean_rewards()
+        return {"episodes": file.lines - file.unreadable, "reward": means.get(file.number)}
 
     def _scan_repeatedly(self) -> None:
         while not self._stopped.wait(_SCAN_INTERVAL_S):

@@ -1,1 +1,1 @@
-import{S as e,p as t}from"./shared.js";function n(){return t(`main`,{class:`page`,children:t(`h1`,{children:`API`})})}e(t(n,{}),document.getElementById(`app`));
+import{T as e,m as t}from"./shared.js";function n(){return t(`main`,{class:`page`,children:t(`h1`,{children:`API`})})}e(t(n,{}),document.getElementById(`app`));
