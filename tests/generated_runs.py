@@ -68,6 +68,7 @@ def generate_lines(episodes: int, *, seed: int = 0, model: str = "generated") ->
         line = line.replace(b"0badcafe-000000", b"0badcafe-%06d" % number, 1)
         line = line.replace(b'"reward":0.125', b'"reward":%r' % reward, 1)
         line = line.replace(b'"seed":7', b'"seed":%d' % group)
+        line = line.replace(b"###", b"%d + %d" % (group % 900 + 100, group % 77 + 20), 1)
         line = line.replace(b"@", b"%d" % number)  # No two episodes have the same texts.
         yield line.replace(b'"group_id":"0000"', b'"group_id":"%016x"' % group, 1)
 
@@ -116,9 +117,8 @@ def _template_line(draw: random.Random, model: str) -> bytes:
 
 
 def _template_messages(draw: random.Random, turns: int) -> Iterator[Message]:
-    terms = [draw.randint(10, 999) for _ in range(4)]
     yield Message(role="system", content=_RULES)
-    yield Message(role="user", content=f"What is {' + '.join(map(str, terms))}?")
+    yield Message(role="user", content="What is ###?")
     for turn in range(turns):
         arguments = f'{{"answer": "{draw.randint(100, 3000)}"}}'
         call = Call(id=f"call_{turn}", function=Function(name="answer", arguments=arguments))

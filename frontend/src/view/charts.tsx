@@ -6,6 +6,7 @@ import "./charts.css";
 const HEIGHT = 150;
 const MARGIN = { top: 8, right: 10, bottom: 20, left: 46 };
 const SMOOTH_ABOVE = 40;
+const MAX_BAR_WIDTH = 90;
 
 export interface Series {
   name: string;
@@ -85,7 +86,7 @@ export function LineChart(props: { title: string; series: Series[]; x: string })
         }}
         onPointerLeave={() => setHovered(null)}
       >
-        {niceTicks(low, high, 3).map((tick) => (
+        {niceTicks(low, high, 4).map((tick) => (
           <g key={tick} class="tick">
             <line x1={MARGIN.left} x2={width - MARGIN.right} y1={toY(tick)} y2={toY(tick)} />
             <text x={MARGIN.left - 6} y={toY(tick) + 4} text-anchor="end">
@@ -126,12 +127,11 @@ export function Curves({ runs }: { runs: { name: string; curves: Curve[] }[] }) 
   );
 }
 
-/** Bars by reward; with two sets of bins they stand side by side as shares. */
+/** Bars by reward. */
 export function Histogram(props: { bins: Bin[]; title: string; onPick?: (bin: Bin) => void }) {
   const { element, width } = useWidth();
   const highest = Math.max(1, ...props.bins.map(({ count }) => count));
-  const inner = width - 20;
-  const slot = inner / props.bins.length;
+  const slot = Math.min(MAX_BAR_WIDTH, (width - 20) / props.bins.length);
   const label = ({ low, high }: Bin) =>
     low === high ? formatNumber(low) : `${formatNumber(low)} to ${formatNumber(high)}`;
   return (

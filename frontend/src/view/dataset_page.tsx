@@ -56,7 +56,12 @@ function Rows(props: { dataset: string; split: string; onShortcuts: (list: Short
   useEffect(() => props.onShortcuts(shortcuts), []);
   if (list.error) return <p class="notice bad">{list.error}</p>;
   return (
-    <section class="card dataset-rows" role="grid" aria-rowcount={list.total}>
+    <section
+      class="card dataset-rows"
+      role="grid"
+      aria-rowcount={list.total}
+      style={{ height: `min(60dvh, ${(list.total + 2) * ROW_HEIGHT}px)` }}
+    >
       <h2>{plural(list.total, "row")}</h2>
       <VirtualList
         total={list.total}

@@ -39,7 +39,7 @@ export function EpisodeTable(props: {
     >
       <button type="button" class="quiet" onClick={() => sort(name, first === "descending")}>
         {title}
-        {query.sort === name && <span aria-hidden="true">{query.descending ? " ↓" : " ↑"}</span>}
+        {query.sort === name && name !== "line" && <span aria-hidden="true">{query.descending ? " ↓" : " ↑"}</span>}
       </button>
     </span>
   );

@@ -58,6 +58,6 @@ export function stopTone(reason: string): string {
 }
 
 export function rewardTone(reward: number | null): string {
-  if (reward === null) return "";
+  if (reward === null || reward === 0) return "";
   return reward > 0 ? "good" : "bad";
 }

@@ -20,7 +20,7 @@ export function entryLink({ kind, key }: Entry): string {
 export function OverviewPage(props: { onShortcuts: (list: Shortcut[]) => void }) {
   const { state } = useLibrary();
   const [picked, setPicked] = useState<string[]>([]);
-  const [selected, setSelected] = useState(0);
+  const [selected, setSelected] = useState(-1);
   const entries = state?.entries ?? [];
   const ordered = SECTIONS.flatMap(([, belongs]) => entries.filter(belongs));
   const pick = (key: string) =>
@@ -55,7 +55,7 @@ export function OverviewPage(props: { onShortcuts: (list: Shortcut[]) => void })
           <section key={title} class="card stack">
             <h2>{title}</h2>
             <div class="scroll-x">
-              <table class="data">
+              <table class="data entries">
                 <tbody>
                   {section.map((entry) => (
                     <EntryRow

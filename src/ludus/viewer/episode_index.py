@@ -104,7 +104,8 @@ class EpisodeIndex:
 
     def update(self) -> None:
         """Index everything that was appended since the last time."""
-        for file in list(self.files):
+        # The smallest first, so that a long file does not delay the others.
+        for file in sorted(self.files, key=lambda file: file.size - file.position):
             with self._write_lock:
                 if file.was_rewritten():
                     file.reset()

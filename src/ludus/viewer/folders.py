@@ -64,6 +64,13 @@ class Entry:
         paths = [self.path] if self.path.is_file() else [self.path / name for name in files]
         return max((time_of(path) for path in paths), default=0.0)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing will be written any more, unless it is extended."""
+        if self.kind == "training":
+            return self.record.get("figures") is not None
+        return self.kind != "run" or _read_json(self.path / "summary.json").get("complete") is True
+
     def as_json(self) -> JsonObject:
         modified_at = self.modified_at
         return {
@@ -74,9 +81,7 @@ class Entry:
             "model": self.model,
             "created_at": self.record.get("created_at"),
             "modified_at": modified_at,
-            "running": self.kind in ("run", "training")
-            and time() - modified_at < _RUNNING_WINDOW_S
-            and self.record.get("figures") is None,
+            "running": time() - modified_at < _RUNNING_WINDOW_S and not self.is_complete,
             "has_episodes": self.episodes is not None,
             "splits": list(self.rows or ()),
         }
@@ -155,10 +160,10 @@ def _open_folder(path: Path) -> Iterator[Entry]:
 
 def _key(path: Path) -> str:
     """The path relative to the working directory if it is below it, else as a whole."""
-    resolved = path.resolve()
+    absolute = path.absolute()
     with suppress(ValueError):
-        return resolved.relative_to(Path.cwd()).as_posix()
-    return resolved.as_posix()
+        return absolute.relative_to(Path.cwd()).as_posix()
+    return absolute.as_posix()
 
 
 def _read_json(file: Path) -> JsonObject:
