@@ -50,7 +50,7 @@ function App() {
         </a>
         <IndexProgress />
         <span class="spacer" />
-        <button type="button" class="quiet" onClick={() => help.current?.showModal()} title="Keyboard shortcuts">
+        <button type="button" class="quiet keys" onClick={() => help.current?.showModal()} title="Keyboard shortcuts">
           <kbd>?</kbd>
         </button>
         <ThemeButton />
