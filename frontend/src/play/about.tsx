@@ -1,20 +1,29 @@
-/** The documentation of an environment: the docstring of its class, in the form of Ludus' own. */
-export function About({ documentation }: { documentation: string }) {
+import { Prose } from "../shared/prose";
+
+/** The documentation of an environment, without the description, which is its first line. */
+export function About(props: { documentation: string; description: string }) {
+  const sections = parseSections(props.documentation.trim().replace(props.description, ""));
+  if (sections.length === 0) return null;
   return (
-    <div class="about">
-      {parseSections(documentation).map(({ title, paragraphs }, index) => (
-        <section key={index}>
-          {title && <h3>{title}</h3>}
-          {paragraphs.map(({ term, text }, number) => (
-            <p key={number}>
-              {term && <code>{term}</code>}
-              {term && ": "}
-              {text}
-            </p>
-          ))}
-        </section>
-      ))}
-    </div>
+    <details class="card" open>
+      <summary>
+        <h2>About</h2>
+      </summary>
+      <div class="about">
+        {sections.map(({ title, paragraphs }, index) => (
+          <section key={index}>
+            {title && <h3>{title}</h3>}
+            {paragraphs.map(({ term, text }, number) => (
+              <p key={number}>
+                {term && <code>{term}</code>}
+                {term && ": "}
+                <Prose text={text} />
+              </p>
+            ))}
+          </section>
+        ))}
+      </div>
+    </details>
   );
 }
 
@@ -30,7 +39,7 @@ interface Section {
 }
 
 const TITLE = /^([A-Z][\w ]*):$/;
-const TERM = /^(\w+(?:\([^)]*\))?): (.*)$/;
+const TERM = /^(\w+(?:\([^)]*\)|(?:, \w+)+)?): (.*)$/;
 
 /** Split a docstring into titled sections, and undo its line breaks within paragraphs. */
 export function parseSections(documentation: string): Section[] {

@@ -1,5 +1,6 @@
 import { useMemo, useRef, useState } from "preact/hooks";
 import type { JsonObject } from "../shared/json";
+import { Prose } from "../shared/prose";
 import { type Values, fieldsOf, parseValues } from "../shared/schema";
 import { SchemaFields } from "../shared/schema_form";
 import type { Call, Tool } from "./game";
@@ -53,7 +54,7 @@ function ToolForm(props: {
     <form
       ref={own}
       class="stack tool-form"
-      aria-label={tool.name}
+      aria-label={`Tool ${tool.name}`}
       onSubmit={(event) => {
         event.preventDefault();
         if (!isChoice) void call(parseValues(fields, values));
@@ -62,7 +63,10 @@ function ToolForm(props: {
       {tool.description && <p class="muted small">{tool.description}</p>}
       {isChoice ? (
         <fieldset class="stack">
-          <legend class="field-name">{only.name}</legend>
+          <legend class="choice-name">
+            <span class="field-name">{only.name}</span>
+            <Prose text={only.description} />
+          </legend>
           <div class="row">
             {only.choices.map((choice, index) => (
               <button

@@ -1,5 +1,5 @@
 import { type Json, type JsonObject, isObject } from "../shared/json";
-import { JsonView } from "../shared/json_view";
+import { JsonFields } from "../shared/json_view";
 import { type Entry, formatReward } from "../shared/transcript";
 import type { GameEvent } from "./game";
 import { viewObservation } from "./observation";
@@ -9,10 +9,10 @@ import type { StepResult } from "./session";
 export function toEntries(events: GameEvent[]): Entry[] {
   return events.flatMap((event, step): Entry[] => {
     if (event.kind === "reset") {
-      return [{ ...toEntry(event.result), title: "Start", note: formatArguments(event.task) }];
+      return [{ ...toEntry(event.result), title: "Start" }];
     }
     const { tool, args } = event.call;
-    const action: Entry = { kind: "action", title: `${tool}(${formatArguments(args)})`, note: `step ${step}` };
+    const action: Entry = { kind: "action", title: `${tool}(${formatArguments(args)})`, note: `${step}` };
     return [action, { ...toEntry(event.result), title: "Environment" }];
   });
 }
@@ -27,15 +27,8 @@ function toEntry(result: StepResult): Omit<Entry, "title"> {
     reward: result.reward,
     done: result.done,
     note: notes,
-    details: (
-      <>
-        {Object.keys(view.fields).length > 0 && <JsonView value={view.fields} />}
-        <details>
-          <summary>as JSON</summary>
-          <JsonView value={result as unknown as Json} />
-        </details>
-      </>
-    ),
+    details: Object.keys(view.fields).length > 0 && <JsonFields value={view.fields} />,
+    raw: result as unknown as Json,
   };
 }
 
@@ -50,7 +43,7 @@ function describeMetadata(metadata: Json): string {
   return notes.join(" · ");
 }
 
-function formatArguments(values: JsonObject): string {
+export function formatArguments(values: JsonObject): string {
   return Object.entries(values)
     .map(([name, value]) => `${name}=${JSON.stringify(value)}`)
     .join(", ");

@@ -10,6 +10,7 @@ export interface ObservationView {
 
 // As in the rendering for models, but nothing is left out: the other fields are shown as JSON.
 const MAIN_FIELDS = ["text", "question", "prompt", "message", "echoed_message", "scene_description"];
+const LEADING_FIELDS = ["goal", "instruction", "error"];
 const IMAGE_TYPE = /^image\/(png|jpeg|gif|webp|bmp|avif|svg\+xml)$/;
 const DATA_URL = /^data:image\/(png|jpeg|gif|webp|bmp|avif|svg\+xml);base64,/;
 const BASE64_STARTS: [string, string][] = [
@@ -33,7 +34,8 @@ export function viewObservation(observation: JsonObject): ObservationView {
   if (Array.isArray(content) && content.length > 0) showBlocks(content, view);
   else if (main) view.text = rest[main] as string;
   if (main) delete rest[main];
-  showFields(rest, view);
+  const leading = LEADING_FIELDS.filter((name) => name in rest).map((name) => [name, rest[name]]);
+  showFields({ ...Object.fromEntries(leading), ...rest }, view);
   if (view.error && view.text === `Error: ${view.error}`) view.text = "";
   return view;
 }

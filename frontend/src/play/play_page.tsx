@@ -1,70 +1,81 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { Brand } from "../shared/brand";
 import { JsonView } from "../shared/json_view";
 import { type Shortcut, ShortcutHelp, useShortcuts } from "../shared/keyboard";
-import { token } from "../shared/server";
 import { ThemeButton } from "../shared/theme";
 import { Transcript, formatReward } from "../shared/transcript";
 import { About } from "./about";
+import { CodeDialog } from "./code_dialog";
 import { Dock } from "./dock";
 import { type Call, type EnvironmentInterface, Game, type GameView } from "./game";
-import { toEntries } from "./game_entries";
+import { formatArguments, toEntries } from "./game_entries";
 import "./play.css";
-import { pythonCode } from "./python_code";
 import { Setup, useTask, writeAddress } from "./setup";
 
-const FIRST_CONTROL = "textarea, input:not([type=radio]), input:checked, select, button";
+const FIRST_CONTROL = "textarea, input:not([type=radio]), select, button";
 
-/** The page of an environment: a game, the form of a new one, and what the environment is. */
+/** The page of an environment: the game, and what the environment is. */
 export function PlayPage(props: { environment: EnvironmentInterface; onTokenNeeded: () => void }) {
   const { environment } = props;
   const { game, view } = useGame(environment);
   const task = useTask(environment.task_schema);
+  const [showsSetup, setShowsSetup] = useState(true);
   const [selected, setSelected] = useState(0);
-  const setup = useRef<HTMLDetailsElement>(null);
-  const side = useRef<HTMLDetailsElement>(null);
+  const setup = useRef<HTMLElement>(null);
+  const state = useRef<HTMLDetailsElement>(null);
   const dock = useRef<HTMLDivElement>(null);
   const help = useRef<HTMLDialogElement>(null);
   const code = useRef<HTMLDialogElement>(null);
   const started = view.events.length > 0;
+  document.title = `${environment.id} · Ludus`;
 
-  const focusDock = () => dock.current?.querySelector<HTMLElement>(FIRST_CONTROL)?.focus();
+  const focusIn = (place: { current: HTMLElement | null }) =>
+    // After the next rendering, which may replace the form.
+    requestAnimationFrame(() => place.current?.querySelector<HTMLElement>(FIRST_CONTROL)?.focus());
   const start = async (again = false) => {
-    if (view.busy) return;
+    if (game.view.busy) return;
     if (await game.start(again ? view.task : task.read())) {
       writeAddress(game.view.task);
-      focusDock();
+      task.clearSeed();
+      setShowsSetup(false);
+      focusIn(dock);
     }
   };
   const call = async (next: Call) => {
-    if (view.busy) return false;
+    if (game.view.busy) return false;
     const accepted = await game.call(next);
-    focusDock();
+    // The button of a choice keeps the focus: the next move is often the same.
+    if (game.view.phase !== "playing" || !dock.current?.querySelector("button[type=button]:focus")) {
+      focusIn(dock);
+    }
     return accepted;
   };
   const openSetup = () => {
-    if (setup.current) setup.current.open = true;
-    setup.current?.querySelector<HTMLElement>("input, textarea, select, button")?.focus();
+    setShowsSetup(true);
+    focusIn(setup);
   };
+  const closeSetup = () => {
+    setShowsSetup(false);
+    focusIn(dock);
+  };
+  const repeat = () => void (started && start(true));
+  const showCode = () => started && code.current?.showModal();
 
   useEffect(() => {
     if (view.needsToken) props.onTokenNeeded();
   }, [view.needsToken]);
-  // The end of an episode replaces the form by buttons, which get the focus.
-  useEffect(() => {
-    if (view.phase === "over") focusDock();
-  }, [view.phase]);
   useEffect(() => {
     const height = dock.current?.offsetHeight ?? 0;
     document.documentElement.style.setProperty("--dock-height", `${height}px`);
-    document.querySelector(".transcript > :last-child")?.scrollIntoView({ block: "nearest" });
-  }, [view.events, view.error]);
+    if (started) document.querySelector(".transcript > :last-child")?.scrollIntoView({ block: "nearest" });
+  }, [view.events, view.error, view.phase]);
 
   const shortcuts: Shortcut[] = [
     { key: "n", label: "New game: seed and task arguments", run: openSetup },
-    { key: "r", label: "Repeat the same task", run: () => void (started && start(true)) },
-    { key: "/", label: "Go to the form of the tool", run: focusDock },
-    { key: "s", label: "Show or hide the state", run: () => side.current?.toggleAttribute("open") },
-    { key: "c", label: "This game as Python code", run: () => started && code.current?.showModal() },
+    { key: "r", label: "Repeat the same task", run: repeat },
+    { key: "/", label: "Go to the form of the tool", run: () => focusIn(dock) },
+    { key: "s", label: "Show or hide the state", run: () => state.current?.toggleAttribute("open") },
+    { key: "c", label: "This game as Python code", run: showCode },
     { key: "?", label: "This list", run: () => help.current?.showModal() },
     {
       key: "Escape",
@@ -77,7 +88,7 @@ export function PlayPage(props: { environment: EnvironmentInterface; onTokenNeed
       label: `Tool ${name}`,
       run: () => {
         setSelected(index);
-        requestAnimationFrame(focusDock);
+        focusIn(dock);
       },
     })),
   ];
@@ -86,10 +97,7 @@ export function PlayPage(props: { environment: EnvironmentInterface; onTokenNeed
   return (
     <div class="play">
       <header class="top">
-        <div>
-          <h1>{environment.id}</h1>
-          <p class="muted">{environment.description}</p>
-        </div>
+        <Brand title={environment.id} subtitle={environment.description} />
         <nav class="row">
           <a href="docs">API</a>
           <ThemeButton />
@@ -99,51 +107,66 @@ export function PlayPage(props: { environment: EnvironmentInterface; onTokenNeed
         </nav>
       </header>
 
-      <Setup task={task} details={setup} started={started} onStart={() => void start()} />
-
       <main class="table">
-        {started && <Transcript entries={toEntries(view.events)} label="Game" />}
-        {!started && <Tools environment={environment} />}
-        <div class="dock card" ref={dock} aria-busy={view.busy}>
-          {view.error && (
-            <p class="notice bad" role="alert">
-              {view.error}
-            </p>
-          )}
-          {view.phase === "over" && <Outcome reward={view.reward} steps={game.calls.length} />}
-          {view.phase === "playing" ? (
-            <Dock tools={view.tools ?? []} selected={selected} onSelect={setSelected} onCall={call} />
+        <section class="card setup" ref={setup}>
+          {showsSetup ? (
+            <Setup task={task} onStart={() => void start()} onCancel={started ? closeSetup : null} />
           ) : (
             <div class="row">
-              <button class="primary" autofocus onClick={() => void start()}>
-                {view.busy ? "Starting …" : started ? "New game" : "Start a game"}
+              <span class="mono">{formatArguments(view.task) || "New game"}</span>
+              <span class="spacer" />
+              <button class="quiet small" onClick={openSetup}>
+                New game
               </button>
-              {started && <button onClick={() => void start(true)}>Same task again</button>}
-              {started && <button onClick={() => code.current?.showModal()}>Copy as Python</button>}
+              <button class="quiet small" onClick={repeat}>
+                Repeat
+              </button>
+              <button class="quiet small" onClick={showCode}>
+                Python
+              </button>
             </div>
           )}
-        </div>
+          {showsSetup && view.error && <ErrorLine text={view.error} />}
+          {view.busy && view.phase === "idle" && <p class="muted">Waiting for a session …</p>}
+        </section>
+        {started ? (
+          <>
+            <Transcript entries={toEntries(view.events)} label="Game" />
+            <div class="dock card" ref={dock} aria-busy={view.busy} hidden={showsSetup}>
+              {!showsSetup && view.error && <ErrorLine text={view.error} />}
+              {view.phase === "over" && <Outcome reward={view.reward} steps={game.calls.length} />}
+              {view.phase === "playing" ? (
+                <Dock tools={view.tools ?? []} selected={selected} onSelect={setSelected} onCall={call} />
+              ) : (
+                <div class="row">
+                  <button class="primary" onClick={() => void start()}>
+                    New game
+                  </button>
+                  <button onClick={repeat}>Repeat this task</button>
+                  <button onClick={showCode}>Copy as Python</button>
+                </div>
+              )}
+            </div>
+          </>
+        ) : (
+          <Tools environment={environment} />
+        )}
       </main>
 
       <aside class="side stack">
         {started && (
-          <details class="card" ref={side}>
+          <details class="card" ref={state}>
             <summary>
               <h2>State</h2>
             </summary>
             <JsonView value={view.state} />
           </details>
         )}
-        <details class="card" open>
-          <summary>
-            <h2>About</h2>
-          </summary>
-          <About documentation={environment.documentation} />
-        </details>
+        <About documentation={environment.documentation} description={environment.description} />
       </aside>
 
       <ShortcutHelp shortcuts={shortcuts} dialog={help} />
-      <CodeDialog game={game} view={view} dialog={code} />
+      <CodeDialog game={game} dialog={code} />
     </div>
   );
 }
@@ -155,14 +178,22 @@ function useGame(environment: EnvironmentInterface): { game: Game; view: GameVie
   return { game, view: game.view };
 }
 
+function ErrorLine({ text }: { text: string }) {
+  return (
+    <p class="notice bad" role="alert">
+      {text}
+    </p>
+  );
+}
+
 /** What can be done in a game, before there is one. */
 function Tools({ environment }: { environment: EnvironmentInterface }) {
-  if (!environment.tools) return null;
   return (
     <section class="card stack tool-list">
       <h2>Tools</h2>
+      {!environment.tools && <p class="muted">They depend on the game, and are listed when one starts.</p>}
       <dl>
-        {environment.tools.map(({ name, description, inputSchema }) => (
+        {environment.tools?.map(({ name, description, inputSchema }) => (
           <div key={name}>
             <dt class="mono">
               {name}({Object.keys(inputSchema.properties ?? {}).join(", ")})
@@ -176,35 +207,11 @@ function Tools({ environment }: { environment: EnvironmentInterface }) {
 }
 
 function Outcome({ reward, steps }: { reward: number | null; steps: number }) {
+  const tone = reward === null || reward <= 0 ? "" : "good";
   return (
-    <p class="outcome" role="status">
-      <strong>The episode is over.</strong> {steps} {steps === 1 ? "step" : "steps"},{" "}
-      {reward === null ? "no reward" : `reward ${formatReward(reward)}`}
+    <p role="status">
+      <strong>The episode is over</strong> after {steps} {steps === 1 ? "step" : "steps"}.{" "}
+      <span class={`badge ${tone}`}>{reward === null ? "no reward" : `total reward ${formatReward(reward)}`}</span>
     </p>
-  );
-}
-
-function CodeDialog(props: {
-  game: Game;
-  view: GameView;
-  dialog: { current: HTMLDialogElement | null };
-}) {
-  const [copied, setCopied] = useState(false);
-  const url = new URL(".", location.href).href.replace(/\/$/, "");
-  const code = pythonCode(url, token.read() !== "", props.view.task, props.game.calls);
-  const copy = () => void navigator.clipboard?.writeText(code).then(() => setCopied(true));
-  return (
-    <dialog ref={props.dialog} class="wide" aria-label="Python code" onClose={() => setCopied(false)}>
-      <form method="dialog" class="stack">
-        <h2>This game as Python code</h2>
-        <pre class="code">{code}</pre>
-        <div class="row">
-          <button type="button" class="primary" onClick={copy}>
-            {copied ? "Copied" : "Copy"}
-          </button>
-          <button>Close</button>
-        </div>
-      </form>
-    </dialog>
   );
 }

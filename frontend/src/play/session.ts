@@ -124,9 +124,7 @@ function refused(): ServerError {
 
 /** The token as a subprotocol: pages cannot set the headers of an upgrade. */
 function subprotocols(): string[] {
-  const value = token.read();
-  if (!value) return ["ludus"];
-  const bytes = String.fromCharCode(...new TextEncoder().encode(value));
-  const encoded = btoa(bytes).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+  if (!token.read()) return ["ludus"];
+  const encoded = btoa(token.readBytes()).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
   return ["ludus", `ludus.token.${encoded}`];
 }

@@ -1,5 +1,5 @@
 import type { ComponentChildren } from "preact";
-import { type Json, isObject } from "./json";
+import { type Json, type JsonObject, isObject } from "./json";
 import "./json_view.css";
 
 const OPEN_LEVELS = 2;
@@ -10,6 +10,19 @@ export function JsonView({ value }: { value: Json }) {
   return (
     <div class="json">
       <Value value={value} level={0} />
+    </div>
+  );
+}
+
+/** The fields of an object, without the object around them. */
+export function JsonFields({ value }: { value: JsonObject }) {
+  return (
+    <div class="json">
+      {Object.entries(value).map(([name, item]) => (
+        <div key={name}>
+          <Value value={item} level={1} label={name} />
+        </div>
+      ))}
     </div>
   );
 }

@@ -31,6 +31,8 @@ export interface Field {
   /** The default as it would be typed; empty without one. */
   placeholder: string;
   choices: Json[];
+  /** The position of the default among the choices; -1 without one. */
+  defaultChoice: number;
 }
 
 /** What the user typed, by field. */
@@ -49,6 +51,7 @@ export function fieldsOf(schema: Schema): Field[] {
       required: required.has(name),
       placeholder: toText(property.default ?? null),
       choices: resolved.enum ?? [],
+      defaultChoice: (resolved.enum ?? []).indexOf(property.default ?? null),
     };
   });
 }

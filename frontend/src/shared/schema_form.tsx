@@ -1,3 +1,4 @@
+import { Prose } from "./prose";
 import type { Field, Values } from "./schema";
 import "./schema_form.css";
 
@@ -41,33 +42,24 @@ interface InputProps {
 
 function FieldInput(props: InputProps) {
   const { field, id } = props;
-  const isGroup = field.kind === "choice" && field.choices.length <= MAX_SEGMENTS;
-  const name = (
+  const label = (
     <>
-      {field.name} {!field.required && <span class="muted">optional</span>}
+      <span class="field-name">{field.name}</span>
+      <Prose text={field.description} />
     </>
   );
-  const hint = field.description && (
-    <span class="hint" id={`${id}-hint`}>
-      {field.description}
-    </span>
-  );
-  if (isGroup) {
+  if (field.kind === "choice" && field.choices.length <= MAX_SEGMENTS) {
     return (
-      <fieldset class="field wide" aria-describedby={hint ? `${id}-hint` : undefined}>
-        <legend class="field-name">{name}</legend>
+      <fieldset class="field wide">
+        <legend>{label}</legend>
         <Segments {...props} />
-        {hint}
       </fieldset>
     );
   }
   return (
     <div class={field.kind === "text" || field.kind === "json" ? "field wide" : "field"}>
-      <label class="field-name" for={id}>
-        {name}
-      </label>
+      <label for={id}>{label}</label>
       <Control {...props} />
-      {hint}
     </div>
   );
 }
@@ -81,7 +73,7 @@ function Segments({ field, id, value, onChange }: InputProps) {
             type="radio"
             name={id}
             value={index}
-            checked={value === String(index)}
+            checked={value === "" ? field.defaultChoice === index : value === String(index)}
             onChange={() => onChange(String(index))}
           />
           <span>{typeof choice === "string" ? choice : JSON.stringify(choice)}</span>
@@ -92,10 +84,9 @@ function Segments({ field, id, value, onChange }: InputProps) {
 }
 
 function Control({ field, id, value, onChange, onEnter }: InputProps) {
-  const hint = field.description ? { "aria-describedby": `${id}-hint` } : {};
   if (field.kind === "choice") {
     return (
-      <select id={id} value={value} onChange={(event) => onChange(event.currentTarget.value)} {...hint}>
+      <select id={id} value={value} onChange={(event) => onChange(event.currentTarget.value)}>
         <option value="">{field.placeholder || "–"}</option>
         {field.choices.map((choice, index) => (
           <option key={index} value={index}>
@@ -113,11 +104,11 @@ function Control({ field, id, value, onChange, onEnter }: InputProps) {
         type="checkbox"
         checked={on}
         onChange={(event) => onChange(String(event.currentTarget.checked))}
-        {...hint}
+       
       />
     );
   }
-  const shared = { id, value, placeholder: field.placeholder, autocomplete: "off", ...hint };
+  const shared = { id, value, placeholder: field.placeholder, autocomplete: "off" };
   if (field.kind === "integer" || field.kind === "number") {
     // Not type=number: that hides what is not a number, and scrolling over it changes it.
     return (

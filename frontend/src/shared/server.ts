@@ -18,6 +18,8 @@ export class ServerError extends Error {
 
 export const token = {
   read: (): string => sessionStorage.getItem(TOKEN_KEY) ?? "",
+  /** The token in UTF-8, one character for each byte: what headers and base64 take. */
+  readBytes: (): string => String.fromCharCode(...new TextEncoder().encode(token.read())),
   store: (value: string): void => sessionStorage.setItem(TOKEN_KEY, value),
 };
 
@@ -32,7 +34,7 @@ export async function fetchJson<T = Json>(path: string, options: RequestInit = {
 /** Like `fetch`, with the token; raises `ServerError` only where there is no answer. */
 export async function request(path: string, options: RequestInit = {}): Promise<Response> {
   const headers = new Headers(options.headers);
-  if (token.read()) headers.set("Authorization", `Bearer ${token.read()}`);
+  if (token.read()) headers.set("Authorization", `Bearer ${token.readBytes()}`);
   try {
     return await fetch(path, { ...options, headers });
   } catch {

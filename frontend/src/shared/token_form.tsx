@@ -1,9 +1,11 @@
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { token } from "./server";
 
 /** Ask for the token of a server. `onToken` is called once it is stored for this tab. */
 export function TokenForm({ refused, onToken }: { refused: boolean; onToken: () => void }) {
   const [value, setValue] = useState("");
+  const input = useRef<HTMLInputElement>(null);
+  useEffect(() => input.current?.focus(), []);
   const submit = (event: SubmitEvent) => {
     event.preventDefault();
     token.store(value.trim());
@@ -19,9 +21,9 @@ export function TokenForm({ refused, onToken }: { refused: boolean; onToken: () 
       <label class="stack">
         <span>Token</span>
         <input
+          ref={input}
           type="password"
           autocomplete="off"
-          autofocus
           required
           value={value}
           onInput={(event) => setValue(event.currentTarget.value)}

@@ -1,4 +1,7 @@
 import type { ComponentChildren } from "preact";
+import { useState } from "preact/hooks";
+import type { Json } from "./json";
+import { JsonView } from "./json_view";
 import "./transcript.css";
 
 /** One message of a transcript. */
@@ -14,6 +17,8 @@ export interface Entry {
   /** Short facts that stand beside the title, such as the number of the step. */
   note?: string;
   details?: ComponentChildren;
+  /** The record behind the entry; a button shows it. */
+  raw?: Json;
 }
 
 export function Transcript({ entries, label }: { entries: Entry[]; label: string }) {
@@ -27,6 +32,7 @@ export function Transcript({ entries, label }: { entries: Entry[]; label: string
 }
 
 export function TranscriptEntry({ entry }: { entry: Entry }) {
+  const [showsRaw, setShowsRaw] = useState(false);
   return (
     <li class={`entry appear ${entry.kind}`}>
       <header>
@@ -35,10 +41,21 @@ export function TranscriptEntry({ entry }: { entry: Entry }) {
         <span class="spacer" />
         {entry.reward != null && <Reward value={entry.reward} />}
         {entry.done && <span class="badge">episode over</span>}
+        {entry.raw !== undefined && (
+          <button
+            type="button"
+            class="quiet small"
+            aria-expanded={showsRaw}
+            onClick={() => setShowsRaw(!showsRaw)}
+          >
+            JSON
+          </button>
+        )}
       </header>
       {entry.text && <pre>{entry.text}</pre>}
-      {entry.images?.map((source) => <img key={source} src={source} alt={entry.title} />)}
+      {entry.images?.map((source) => <img key={source} src={source} alt={`Image: ${entry.title}`} />)}
       {entry.details}
+      {showsRaw && entry.raw !== undefined && <JsonView value={entry.raw} />}
     </li>
   );
 }

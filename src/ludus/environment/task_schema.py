@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import ClassVar
 
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
@@ -14,13 +13,13 @@ from ludus.environment.spec import EnvSpec
 from ludus.errors import BadEnvironment
 
 _SECTION = re.compile(r"^Task arguments:\n((?:[ \t]+.*\n?|\n)*)", re.MULTILINE)
-_ARGUMENT = re.compile(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
+_ARGUMENTS = re.compile(r"^ {4}(\w+(?:, \w+)*): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 
 
 class _QuietGenerator(GenerateJsonSchema):
     """Leaves out defaults that JSON does not have, without a warning."""
 
-    ignored_warning_kinds: ClassVar[set[JsonSchemaWarningKind]] = {
+    ignored_warning_kinds: set[JsonSchemaWarningKind] = {  # noqa: RUF012 - as in the base class
         "non-serializable-default",
         "skipped-choice",
     }
@@ -53,5 +52,6 @@ def _argument_descriptions(cls: type) -> dict[str, str]:
     section = _SECTION.search(inspect.getdoc(cls) or "")
     return {
         name: " ".join(text.split())
-        for name, text in _ARGUMENT.findall(section.group(1) if section else "")
+        for names, text in _ARGUMENTS.findall(section.group(1) if section else "")
+        for name in names.split(", ")
     }

@@ -94,14 +94,17 @@ def create_app(
 def _add_info_routes(app: FastAPI, env_spec: EnvSpec, sessions: SessionRegistry) -> None:
     @app.get("/health")
     async def health() -> dict[str, str]:
+        """Whether the server runs. Needs no token."""
         return {"status": "healthy"}
 
     @app.get("/metadata")
     async def metadata() -> EnvironmentMetadata:
+        """Name, description and documentation of the environment."""
         return env_spec.metadata
 
     @app.get("/schema")
     async def schema() -> dict[str, Any]:
+        """The JSON schemas of actions, observations and states."""
         return {
             "action": env_spec.action_schema,
             "observation": env_spec.observation.model_json_schema(),
@@ -111,4 +114,5 @@ def _add_info_routes(app: FastAPI, env_spec: EnvSpec, sessions: SessionRegistry)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
+        """Sessions, resets, steps, errors and latencies, in the format of Prometheus."""
         return Response(sessions.metrics.text(), media_type="text/plain; version=0.0.4")
