@@ -111,12 +111,8 @@ class EpisodeIndex:
                     file.reset()
                     self._execute(f"DELETE FROM episodes WHERE _file = {file.number}")
                     self.revision += 1
-            while not self._stopped.is_set():
-                max_bytes = _CHUNK_BYTES if file.position else _FIRST_CHUNK_BYTES
-                if not (lines := file.read_appended(max_bytes)):
-                    break
-                with self._write_lock:
-                    self._insert(file, lines)
+            while not self._stopped.is_set() and self._index_chunk(file):
+                pass
 
     def sql(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
         with self.cursor() as cursor:
@@ -158,6 +154,14 @@ class EpisodeIndex:
     def _create_table(self) -> None:
         self._chunk.write_bytes(b"")
         self._execute(f"CREATE TABLE episodes AS {self._select('', '', 1 << 20)} LIMIT 0")
+
+    def _index_chunk(self, file: EpisodeFile) -> bool:
+        """Index the next lines of a file; False at its end."""
+        with self._write_lock:
+            lines = file.read_appended(_CHUNK_BYTES if file.position else _FIRST_CHUNK_BYTES)
+            if lines:
+                self._insert(file, lines)
+        return bool(lines)
 
     def _insert(self, file: EpisodeFile, lines: Sequence[bytes]) -> None:
         first = (file.number << LINE_BITS) + file.lines

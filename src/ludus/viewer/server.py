@@ -56,20 +56,27 @@ def view(
     on_ready: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Serve the page over `folders`; `on_ready` is called with its address."""
-    with _bind(port) as bound, Library(folders) as library:
-        token = create_token()
-        address = f"http://{HOST}:{bound.getsockname()[1]}/{token}/"
-        config = uvicorn.Config(
-            create_app(library, token),
-            log_level="error",
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=1,
-        )
-        ViewerServer(config, lambda: on_ready(address)).run(sockets=[bound])
+    with bind_loopback(port) as bound, Library(folders) as library:
+        build_server(library, bound, on_ready).run(sockets=[bound])
 
 
-def _bind(port: int) -> socket.socket:
+def build_server(
+    library: Library, bound: socket.socket, on_ready: Callable[[str], None]
+) -> ViewerServer:
+    """The server of the page, with a new token."""
+    token = create_token()
+    address = f"http://{HOST}:{bound.getsockname()[1]}/{token}/"
+    config = uvicorn.Config(
+        create_app(library, token),
+        log_level="error",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+    )
+    return ViewerServer(config, lambda: on_ready(address))
+
+
+def bind_loopback(port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise ConfigError(f"`port` must be between 0 and 65535, got {port}.")
     bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
