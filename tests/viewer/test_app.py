@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tiny_tokenizers import of_family
 
 from ludus.data.episode import StopReason
 from ludus.data.messages import Message
@@ -25,13 +24,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             tmp_path / "runs" / name, *(make_episode(each, f"word {each}") for each in range(3))
         )
     return tmp_path
-
-
-@pytest.fixture(scope="module")
-def tiny_student(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("student")
-    of_family("qwen3").save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture
@@ -162,21 +154,12 @@ def test_advantages_are_those_of_the_group_and_step(folder: Path) -> None:
     assert advantages[0][0] == pytest.approx(-0.707, abs=0.001)
     assert advantages[1][0] == pytest.approx(0.707, abs=0.001)
     assert advantages[2:] == [[0.0], [0.0]]
-    assert {"key": "reward", "title": "Reward", "x": "step", "points": [[1, 0.5], [2, 1.0]]} in curves
-
-
-def test_rows_are_rendered_as_the_student_sees_them(folder: Path, tiny_student: Path) -> None:
-    row = {"messages": [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}]}
-    (folder / "data").mkdir()
-    (folder / "data" / "train.jsonl").write_text(json.dumps(row) + "\n")
-    with viewing(folder / "data") as viewed:
-        assert viewed.get("rows", dataset="data")["rows"][0]["question"] == "Hi."
-        answer = viewed.get("row", dataset="data", number=0, student=str(tiny_student))
-        (rendered,) = answer["rendered"]
-        with_loss = "".join(span["text"] for span in rendered["spans"] if span["loss"])
-        assert "Hello." in with_loss and "Hi." not in with_loss
-        missing = viewed.get("row", dataset="data", number=0, student="no/such/model")
-        assert missing["row"] == row and "no/such/model" in missing["render_error"]
+    assert {
+        "key": "reward",
+        "title": "Reward",
+        "x": "step",
+        "points": [[1, 0.5], [2, 1.0]],
+    } in curves
 
 
 def test_removed_episodes_lead_to_their_lines(viewed: Viewed, folder: Path) -> None:

@@ -86,7 +86,9 @@ def viewing(*folders: Path) -> Iterator[Viewed]:
 
 def make_episode(number: int, reply: str, **fields: Any) -> Episode:
     """An attempt at a task: one question, one call of a tool with the reply."""
-    call = Call(id=f"call_{number}", function=Function(name="say", arguments=json.dumps({"text": reply})))
+    call = Call(
+        id=f"call_{number}", function=Function(name="say", arguments=json.dumps({"text": reply}))
+    )
     messages = (
         Message(role="user", content="Say something."),
         Message(role="assistant", content=reply, tool_calls=(call,)),

@@ -28,7 +28,7 @@ export function useShortcuts(shortcuts: Shortcut[]): void {
 }
 
 function isField(target: EventTarget | null): boolean {
-  return target instanceof HTMLElement && target.matches("input, textarea, select, [contenteditable]");
+  return target instanceof HTMLElement && target.matches("input:not([type=checkbox]), textarea, select, [contenteditable]");
 }
 
 const KEY_NAMES: Record<string, string> = { Escape: "Esc", " ": "Space" };
