@@ -45,6 +45,8 @@ def test_filters_and_orders(queries: EpisodeQueries) -> None:
     assert ids(queries, sort="reward", descending=True) == ["4", "3", "2", "1", "0"]
     assert ids(queries, search="WORD 3") == ["3"]
     assert ids(queries, search="it's not there") == []
+    for pattern in ("word .", "word|x", "(", "[0-9]", "\\d", "^word", "*"):
+        assert ids(queries, search=pattern) == []
     assert ids(queries, where="reward > 1 -- a comment", search="word 4") == ["4"]
     assert ids(queries, where="messages[1].role = 'user' AND environment = 'talk'")
     assert ids(queries, stop_reason="broken") == []
@@ -88,6 +90,18 @@ def test_damaged_lines_are_counted_and_left_out(queries: EpisodeQueries, run: Pa
     assert file_.unreadable == 3
     row = queries.page(EpisodeFilter(search="after"), 0, 1)["rows"][0]
     assert b'"after"' in file_.read_line(row["line"])
+
+
+def test_a_search_takes_every_character_literally(tmp_path: Path) -> None:
+    texts = ["a.b", "x\\d(1)*", "[y]{2}^$|+?", "it's", "Straße 5%_", "two\nlines"]
+    write_episodes(tmp_path, *(make_episode(at, text) for at, text in enumerate(texts)))
+    index = EpisodeIndex()
+    index.add_entries(list(find_entries([tmp_path]).values()))
+    index.update()
+    with index:
+        queries = EpisodeQueries(index)
+        for at, text in enumerate(texts):
+            assert ids(queries, search=text.upper() if "ß" not in text else text) == [str(at)]
 
 
 def test_images_are_not_part_of_the_index(tmp_path: Path) -> None:

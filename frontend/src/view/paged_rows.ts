@@ -70,6 +70,8 @@ export function usePagedRows<Row, Answer extends Page<Row> & { revision?: number
   useEffect(() => {
     const question = `${text} ${version}`;
     const isNewList = !asked.current.startsWith(`${text} `);
+    // The first answer may have come before the library's state, and be as new.
+    if (!isNewList && version !== undefined && revision.current === version) return;
     asked.current = question;
     pending.current = new Set();
     revision.current = undefined;
