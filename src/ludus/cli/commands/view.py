@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ludus.cli.common_options import expand_user_path
 from ludus.errors import MissingExtra
 
 
 def view(
     folders: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Argument(
             metavar="[DIR]...",
-            parser=expand_user_path,
-            help="Folders with runs, evaluations, data sets or trained models, at any depth up to "
-            "five; or JSONL files.",
+            help="Runs, evaluations, data sets or trained models, or folders that hold some; also "
+            "JSONL files, names of runs, and `last`.",
             show_default="runs, evals, data and models",
         ),
     ] = None,
@@ -39,6 +36,7 @@ def view(
     except ModuleNotFoundError as error:
         raise MissingExtra.of("serve", "Viewing") from error
     from ludus.cli.display.console import print_if_read
+    from ludus.cli.run_lookup import resolve_run_path
 
     def print_address(address: str) -> None:
         print_if_read(f"View    [bold]{address}[/]", "Press Ctrl-C to stop.")
@@ -47,5 +45,6 @@ def view(
 
             webbrowser.open(address)
 
-    run(folders or default_folders(), port=port, on_ready=print_address)
+    paths = [resolve_run_path(folder) for folder in folders or ()]
+    run(paths or default_folders(), port=port, on_ready=print_address)
     print_if_read("Stopped.")
