@@ -80,6 +80,20 @@ def test_a_rewritten_file_is_read_again(queries: EpisodeQueries, run: Path, kept
     assert len(ids(queries, search="new")) == 8 - kept
 
 
+def test_a_removed_run_does_not_stop_the_others(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_episodes(tmp_path / name, make_episode(0, name))
+    index = EpisodeIndex()
+    index.add_entries(list(find_entries([tmp_path]).values()))
+    index.update()
+    (tmp_path / "a" / "episodes.jsonl").unlink()
+    write_episodes(tmp_path / "b", make_episode(1, "b"))
+    index.update()
+    with index:
+        assert index.sql("SELECT run, count(*) FROM episodes GROUP BY 1") == [("b", 2)]
+        assert index.error == ""
+
+
 def test_damaged_lines_are_counted_and_left_out(queries: EpisodeQueries, run: Path) -> None:
     with (run / "episodes.jsonl").open("ab") as file:
         file.write(b'{"half":\n\nnull\n{"version":1}\n')

@@ -17,6 +17,8 @@ export function useShortcuts(shortcuts: Shortcut[]): void {
     const onKey = (event: KeyboardEvent) => {
       if (event.ctrlKey || event.altKey || event.metaKey || event.isComposing) return;
       if (document.querySelector("dialog[open]")) return;
+      // Enter on a link or a button presses it.
+      if (event.key === "Enter" && isControl(event.target)) return;
       const shortcut = current.current.find(({ key }) => key === event.key);
       if (!shortcut || (isField(event.target) && !shortcut.inFields)) return;
       event.preventDefault();
@@ -25,6 +27,10 @@ export function useShortcuts(shortcuts: Shortcut[]): void {
     document.addEventListener("keydown", onKey);
     return () => document.removeEventListener("keydown", onKey);
   }, []);
+}
+
+function isControl(target: EventTarget | null): boolean {
+  return target instanceof HTMLElement && target.matches("a, button, summary");
 }
 
 function isField(target: EventTarget | null): boolean {

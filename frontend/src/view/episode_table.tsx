@@ -1,6 +1,6 @@
 import { useLibrary } from "./library";
 import { VirtualList } from "./virtual_list";
-import { type EpisodeQuery, changeQuery } from "./episode_query";
+import { type EpisodeQuery, changeQuery, episodeLink } from "./episode_query";
 import { type Picked, rowKey } from "./episodes_page";
 import { formatCount, formatNumber, formatSeconds, rewardTone, stopName, stopTone } from "./format";
 import type { PagedRows } from "./paged_rows";
@@ -68,7 +68,7 @@ export function EpisodeTable(props: {
               aria-selected={index === props.selected}
               onClick={() => props.open(index)}
             >
-              {row ? <Cells row={row} isPicked={picked.has(rowKey(row))} pick={props.pick} /> : <span class="loading" />}
+              {row ? <Cells row={row} at={index} query={query} isPicked={picked.has(rowKey(row))} pick={props.pick} /> : <span class="loading" />}
             </div>
           );
         }}
@@ -78,8 +78,14 @@ export function EpisodeTable(props: {
   );
 }
 
-function Cells(props: { row: EpisodeRow; isPicked: boolean; pick: (row: EpisodeRow) => void }) {
-  const { row } = props;
+function Cells(props: {
+  row: EpisodeRow;
+  at: number;
+  query: EpisodeQuery;
+  isPicked: boolean;
+  pick: (row: EpisodeRow) => void;
+}) {
+  const { row, at, query } = props;
   return (
     <>
       <label class="pick" onClick={(event) => event.stopPropagation()}>
@@ -102,7 +108,18 @@ function Cells(props: { row: EpisodeRow; isPicked: boolean; pick: (row: EpisodeR
       <span class="run wide" title={row.run}>
         {row.run.split("/").at(-1)}
       </span>
-      <span class="id wide mono">{row.episode_id}</span>
+      <a
+        class="id wide mono"
+        href={episodeLink(row.run, row.line, { query, at })}
+        tabIndex={-1}
+        onClick={(event) => {
+          // The row opens it here; with Ctrl or Shift the browser opens it elsewhere.
+          if (event.ctrlKey || event.metaKey || event.shiftKey) event.stopPropagation();
+          else event.preventDefault();
+        }}
+      >
+        {row.episode_id}
+      </a>
     </>
   );
 }

@@ -91,6 +91,8 @@ class EpisodeFile:
         try:
             with self.path.open("rb", buffering=0) as file:
                 return os.pread(file.fileno(), size, start)
+        except FileNotFoundError:
+            return b""
         except OSError as error:
             raise RunError(f"{self.path} cannot be read: {error.strerror or error}.") from error
 

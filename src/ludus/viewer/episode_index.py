@@ -104,15 +104,16 @@ class EpisodeIndex:
 
     def update(self) -> None:
         """Index everything that was appended since the last time."""
+        error = ""
         # The smallest first, so that a long file does not delay the others.
         for file in sorted(self.files, key=lambda file: file.size - file.position):
-            with self._write_lock:
-                if file.was_rewritten():
-                    file.reset()
-                    self._execute(f"DELETE FROM episodes WHERE _file = {file.number}")
-                    self.revision += 1
-            while not self._stopped.is_set() and self._index_chunk(file):
-                pass
+            try:
+                self._forget_if_rewritten(file)
+                while not self._stopped.is_set() and self._index_chunk(file):
+                    pass
+            except RunError as failure:
+                error = str(failure)
+        self.error = error
 
     def sql(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
         with self.cursor() as cursor:
@@ -143,17 +144,20 @@ class EpisodeIndex:
 
     def _poll(self) -> None:
         while not self._stopped.is_set():
-            try:
-                self.update()
-                self.error = ""
-            except RunError as error:
-                self.error = str(error)
+            self.update()
             self._wake.wait(_POLL_INTERVAL_S)
             self._wake.clear()
 
     def _create_table(self) -> None:
         self._chunk.write_bytes(b"")
         self._execute(f"CREATE TABLE episodes AS {self._select('', '', 1 << 20)} LIMIT 0")
+
+    def _forget_if_rewritten(self, file: EpisodeFile) -> None:
+        with self._write_lock:
+            if file.was_rewritten():
+                file.reset()
+                self._execute(f"DELETE FROM episodes WHERE _file = {file.number}")
+                self.revision += 1
 
     def _index_chunk(self, file: EpisodeFile) -> bool:
         """Index the next lines of a file; False at its end."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Self
@@ -81,4 +81,5 @@ class Library:
 
     def _scan_repeatedly(self) -> None:
         while not self._stopped.wait(_SCAN_INTERVAL_S):
-            self.scan()
+            with suppress(RunError, OSError):  # A file has just gone; the next scan sees it.
+                self.scan()
