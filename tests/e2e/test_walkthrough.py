@@ -31,7 +31,7 @@ from ludus.policy import smollm2
 ROOT = Path(__file__).parents[2]
 GUIDES = (
     *("collecting", "curating", "training", "tutor", "thinking", "grpo", "diagnosing"),
-    *("evaluating", "viewer"),
+    *("evaluating", "reports", "viewer"),
 )
 MORE = (
     *("shipped", "rewards", "containers", "environments", "serving", "python"),

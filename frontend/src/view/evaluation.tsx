@@ -35,6 +35,11 @@ export function Evaluation({ entry }: { entry: EntryDetail }) {
   return (
     <>
       {typeof entry.record.stopped === "string" && <p class="notice">Not complete: {entry.record.stopped}</p>}
+      {entry.verdicts?.map((verdict) => (
+        <p key={verdict} class="notice">
+          {verdict}
+        </p>
+      ))}
       <section class="card scroll-x">
         <table class="data">
           <thead>

@@ -59,6 +59,8 @@ export interface EntryDetail extends Entry {
   stats?: Stats;
   curves?: Curve[];
   unreadable?: number;
+  /** How the candidates of an evaluation compare, in sentences. */
+  verdicts?: string[];
 }
 
 export interface Comparison {

@@ -23,6 +23,7 @@ from ludus.cli.commands import (
     lint,
     play,
     push,
+    report,
     rescore,
     runs,
     serve,
@@ -71,6 +72,7 @@ app.command("diagnose", cls=FlagCommand)(diagnose.diagnose)
 app.command("runs", cls=FlagCommand)(runs.runs)
 app.command("show", cls=FlagCommand)(show.show)
 app.command("view", cls=FlagCommand)(view.view)
+app.command("report", cls=FlagCommand)(report.report)
 app.command("init", cls=FlagCommand)(init.init)
 app.command("lint", cls=FlagCommand)(lint.lint)
 app.command("build", cls=FlagCommand)(build.build)

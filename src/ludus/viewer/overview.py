@@ -8,6 +8,7 @@ from ludus.data.config_diff import compare_settings
 from ludus.data.jsonable import object_field
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import LogEntry, metric, read_log, step_number
+from ludus.evaluation.stored_evaluation import load_evaluation
 from ludus.viewer.episode_filter import EpisodeFilter
 from ludus.viewer.episode_index import EpisodeIndex
 from ludus.viewer.episode_queries import EpisodeQueries
@@ -45,6 +46,8 @@ def describe_entry(entry: Entry, index: EpisodeIndex, queries: EpisodeQueries) -
     }
     if entry.kind == "training":
         overview["curves"] = build_curves(tuple(read_log(entry.path)))
+    if entry.kind == "evaluation":
+        overview["verdicts"] = load_evaluation(entry.path).describe_verdicts()
     if entry.episodes is not None:
         file = index.find_file(entry.key)
         overview["stats"] = queries.find(EpisodeFilter(runs=(entry.key,))).stats
