@@ -62,6 +62,7 @@ def test_a_growing_file_is_continued_and_an_incomplete_line_waits(
         file.flush()
         update(queries)
         assert len(ids(queries)) == 5
+        assert len(set(queries._index.progress)) == 1
         file.write(line[40:])
     update(queries)
     assert ids(queries, search="late") == ["5"]

@@ -33,6 +33,8 @@ class EpisodeFile:
     starts: array[int] = field(default_factory=lambda: array("q", [0]))
     """The offset of each indexed line, and of the next one."""
     unreadable: int = 0
+    incomplete: int = 0
+    """Bytes of an incomplete last line, which its writer has yet to end."""
     _tail: bytes = b""
     """The last bytes before `position`, by which a rewritten file is noticed."""
 
@@ -68,6 +70,7 @@ class EpisodeFile:
             block = self._read(self.position, max_bytes)
             end = block.rfind(b"\n") + 1
             if end or len(block) < max_bytes:
+                self.incomplete = len(block) - end if len(block) < max_bytes else 0
                 return block[:end].splitlines(keepends=True)
             if max_bytes > _MAX_LINE_BYTES:
                 raise RunError(f"{self.path} has a line of more than {_MAX_LINE_BYTES >> 20} MB.")

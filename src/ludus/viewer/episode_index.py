@@ -98,9 +98,10 @@ class EpisodeIndex:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Bytes that are indexed, and bytes of all files."""
+        """Bytes that are indexed, and bytes of all files, without incomplete last lines."""
         files = list(self.files)
-        return sum(file.position for file in files), sum(file.size for file in files)
+        done = sum(file.position for file in files)
+        return done, max(done, sum(file.size - file.incomplete for file in files))
 
     def update(self) -> None:
         """Index everything that was appended since the last time."""
@@ -111,7 +112,7 @@ class EpisodeIndex:
                 self._forget_if_rewritten(file)
                 while not self._stopped.is_set() and self._index_chunk(file):
                     pass
-            except RunError as failure:
+            except (RunError, OSError) as failure:
                 error = str(failure)
         self.error = error
 
