@@ -33,7 +33,7 @@ export default defineConfig({
   // `npm run dev` serves the pages from their sources, beside a `ludus serve` on port 8000.
   server: {
     proxy: Object.fromEntries(
-      ["/ws", "/metadata", "/schema", "/tools", "/openapi.json"].map((path) => [
+      ["/ws", "/interface", "/openapi.json"].map((path) => [
         path,
         { target: "http://127.0.0.1:8000", ws: path === "/ws" },
       ]),

@@ -24,7 +24,7 @@ def offered(token: str) -> list[Subprotocol]:
 
 def test_pages_and_assets_need_no_token_and_everything_else_does() -> None:
     with serving(Counter, token="secret") as served, httpx.Client(base_url=served.url) as http:
-        public = ["/", "/docs", *(f"/{name}" for name in list_files() if "assets" in name)]
+        public = ["/", "/web", "/docs", *(f"/{name}" for name in list_files() if "assets" in name)]
         assert {http.get(path).status_code for path in public} == {200}
         private = ["/interface", "/openapi.json", "/metadata", "/state", "/assets/", "/play.html"]
         assert {http.get(path).status_code for path in private} == {401}
@@ -34,7 +34,7 @@ def test_pages_and_assets_need_no_token_and_everything_else_does() -> None:
 
 def test_every_file_that_a_page_names_is_served() -> None:
     with serving(Counter) as served, httpx.Client(base_url=served.url) as http:
-        for page in ("/", "/docs"):
+        for page in ("/", "/web", "/docs"):
             names = re.findall(r'(?:src|href)="(\./[^"]+)"', http.get(page).text)
             assert len(names) >= 3
             assert {http.get(name.removeprefix(".")).status_code for name in names} == {200}

@@ -15,7 +15,9 @@ from world import Counter, Served, Slow, Two, serving, wait_until
 
 from ludus import Action, Environment, Observation, State, ToolEnvironment, tool
 from ludus.data.content import Image, Text
+from ludus.data.tool_schema import ToolSpec
 from ludus.envs.wordle import Wordle
+from ludus.protocol.types import CallToolAction, CallToolObservation
 
 __all__ = ["browser"]
 pytestmark = needs_chromium
@@ -131,6 +133,34 @@ def test_tools_are_chosen_by_keyboard(browser: Any) -> None:
         assert "bye" in play(page, "").inner_text()
         page.keyboard.press("s")
         page.get_by_text("step_count").wait_for()
+
+
+class Toolbox(Environment[CallToolAction, CallToolObservation, State]):
+    """Tools that only an instance knows."""
+
+    def reset(self, *, seed: int | None = None, **named: str) -> str:
+        self.named = named
+        return "Use them."
+
+    def list_tools(self) -> list[ToolSpec]:
+        return [ToolSpec(name="use", description="Use them.")]
+
+    def step(self, action: CallToolAction) -> CallToolObservation:
+        return CallToolObservation(tool_name=action.tool_name, result=self.named, done=True)
+
+
+def test_tools_of_the_session_and_any_task_arguments(browser: Any) -> None:
+    with serving(Toolbox) as served, open_page(browser) as page:
+        page.goto(served.url)
+        page.locator("summary", has_text="Task arguments").click()
+        others = page.get_by_label("other arguments")
+        others.fill("[1]")
+        page.keyboard.press("Enter")
+        assert "JSON object" in alert(page)
+        others.fill('{"hammer": "<b>"}')
+        page.keyboard.press("Enter")
+        page.get_by_role("button", name="use").click()
+        page.get_by_text("hammer: <b>").wait_for()
 
 
 class Mischief(ToolEnvironment):
@@ -294,7 +324,7 @@ def test_a_full_server_and_a_dead_one_are_told_in_one_line(browser: Any) -> None
             late.locator("button.start").click()
             assert "1 of 1" in alert(late) or "sessions" in alert(late)
         assert "game" in alert(page)
-        page.get_by_role("button", name="Repeat this task").click()
+        page.get_by_role("button", name="Repeat").last.click()
         page.get_by_text("does not answer").wait_for()
 
 

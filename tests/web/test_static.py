@@ -45,8 +45,13 @@ def test_the_built_files_are_those_of_the_build() -> None:
 @pytest.mark.skipif(shutil.which("npm") is None, reason="needs Node")
 def test_a_build_reproduces_the_committed_files(tmp_path: Path) -> None:
     shutil.copytree(FRONTEND, tmp_path / "frontend", ignore=shutil.ignore_patterns("node_modules"))
-    for command in (["npm", "ci"], ["npm", "run", "build"]):
-        subprocess.run(command, cwd=tmp_path / "frontend", check=True, capture_output=True)
+    installed = subprocess.run(
+        ["npm", "ci"], cwd=tmp_path / "frontend", capture_output=True, text=True
+    )
+    if re.search("ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ETIMEDOUT", installed.stderr):
+        pytest.skip("no package index can be reached")
+    assert installed.returncode == 0, installed.stderr
+    subprocess.run(["npm", "run", "build"], cwd=tmp_path / "frontend", check=True)
     assert hash_files(tmp_path / "src" / "ludus" / "web" / "static") == hash_files(STATIC)
 
 

@@ -74,13 +74,13 @@ export class Game {
     return this.view.events.flatMap((event) => (event.kind === "call" ? [event.call] : []));
   }
 
-  /** Start an episode; the first one opens the session. */
-  async start(arguments_: JsonObject): Promise<boolean> {
-    const task = this.withSeed(arguments_);
+  /** Start an episode; the first one opens the session. `readTask` raises what is wrong with it. */
+  async start(readTask: () => JsonObject): Promise<boolean> {
     return this.attempt(async () => {
+      const task = this.withSeed(readTask());
       this.session ??= await this.openSession();
       const result = await this.session.reset(task);
-      const tools = this.view.tools ?? ((await this.session.listTools()) as unknown as Tool[]);
+      const tools = this.environment.tools ?? ((await this.session.listTools()) as unknown as Tool[]);
       this.update({ events: [{ kind: "reset", task, result }], task, tools, reward: result.reward });
       await this.settle(result);
     });

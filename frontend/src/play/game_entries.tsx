@@ -19,14 +19,13 @@ export function toEntries(events: GameEvent[]): Entry[] {
 
 function toEntry(result: StepResult): Omit<Entry, "title"> {
   const view = viewObservation(result.observation);
-  const notes = describeMetadata(result.metadata ?? result.observation.metadata ?? null);
   return {
     kind: view.error ? "error" : "observation",
     text: [view.error && `Error: ${view.error}`, view.text].filter(Boolean).join("\n"),
     images: view.images,
     reward: result.reward,
     done: result.done,
-    note: notes,
+    footer: describeMetadata(result.metadata ?? result.observation.metadata ?? null),
     details: Object.keys(view.fields).length > 0 && <JsonFields value={view.fields} />,
     raw: result as unknown as Json,
   };

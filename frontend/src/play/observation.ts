@@ -8,7 +8,7 @@ export interface ObservationView {
   error: string | null;
 }
 
-// As in the rendering for models, but nothing is left out: the other fields are shown as JSON.
+// The order is that of the rendering for models, but nothing is hidden except for repetitions.
 const MAIN_FIELDS = ["text", "question", "prompt", "message", "echoed_message", "scene_description"];
 const LEADING_FIELDS = ["goal", "instruction", "error"];
 const IMAGE_TYPE = /^image\/(png|jpeg|gif|webp|bmp|avif|svg\+xml)$/;
@@ -20,6 +20,7 @@ const BASE64_STARTS: [string, string][] = [
   ["UklGR", "image/webp"],
 ];
 const MIN_BASE64_CHARS = 64;
+const MIN_REPEATED_CHARS = 40;
 
 export function viewObservation(observation: JsonObject): ObservationView {
   const view: ObservationView = { text: "", images: [], fields: {}, error: errorOf(observation) };
@@ -33,9 +34,10 @@ export function viewObservation(observation: JsonObject): ObservationView {
   const main = MAIN_FIELDS.find((name) => typeof rest[name] === "string" && rest[name] !== "");
   if (Array.isArray(content) && content.length > 0) showBlocks(content, view);
   else if (main) view.text = rest[main] as string;
-  if (main) delete rest[main];
-  const leading = LEADING_FIELDS.filter((name) => name in rest).map((name) => [name, rest[name]]);
-  showFields({ ...Object.fromEntries(leading), ...rest }, view);
+  const leading = LEADING_FIELDS.filter((name) => typeof rest[name] === "string" && rest[name] !== "");
+  view.text = [...leading.map((name) => `${name}: ${rest[name]}`), view.text].filter(Boolean).join("\n\n");
+  for (const name of main ? [main, ...leading] : leading) delete rest[name];
+  showFields(rest, view);
   if (view.error && view.text === `Error: ${view.error}`) view.text = "";
   return view;
 }
@@ -70,13 +72,18 @@ function showFields(fields: JsonObject, view: ObservationView): void {
   for (const [name, value] of Object.entries(fields)) {
     const image = typeof value === "string" ? imageUrl(value) : null;
     if (image) view.images.push(image);
-    else if (!isEmpty(value)) view.fields[name] = value;
+    else if (!isEmpty(value) && !isRepeated(value, view.text)) view.fields[name] = value;
   }
 }
 
 function isEmpty(value: Json): boolean {
   if (value === null || value === "") return true;
   return typeof value === "object" && Object.keys(value).length === 0;
+}
+
+/** Whether a long text is part of another one; "JSON" shows it all the same. */
+function isRepeated(value: Json, text: string): boolean {
+  return typeof value === "string" && value.length >= MIN_REPEATED_CHARS && text.includes(value);
 }
 
 function imageUrl(text: string): string | null {

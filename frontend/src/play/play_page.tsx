@@ -34,7 +34,7 @@ export function PlayPage(props: { environment: EnvironmentInterface; onTokenNeed
     requestAnimationFrame(() => place.current?.querySelector<HTMLElement>(FIRST_CONTROL)?.focus());
   const start = async (again = false) => {
     if (game.view.busy) return;
-    if (await game.start(again ? view.task : task.read())) {
+    if (await game.start(again ? () => view.task : task.read)) {
       writeAddress(game.view.task);
       task.clearSeed();
       setShowsSetup(false);
@@ -142,8 +142,8 @@ export function PlayPage(props: { environment: EnvironmentInterface; onTokenNeed
                   <button class="primary" onClick={() => void start()}>
                     New game
                   </button>
-                  <button onClick={repeat}>Repeat this task</button>
-                  <button onClick={showCode}>Copy as Python</button>
+                  <button onClick={repeat}>Repeat</button>
+                  <button onClick={showCode}>Python code</button>
                 </div>
               )}
             </div>

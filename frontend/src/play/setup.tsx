@@ -25,8 +25,9 @@ export function useTask(schema: Schema) {
   }, []);
   const takesOthers = schema.additionalProperties !== false;
   const read = (): JsonObject => {
-    const others = takesOthers ? parseValues([OTHER], values)[OTHER.name] : {};
-    return { ...parseValues(fields, values), ...(isObject(others) ? others : {}) };
+    const others = takesOthers ? (parseValues([OTHER], values)[OTHER.name] ?? {}) : {};
+    if (!isObject(others)) throw new Error('Other arguments must be a JSON object, such as {"size": 3}.');
+    return { ...parseValues(fields, values), ...others };
   };
   /** The next game gets another seed; "Repeat" is for the same one. */
   const clearSeed = () => setValues((current) => ({ ...current, seed: "" }));

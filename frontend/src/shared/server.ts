@@ -1,6 +1,7 @@
 import type { Json } from "./json";
+import { StoredValue } from "./storage";
 
-const TOKEN_KEY = "ludus-token";
+const storedToken = new StoredValue("sessionStorage", "ludus-token");
 
 /** The server did not answer, or refused; the message is one line for the user. */
 export class ServerError extends Error {
@@ -17,10 +18,10 @@ export class ServerError extends Error {
 }
 
 export const token = {
-  read: (): string => sessionStorage.getItem(TOKEN_KEY) ?? "",
+  read: (): string => storedToken.read() ?? "",
   /** The token in UTF-8, one character for each byte: what headers and base64 take. */
   readBytes: (): string => String.fromCharCode(...new TextEncoder().encode(token.read())),
-  store: (value: string): void => sessionStorage.setItem(TOKEN_KEY, value),
+  store: (value: string): void => storedToken.write(value),
 };
 
 /** Request JSON from the server of this page, with the token if there is one. */

@@ -1,8 +1,9 @@
 import { useEffect, useState } from "preact/hooks";
+import { StoredValue } from "./storage";
 
 const THEMES = ["auto", "light", "dark"] as const;
 type Theme = (typeof THEMES)[number];
-const STORAGE_KEY = "ludus-theme";
+const storedTheme = new StoredValue("localStorage", "ludus-theme");
 
 /** A button that goes from the system's colours to light, to dark and back. */
 export function ThemeButton() {
@@ -10,7 +11,7 @@ export function ThemeButton() {
   useEffect(() => {
     if (theme === "auto") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = theme;
-    localStorage.setItem(STORAGE_KEY, theme);
+    storedTheme.write(theme);
   }, [theme]);
   const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]!;
   return (
@@ -22,6 +23,6 @@ export function ThemeButton() {
 }
 
 function readTheme(): Theme {
-  const stored = localStorage.getItem(STORAGE_KEY);
+  const stored = storedTheme.read();
   return THEMES.find((theme) => theme === stored) ?? "auto";
 }

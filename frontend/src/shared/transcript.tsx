@@ -16,6 +16,8 @@ export interface Entry {
   done?: boolean;
   /** Short facts that stand beside the title, such as the number of the step. */
   note?: string;
+  /** A line below the text, such as the parts of the reward. */
+  footer?: string;
   details?: ComponentChildren;
   /** The record behind the entry; a button shows it. */
   raw?: Json;
@@ -36,11 +38,11 @@ export function TranscriptEntry({ entry }: { entry: Entry }) {
   return (
     <li class={`entry appear ${entry.kind}`}>
       <header>
-        <strong>{entry.title}</strong>
-        {entry.note && <span>{entry.note}</span>}
-        <span class="spacer" />
+        <div>
+          <strong>{entry.title}</strong> {entry.note}
+        </div>
         {entry.reward != null && <Reward value={entry.reward} />}
-        {entry.done && <span class="badge">episode over</span>}
+        {entry.done && <span class="badge">done</span>}
         {entry.raw !== undefined && (
           <button
             type="button"
@@ -55,6 +57,7 @@ export function TranscriptEntry({ entry }: { entry: Entry }) {
       {entry.text && <pre>{entry.text}</pre>}
       {entry.images?.map((source) => <img key={source} src={source} alt={`Image: ${entry.title}`} />)}
       {entry.details}
+      {entry.footer && <p class="muted small">{entry.footer}</p>}
       {showsRaw && entry.raw !== undefined && <JsonView value={entry.raw} />}
     </li>
   );

@@ -20,7 +20,8 @@ from ludus.environment.task_schema import task_schema
 from ludus.protocol.action_tools import calls_by_name
 from ludus.web import list_files, load_file, security_headers
 
-_PAGES = {"/": "play.html", "/docs": "api.html"}
+_PAGES = {"/": "play.html", "/web": "play.html", "/docs": "api.html"}
+"""OpenEnv's servers have their page at `/web`."""
 
 
 @cache
