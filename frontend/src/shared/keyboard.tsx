@@ -22,6 +22,8 @@ export function useShortcuts(shortcuts: Shortcut[]): void {
       const shortcut = current.current.find(({ key }) => key === event.key);
       if (!shortcut || (isField(event.target) && !shortcut.inFields)) return;
       event.preventDefault();
+      // After the button that was clicked last, so that Enter belongs to the page again.
+      if (isControl(event.target)) event.target.blur();
       shortcut.run();
     };
     document.addEventListener("keydown", onKey);
@@ -29,7 +31,7 @@ export function useShortcuts(shortcuts: Shortcut[]): void {
   }, []);
 }
 
-function isControl(target: EventTarget | null): boolean {
+function isControl(target: EventTarget | null): target is HTMLElement {
   return target instanceof HTMLElement && target.matches("a, button, summary");
 }
 
