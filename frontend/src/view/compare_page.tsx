@@ -20,10 +20,10 @@ const FIGURES: [string, (stats: Stats) => number | null, (value: number | null) 
 /** Two runs or trainings: what differs in their settings, their curves and rewards. */
 export function ComparePage(props: { params: URLSearchParams; onShortcuts: (list: Shortcut[]) => void }) {
   const [first, second] = [props.params.get("first") ?? "", props.params.get("second") ?? ""];
-  const { state } = useLibrary();
-  const comparison = useGet<Comparison>("compare", { first, second }, state?.revision);
-  const left = useGet<EntryDetail>("entry", { key: first }, state?.revision);
-  const right = useGet<EntryDetail>("entry", { key: second }, state?.revision);
+  const { version } = useLibrary();
+  const comparison = useGet<Comparison>("compare", { first, second }, version);
+  const left = useGet<EntryDetail>("entry", { key: first }, version);
+  const right = useGet<EntryDetail>("entry", { key: second }, version);
   useEffect(() => props.onShortcuts([]), []);
   const error = comparison.error || left.error || right.error;
   if (!comparison.data || !left.data || !right.data)

@@ -13,9 +13,9 @@ import type { EntryDetail, Stats } from "./types";
 /** A run, a training or an evaluation: counts, curves, settings. */
 export function EntryPage(props: { params: URLSearchParams; onShortcuts: (list: Shortcut[]) => void }) {
   const key = props.params.get("key") ?? "";
-  const { state } = useLibrary();
-  const version = `${state?.revision} ${state?.entries.find((entry) => entry.key === key)?.modified_at}`;
-  const { data, error } = useGet<EntryDetail>("entry", { key }, version);
+  const { state, version } = useLibrary();
+  const changed = `${version} ${state?.entries.find((entry) => entry.key === key)?.modified_at}`;
+  const { data, error } = useGet<EntryDetail>("entry", { key }, changed);
   useEffect(() => props.onShortcuts([]), []);
   if (!data) return <main class="page">{error ? <p class="notice bad">{error}</p> : <p class="muted">Reading…</p>}</main>;
   const others = state?.entries.filter((entry) => entry.kind === data.kind && entry.key !== key) ?? [];

@@ -20,9 +20,9 @@ export function rowKey(row: { run: string; line: number }): string {
 
 /** The table of all episodes. */
 export function EpisodesPage(props: { params: URLSearchParams; onShortcuts: (list: Shortcut[]) => void }) {
-  const { state } = useLibrary();
+  const { version } = useLibrary();
   const query = readQuery(props.params);
-  const list = usePagedRows<EpisodeRow, EpisodePage>("episodes", toParams(query), state?.revision);
+  const list = usePagedRows<EpisodeRow, EpisodePage>("episodes", toParams(query), version);
   const [selected, setSelected] = useState(Number(props.params.get("at") ?? 0));
   const [picked, setPicked] = useState<Picked>(new Map());
   const search = useRef<HTMLInputElement>(null);
