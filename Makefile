@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 
 .PHONY: demo test test-slow test-engines system-packages lint format frontend clean \
 	bench-wire bench-backpressure bench-collect bench-collect-workers bench-journal bench-curate \
-	bench-sft bench-warm-start bench-decode bench-evaluate bench-grpo bench-serve-model
+	bench-viewer bench-sft bench-warm-start bench-decode bench-evaluate bench-grpo bench-serve-model
 
 # From an environment to a better model, on two cores and without a key: some eight minutes.
 demo: $(VENV)/.ludus
@@ -98,6 +98,10 @@ bench-journal: $(VENV)/.dev
 # A million episodes filtered, deduplicated, split and written, beside a plain loop.
 bench-curate: $(VENV)/.dev
 	$(BIN)/python benchmarks/curate.py
+
+# `ludus view` over 100,000 episodes, in a browser.
+bench-viewer: $(VENV)/.dev
+	$(BIN)/python benchmarks/viewer.py
 
 # On a GPU: SFT in tokens per second beside TRL, in one run.
 bench-sft: $(VENV)/.dev

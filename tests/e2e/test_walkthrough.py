@@ -31,7 +31,7 @@ from ludus.policy import smollm2
 ROOT = Path(__file__).parents[2]
 GUIDES = (
     *("collecting", "curating", "training", "tutor", "thinking", "grpo", "diagnosing"),
-    *("evaluating", "reports"),
+    *("evaluating", "reports", "viewer"),
 )
 MORE = (
     *("shipped", "rewards", "containers", "environments", "serving", "serving-models", "python"),
@@ -63,6 +63,7 @@ SKIPPED = {
     "ludus play docker:": "tests/client has a stand-in for the container engine",
     "ludus collect docker:": "tests/client has a stand-in for the container engine",
     "ludus train grpo docker:": "tests/client has a stand-in for the container engine",
+    "ludus view": "tests/viewer opens its page in a browser",
     "ludus build wordle": "builds an image",
     "ludus build browsergym": "builds an image",
     "ludus build my_env.py:Guess": "builds an image",

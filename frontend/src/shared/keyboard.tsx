@@ -17,9 +17,13 @@ export function useShortcuts(shortcuts: Shortcut[]): void {
     const onKey = (event: KeyboardEvent) => {
       if (event.ctrlKey || event.altKey || event.metaKey || event.isComposing) return;
       if (document.querySelector("dialog[open]")) return;
+      // Enter on a link or a button presses it.
+      if (event.key === "Enter" && isControl(event.target)) return;
       const shortcut = current.current.find(({ key }) => key === event.key);
       if (!shortcut || (isField(event.target) && !shortcut.inFields)) return;
       event.preventDefault();
+      // After the button that was clicked last, so that Enter belongs to the page again.
+      if (isControl(event.target)) event.target.blur();
       shortcut.run();
     };
     document.addEventListener("keydown", onKey);
@@ -27,8 +31,12 @@ export function useShortcuts(shortcuts: Shortcut[]): void {
   }, []);
 }
 
+function isControl(target: EventTarget | null): target is HTMLElement {
+  return target instanceof HTMLElement && target.matches("a, button, summary");
+}
+
 function isField(target: EventTarget | null): boolean {
-  return target instanceof HTMLElement && target.matches("input, textarea, select, [contenteditable]");
+  return target instanceof HTMLElement && target.matches("input:not([type=checkbox]), textarea, select, [contenteditable]");
 }
 
 const KEY_NAMES: Record<string, string> = { Escape: "Esc", " ": "Space" };

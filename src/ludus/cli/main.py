@@ -30,6 +30,7 @@ from ludus.cli.commands import (
     serve_model,
     show,
     train,
+    view,
 )
 from ludus.cli.display.console import print_error
 from ludus.cli.display.signals import EXIT_CODES, INTERRUPTED
@@ -72,6 +73,7 @@ app.add_typer(train.app, name="train")
 app.command("diagnose", cls=FlagCommand)(diagnose.diagnose)
 app.command("runs", cls=FlagCommand)(runs.runs)
 app.command("show", cls=FlagCommand)(show.show)
+app.command("view", cls=FlagCommand)(view.view)
 app.command("report", cls=FlagCommand)(report.report)
 app.command("init", cls=FlagCommand)(init.init)
 app.command("lint", cls=FlagCommand)(lint.lint)

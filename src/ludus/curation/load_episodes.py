@@ -61,15 +61,15 @@ COLUMN_TYPES: Mapping[str, str] = {
 }
 """SQL types of the fields of an episode. Calls are read without their ids, so that calls with the
 same name and arguments compare equal."""
-_DERIVED_COLUMNS = {
+DERIVED_COLUMNS = {
     "run": "parse_filename(parse_dirpath(filename))",
     "provider": "agent->>'$.provider'",
     "model": "agent->>'$.model'",
     "cost": "usage.cost",
 }
 """Further columns for `where`."""
-_SELECT_DERIVED = ", ".join(
-    f"{expression} AS {name}" for name, expression in _DERIVED_COLUMNS.items()
+SELECT_DERIVED = ", ".join(
+    f"{expression} AS {name}" for name, expression in DERIVED_COLUMNS.items()
 )
 _FIRST_REPLY_INDEX = "list_position(list_transform(messages, lambda m: m.role), 'assistant')"
 _BAD_ARGUMENTS = (
@@ -185,7 +185,7 @@ def _load_query(
             NULL::VARCHAR AS reason,
             NULL::VARCHAR AS split
         FROM (
-            SELECT *, {_SELECT_DERIVED}
+            SELECT *, {SELECT_DERIVED}
             FROM read_json(
                 [{globs}], format = 'newline_delimited', ignore_errors = true, filename = true,
                 compression = 'none', maximum_object_size = {max_line_bytes},
@@ -203,7 +203,7 @@ def check_load_condition(database: DuckDBPyConnection, where: str) -> None:
     import duckdb
 
     nulls = ", ".join(f"NULL::{sql_type} AS {name}" for name, sql_type in COLUMN_TYPES.items())
-    episode = f"(SELECT *, {_SELECT_DERIVED} FROM (SELECT ''::VARCHAR AS filename, {nulls}))"
+    episode = f"(SELECT *, {SELECT_DERIVED} FROM (SELECT ''::VARCHAR AS filename, {nulls}))"
     try:
         # First without parentheses: inside them "a) or (b" would be valid.
         check_single_query(database, f"SELECT 1 FROM {episode} WHERE {where}", "where")
@@ -216,7 +216,7 @@ def check_load_condition(database: DuckDBPyConnection, where: str) -> None:
             raise ConfigError(
                 f"`where` must be an SQL condition, got {where!r}: {describe_sql_error(error)}"
             ) from None
-        names = [*COLUMN_TYPES, *_DERIVED_COLUMNS]
+        names = [*COLUMN_TYPES, *DERIVED_COLUMNS]
         hint = did_you_mean(unknown[1], names, f"It has {', '.join(names)}.")
         raise ConfigError(
             f"`where` {where!r}: an episode has no column {unknown[1]!r}. {hint}"

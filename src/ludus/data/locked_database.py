@@ -28,8 +28,9 @@ def open_locked_database(
     readable_files: Sequence[Path] = (),
     memory_limit: str = DUCKDB_MEMORY_LIMIT,
     threads: int | None = None,
+    file: Path | None = None,
 ) -> DuckDBPyConnection:
-    """Open a database in memory without access to anything but `readable_files`.
+    """Open a database without access to anything but `readable_files`: in memory, or in a `file`.
 
     It spills to `temp_directory`, whose files SQL can read. Its settings cannot be changed any
     more, here neither. `purpose` starts the sentence if DuckDB is not installed.
@@ -47,7 +48,7 @@ def open_locked_database(
         config["threads"] = threads
     # A name is read as a glob pattern, and the pattern is what DuckDB looks up in the list.
     names = [name for file in readable_files for name in (str(file), escape_glob(str(file)))]
-    database = duckdb.connect(config=config)
+    database = duckdb.connect(":memory:" if file is None else str(file), config=config)
     for setting in (
         "enable_progress_bar = false",  # It would garble the output.
         "python_enable_replacements = false",
