@@ -90,6 +90,10 @@ class RunError(LudusError):
     """A run folder cannot be read, written or continued."""
 
 
+class OtherSettings(RunError):
+    """The folder holds a run with other settings, which cannot be continued with these."""
+
+
 class OutOfMemory(RunError):
     """The device is out of memory."""
 

@@ -21,9 +21,11 @@ from ludus.cli.commands import (
     import_cmd,
     init,
     lint,
+    new,
     play,
     push,
     rescore,
+    run,
     runs,
     serve,
     show,
@@ -56,6 +58,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("run", cls=FlagCommand)(run.run)
+app.command("new", cls=FlagCommand)(new.new)
 app.command("envs", cls=FlagCommand)(envs.envs)
 app.command("serve", cls=FlagCommand)(serve.serve)
 app.command("check", cls=FlagCommand)(check.check)
