@@ -88,15 +88,14 @@ class StageCommand:
     def arguments(self, stage: Stage, outputs: Mapping[str, Path | None]) -> list[str]:
         """The command line of a stage, without `ludus`."""
         folders = {name: str(path) for name, path in outputs.items() if path is not None}
-        positional, flags = [], []
-        for key, value in substitute(stage.options, folders).items():
-            option = self.options[key]
-            (flags if option.flag else positional).append(option.words(value))
-        # Arguments in the order of their declaration, whatever that in the recipe.
-        order = [key for key, option in self.options.items() if not option.flag]
-        keys = [key for key in stage.options if not self.options[key].flag]
-        positional = [positional[keys.index(key)] for key in order if key in keys]
-        words = [*self.path, *(word for group in (*positional, *flags) for word in group)]
+        options = substitute(stage.options, folders)
+        # Arguments come first, in the order of their declaration.
+        arguments = [key for key, option in self.options.items() if not option.flag]
+        ordered = [key for key in arguments if key in options]
+        ordered += [key for key in options if key not in arguments]
+        words = [*self.path]
+        for key in ordered:
+            words += self.options[key].words(options[key])
         if self.output is not None:
             words += [self.output.flag, folders[stage.name]]
         return [*words, "--overwrite"] if self.path[-1] == "curate" else words

@@ -76,7 +76,8 @@ class Estimator:
             "grpo": self._grpo,
             "eval": self._evaluate,
         }
-        return estimators.get(stage.command, lambda stage: Estimate(_START_S))(stage)
+        estimate = estimators.get(stage.command)
+        return Estimate(_START_S) if estimate is None else estimate(stage)
 
     def _collect(self, stage: Stage) -> Estimate:
         options, shape = stage.options, self._shape(stage)

@@ -1,4 +1,4 @@
-"""What the result of a stage depends on: settings, inputs, and the code of Ludus and environments."""
+"""What the result of a stage depends on: its settings, its inputs and the code."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def environment_code(stage: Stage) -> Iterator[tuple[str, str]]:
     for key in _ENVIRONMENT_KEYS:
         specs = stage.options.get(key)
         if isinstance(specs, str) and not is_remote(specs):
-            yield from _code_of((_WEIGHT.sub("", spec).strip() for spec in specs.split(",")))
+            yield from _code_of(_WEIGHT.sub("", spec).strip() for spec in specs.split(","))
 
 
 def _code_of(specs: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -51,8 +51,7 @@ def plan_stage(stage: Stage, outputs: Mapping[str, Path | None], state: RecipeSt
     if inputs := changed_keys(before.inputs, record.inputs):
         return plan(f"its input changed: {', '.join(inputs)}", replaces=True)
     if code := changed_keys(before.code, record.code):
-        versions = (f"{key} {before.code.get(key)} -> {record.code.get(key)}" for key in code)
-        return plan(f"the code changed: {', '.join(versions)}", replaces=True)
+        return plan(f"the code changed: {', '.join(code)}", replaces=True)
     if differences := list(describe_differences(before.settings, record.settings)):
         return plan("; ".join(differences))
     return plan("" if before.done else CONTINUES)
@@ -72,7 +71,7 @@ def plan_recipe(
         plan = plan_stage(stage, outputs, state)
         running = {each.stage.name for each in plans if each.runs}
         if not plan.runs and (after := [name for name in stage.inputs if name in running]):
-            plan = StagePlan(stage, plan.output, plan.record, f"runs after {', '.join(after)}")
+            plan = StagePlan(stage, plan.output, plan.record, f"after {', '.join(after)}")
         plans.append(plan)
     return plans
 
@@ -103,6 +102,6 @@ def check_unselected_inputs(
             output = outputs[name]
             if name not in selected and output is not None and not output.exists():
                 raise ConfigError(
-                    f"[{stage.name}] needs the result of [{name}], which is not there yet: {output}. "
-                    f"Run that stage first."
+                    f"[{stage.name}] needs the result of [{name}], and there is no {output} yet. "
+                    "Run that stage first."
                 )

@@ -197,12 +197,9 @@ def _parse_stage(name: str, options: Mapping[str, Any], order: list[str]) -> Sta
     before = order[: order.index(name)]
     for reference in stage.inputs:
         if reference not in before:
-            is_later = reference in order
             hint = did_you_mean(reference, before, f"Before it: {', '.join(before) or 'none'}.")
-            problem = "comes later" if is_later else "is not a stage of the recipe"
-            raise ConfigError(
-                f"[{name}] names {{{reference}}}, which {problem}. {'' if is_later else hint}".strip()
-            )
+            problem = "comes later" if reference in order else "is not a stage"
+            raise ConfigError(f"[{name}] names {{{reference}}}, which {problem}. {hint}")
     return stage
 
 

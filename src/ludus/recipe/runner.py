@@ -11,7 +11,7 @@ from ludus.errors import OtherSettings, RunError
 from ludus.recipe.content_digest import content_digest, stat_digest
 from ludus.recipe.plan import StagePlan, plan_stage
 from ludus.recipe.recipe_file import EARLIER_DIR, Recipe, Stage
-from ludus.recipe.state import RecipeState, lock_recipe
+from ludus.recipe.state import RecipeState, StageRecord, lock_recipe
 
 StageFunction = Callable[[Stage], int]
 """Runs the command of a stage and returns its exit code."""
@@ -62,13 +62,13 @@ def run_recipe(
 def _run_planned(
     recipe: Recipe, plan: StagePlan, run_stage: StageFunction, progress: RecipeProgress
 ) -> int:
-    state = RecipeState.load(recipe.output_dir)
+    name, folder, state = plan.stage.name, recipe.output_dir, RecipeState.load(recipe.output_dir)
     if plan.replaces:
         _set_aside(recipe, plan, progress)
-    before = state.stages.get(plan.stage.name)
-    is_same = before is not None and not before.done and not plan.replaces
-    seconds_before = before.seconds if before is not None and is_same else 0.0
-    state.with_record(plan.stage.name, plan.record).save(recipe.output_dir)
+    before = state.stages.get(name)
+    continues = before is not None and not before.done and not plan.replaces
+    seconds = before.seconds if before is not None and continues else 0.0
+    state.with_record(name, plan.record).save(folder)
     started_at = time.monotonic()
     try:
         code = run_stage(plan.stage)
@@ -76,18 +76,20 @@ def _run_planned(
         _set_aside(recipe, plan, progress)
         code = run_stage(plan.stage)
     finally:
-        seconds = round(seconds_before + time.monotonic() - started_at, 3)
+        seconds = round(seconds + time.monotonic() - started_at, 3)
         record = plan.record.model_copy(update={"seconds": seconds})
-        state.with_record(plan.stage.name, record).save(recipe.output_dir)
+        state.with_record(name, record).save(folder)
     if code == 0:
-        update = {"done": True, "seconds": seconds}
-        if plan.output is not None:
-            update["output"] = content_digest(plan.output)
-            update["output_stat"] = stat_digest(plan.output)
-        record = plan.record.model_copy(update=update)
-        state.with_record(plan.stage.name, record).save(recipe.output_dir)
+        state.with_record(name, _complete(record, plan.output)).save(folder)
         progress.finish(plan, seconds)
     return code
+
+
+def _complete(record: StageRecord, output: Path | None) -> StageRecord:
+    digests = {}
+    if output is not None:
+        digests = {"output": content_digest(output), "output_stat": stat_digest(output)}
+    return record.model_copy(update={"done": True, **digests})
 
 
 def _set_aside(recipe: Recipe, plan: StagePlan, progress: RecipeProgress) -> None:

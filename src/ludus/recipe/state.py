@@ -74,7 +74,7 @@ class RecipeState(BaseModel):
 
 @contextmanager
 def lock_recipe(folder: Path) -> Iterator[None]:
-    """Keep other runs of the recipe out of its folder; the kernel frees it if this one is killed."""
+    """Keep other runs of the recipe out of its folder; a killed process frees it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)

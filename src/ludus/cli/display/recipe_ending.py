@@ -71,6 +71,8 @@ def _print_samples(folder: Path, labels: Sequence[str]) -> None:
         for message in episode.messages:
             if message.role != "system":
                 print_message(out, message)
+        if episode.messages[-1].role == "user":
+            out.print(Text("  (no complete reply)", style="dim"))
 
 
 def _choose_pair(
