@@ -22,6 +22,11 @@ def stage_arguments(arguments: Sequence[str]) -> Iterator[None]:
         _stage_arguments.reset(token)
 
 
+def is_stage() -> bool:
+    """Whether `ludus run` is running this command as a stage of a recipe."""
+    return _stage_arguments.get() is not None
+
+
 def typed_command() -> str:
     """The command line without --token, which is a secret."""
     return join_command(_stage_arguments.get() or sys.argv[1:])
