@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.train_cli import OFFLINE_ENV
 from ludus_process import run_ludus, start_ludus
 from recipe.small_recipes import save_models, set_flags
-
-from cli.train_cli import OFFLINE_ENV
 
 COMMAND = (
     *("run", "quickstart"),
