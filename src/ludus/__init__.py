@@ -46,6 +46,7 @@ _HOMES = {
     "evaluate": "ludus.evaluation.pipeline",
     "evaluate_sync": "ludus.evaluation.pipeline",
     "grpo": "ludus.train.grpo.pipeline",
+    "inspect_task": "ludus.evaluation.inspect_task",
     "mix": "ludus.environment.mixture",
     "progress": "ludus.cli.display.collect_display",
     "rescore": "ludus.scoring.rescore",
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from ludus.errors import LudusError, ToolError
     from ludus.evaluation.candidates import Candidate
     from ludus.evaluation.config import EvalConfig
+    from ludus.evaluation.inspect_task import inspect_task
     from ludus.evaluation.pipeline import evaluate, evaluate_sync
     from ludus.policy.agent_factory import agent_from_spec as agent
     from ludus.protocol.types import Action, Observation, State
@@ -128,6 +130,7 @@ __all__ = [
     "evaluate",
     "evaluate_sync",
     "grpo",
+    "inspect_task",
     "mix",
     "progress",
     "rescore",

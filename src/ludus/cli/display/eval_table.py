@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ludus.cli.display.console import console, escape_control_chars
+from ludus.cli.display.formatting import sparkline
 from ludus.cli.flag_names import name_flags
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ludus.evaluation.table import ResultTable
 
 _COLUMN_PADDING = 3
+_VERDICT_STYLES = {"better": "bold green", "worse": "bold red", "not resolved": "bold"}
 _LABEL_COLUMN = "Candidate"
 
 
@@ -24,10 +26,26 @@ def print_evaluation(evaluation: Evaluation) -> None:
     """Print the table, the method of its intervals, notes, and the folder."""
     from rich.text import Text
 
-    from ludus.evaluation.table import build_notes, build_tables, describe_method
+    from ludus.evaluation.table import (
+        build_notes,
+        build_slice_tables,
+        build_tables,
+        describe_method,
+    )
 
     out = console()
     out.print(_fit_table(build_tables(evaluation), out.width))
+    for table in build_slice_tables(evaluation):
+        out.print()
+        out.print(_fit_table([table], out.width))
+    for line in _level_curves(evaluation):
+        out.print(Text(escape_control_chars(line)), soft_wrap=True)
+    for score in evaluation.scores[1:]:
+        for metric in evaluation.verdict_metrics:
+            if (verdict := score.verdicts.get(metric.name)) is not None:
+                text = verdict.describe(metric, score.label, evaluation.scores[0].label)
+                style = _VERDICT_STYLES[verdict.outcome.value]
+                out.print(Text(escape_control_chars(text), style=style), soft_wrap=True)
     out.print(Text(describe_method(evaluation), style="dim"), soft_wrap=True)
     for note in build_notes(evaluation):
         out.print(Text(escape_control_chars(name_flags(note)), style="yellow"), soft_wrap=True)
@@ -54,6 +72,23 @@ def _fit_table(tables: list[ResultTable], width: int) -> Table:
             cells.append(Text.assemble(value, (dim, "dim")))
         rendered.add_row(*cells)
     return rendered
+
+
+def _level_curves(evaluation: Evaluation) -> list[str]:
+    """The results by difficulty as a line of blocks for each candidate, from easy to hard."""
+    levels = [each for each in evaluation.slices if each.level is not None]
+    if len(levels) < 2:
+        return []
+    metric, lines = evaluation.verdict_metrics[0], [""]
+    width = max(len(score.label) for score in evaluation.scores)
+    for number, score in enumerate(evaluation.scores):
+        estimates = [each.estimates[number].get(metric.name) for each in levels]
+        values = [estimate.value for estimate in estimates if estimate is not None]
+        high = 1.0 if metric.is_share else max(0.0, *values)
+        curve = sparkline(values, low=min(0.0, *values), high=high)
+        ends = f"{levels[0].level} to {levels[-1].level}"
+        lines.append(f"{score.label:<{width}}  {curve}  {metric.title.lower()}, {ends}")
+    return lines
 
 
 def _table_width(table: ResultTable, separator: str) -> int:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from ludus.data.bootstrap import MIN_SAMPLES
+from ludus.data.intervals import MIN_SAMPLES
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 

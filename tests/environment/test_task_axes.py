@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
+from ludus.environment.task_axes import parse_axes
 from ludus.errors import ConfigError
-from ludus.train import GRPOConfig
-from ludus.train.grpo.curriculum_config import parse_curriculum
 
 
 @pytest.mark.parametrize(
@@ -23,7 +22,7 @@ from ludus.train.grpo.curriculum_config import parse_curriculum
     ],
 )
 def test_ranges_and_lists(text: str, name: str, values: tuple[Any, ...]) -> None:
-    (axis,) = parse_curriculum([text])
+    (axis,) = parse_axes([text], option="sweep")
     assert (axis.name, axis.values) == (name, values)
 
 
@@ -46,14 +45,7 @@ def test_ranges_and_lists(text: str, name: str, values: tuple[Any, ...]) -> None
         ("a=1..2", "sequence"),
     ],
 )
-def test_what_cannot_be_a_curriculum_raises(texts: list[str], reason: str) -> None:
+def test_what_cannot_be_axes_raises(texts: list[str], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason) as caught:
-        GRPOConfig(curriculum=tuple(texts) if isinstance(texts, list) else texts)
-    assert "`curriculum`" in str(caught.value)
-
-
-def test_a_config_without_a_curriculum_is_recorded_as_before() -> None:
-    assert "curriculum" not in GRPOConfig().as_json()
-    assert list(GRPOConfig(curriculum=("a=1..2",)).as_json()["curriculum"]) == ["a=1..2"]
-    with pytest.raises(ConfigError, match="rollouts"):
-        GRPOConfig(curriculum=("a=1..2",), rollouts="trl")
+        parse_axes(texts, option="sweep")
+    assert "`sweep`" in str(caught.value)

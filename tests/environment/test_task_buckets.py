@@ -3,14 +3,15 @@ from __future__ import annotations
 import pytest
 
 from ludus.environment.mixture import parse_mixture
+from ludus.environment.task_axes import parse_axes
+from ludus.environment.task_buckets import Bucket, build_buckets, select_environments
 from ludus.errors import ConfigError
-from ludus.train.grpo.curriculum_buckets import Bucket, build_buckets, select_environments
-from ludus.train.grpo.curriculum_config import parse_curriculum
 
 
 def buckets_of(env: str, *texts: str, **task: object) -> tuple[Bucket, ...]:
-    axes = parse_curriculum(texts)
-    return build_buckets(select_environments(parse_mixture(env), axes), axes, task)
+    axes = parse_axes(texts, option="sweep")
+    environments = select_environments(parse_mixture(env), axes, option="sweep")
+    return build_buckets(environments, axes, task, option="sweep")
 
 
 def test_buckets_are_the_product_from_easy_to_hard() -> None:
