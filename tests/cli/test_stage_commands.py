@@ -11,7 +11,7 @@ from ludus.cli.stage_commands import apply_defaults, stage_command, stage_comman
 from ludus.errors import ConfigError
 from ludus.recipe.recipe_file import Recipe, Stage
 
-MANAGED = {"output_dir", "output", "overwrite", "resume", "json"}
+MANAGED = {"output_dir", "out", "overwrite", "resume", "json"}
 
 
 def words(command: str, **options: Any) -> list[str]:
