@@ -8,8 +8,30 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+import typer
+
 _stage_arguments: ContextVar[Sequence[str] | None] = ContextVar("stage_arguments", default=None)
 """The command line of a stage that `ludus run` is running."""
+
+
+_checking: ContextVar[bool] = ContextVar("checking", default=False)
+"""Whether commands end once their options are checked."""
+
+
+@contextmanager
+def check_only() -> Iterator[None]:
+    """Let commands check their options and end there; `end_if_checking` is where."""
+    token = _checking.set(True)
+    try:
+        yield
+    finally:
+        _checking.reset(token)
+
+
+def end_if_checking() -> None:
+    """End the command, if only its options are to be checked. Call it before any work."""
+    if _checking.get():
+        raise typer.Exit
 
 
 @contextmanager

@@ -11,7 +11,10 @@ from typing import Any
 
 import typer
 
-from ludus.errors import ConfigError, did_you_mean
+from ludus.cli.command_line import check_only
+from ludus.cli.flag_names import name_flags
+from ludus.errors import ConfigError, LudusError, did_you_mean
+from ludus.policy.smollm2 import NAME as STAND_IN_MODEL
 from ludus.recipe.recipe_file import DEFAULTS, Recipe, Stage, substitute
 
 _COMMAND_PATHS = {
@@ -24,6 +27,10 @@ _COMMAND_PATHS = {
 _PUSH = "push"
 _MANAGED = ("overwrite", "resume", "json", "help")
 """Options that `ludus run` sets itself, beside the output folder."""
+
+
+_CHECKED = ("collect", "curate", "sft", "dpo", "tutor", "grpo", "eval", "push env")
+"""Commands that can check their options without running: they call `end_if_checking`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +153,28 @@ def check_recipe(recipe: Recipe) -> dict[str, Path | None]:
     return outputs
 
 
+def check_options(recipe: Recipe, outputs: Mapping[str, Path | None]) -> None:
+    """Let the commands of all stages check their options, before the first one runs.
+
+    Candidates of an evaluation must exist: a known model stands in for those still to be trained.
+    """
+    from ludus.cli.main import app
+
+    for stage in recipe.stages:
+        if stage.command not in _CHECKED:
+            continue
+        stand_ins = dict.fromkeys(outputs, Path(STAND_IN_MODEL)) if stage.command == "eval" else {}
+        folders = {**outputs, **stand_ins, stage.name: outputs[stage.name]}
+        words = stage_command(stage).arguments(stage, folders)
+        try:
+            with check_only():
+                app(args=words, prog_name="ludus", standalone_mode=False)
+        except LudusError as error:
+            raise ConfigError(f"[{stage.name}] {name_flags(str(error))}") from None
+        except Exception as error:
+            raise _option_error(stage, error) from None
+
+
 @cache
 def stage_commands() -> dict[str, StageCommand]:
     """All commands of stages by their name in recipes, in the order of the loop."""
@@ -207,9 +236,14 @@ def _check_values(stage: Stage, command: StageCommand, outputs: Mapping[str, Pat
     except ConfigError as error:
         raise ConfigError(f"[{stage.name}] {error}") from None
     except Exception as error:
-        if not hasattr(error, "format_message"):
-            raise
-        raise ConfigError(f"[{stage.name}] {error.format_message()}") from None
+        raise _option_error(stage, error) from None
+
+
+def _option_error(stage: Stage, error: Exception) -> Exception:
+    """An error of the command line's parser as that of a stage; any other is left as it is."""
+    if not hasattr(error, "format_message"):
+        return error
+    return ConfigError(f"[{stage.name}] {error.format_message()}")
 
 
 def _to_text(value: Any) -> str:

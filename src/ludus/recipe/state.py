@@ -86,7 +86,7 @@ def lock_recipe(folder: Path) -> Iterator[None]:
         except OSError:
             raise RunError(
                 f"Another process runs a recipe in {folder}. Wait until it has ended, or use "
-                "another `output_dir`."
+                "another `out`."
             ) from None
         yield
     finally:

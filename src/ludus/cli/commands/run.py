@@ -66,7 +66,7 @@ def run(
     """
     from ludus.cli.display.recipe_ending import print_ending
     from ludus.cli.display.recipe_view import RecipeView, print_plan
-    from ludus.cli.stage_commands import apply_defaults, check_recipe
+    from ludus.cli.stage_commands import apply_defaults, check_options, check_recipe
     from ludus.errors import ConfigError
     from ludus.recipe.plan import check_unselected_inputs, plan_recipe, select_stages
     from ludus.recipe.recipe_file import read_recipe
@@ -80,6 +80,7 @@ def run(
         )
     parsed = apply_defaults(read_recipe(recipe, overrides=overrides or (), output_dir=out))
     outputs = check_recipe(parsed)
+    check_options(parsed, outputs)
     selected = select_stages(parsed, start=start, only=only or ())
     check_unselected_inputs(parsed, outputs, selected)
     if dry_run:
