@@ -4,10 +4,10 @@
                                   [--model smollm2] [--device cpu|cuda]
 
 The loop is the one that guides to OpenEnv and TRL show: a `text-generation` pipeline, the chat
-template, one prompt at a time, and the answer by a regular expression. Both decode greedily, play the
-same environment in this process (the guides' server would add its round trips to the loop), and are
-timed from the name of the model to the metrics, with the loading of the model. `--loop-questions`
-shortens the loop on a slow machine: its time per question is the same for all of them.
+template, one prompt at a time, and the answer by a regular expression. Both decode greedily, play
+the same environment in this process (the guides' server would add its round trips to the loop), and
+are timed from the name of the model to the metrics, with the loading of the model.
+`--loop-questions` shortens the loop on a slow machine: its time per question hardly varies.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ async def _run_loop(args: argparse.Namespace, questions: int) -> float:
     from ludus.policy.model_ref import resolve_model
 
     folder = str(resolve_model(args.model).path)
-    generate: Any = pipeline("text-generation", model=folder, device=args.device, dtype="auto")
+    # bfloat16, which "auto" gives, is emulated on most CPUs.
+    dtype = "float32" if args.device == "cpu" else "auto"
+    generate: Any = pipeline("text-generation", model=folder, device=args.device, dtype=dtype)
     generate.model.generation_config.max_length = None
     tokenizer = AutoTokenizer.from_pretrained(folder)
     rewards = []

@@ -49,6 +49,7 @@ _HOMES = {
     "inspect_task": "ludus.evaluation.inspect_task",
     "mix": "ludus.environment.mixture",
     "progress": "ludus.cli.display.collect_display",
+    "report": "ludus.reporting.pipeline",
     "rescore": "ludus.scoring.rescore",
     "rescore_sync": "ludus.scoring.rescore",
     "sft": "ludus.train.offline",
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from ludus.evaluation.pipeline import evaluate, evaluate_sync
     from ludus.policy.agent_factory import agent_from_spec as agent
     from ludus.protocol.types import Action, Observation, State
+    from ludus.reporting.pipeline import report
     from ludus.rollout.collect import collect, collect_sync
     from ludus.rollout.config import CollectConfig
     from ludus.scoring.config import RescoreConfig
@@ -133,6 +135,7 @@ __all__ = [
     "inspect_task",
     "mix",
     "progress",
+    "report",
     "rescore",
     "rescore_sync",
     "sft",

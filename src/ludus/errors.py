@@ -86,6 +86,10 @@ class ConfigError(LudusError):
     """An argument is invalid. Raised before anything is played or written."""
 
 
+class MissingCredentials(ConfigError):
+    """An API key or a login is missing."""
+
+
 class RunError(LudusError):
     """A run folder cannot be read, written or continued."""
 

@@ -32,7 +32,7 @@ from ludus.policy import smollm2
 ROOT = Path(__file__).parents[2]
 GUIDES = (
     *("collecting", "curating", "training", "tutor", "thinking", "grpo", "diagnosing"),
-    "evaluating",
+    *("evaluating", "reports"),
 )
 MORE = (
     *("recipes", "shipped", "rewards", "containers", "environments", "serving", "python"),

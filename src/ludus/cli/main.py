@@ -24,6 +24,7 @@ from ludus.cli.commands import (
     new,
     play,
     push,
+    report,
     rescore,
     run,
     runs,
@@ -73,6 +74,7 @@ app.add_typer(train.app, name="train")
 app.command("diagnose", cls=FlagCommand)(diagnose.diagnose)
 app.command("runs", cls=FlagCommand)(runs.runs)
 app.command("show", cls=FlagCommand)(show.show)
+app.command("report", cls=FlagCommand)(report.report)
 app.command("init", cls=FlagCommand)(init.init)
 app.command("lint", cls=FlagCommand)(lint.lint)
 app.command("build", cls=FlagCommand)(build.build)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ludus.cli.display.console import console, escape_control_chars
-from ludus.cli.display.formatting import sparkline
 from ludus.cli.flag_names import name_flags
+from ludus.data.sparkline import sparkline
 
 if TYPE_CHECKING:
     from rich.console import Console
