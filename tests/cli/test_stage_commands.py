@@ -29,7 +29,7 @@ def test_every_option_of_a_command_is_a_key(name: str) -> None:
 
 
 def test_the_stages_of_the_loop_are_commands() -> None:
-    loop = ["collect", "curate", "sft", "dpo", "tutor", "grpo", "eval"]
+    loop = ["collect", "curate", "sft", "dpo", "tutor", "grpo", "eval", "report"]
     assert [name for name in stage_commands() if name in loop] == loop
     assert "push env" in stage_commands()
 

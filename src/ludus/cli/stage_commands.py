@@ -13,7 +13,7 @@ import typer
 
 from ludus.cli.command_line import check_only
 from ludus.cli.flag_names import name_flags
-from ludus.errors import ConfigError, LudusError, did_you_mean
+from ludus.errors import ConfigError, LudusError, MissingCredentials, did_you_mean
 from ludus.policy.smollm2 import NAME as STAND_IN_MODEL
 from ludus.recipe.recipe_file import DEFAULTS, Recipe, Stage, substitute
 
@@ -153,13 +153,15 @@ def check_recipe(recipe: Recipe) -> dict[str, Path | None]:
     return outputs
 
 
-def check_options(recipe: Recipe, outputs: Mapping[str, Path | None]) -> None:
+def check_options(recipe: Recipe, outputs: Mapping[str, Path | None]) -> dict[str, str]:
     """Let the commands of all stages check their options, before the first one runs.
 
     Candidates of an evaluation must exist: a known model stands in for those still to be trained.
+    Returns by stage which keys or logins are missing: a stage that is done needs none.
     """
     from ludus.cli.main import app
 
+    missing = {}
     for stage in recipe.stages:
         if stage.command not in _CHECKED:
             continue
@@ -169,10 +171,13 @@ def check_options(recipe: Recipe, outputs: Mapping[str, Path | None]) -> None:
         try:
             with check_only():
                 app(args=words, prog_name="ludus", standalone_mode=False)
+        except MissingCredentials as error:
+            missing[stage.name] = f"[{stage.name}] {name_flags(str(error))}"
         except LudusError as error:
             raise ConfigError(f"[{stage.name}] {name_flags(str(error))}") from None
         except Exception as error:
             raise _option_error(stage, error) from None
+    return missing
 
 
 @cache

@@ -8,6 +8,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from ludus_process import run_on_terminal
+from publish.fake_hub import fake_hub
 from recipe.small_recipes import REDUCED, TAUGHT, save_models, set_flags, unsteady_teacher
 from typer.testing import CliRunner, Result
 
@@ -19,11 +21,19 @@ from ludus.recipe.recipe_file import shipped_recipes
 STAGES = {name: [*tomllib.loads(text)] for name, text in shipped_recipes().items()}
 
 
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    save_models(folder / "cache", folder)
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the models of the recipes."""
-    save_models(tmp_path / "cache", tmp_path)
-    monkeypatch.setenv("LUDUS_CACHE", str(tmp_path / "cache"))
+    for name in ("Qwen", "prices.json"):
+        (tmp_path / name).symlink_to(models / name)
+    monkeypatch.setenv("LUDUS_CACHE", str(models / "cache"))
     monkeypatch.setenv("OPENAI_API_KEY", "sk-nobody")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -56,6 +66,16 @@ def test_a_recipe_is_planned_without_running_anything(
     assert not [*tmp_path.iterdir()]
 
 
+def test_a_missing_key_is_named_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert "[collect] No API key for openai" in run("chain-sum", "--dry-run").output
+    assert "[collect] No API key for openai" in error_of("chain-sum")
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", REDUCED)
 def test_a_recipe_runs_and_then_has_nothing_to_do(name: str, folder: Path) -> None:
@@ -71,6 +91,8 @@ def test_a_recipe_runs_and_then_has_nothing_to_do(name: str, folder: Path) -> No
         assert "A task before" in result.output and "To go further" in result.output
         summary = json.loads((folder / "runs" / name / "eval" / "summary.json").read_bytes())
         assert summary["complete"] and len(summary["candidates"]) >= 2
+        assert f"Report: runs/{name}/report.html" in result.output
+        assert (folder / "runs" / name / "report.html").stat().st_size > 1000
         asked = len(teacher.bodies)
         again = run(name, *flags)
         assert again.exit_code == 0 and again.stderr.count("is up to date") == len(stages)
@@ -142,6 +164,35 @@ def test_a_stage_that_fails_can_be_repeated(
     state = json.loads(Path("runs/loop/recipe.json").read_bytes())["stages"]
     assert state["collect"]["done"] and not state["curate"]["done"]
     assert run("loop.toml", "--set", "curate.min_reward=0").exit_code == 0
+
+
+def test_a_stage_uploads_what_an_earlier_one_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("loop.toml").write_text(
+        '[collect]\nenv = "wordle"\nnum_episodes = 2\n'
+        '[publish]\ncommand = "push env"\nspec = "wordle"\nrepo_id = "ada/wordle"\n'
+    )
+    with fake_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+        assert "[publish] Uploading needs a login" in error_of("loop.toml")
+        assert not Path("runs").exists()
+        result = run("loop.toml", "--set", "publish.dry_run=true")
+        assert result.exit_code == 0, (result.output, result.exception)
+        assert Path("runs/loop/publish/Dockerfile").is_file()
+
+
+def test_on_a_terminal_all_stages_are_shown_above_the_current_one(tmp_path: Path) -> None:
+    (tmp_path / "loop.toml").write_text(
+        '[collect]\nenv = "wordle"\nnum_episodes = 3\n[curate]\nruns = ["{collect}"]\n'
+    )
+    code, drawn = run_on_terminal("run", tmp_path / "loop.toml", "-o", tmp_path / "out")
+    assert code == 0, drawn
+    assert "▸ collect" in drawn and "· curate" in drawn
+    assert "✓ collect" in drawn and "▸ curate" in drawn
 
 
 def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

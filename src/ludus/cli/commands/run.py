@@ -80,13 +80,19 @@ def run(
         )
     parsed = apply_defaults(read_recipe(recipe, overrides=overrides or (), output_dir=out))
     outputs = check_recipe(parsed)
-    check_options(parsed, outputs)
+    missing = check_options(parsed, outputs)
     selected = select_stages(parsed, start=start, only=only or ())
     check_unselected_inputs(parsed, outputs, selected)
+    state = RecipeState.load(parsed.output_dir)
+    plans = plan_recipe(parsed, outputs, state, selected)
+    missing_keys = [
+        missing[plan.stage.name] for plan in plans if plan.runs and plan.stage.name in missing
+    ]
     if dry_run:
-        state = RecipeState.load(parsed.output_dir)
-        print_plan(parsed, outputs, state, plan_recipe(parsed, outputs, state, selected))
+        print_plan(parsed, outputs, state, plans, warnings=missing_keys)
         return
+    if missing_keys:
+        raise ConfigError(missing_keys[0])
     again = shlex.join(["ludus", "run", recipe])
     with RecipeView(parsed, outputs, selected, again) as view:
         code = run_recipe(

@@ -107,8 +107,10 @@ def print_plan(
     outputs: Mapping[str, Path | None],
     state: RecipeState,
     plans: Sequence[StagePlan],
+    *,
+    warnings: Sequence[str] = (),
 ) -> None:
-    """Print what would run and why, with estimates, and the commands."""
+    """Print what would run and why, with estimates, warnings and the commands."""
     from rich.table import Table
     from rich.text import Text
 
@@ -140,9 +142,9 @@ def print_plan(
     total = f"{format_estimate(seconds)} in all" if running else "Nothing is left to do"
     total += f", ~{format_dollars(sum(costs))}" if costs else ""
     out.print(Text(f"{total}; results in {recipe.output_dir}"), soft_wrap=True)
-    for stage in recipe.stages:
-        for warning in estimates[stage.name].warnings:
-            out.print(Text(warning, style="yellow"), soft_wrap=True)
+    planned = [warning for stage in running for warning in estimates[stage.name].warnings]
+    for warning in (*warnings, *planned):
+        out.print(Text(escape_control_chars(warning), style="yellow"), soft_wrap=True)
     for stage in running:
         command = join_command(stage_command(stage).arguments(stage, outputs))
         out.print(Text(f"  {escape_control_chars(command)}", style="dim"), soft_wrap=True)
