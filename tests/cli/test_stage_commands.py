@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ludus.cli.stage_commands import apply_defaults, stage_command, stage_commands
+from ludus.cli.recipe_checks import apply_defaults
+from ludus.cli.stage_commands import stage_command, stage_commands
 from ludus.errors import ConfigError
 from ludus.recipe.recipe_file import Recipe, Stage
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from ludus.cli.command_line import check_only
-from ludus.cli.flag_names import name_flags
-from ludus.errors import ConfigError, LudusError, MissingCredentials, did_you_mean
-from ludus.policy.smollm2 import NAME as STAND_IN_MODEL
-from ludus.recipe.recipe_file import DEFAULTS, Recipe, Stage, substitute
+from ludus.errors import ConfigError, did_you_mean
+from ludus.recipe.recipe_file import Stage, substitute
 
 _COMMAND_PATHS = {
     "collect": ("collect",),
@@ -25,12 +22,8 @@ _COMMAND_PATHS = {
     "report": ("report",),
 }
 _PUSH = "push"
-_MANAGED = ("overwrite", "resume", "json", "help")
+MANAGED_KEYS = ("overwrite", "resume", "json", "help")
 """Options that `ludus run` sets itself, beside the output folder."""
-
-
-_CHECKED = ("collect", "curate", "sft", "dpo", "tutor", "grpo", "eval", "push env")
-"""Commands that can check their options without running: they call `end_if_checking`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,63 +116,6 @@ def stage_command(stage: Stage) -> StageCommand:
     raise ConfigError(f"[{stage.name}]: there is no stage command {stage.command!r}. {hint}")
 
 
-def apply_defaults(recipe: Recipe) -> Recipe:
-    """Give every stage the defaults that its command has an option for."""
-    used = set[str]()
-    stages = []
-    for stage in recipe.stages:
-        options = stage_command(stage).options
-        defaults = {key: value for key, value in recipe.defaults.items() if key in options}
-        used |= defaults.keys()
-        stages.append(replace(stage, options={**defaults, **stage.options}))
-    for key in recipe.defaults:
-        if key not in used:
-            known = {option for stage in stages for option in stage_command(stage).options}
-            hint = did_you_mean(key, known, "No stage has it.")
-            raise ConfigError(f"[{DEFAULTS}] has an unknown option {key!r}. {hint}")
-    return replace(recipe, stages=tuple(stages))
-
-
-def check_recipe(recipe: Recipe) -> dict[str, Path | None]:
-    """Check commands, keys and values of all stages; return the output path of each stage."""
-    outputs: dict[str, Path | None] = {}
-    for stage in recipe.stages:
-        command = stage_command(stage)
-        outputs[stage.name] = command.output_path(stage, recipe.output_dir)
-        for key in stage.options:
-            _check_key(stage, key, command)
-    for stage in recipe.stages:
-        _check_values(stage, stage_command(stage), outputs)
-    return outputs
-
-
-def check_options(recipe: Recipe, outputs: Mapping[str, Path | None]) -> dict[str, str]:
-    """Let the commands of all stages check their options, before the first one runs.
-
-    Candidates of an evaluation must exist: a known model stands in for those still to be trained.
-    Returns by stage which keys or logins are missing: a stage that is done needs none.
-    """
-    from ludus.cli.main import app
-
-    missing = {}
-    for stage in recipe.stages:
-        if stage.command not in _CHECKED:
-            continue
-        stand_ins = dict.fromkeys(outputs, Path(STAND_IN_MODEL)) if stage.command == "eval" else {}
-        folders = {**outputs, **stand_ins, stage.name: outputs[stage.name]}
-        words = stage_command(stage).arguments(stage, folders)
-        try:
-            with check_only():
-                app(args=words, prog_name="ludus", standalone_mode=False)
-        except MissingCredentials as error:
-            missing[stage.name] = f"[{stage.name}] {name_flags(str(error))}"
-        except LudusError as error:
-            raise ConfigError(f"[{stage.name}] {name_flags(str(error))}") from None
-        except Exception as error:
-            raise _option_error(stage, error) from None
-    return missing
-
-
 @cache
 def stage_commands() -> dict[str, StageCommand]:
     """All commands of stages by their name in recipes, in the order of the loop."""
@@ -218,37 +154,9 @@ def _describe(path: tuple[str, ...], command: Any) -> StageCommand:
         )
         if "-o" in param.opts:
             output = option
-        elif option.key not in _MANAGED:
+        elif option.key not in MANAGED_KEYS:
             options[option.key] = option
     return StageCommand(path, options, output, command)
-
-
-def _check_key(stage: Stage, key: str, command: StageCommand) -> None:
-    if key in command.options:
-        return
-    name = " ".join(command.path)
-    if key in _MANAGED or (command.output is not None and key == command.output.key):
-        raise ConfigError(f"[{stage.name}] {key} is managed by `ludus run`: remove it.")
-    hint = did_you_mean(key, command.options, f"`ludus {name} --help` lists them.")
-    raise ConfigError(f"[{stage.name}] has no option {key!r}. {hint}")
-
-
-def _check_values(stage: Stage, command: StageCommand, outputs: Mapping[str, Path | None]) -> None:
-    """Parse the command line of a stage without running it."""
-    try:
-        words = command.arguments(stage, outputs)[len(command.path) :]
-        command.click_command.make_context(command.path[-1], words)
-    except ConfigError as error:
-        raise ConfigError(f"[{stage.name}] {error}") from None
-    except Exception as error:
-        raise _option_error(stage, error) from None
-
-
-def _option_error(stage: Stage, error: Exception) -> Exception:
-    """An error of the command line's parser as that of a stage; any other is left as it is."""
-    if not hasattr(error, "format_message"):
-        return error
-    return ConfigError(f"[{stage.name}] {error.format_message()}")
 
 
 def _to_text(value: Any) -> str:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from ludus_process import run_on_terminal
-from publish.fake_hub import fake_hub
 from recipe.small_recipes import REDUCED, TAUGHT, save_models, set_flags, unsteady_teacher
 from typer.testing import CliRunner, Result
 
@@ -166,7 +165,7 @@ def test_a_stage_that_fails_can_be_repeated(
     assert run("loop.toml", "--set", "curate.min_reward=0").exit_code == 0
 
 
-def test_a_stage_uploads_what_an_earlier_one_cannot(
+def test_an_upload_is_a_stage_that_needs_a_login_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -174,15 +173,12 @@ def test_a_stage_uploads_what_an_earlier_one_cannot(
         '[collect]\nenv = "wordle"\nnum_episodes = 2\n'
         '[publish]\ncommand = "push env"\nspec = "wordle"\nrepo_id = "ada/wordle"\n'
     )
-    with fake_hub() as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.url)
-        monkeypatch.delenv("HF_TOKEN", raising=False)
-        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-        assert "[publish] Uploading needs a login" in error_of("loop.toml")
-        assert not Path("runs").exists()
-        result = run("loop.toml", "--set", "publish.dry_run=true")
-        assert result.exit_code == 0, (result.output, result.exception)
-        assert Path("runs/loop/publish/Dockerfile").is_file()
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    assert "[publish] Uploading needs a login" in error_of("loop.toml")
+    assert not Path("runs").exists()
+    result = run("loop.toml", "--set", "publish.dry_run=true")
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert Path("runs/loop/publish/Dockerfile").is_file()
 
 
 def test_on_a_terminal_all_stages_are_shown_above_the_current_one(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +15,7 @@ from ludus.cli import common_options as common
 from ludus.cli.command_line import stage_arguments
 
 if TYPE_CHECKING:
-    from ludus.recipe.recipe_file import Recipe, Stage
+    from ludus.recipe.recipe_file import Stage
 
 
 def run(
@@ -66,8 +66,9 @@ def run(
     """
     from ludus.cli.display.recipe_ending import print_ending
     from ludus.cli.display.recipe_view import RecipeView, print_plan
-    from ludus.cli.stage_commands import apply_defaults, check_options, check_recipe
-    from ludus.errors import ConfigError
+    from ludus.cli.flag_names import name_flags
+    from ludus.cli.recipe_checks import apply_defaults, check_options, check_recipe
+    from ludus.errors import ConfigError, LudusError, RunError
     from ludus.recipe.plan import check_unselected_inputs, plan_recipe, select_stages
     from ludus.recipe.recipe_file import read_recipe
     from ludus.recipe.runner import run_recipe
@@ -93,18 +94,21 @@ def run(
         return
     if missing_keys:
         raise ConfigError(missing_keys[0])
-    again = shlex.join(["ludus", "run", recipe])
-    with RecipeView(parsed, outputs, selected, again) as view:
-        code = run_recipe(
-            parsed, outputs, selected, lambda stage: _run_command(stage, parsed, outputs), view
-        )
+    with RecipeView(parsed, outputs, selected) as view:
+        try:
+            code = run_recipe(
+                parsed, outputs, selected, lambda stage: _run_command(stage, outputs), view
+            )
+        except LudusError as error:
+            where = f"[{view.current}] " if view.current else ""
+            raise RunError(f"{where}{name_flags(str(error))}") from error
     if code:
         view.print_stopped()
         raise typer.Exit(code)
     print_ending(parsed, outputs, selected, ran=view.ran)
 
 
-def _run_command(stage: Stage, recipe: Recipe, outputs: Mapping[str, Path | None]) -> int:
+def _run_command(stage: Stage, outputs: Mapping[str, Path | None]) -> int:
     """Run the command of a stage in this process, as if it had been typed; return its exit code.
 
     One process for all stages: PyTorch is loaded once, and killing it kills the stage.
@@ -122,8 +126,6 @@ def _run_command(stage: Stage, recipe: Recipe, outputs: Mapping[str, Path | None
 
 def _free_memory() -> None:
     """Release what a stage has left in reference cycles, above all models on the GPU."""
-    import sys
-
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():

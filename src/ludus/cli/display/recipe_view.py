@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from ludus.cli.command_line import join_command
+from ludus.cli.command_line import join_command, typed_command
 from ludus.cli.display.console import console, escape_control_chars
 from ludus.cli.display.formatting import (
     format_clock,
@@ -35,14 +35,14 @@ class RecipeView:
         recipe: Recipe,
         outputs: Mapping[str, Path | None],
         selected: Sequence[str],
-        again: str,
     ) -> None:
         self.ran: list[str] = []
         """Stages that this start has run to their end."""
-        self._recipe, self._outputs, self._again = recipe, outputs, again
+        self.current: str | None = None
+        """The stage that is running."""
+        self._recipe, self._outputs = recipe, outputs
         self._names = list(selected)
         self._marks: dict[str, str] = {}
-        self._current: str | None = None
         self._started_at = 0.0
         self._stack = ExitStack()
 
@@ -58,7 +58,7 @@ class RecipeView:
         self._print(f"{self._position(plan)} is up to date", "dim")
 
     def start(self, plan: StagePlan) -> None:
-        self._current, self._started_at = plan.stage.name, time.monotonic()
+        self.current, self._started_at = plan.stage.name, time.monotonic()
         arguments = stage_command(plan.stage).arguments(plan.stage, self._outputs)
         self._print(f"{self._position(plan)}: {plan.reason}", "bold")
         self._print(f"  {join_command(arguments)}", "dim")
@@ -69,11 +69,11 @@ class RecipeView:
     def finish(self, plan: StagePlan, seconds: float) -> None:
         self.ran.append(plan.stage.name)
         self._marks[plan.stage.name] = format_clock(seconds)
-        self._current = None
+        self.current = None
 
     def print_stopped(self) -> None:
         """Say in which stage the recipe was stopped, and how it goes on."""
-        self._print(f"Stopped in [{self._current}]; `{self._again}` goes on there.", "yellow")
+        self._print(f"Stopped in [{self.current}]; `{typed_command()}` goes on there.", "yellow")
 
     def render(self) -> RenderableType:
         """All stages in one line: done, running, to do."""
@@ -83,7 +83,7 @@ class RecipeView:
         done, running, waiting = ("+", ">", ".") if ascii_only else ("✓", "▸", "·")
         line = Text(f"{self._recipe.name}  ", style="bold", overflow="ellipsis", no_wrap=True)
         for name in self._names:
-            if name == self._current:
+            if name == self.current:
                 clock = format_clock(time.monotonic() - self._started_at)
                 line.append(f"{running} {name} {clock}   ", "bold cyan")
             elif name in self._marks:
