@@ -10,8 +10,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 	bench-wire bench-backpressure bench-collect bench-collect-workers bench-journal bench-curate \
 	bench-sft bench-warm-start bench-decode bench-grpo
 
-# From an environment to a better model, on two cores and without a key: some five minutes, of which
-# two for the set-up. Interrupt it at any time; the same command goes on.
+# From an environment to a better model in minutes, on two cores and without a key. Interrupt it at any
+# time; the same command goes on.
 demo: $(VENV)/.demo
 	$(BIN)/ludus run quickstart
 
