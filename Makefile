@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 
 .PHONY: demo test test-slow system-packages lint format clean \
 	bench-wire bench-backpressure bench-collect bench-collect-workers bench-journal bench-curate \
-	bench-sft bench-warm-start bench-decode bench-grpo
+	bench-sft bench-warm-start bench-decode bench-evaluate bench-grpo
 
 # From an environment to a better model in minutes, on two cores and without a key. Interrupt it at any
 # time; the same command goes on.
@@ -79,6 +79,11 @@ bench-warm-start: $(VENV)/.dev
 # On a GPU: tokens/s of the decoder beside `generate`, and the distance to what memory allows.
 bench-decode: $(VENV)/.dev
 	$(BIN)/python benchmarks/decode.py
+
+# Evaluating SmolLM2 beside a loop that plays one question after the other; for a GPU,
+# benchmarks/evaluate.py --device cuda.
+bench-evaluate: $(VENV)/.dev
+	$(BIN)/python benchmarks/evaluate.py
 
 # On a GPU: seconds a step beside stock TRL. MODEL: a folder that calls tools, as SFT makes one.
 bench-grpo: $(VENV)/.dev

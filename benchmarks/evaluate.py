@@ -34,17 +34,19 @@ def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {args.device}\n")
     loop_questions = args.loop_questions or args.num_questions
     start = time.perf_counter()
-    loop_accuracy = asyncio.run(_run_loop(args, loop_questions))
+    loop_results = asyncio.run(_run_loop(args, loop_questions))
     loop_s = (time.perf_counter() - start) / loop_questions
-    _print_row("one by one", loop_questions, loop_s, 1.0, loop_accuracy, header=True)
+    print("| | questions | seconds | questions/s | ratio | accuracy | tokens per reply |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    _print_row("one by one", loop_questions, loop_s, 1.0, *loop_results)
     start = time.perf_counter()
-    accuracy = _run_ludus(args)
+    results = _run_ludus(args)
     ludus_s = (time.perf_counter() - start) / args.num_questions
-    _print_row("ludus.evaluate", args.num_questions, ludus_s, loop_s / ludus_s, accuracy)
+    _print_row("ludus.evaluate", args.num_questions, ludus_s, loop_s / ludus_s, *results)
 
 
-async def _run_loop(args: argparse.Namespace, questions: int) -> float:
-    """Play one question after the other; returns the accuracy."""
+async def _run_loop(args: argparse.Namespace, questions: int) -> tuple[float, float]:
+    """Play one question after the other; returns the accuracy and the tokens per reply."""
     from transformers import AutoTokenizer, pipeline
 
     from ludus import connect
@@ -56,7 +58,7 @@ async def _run_loop(args: argparse.Namespace, questions: int) -> float:
     generate: Any = pipeline("text-generation", model=folder, device=args.device, dtype=dtype)
     generate.model.generation_config.max_length = None
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    rewards = []
+    rewards, tokens = [], 0
     async with connect(ENVIRONMENT).session() as session:
         for number in range(questions):
             first = await session.reset(seed=SEED + number, dataset_config=DATASET_CONFIG)
@@ -69,16 +71,17 @@ async def _run_loop(args: argparse.Namespace, questions: int) -> float:
             )
             text = generate(prompt, max_new_tokens=args.max_tokens, do_sample=False)
             completion = text[0]["generated_text"][len(prompt) :]
+            tokens += len(tokenizer(completion)["input_ids"])
             match = re.search(r'"answer"\s*:\s*"?(\d+)"?', completion)
             numbers = re.findall(r"\b(\d+)\b", completion)
             answer = match[1] if match else numbers[-1] if numbers else "0"
             result = await session.step({"answer": answer})
             rewards.append(float(result.reward or 0.0))
-    return sum(rewards) / len(rewards)
+    return sum(rewards) / len(rewards), tokens / questions
 
 
-def _run_ludus(args: argparse.Namespace) -> float:
-    """Evaluate the same model; returns the accuracy."""
+def _run_ludus(args: argparse.Namespace) -> tuple[float, float]:
+    """Evaluate the same model; returns the accuracy and the tokens per reply."""
     from ludus import EvalConfig, evaluate_sync
     from ludus.evaluation import parse_candidates
     from ludus.evaluation.config import CandidateConfig
@@ -91,24 +94,18 @@ def _run_ludus(args: argparse.Namespace) -> float:
     candidates = parse_candidates([f"model={args.model}"], CandidateConfig(device=args.device))
     with tempfile.TemporaryDirectory() as folder:
         evaluation = evaluate_sync(ENVIRONMENT, candidates, Path(folder) / "eval", config)
-    return evaluation.scores[0].estimates["accuracy"].value
+    estimates = evaluation.scores[0].estimates
+    return estimates["accuracy"].value, estimates["reply_tokens"].value
 
 
 def _print_row(
-    name: str,
-    questions: int,
-    seconds: float,
-    ratio: float,
-    accuracy: float,
-    *,
-    header: bool = False,
+    name: str, questions: int, seconds: float, ratio: float, accuracy: float, tokens: float
 ) -> None:
-    if header:
-        print("| | questions | seconds | questions/s | ratio | accuracy |")
-        print("|---|---:|---:|---:|---:|---:|")
+    """Print a row of the table; `seconds` are those of a question."""
     print(
         f"| {name} | {questions:,} | {questions * seconds:.1f} | {1 / seconds:.2f} | {ratio:.1f} "
-        f"| {100 * accuracy:.1f} % |"
+        f"| {100 * accuracy:.1f} % | {tokens:.0f} |",
+        flush=True,
     )
 
 

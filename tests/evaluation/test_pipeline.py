@@ -258,6 +258,7 @@ async def test_a_sweep_plays_the_same_number_at_each_value(tmp_path: Path) -> No
         ({"sweep": ("goal=5,7",), "task": {"goal": 5}}, "both set goal"),
         ({"sweep": ("goal=5,7",), "task": {}, "tasks": ({"goal": 5},)}, "`tasks`"),
         ({"sweep": ("goal=5,no",), "task": {}}, "goal"),
+        ({"sweep": ("goal=5,7",), "task": {}, "group_size": 4}, "multiple"),
         ({"pass_k": (3,), "group_size": 2}, "`group_size`"),
     ],
 )

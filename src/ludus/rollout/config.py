@@ -90,6 +90,12 @@ class RolloutConfig:
             check_seed(task, f"task {number}")
         if parse_axes(self.sweep, option="sweep") and self.tasks:
             raise ConfigError("`sweep` and `tasks` both say which tasks are played. Give one.")
+        num_episodes = self.num_episodes or self.default_num_episodes
+        if self.sweep and num_episodes % self.group_size:
+            raise ConfigError(
+                f"With `sweep`, `num_episodes` must be a multiple of `group_size`, so that each "
+                f"value has as many: got {num_episodes} and {self.group_size}."
+            )
 
     @property
     def total_episodes(self) -> int:

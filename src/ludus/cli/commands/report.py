@@ -19,11 +19,13 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="File to write.", show_default="report.html or report.md"),
+        typer.Option(
+            "--output", "-o", help="File to write.", show_default="report.html or report.md"
+        ),
     ] = None,
     format: Annotated[
         Literal["html", "md"] | None,
-        typer.Option(help="Format of the file.", show_default="the suffix of --out, else html"),
+        typer.Option(help="Format of the file.", show_default="the suffix of --output, else html"),
     ] = None,
     title: Annotated[
         str | None, typer.Option(help="Title of the report.", show_default="names of the folders")
