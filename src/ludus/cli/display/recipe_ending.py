@@ -35,7 +35,7 @@ def print_ending(
         assert folder is not None
         summary = json.loads((folder / "summary.json").read_bytes())
         if evaluations[-1] not in ran:
-            print_stored_evaluation(out, folder, summary)
+            print_stored_evaluation(out, folder)
         _print_samples(folder, [each["label"] for each in summary["candidates"]])
     for name, stage in stages.items():
         if stage.command == "report":
