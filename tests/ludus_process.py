@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Self
 
 LUDUS = [sys.executable, "-m", "ludus"]
-_LOADS_A_MODEL = frozenset(("train", "hf", "--student", "smollm2"))
+_LOADS_A_MODEL = frozenset(("train", "run", "hf", "--student", "smollm2"))
 """Words of commands that load transformers; a word that is missing here costs a few seconds."""
 _MAX_TRAINING_SERVERS = 2
 Environment = tuple[tuple[str, str], ...]

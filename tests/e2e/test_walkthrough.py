@@ -21,6 +21,7 @@ from ludus_process import run_ludus, served_by_program
 from policy.models import saved
 from policy.vision.tiny_vlms import saved as saved_seeing
 from publish.fake_hub import TOKEN, fake_hub
+from recipe.small_recipes import REDUCED, set_flags
 from tiny_tokenizers import of_family
 from typer.testing import CliRunner
 from world import serving
@@ -34,7 +35,8 @@ GUIDES = (
     *("evaluating", "reports", "viewer"),
 )
 MORE = (
-    *("shipped", "rewards", "containers", "environments", "serving", "serving-models", "python"),
+    *("recipes", "shipped", "rewards", "containers", "environments", "serving", "serving-models"),
+    "python",
     *("architecture", "glossary", "benchmarks"),
 )
 PAGES = ["README.md", *(f"docs/{name}.md" for name in (*GUIDES, *MORE))]
@@ -64,6 +66,7 @@ SKIPPED = {
     "ludus collect docker:": "tests/client has a stand-in for the container engine",
     "ludus train grpo docker:": "tests/client has a stand-in for the container engine",
     "ludus view": "tests/viewer opens its page in a browser",
+    "ludus run chain-sum.toml": "tests/cli/commands/test_run.py runs all recipes",
     "ludus build wordle": "builds an image",
     "ludus build browsergym": "builds an image",
     "ludus build my_env.py:Guess": "builds an image",
@@ -108,7 +111,10 @@ def commands_of(page: str) -> list[str]:
 def smaller(words: list[str]) -> list[str]:
     """The same command with little to do; of an option that is given twice the last counts."""
     more: list[str] = []
-    if words[:2] == ["train", "grpo"]:
+    if words[0] == "run" and "--dry-run" not in words:
+        name = Path(words[1]).stem
+        more = [] if "--only" in words or "--from" in words else set_flags(REDUCED[name])
+    elif words[:2] == ["train", "grpo"]:
         more = shlex.split("--steps 1 --groups 2 --group-size 2 --max-episode-tokens 16")
         more += ["--max-turns", "2"]
         more += ["--eval-every", "1" if "--eval-every" in words else "0"]

@@ -21,10 +21,12 @@ from ludus.cli.commands import (
     import_cmd,
     init,
     lint,
+    new,
     play,
     push,
     report,
     rescore,
+    run,
     runs,
     serve,
     serve_model,
@@ -59,6 +61,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("run", cls=FlagCommand)(run.run)
+app.command("new", cls=FlagCommand)(new.new)
 app.command("envs", cls=FlagCommand)(envs.envs)
 app.command("serve", cls=FlagCommand)(serve.serve)
 app.command("serve-model", cls=FlagCommand)(serve_model.serve_model)

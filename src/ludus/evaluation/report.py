@@ -15,6 +15,7 @@ from ludus.evaluation.output_dir import (
     SUMMARY_FILE,
     atomic_output,
 )
+from ludus.evaluation.power import POWER
 from ludus.evaluation.results import Evaluation
 from ludus.evaluation.table import (
     ResultTable,
@@ -23,7 +24,6 @@ from ludus.evaluation.table import (
     build_tables,
     describe_method,
 )
-from ludus.evaluation.verdict import POWER
 
 
 def write_report(evaluation: Evaluation) -> None:

@@ -10,14 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil, floor, fsum, log10
-from statistics import NormalDist
 
-from ludus.data.intervals import MIN_SAMPLES, Z_975
+from ludus.data.intervals import MIN_SAMPLES
 from ludus.data.tool_schema import JsonObject
 from ludus.evaluation.metrics import Metric, MetricEstimate, PairedTask, mean
+from ludus.evaluation.power import tasks_to_detect
 
-POWER = 0.8
-"""Probability with which the proposed number of episodes resolves a difference of this size."""
 _MAX_EPISODES = 10_000_000
 """Above it the proposal would be of no use, and the difference of no consequence."""
 
@@ -91,8 +89,7 @@ def _episodes_needed(difference: MetricEstimate, tasks: Sequence[PairedTask]) ->
         return None
     center = mean([task.difference for task in tasks])
     variance = fsum((task.difference - center) ** 2 for task in tasks) / (n - 1)
-    quantiles = Z_975 + NormalDist().inv_cdf(POWER)
-    needed_tasks = max(n + 1, quantiles**2 * variance / center**2)
+    needed_tasks = max(n + 1, tasks_to_detect(center, variance))
     episodes = needed_tasks * difference.n / n
     if episodes > _MAX_EPISODES:
         return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ludus.cli import common_options as common
-from ludus.cli.command_line import typed_command
+from ludus.cli.command_line import end_if_checking, typed_command
 from ludus.cli.common_options import (
     expand_user_path,
     parse_duration,
@@ -181,6 +181,7 @@ def evaluate(
             parse_template_options(thinking, chat_template_kwargs),
         ),
     )
+    end_if_checking()
     evaluation = _run_evaluation(env, agents, out, config, as_json=as_json)
     if as_json:
         fields = {"folder": str(evaluation.folder), **evaluation.as_json()}

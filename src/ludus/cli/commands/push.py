@@ -45,7 +45,7 @@ def push_env(
 
     Example: ludus push env wordle ada/wordle
     """
-    from ludus.cli.command_line import typed_command
+    from ludus.cli.command_line import end_if_checking, typed_command
     from ludus.publish.build_context import context_files
     from ludus.publish.env_space import push_space, space_server_url
     from ludus.publish.hub_upload import SPACE, check_login, check_upload_target
@@ -53,6 +53,7 @@ def push_env(
     check_upload_target(repo_id, SPACE)
     if not dry_run:
         check_login()
+    end_if_checking()
     _, folder = write_context(spec, out, base_image, system_packages, python_packages)
     if dry_run:
         files = context_files(folder)
