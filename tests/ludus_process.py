@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Self
 
 LUDUS = [sys.executable, "-m", "ludus"]
-_LOADS_A_MODEL = frozenset(("train", "hf", "--student", "smollm2"))
+_LOADS_A_MODEL = frozenset(("train", "run", "hf", "--student", "smollm2"))
 """Words of commands that load transformers; a word that is missing here costs a few seconds."""
 _MAX_TRAINING_SERVERS = 2
 Environment = tuple[tuple[str, str], ...]
@@ -208,20 +208,26 @@ class Program:
 
 @contextmanager
 def served_by_program(
-    spec: str, *options: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    spec: str,
+    *options: str,
+    cwd: Path | None = None,
+    command: str = "serve",
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[Program]:
-    """`ludus serve` on a free port."""
+    """`ludus serve`, or another command that serves, on a free port."""
     process = subprocess.Popen(
-        [*LUDUS, "serve", spec, "--port", "0", *options],
+        [*LUDUS, command, spec, "--port", "0", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         cwd=cwd,
-        env={**os.environ, **(env or {}), "COLUMNS": "200", "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "COLUMNS": "200", "PYTHONUNBUFFERED": "1", **(env or {})},
     )
     assert process.stdout is not None
     try:
         line = process.stdout.readline()
+        if line.startswith("Loading"):
+            line = process.stdout.readline()
         found = re.search(r"http://[\d.]+:\d+", line)
         assert found, line + process.stdout.read()
         yield Program(found.group(), process)

@@ -31,7 +31,8 @@ from ludus.environment.registry import find_environment
 from ludus.environment.spec import EnvSpec
 from ludus.serve.app import create_app
 from ludus.serve.config import ServeConfig
-from ludus.serve.server import DrainingServer, build_server
+from ludus.serve.listening import DrainingServer
+from ludus.serve.server import build_server
 from ludus.serve.sessions import SessionRegistry
 
 

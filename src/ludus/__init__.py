@@ -46,8 +46,10 @@ _HOMES = {
     "evaluate": "ludus.evaluation.pipeline",
     "evaluate_sync": "ludus.evaluation.pipeline",
     "grpo": "ludus.train.grpo.pipeline",
+    "inspect_task": "ludus.evaluation.inspect_task",
     "mix": "ludus.environment.mixture",
     "progress": "ludus.cli.display.collect_display",
+    "report": "ludus.reporting.pipeline",
     "rescore": "ludus.scoring.rescore",
     "rescore_sync": "ludus.scoring.rescore",
     "sft": "ludus.train.offline",
@@ -77,9 +79,11 @@ if TYPE_CHECKING:
     from ludus.errors import LudusError, ToolError
     from ludus.evaluation.candidates import Candidate
     from ludus.evaluation.config import EvalConfig
+    from ludus.evaluation.inspect_task import inspect_task
     from ludus.evaluation.pipeline import evaluate, evaluate_sync
     from ludus.policy.agent_factory import agent_from_spec as agent
     from ludus.protocol.types import Action, Observation, State
+    from ludus.reporting.pipeline import report
     from ludus.rollout.collect import collect, collect_sync
     from ludus.rollout.config import CollectConfig
     from ludus.scoring.config import RescoreConfig
@@ -128,8 +132,10 @@ __all__ = [
     "evaluate",
     "evaluate_sync",
     "grpo",
+    "inspect_task",
     "mix",
     "progress",
+    "report",
     "rescore",
     "rescore_sync",
     "sft",

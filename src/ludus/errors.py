@@ -86,8 +86,16 @@ class ConfigError(LudusError):
     """An argument is invalid. Raised before anything is played or written."""
 
 
+class MissingCredentials(ConfigError):
+    """An API key or a login is missing."""
+
+
 class RunError(LudusError):
     """A run folder cannot be read, written or continued."""
+
+
+class OtherSettings(RunError):
+    """The folder holds a run with other settings, which cannot be continued with these."""
 
 
 class OutOfMemory(RunError):

@@ -186,9 +186,18 @@ def test_where_knows_the_names_of_runs(tmp_path: Path) -> None:
         ("unnest([true, true])", "`where` must "),
         ("environment::INTEGER > 1", "`where` cannot "),
         ("turns * 2147483647 * 2147483647 * 9 > 1", "`where` cannot "),
+        ("(SELECT count(*) FROM read_csv('secrets.csv')) > 0", "no files, network"),
+        ("(SELECT content FROM read_text('secrets.csv')) > ''", "no files, network"),
+        ("getenv('HOME') > ''", "getenv does not exist"),
+        ("true; COPY (SELECT 1) TO 'secrets.csv'", "one SQL condition"),
+        ("true; DROP TABLE episodes; SELECT true", "one SQL condition"),
     ],
 )
-def test_an_invalid_where_is_reported_in_one_line(tmp_path: Path, where: str, message: str) -> None:
+def test_an_invalid_where_is_reported_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secrets.csv").write_text("secret\n1\n")
     with pytest.raises(ConfigError) as caught:
         left(tmp_path, attempt("a", turns=2**20), where=where)
     assert message in str(caught.value) and "\n" not in str(caught.value)

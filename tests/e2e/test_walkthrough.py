@@ -24,6 +24,7 @@ from ludus_process import run_ludus, served_by_program
 from policy.models import saved
 from policy.vision.tiny_vlms import saved as saved_seeing
 from publish.fake_hub import TOKEN, fake_hub
+from recipe.small_recipes import REDUCED, set_flags
 from tiny_tokenizers import of_family
 from typer.testing import CliRunner
 from world import serving
@@ -34,10 +35,11 @@ from ludus.policy import smollm2
 ROOT = Path(__file__).parents[2]
 GUIDES = (
     *("collecting", "curating", "training", "tutor", "thinking", "grpo", "diagnosing"),
-    "evaluating",
+    *("evaluating", "reports", "viewer"),
 )
 MORE = (
-    *("shipped", "rewards", "containers", "environments", "serving", "python"),
+    *("recipes", "shipped", "rewards", "containers", "environments", "serving", "serving-models"),
+    "python",
     *("architecture", "glossary", "benchmarks"),
     *("first-environment", "troubleshooting", "operations", "publishing", "formats"),
     *(f"coming-from-{tool}" for tool in ("openenv", "nemo-gym", "verifiers", "trl")),
@@ -50,9 +52,11 @@ LONG_PAGES = {
         *("training", "tutor", "thinking", "grpo", "diagnosing", "shipped", "rewards"),
         *("first-environment", "troubleshooting"),
         *("coming-from-openenv", "coming-from-nemo-gym", "coming-from-trl"),
+        "serving-models",
     )
 }
-"""Pages on which models are trained, or many environments played; `make test-slow` types these."""
+"""Pages on which models are trained or served, or many environments played; `make test-slow` types
+these."""
 SKIPPED = {
     "git clone": "the tests run in a clone",
     "pip install": "the tests run in an environment that make has set up",
@@ -68,10 +72,15 @@ SKIPPED = {
     "ludus play docker:": "tests/client has a stand-in for the container engine",
     "ludus collect docker:": "tests/client has a stand-in for the container engine",
     "ludus train grpo docker:": "tests/client has a stand-in for the container engine",
+    "ludus view": "tests/viewer opens its page in a browser",
+    "ludus run chain-sum.toml": "tests/cli/commands/test_run.py runs all recipes",
     "ludus build wordle": "builds an image",
     "ludus build browsergym": "builds an image",
     "ludus build my_env.py:Guess": "builds an image",
     "ludus --install-completion": "changes the settings of the user's shell",
+    "ludus serve-model models/sft_final": "a folder of the reader's",
+    "ludus show runs/my-agent": "tests/cli/commands/test_serve_model.py records and shows",
+    "ludus curate runs/my-agent": "tests/cli/commands/test_serve_model.py records and curates",
     "make": "runs the tests themselves, or what takes minutes",
     "python benchmarks/": "takes minutes, or a GPU",
     "python -m llama_cpp.server": "needs another engine",
@@ -95,6 +104,8 @@ PYTHON_SKIPPED = {
     "import ludus\n\nconfig = ludus.TutorConfig": "tests/tutoring runs rounds",
     "import ludus\n\njudge": "tests/scoring has judges",
     "from ludus import Rubric, RubricPart, ToolEnv": "tests/test_rewards_docs.py plays it",
+    "from openai import OpenAI": "tests/serve/model uses the official client",
+    "import httpx\nfrom openai import OpenAI": "tests/serve/model records conversations",
     "# checks.py": "tests/envs/test_mcp.py has checks",
 }
 """Blocks that are not run here, by how they begin, and why, or where they are run."""
@@ -149,7 +160,10 @@ def commands_in(text: str) -> list[str]:
 def smaller(words: list[str]) -> list[str]:
     """The same command with little to do; of an option that is given twice the last counts."""
     more: list[str] = []
-    if words[:2] == ["train", "grpo"]:
+    if words[0] == "run" and "--dry-run" not in words:
+        name = Path(words[1]).stem
+        more = [] if "--only" in words or "--from" in words else set_flags(REDUCED[name])
+    elif words[:2] == ["train", "grpo"]:
         more = shlex.split("--steps 1 --groups 2 --group-size 2 --max-episode-tokens 16")
         more += ["--max-turns", "2"]
         more += ["--eval-every", "1" if "--eval-every" in words else "0"]
@@ -222,8 +236,8 @@ class Reader:
         self.typed.append(command)
         if words[0] == "duckdb":
             self._query(words[2])
-        elif words[1] == "serve":
-            self._serve(words[2:])
+        elif words[1] in ("serve", "serve-model"):
+            self._serve(words[1], words[2:])
         else:
             self._run(words[1:])
 
@@ -259,14 +273,14 @@ class Reader:
         assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr, done.stderr
 
-    def _serve(self, words: list[str]) -> None:
+    def _serve(self, command: str, words: list[str]) -> None:
         """On a port that is free, under which the next commands find it."""
         if "--port" not in words:
             words = [*words, "--port", "8000"]
         at = words.index("--port")
         port, rest = words[at + 1], [*words[1:at], *words[at + 2 :]]
         served = self.stack.enter_context(
-            served_by_program(words[0], *rest, cwd=self.folder, env=self.env)
+            served_by_program(words[0], *rest, cwd=self.folder, command=command, env=self.env)
         )
         self.outside[f"http://localhost:{port}"] = served.url
 

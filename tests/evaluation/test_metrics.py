@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 
 from evaluation.small_evaluations import attempt
-from ludus.data.bootstrap import Interval, bootstrap_interval
+from ludus.data.intervals import Interval, mean_interval
 from ludus.evaluation.attempts import Attempt
-from ludus.evaluation.metrics import MetricEstimate, build_metrics, estimate, estimate_difference
+from ludus.evaluation.metrics import (
+    MetricEstimate,
+    build_metrics,
+    estimate,
+    estimate_difference,
+    pass_at_k,
+)
 from ludus.evaluation.score_intervals import newcombe_interval, wilson_interval
 
 FORMAT, CUT_OFF, ACCURACY, REWARD, TOKENS = build_metrics(1.0)
 
 
-def bootstrap(means: list[float]) -> Interval:
-    """Return the bootstrap interval, which must exist."""
-    interval = bootstrap_interval(means)
+def student(means: list[float]) -> Interval:
+    """Return the interval of a mean, which must exist."""
+    interval = mean_interval(means)
     assert interval is not None and interval.low < interval.high
     return interval
 
@@ -71,7 +79,7 @@ def test_difference_of_means_is_paired() -> None:
     base = [attempt(place, float(place)) for place in range(20)]
     other = [attempt(place, place + 0.25 + place % 2 / 2) for place in range(20)]
     assert estimate_difference(REWARD, base, other) == MetricEstimate(
-        0.5, *bootstrap([0.25, 0.75] * 10), 20
+        0.5, *student([0.25, 0.75] * 10), 20
     )
 
 
@@ -105,15 +113,16 @@ def grouped(*tasks: tuple[float, ...]) -> list[Attempt]:
     return [attempt(place, reward, task=task) for place, (task, reward) in enumerate(rewards)]
 
 
-def test_mixed_outcomes_use_the_bootstrap_over_tasks() -> None:
+def test_mixed_outcomes_have_the_interval_of_their_effective_number() -> None:
     even, odd = grouped(*[(0.0, 1.0)] * 30, *[(1.0, 1.0)] * 10), grouped(*[(1.0, 1.0)] * 40)
     share = estimate(ACCURACY, even)
-    assert share == MetricEstimate(0.625, *bootstrap([0.5] * 30 + [1.0] * 10), 80)
-    low, high = wilson_interval(25, 40)
+    assert share is not None and (share.value, share.n) == (0.625, 80)
     assert share.low is not None and share.high is not None
-    assert low < share.low and share.high < high, "as coins of one toss they would differ more"
+    tasks, attempts = wilson_interval(25, 40), wilson_interval(50, 80)
+    assert tasks.low < share.low < attempts.low * 1.01
+    assert attempts.high * 0.99 < share.high < tasks.high
     gain = estimate_difference(ACCURACY, even, odd)
-    assert gain == MetricEstimate(0.375, *bootstrap([0.5] * 30 + [0.0] * 10), 80)
+    assert gain == MetricEstimate(0.375, *student([0.5] * 30 + [0.0] * 10), 80)
 
 
 def test_uniform_tasks_use_the_score_interval() -> None:
@@ -130,3 +139,23 @@ def test_equal_task_shares_use_the_score_interval() -> None:
     assert estimate(ACCURACY, grouped((0.0, 1.0), (1.0, 0.0))) == MetricEstimate(
         0.5, *wilson_interval(1, 2), 4
     )
+
+
+@pytest.mark.parametrize("outcomes", ["1", "0", "10", "0000", "1111", "0100", "110100", "00000001"])
+def test_pass_at_k_agrees_with_all_subsets(outcomes: str) -> None:
+    values = [float(each) for each in outcomes]
+    for k in range(1, len(values) + 1):
+        subsets = list(combinations(values, k))
+        share = sum(any(subset) for subset in subsets) / len(subsets)
+        assert pass_at_k(values, k) == pytest.approx(share), k
+    assert pass_at_k(values, len(values) + 1) is None
+
+
+def test_pass_at_k_is_a_mean_over_tasks_with_enough_attempts() -> None:
+    metric = next(each for each in build_metrics(1.0, pass_k=[2]) if each.name == "pass@2")
+    tasks = grouped((1.0, 0.0, 0.0), (0.0, 0.0, 0.0), (1.0,))
+    result = estimate(metric, tasks)
+    assert result is not None and result.value == pytest.approx(1 / 3) and result.n == 6
+    other = grouped((1.0, 1.0, 0.0), (0.0, 0.0, 0.0), (1.0,))
+    gain = estimate_difference(metric, tasks, other)
+    assert gain is not None and gain.value == pytest.approx(1 / 6) and gain.n == 6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -38,6 +38,7 @@ def names(folder: Path) -> list[str]:
 
 
 RIGHT = scripted_candidate("right", add_call(2), add_call(3))
+RIGHT_AGAIN = scripted_candidate("again", add_call(2), add_call(3))
 WRONG = scripted_candidate("wrong", add_call(2), add_call(9))
 SILENT = scripted_candidate("silent", "Five?")
 MALFORMED = scripted_candidate("malformed", add_call(2), add_call("many"), add_call(3))
@@ -232,3 +233,58 @@ class Holding(OracleAgent):
 async def test_candidate_is_closed_before_the_next_opens(tmp_path: Path) -> None:
     await evaluate_counter(tmp_path / "eval", [Candidate("a", Holding), Candidate("b", Holding)])
     assert (Holding.most, Holding.open) == (1, 0)
+
+
+async def test_a_sweep_plays_the_same_number_at_each_value(tmp_path: Path) -> None:
+    out, sweep = tmp_path / "eval", ("goal=5,7",)
+    evaluation = await evaluate_counter(out, [RIGHT, WRONG], task={}, sweep=sweep, num_episodes=4)
+    assert evaluation.settings["episodes"] == 8 and evaluation.settings["sweep"] == ["goal=5,7"]
+    five, seven = evaluation.slices
+    assert (five.level, seven.level) == ("goal=5", "goal=7")
+    accuracy = [[one["accuracy"].value for one in each.estimates] for each in (five, seven)]
+    assert accuracy == [[1.0, 0.0], [0.0, 0.0]], "the script adds up to five"
+    assert five.estimates[0]["accuracy"].n == 4
+    assert "goal" in (out / "levels.svg").read_text()
+    assert "goal=7" in (out / "README.md").read_text()
+    more = await evaluate_counter(out, [RIGHT, WRONG], task={}, sweep=sweep, num_episodes=5)
+    assert more.slices[1].estimates[0]["accuracy"].n == 5, "the first episodes are the same"
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"sweep": ("goal=5..3",)}, "lower end"),
+        ({"sweep": ("gaol=5,7",)}, "'goal'"),
+        ({"sweep": ("goal=5,7",), "task": {"goal": 5}}, "both set goal"),
+        ({"sweep": ("goal=5,7",), "task": {}, "tasks": ({"goal": 5},)}, "`tasks`"),
+        ({"sweep": ("goal=5,no",), "task": {}}, "goal"),
+        ({"sweep": ("goal=5,7",), "task": {}, "group_size": 4}, "multiple"),
+        ({"pass_k": (3,), "group_size": 2}, "`group_size`"),
+    ],
+)
+async def test_wrong_sweeps_raise_before_anything_is_played(
+    tmp_path: Path, fields: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        await evaluate_counter(tmp_path / "eval", [RIGHT], **{"task": {}, **fields})
+    assert not (tmp_path / "eval").exists()
+
+
+async def test_pass_at_k_of_several_attempts(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"group_size": 3, "pass_k": (1, 2)}
+    evaluation = await evaluate_counter(tmp_path / "eval", [RIGHT, WRONG], **fields)
+    assert [figures(evaluation, "right")[f"pass@{k}"] for k in (1, 2)] == [1.0, 1.0]
+    assert figures(evaluation, "wrong")["pass@2"] == 0.0
+    usual = await evaluate_counter(tmp_path / "eval", [RIGHT], group_size=3)
+    assert "pass@3" in figures(usual, "right") and "pass@2" not in figures(usual, "right")
+
+
+async def test_verdicts_are_in_summary_and_report(tmp_path: Path) -> None:
+    out = tmp_path / "eval"
+    evaluation = await evaluate_counter(out, [RIGHT, WRONG, RIGHT_AGAIN], num_episodes=20)
+    assert [score.label for score in evaluation.worse_candidates] == ["wrong"]
+    worse, same = evaluation.describe_verdicts()
+    assert "wrong is worse than right" in worse and "not resolved" in same
+    assert worse in (out / "README.md").read_text()
+    stored = json.loads((out / "summary.json").read_text())["candidates"][1]["verdicts"]
+    assert stored["accuracy"] == {"outcome": "worse", "episodes_needed": None}

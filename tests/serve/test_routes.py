@@ -231,12 +231,14 @@ async def test_metrics_count_what_happened() -> None:
         assert line in text.splitlines()
 
 
-async def test_without_the_token_only_health_answers(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_without_the_token_nothing_about_the_environment_is_told(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     secret = "s3cret-token"
     with serving(Counter, token=secret) as served:
         async with client(served.url) as http:
             assert (await http.get("/health")).status_code == 200
-            for path in ("/schema", "/metadata", "/metrics", "/docs", "/openapi.json"):
+            for path in ("/schema", "/metadata", "/metrics", "/interface", "/openapi.json"):
                 reply = await http.get(path)
                 assert reply.status_code == 401 and "Bearer" in reply.json()["detail"]
             wrong = {"Authorization": "Bearer s3cret-tokem"}

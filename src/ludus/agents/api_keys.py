@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from dotenv import dotenv_values, find_dotenv
 
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, MissingCredentials
 
 _KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 _SHARED_VARIABLE = "API_KEY"
@@ -83,7 +83,7 @@ def find_key(
                 return ApiKey(secret, name)
     if for_endpoint and not variable:
         return None
-    raise ConfigError(
+    raise MissingCredentials(
         f"No API key for {provider}. Set {names[0]} in the environment or in a .env file of this "
         "folder or one above it."
     )

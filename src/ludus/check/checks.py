@@ -27,7 +27,7 @@ from ludus.client.endpoint import Endpoint, LocalEndpoint
 from ludus.client.server_http import fetch_json_object
 from ludus.client.session import Session
 from ludus.client.websocket import WebSocketClient
-from ludus.data.bootstrap import MIN_SAMPLES
+from ludus.data.intervals import MIN_SAMPLES
 from ludus.environment.registry import find_environment, is_remote
 from ludus.environment.spec import EnvSpec
 from ludus.errors import LudusError, SessionError

@@ -14,7 +14,7 @@ from statistics import fmean
 from ludus.check.episodes import EpisodePlayer, Transcript
 from ludus.check.weak_players import WeakAgent, weak_strategies
 from ludus.client.session import Session
-from ludus.data.bootstrap import MIN_SAMPLES, Interval, bootstrap_interval
+from ludus.data.intervals import MIN_SAMPLES, Interval, mean_interval
 from ludus.environment.spec import EnvSpec
 
 MARGIN = 0.1
@@ -89,7 +89,7 @@ class RewardAudit:
             differences = [best - value for best, value in pairs]
             difference = fmean(differences)
             # None: all differences are equal.
-            interval = bootstrap_interval(differences) or Interval(difference, difference)
+            interval = mean_interval(differences) or Interval(difference, difference)
             mean, margin = fmean(values), MARGIN * scale
             comparisons.append(Comparison(name, mean, difference, interval, margin))
         return comparisons

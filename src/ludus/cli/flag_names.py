@@ -12,6 +12,8 @@ from typing import Any
 
 from typer.core import TyperCommand
 
+from ludus.errors import LudusError
+
 _ARGUMENT = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)(?:=([^`]+))?`")
 _running: Mapping[str, str] = {}
 """Parameter names and flags of the running command. A process runs one."""
@@ -22,8 +24,17 @@ class FlagCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         global _running
-        _running = _flags_of(self.params)
-        return super().invoke(ctx)
+        before, _running = _running, _flags_of(self.params)
+        try:
+            result = super().invoke(ctx)
+        except LudusError:
+            # It is printed with the flags of this command, also where another one runs it.
+            raise
+        except BaseException:
+            _running = before
+            raise
+        _running = before
+        return result
 
 
 def name_flags(message: str, flags: Mapping[str, str] | None = None) -> str:

@@ -21,13 +21,18 @@ from ludus.cli.commands import (
     import_cmd,
     init,
     lint,
+    new,
     play,
     push,
+    report,
     rescore,
+    run,
     runs,
     serve,
+    serve_model,
     show,
     train,
+    view,
 )
 from ludus.cli.display.console import print_error
 from ludus.cli.display.signals import EXIT_CODES, INTERRUPTED
@@ -55,8 +60,11 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("run", cls=FlagCommand)(run.run)
+app.command("new", cls=FlagCommand)(new.new)
 app.command("envs", cls=FlagCommand)(envs.envs)
 app.command("serve", cls=FlagCommand)(serve.serve)
+app.command("serve-model", cls=FlagCommand)(serve_model.serve_model)
 app.command("check", cls=FlagCommand)(check.check)
 app.command("play", cls=FlagCommand)(play.play)
 app.command("collect", cls=FlagCommand)(collect.collect)
@@ -68,6 +76,8 @@ app.add_typer(train.app, name="train")
 app.command("diagnose", cls=FlagCommand)(diagnose.diagnose)
 app.command("runs", cls=FlagCommand)(runs.runs)
 app.command("show", cls=FlagCommand)(show.show)
+app.command("view", cls=FlagCommand)(view.view)
+app.command("report", cls=FlagCommand)(report.report)
 app.command("init", cls=FlagCommand)(init.init)
 app.command("lint", cls=FlagCommand)(lint.lint)
 app.command("build", cls=FlagCommand)(build.build)

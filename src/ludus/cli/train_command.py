@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from ludus.cli.command_line import end_if_checking, is_stage
 from ludus.cli.display.console import escape_control_chars
 from ludus.cli.display.signals import EXIT_CODES
 from ludus.cli.flag_names import name_flags
@@ -78,6 +79,7 @@ def run_training(
     """Train, print the result, and upload the model."""
     from ludus.cli.display.train_display import train_display
 
+    end_if_checking()
     is_rank_0 = os.environ.get("RANK", "0") == "0"
     again = "the same command without --overwrite" if overwrite else "the same command"
     on_checked = push.create_repo if push is not None and is_rank_0 else None
@@ -141,5 +143,6 @@ def _print_result(result: TrainResult, summary: TrainSummary, again: str, *, as_
         width = max(_MIN_NAME_WIDTH, *(len(name) + 2 for name, _ in lines))
         for name, value in lines:
             typer.echo(escape_control_chars(f"{name:<{width}}{value}"))
-        for line in summary.next_steps(result):
+        # A recipe has its own next stage.
+        for line in [] if is_stage() else summary.next_steps(result):
             typer.echo(escape_control_chars(line))

@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ludus.curation.line_index import LineIndex
-from ludus.curation.load_episodes import check_load_condition, create_episodes_table
-from ludus.errors import MissingExtra
+from ludus.curation.load_episodes import load_episodes
+from ludus.data.locked_database import DUCKDB_MEMORY_LIMIT
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-DUCKDB_MEMORY_LIMIT = "1GB"
-"""Memory that DuckDB may use before it spills to disk."""
 UNREADABLE = "unreadable"
 _CHUNK_ROWS = 10_000
 
@@ -73,27 +71,13 @@ class Catalog:
         Unreadable lines are part of the catalog, and excluded. Without `contents` messages are not
         hashed, which saves half of the time. With `labels` the replies of tutors are trained on.
         """
-        try:
-            import duckdb
-        except ImportError:
-            raise MissingExtra.of("curate", "Curating") from None
-
         # In memory, which is twice as fast as a database file; what does not fit is spilled.
         with (
-            duckdb.connect(
-                config={"memory_limit": memory_limit, "temp_directory": str(folder)}
+            load_episodes(
+                files, folder, where, contents=contents, labels=labels, memory_limit=memory_limit
             ) as database,
             LineIndex(files) as line_index,
         ):
-            # It would garble the output. In Jupyter without ipywidgets it is off, and setting it
-            # is an error.
-            if database.execute("SELECT current_setting('enable_progress_bar')").fetchone() == (
-                True,
-            ):
-                database.execute("SET enable_progress_bar = false")
-            if where is not None:
-                check_load_condition(database, where)
-            create_episodes_table(database, files, where, contents=contents, labels=labels)
             catalog = cls(database, files, line_index)
             catalog.exclude(UNREADABLE, "NOT readable")
             yield catalog

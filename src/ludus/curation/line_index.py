@@ -45,6 +45,9 @@ class LineIndex:
         start = starts[at]
         return os.pread(self._descriptors[file], starts[at + 1] - start, start).strip()
 
+    def count_lines(self, file: int) -> int:
+        return len(self._offsets[file].starts) - 1
+
     def line_number(self, file: int, at: int) -> int:
         """Return the line number as editors count it: from 1, with blank lines."""
         numbers = self._offsets[file].numbers

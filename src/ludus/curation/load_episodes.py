@@ -7,10 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ludus.data.episode import StopReason
+from ludus.data.locked_database import (
+    check_single_query,
+    describe_sql_error,
+    escape_glob,
+    open_locked_database,
+    quote_sql,
+)
 from ludus.errors import ConfigError, RunError, did_you_mean
 
 if TYPE_CHECKING:
@@ -53,15 +61,15 @@ COLUMN_TYPES: Mapping[str, str] = {
 }
 """SQL types of the fields of an episode. Calls are read without their ids, so that calls with the
 same name and arguments compare equal."""
-_DERIVED_COLUMNS = {
+DERIVED_COLUMNS = {
     "run": "parse_filename(parse_dirpath(filename))",
     "provider": "agent->>'$.provider'",
     "model": "agent->>'$.model'",
     "cost": "usage.cost",
 }
 """Further columns for `where`."""
-_SELECT_DERIVED = ", ".join(
-    f"{expression} AS {name}" for name, expression in _DERIVED_COLUMNS.items()
+SELECT_DERIVED = ", ".join(
+    f"{expression} AS {name}" for name, expression in DERIVED_COLUMNS.items()
 )
 _FIRST_REPLY_INDEX = "list_position(list_transform(messages, lambda m: m.role), 'assistant')"
 _BAD_ARGUMENTS = (
@@ -97,51 +105,67 @@ def find_episode_files(runs: Sequence[Path]) -> list[Path]:
     return files
 
 
-def create_episodes_table(
-    database: DuckDBPyConnection,
+def load_episodes(
     files: Sequence[Path],
+    folder: Path,
     where: str | None,
     *,
     contents: bool,
     labels: bool,
-) -> None:
-    """Create the table `episodes`: a row for each line, in the order of files and lines.
+    memory_limit: str,
+) -> DuckDBPyConnection:
+    """Open a database with the table `episodes`: a row for each line, in order of files and lines.
 
     With `labels` an episode that has a tutor's replies is `tutored`.
     """
-    import duckdb
-
     for max_line_bytes in _MAX_LINE_BYTES:
-        if max_line_bytes > _MAX_PARALLEL_LINE_BYTES:
-            database.execute("SET threads = 1")
-        try:
-            database.execute(_load_query(files, where, contents, labels, max_line_bytes))
-            return
-        except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
-            raise RunError(
-                f"Cannot read the episodes: {_shorten_duckdb_error(str(error))}"
-            ) from None
-        except duckdb.Error as error:
-            if "maximum_object_size" in str(error):
-                continue
-            reason = _shorten_duckdb_error(str(error))
-            if where is None:
-                raise RunError(f"Cannot read the episodes: {reason}") from None
-            raise ConfigError(f"`where` cannot be evaluated: {reason}") from None
+        with ExitStack() as stack:
+            # Opened again for every limit: once it is open, its number of threads is fixed.
+            database = stack.enter_context(
+                open_locked_database(
+                    "Curating",
+                    temp_directory=folder,
+                    readable_files=files,
+                    memory_limit=memory_limit,
+                    threads=1 if max_line_bytes > _MAX_PARALLEL_LINE_BYTES else None,
+                )
+            )
+            if where is not None:
+                check_load_condition(database, where)
+            query = _load_query(files, where, contents, labels, max_line_bytes)
+            if _create_table(database, query, where):
+                stack.pop_all()
+                return database
     raise RunError(
         f"Cannot read the episodes: a line is longer than {_MAX_LINE_BYTES[-1] >> 20} MB. "
         "Remove that episode from its file."
     )
 
 
+def _create_table(database: DuckDBPyConnection, query: str, where: str | None) -> bool:
+    """Run the query that loads the episodes. Returns whether every line fits its limit."""
+    import duckdb
+
+    try:
+        database.execute(query)
+    except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
+        raise RunError(f"Cannot read the episodes: {describe_sql_error(error)}") from None
+    except duckdb.Error as error:
+        if "maximum_object_size" in str(error):
+            return False
+        if where is None:
+            raise RunError(f"Cannot read the episodes: {describe_sql_error(error)}") from None
+        raise ConfigError(f"`where` cannot be evaluated: {describe_sql_error(error)}") from None
+    return True
+
+
 def _load_query(
     files: Sequence[Path], where: str | None, contents: bool, labels: bool, max_line_bytes: int
 ) -> str:
-    paths = ", ".join(_quote_sql(str(file)) for file in files)
-    # DuckDB expands every name as a glob pattern: the special characters are escaped.
-    globs = ", ".join(_quote_sql(re.sub(r"([*?[])", r"[\1]", str(file))) for file in files)
+    paths = ", ".join(quote_sql(str(file)) for file in files)
+    globs = ", ".join(quote_sql(escape_glob(str(file))) for file in files)
     types = ", ".join(
-        f"{_quote_sql(name)}: {_quote_sql(sql_type)}" for name, sql_type in COLUMN_TYPES.items()
+        f"{quote_sql(name)}: {quote_sql(sql_type)}" for name, sql_type in COLUMN_TYPES.items()
     )
     return f"""
         CREATE OR REPLACE TABLE episodes AS
@@ -161,7 +185,7 @@ def _load_query(
             NULL::VARCHAR AS reason,
             NULL::VARCHAR AS split
         FROM (
-            SELECT *, {_SELECT_DERIVED}
+            SELECT *, {SELECT_DERIVED}
             FROM read_json(
                 [{globs}], format = 'newline_delimited', ignore_errors = true, filename = true,
                 compression = 'none', maximum_object_size = {max_line_bytes},
@@ -179,34 +203,23 @@ def check_load_condition(database: DuckDBPyConnection, where: str) -> None:
     import duckdb
 
     nulls = ", ".join(f"NULL::{sql_type} AS {name}" for name, sql_type in COLUMN_TYPES.items())
-    episode = f"(SELECT *, {_SELECT_DERIVED} FROM (SELECT ''::VARCHAR AS filename, {nulls}))"
+    episode = f"(SELECT *, {SELECT_DERIVED} FROM (SELECT ''::VARCHAR AS filename, {nulls}))"
     try:
         # First without parentheses: inside them "a) or (b" would be valid.
+        check_single_query(database, f"SELECT 1 FROM {episode} WHERE {where}", "where")
         database.execute(f"SELECT 1 FROM {episode} WHERE {where}\nLIMIT 0")
         database.execute(f"SELECT 1 FROM {episode} WHERE ({where}\n) LIMIT 0")
         result = database.execute(f"SELECT typeof(({where}\n)) FROM {episode}").fetchall()[0][0]
     except duckdb.Error as error:
         unknown = re.search(r'Referenced column "(.+?)" not found', str(error))
         if unknown is None:
-            reason = _shorten_duckdb_error(str(error).partition(": ")[2] or str(error))
             raise ConfigError(
-                f"`where` must be an SQL condition, got {where!r}: {reason}"
+                f"`where` must be an SQL condition, got {where!r}: {describe_sql_error(error)}"
             ) from None
-        names = [*COLUMN_TYPES, *_DERIVED_COLUMNS]
+        names = [*COLUMN_TYPES, *DERIVED_COLUMNS]
         hint = did_you_mean(unknown[1], names, f"It has {', '.join(names)}.")
         raise ConfigError(
             f"`where` {where!r}: an episode has no column {unknown[1]!r}. {hint}"
         ) from None
     if result not in ("BOOLEAN", '"NULL"'):
         raise ConfigError(f"`where` must be a condition, got {where!r} of type {result}.")
-
-
-def _quote_sql(text: str) -> str:
-    """Quote a string of the query that loads the episodes."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _shorten_duckdb_error(text: str) -> str:
-    """Return the first line of an error message of DuckDB, as a sentence."""
-    line = text.strip().splitlines()[0]
-    return line if line.endswith((".", "!", "?")) else f"{line}."

@@ -24,16 +24,25 @@ def config_digest(settings: JsonObject) -> str:
 
 def describe_differences(there: JsonObject, here: JsonObject) -> Iterator[str]:
     """Yield `temperature: 0.2 there, 0.7 here` for every setting that differs."""
+    for key, before, after in compare_settings(there, here)[0]:
+        pairs = zip(before, after, strict=False)
+        num_equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        start = max(0, num_equal - _EXCERPT_LEAD)
+        old_text = _config_value_excerpt(before, start)
+        new_text = _config_value_excerpt(after, start)
+        yield f"{key}: {old_text} there, {new_text} here"
+
+
+def compare_settings(there: JsonObject, here: JsonObject) -> tuple[list[tuple[str, str, str]], int]:
+    """The settings that differ, as dotted name and both values in JSON; and how many are equal."""
     old, new = dict(_flatten_config(there)), dict(_flatten_config(here))
-    for key in sorted(old | new):
-        before, after = old.get(key, _NOT_SET), new.get(key, _NOT_SET)
-        if before != after and not any(other.startswith(f"{key}.") for other in old | new):
-            pairs = zip(before, after, strict=False)
-            num_equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-            start = max(0, num_equal - _EXCERPT_LEAD)
-            old_text = _config_value_excerpt(before, start)
-            new_text = _config_value_excerpt(after, start)
-            yield f"{key}: {old_text} there, {new_text} here"
+    differences = [
+        (key, before, after)
+        for key in sorted(old | new)
+        if (before := old.get(key, _NOT_SET)) != (after := new.get(key, _NOT_SET))
+        and not any(other.startswith(f"{key}.") for other in old | new)
+    ]
+    return differences, sum(new.get(key) == value for key, value in old.items())
 
 
 def _flatten_config(value: Any, key: str = "") -> Iterator[tuple[str, str]]:

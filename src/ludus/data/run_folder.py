@@ -23,7 +23,7 @@ from ludus.data.config_diff import config_digest, describe_differences
 from ludus.data.jsonable import dump_json
 from ludus.data.tool_schema import JsonObject
 from ludus.data.versions import versions
-from ludus.errors import RunError
+from ludus.errors import OtherSettings, RunError
 
 _MAX_DEPTH = 3
 _MAX_SHOWN = 20
@@ -111,7 +111,7 @@ class RunFolder:
     ) -> RunFolder:
         """Open the run in a folder if its settings are the same, or start a new one.
 
-        Raises `RunError` where the folder holds a run with other settings.
+        Raises `OtherSettings` where the folder holds a run with other settings.
         """
         if not (path / "run.json").exists():
             return cls.create(path, settings, kind=kind)
@@ -122,7 +122,7 @@ class RunFolder:
                 "Use another `out`."
             )
         if run.metadata.digest != config_digest(settings):
-            raise RunError(run._describe_mismatch(settings))
+            raise OtherSettings(run._describe_mismatch(settings))
         return run
 
     @property

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ludus.data.bootstrap import MIN_SAMPLES, Interval, expanded_percentile_interval
+from ludus.data.bootstrap import expanded_percentile_interval
+from ludus.data.intervals import MIN_SAMPLES, Interval
 from ludus.data.training_log import metric, metric_values, step_number
 from ludus.diagnose.episode_stats import EpisodeGroupStats, RunEpisodes
 from ludus.diagnose.log_stats import StepLog, metric_mean

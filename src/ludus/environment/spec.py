@@ -149,7 +149,8 @@ class EnvSpec:
         )
 
     @cached_property
-    def _task_model(self) -> type[BaseModel]:
+    def task_model(self) -> type[BaseModel]:
+        """The type of the task arguments; raises `BadEnvironment` if a hint is not resolved."""
         cls: type[Any] = self.cls
         method = cls.reset
         try:
@@ -186,7 +187,7 @@ class EnvSpec:
                 return arguments
             return {name: arguments[name] for name in arguments if name in self.task_arguments}
         try:
-            model = self._task_model.model_validate(arguments)
+            model = self.task_model.model_validate(arguments)
         except ValidationError as error:
             reason = explain_validation_error(error, list(self.task_arguments))
             raise InvalidAction(

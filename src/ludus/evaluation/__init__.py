@@ -2,7 +2,8 @@
 
 from ludus.evaluation.candidates import Candidate, parse_candidates
 from ludus.evaluation.config import EvalConfig
-from ludus.evaluation.pipeline import evaluate
+from ludus.evaluation.inspect_task import inspect_task
+from ludus.evaluation.pipeline import evaluate, evaluate_sync
 from ludus.evaluation.results import CandidateScore, Evaluation
 
 __all__ = [
@@ -11,5 +12,7 @@ __all__ = [
     "EvalConfig",
     "Evaluation",
     "evaluate",
+    "evaluate_sync",
+    "inspect_task",
     "parse_candidates",
 ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ludus.data.episode import Episode
 from ludus.data.episode_head import EpisodeHead
 from ludus.data.episode_reader import episodes
 from ludus.data.messages import messages_before_reply
 from ludus.data.run_folder import RunFolder
+from ludus.data.tool_schema import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Attempt:
     """Mean tokens per reply."""
     cut_off: bool = False
     """Whether a token limit ended it."""
+    arguments: JsonObject = field(default_factory=dict)
+    """The task's arguments of `reset`."""
 
 
 def load_attempts(folder: RunFolder, planned_episodes: int) -> list[Attempt]:
@@ -61,4 +64,5 @@ def build_attempt(episode: Episode, plan_index: int) -> Attempt:
         reward=None if episode.broken else episode.reward,
         reply_tokens=tokens / episode.turns if has_usage and tokens else None,
         cut_off=episode.cut_off,
+        arguments=episode.task,
     )

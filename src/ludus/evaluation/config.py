@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -20,6 +20,8 @@ class EvalConfig(RolloutConfig):
     """Selects the tasks; by default other ones than those of `CollectConfig`."""
     solved_at: float = 1.0
     """The reward from which a task counts as solved."""
+    pass_k: Sequence[int] = ()
+    """Numbers of attempts for pass@k, at most `group_size`; by default `group_size` itself."""
     exclude_tasks_in: str | Path | None = None
     """A data set or a run; tasks whose question is in it are excluded from all metrics."""
 
@@ -29,6 +31,18 @@ class EvalConfig(RolloutConfig):
         super().__post_init__()
         if not isfinite(self.solved_at):
             raise ConfigError(f"`solved_at` must be a finite number, got {self.solved_at}.")
+        for k in self.pass_k:
+            if not 1 <= k <= self.group_size:
+                raise ConfigError(
+                    f"`pass_k` must be from 1 to `group_size`, the number of attempts at each "
+                    f"task, got {k} with `group_size` {self.group_size}."
+                )
+
+    @property
+    def shown_pass_k(self) -> tuple[int, ...]:
+        """The numbers of attempts for which pass@k is computed; pass@1 is the accuracy."""
+        default = (self.group_size,) if self.group_size > 1 else ()
+        return tuple(sorted(set(self.pass_k))) or default
 
 
 @dataclass(frozen=True, slots=True)

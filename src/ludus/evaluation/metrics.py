@@ -9,22 +9,36 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from math import fsum
+from functools import partial
+from math import comb, fsum
 from typing import Self
 
-from ludus.data.bootstrap import Interval, bootstrap_interval
+from ludus.data.intervals import Interval, mean_interval
 from ludus.data.tool_schema import JsonObject
 from ludus.evaluation.attempts import Attempt
-from ludus.evaluation.score_intervals import (
-    newcombe_interval,
-    score_interval_applies,
-    wilson_interval,
-)
+from ludus.evaluation.score_intervals import paired_share_interval, share_interval
+
+ACCURACY = "accuracy"
+MEAN_REWARD = "mean_reward"
+
+
+def mean(values: Sequence[float]) -> float:
+    return fsum(values) / len(values)
+
+
+def pass_at_k(outcomes: Sequence[float], k: int) -> float | None:
+    """The probability that at least one of k attempts solves the task, without bias.
+
+    The share of the subsets of k outcomes (1 or 0) that have a 1 (Chen et al., Evaluating Large
+    Language Models Trained on Code, 2021). None for fewer than k outcomes.
+    """
+    n, failed = len(outcomes), sum(1 for outcome in outcomes if not outcome)
+    return None if n < k else 1 - comb(failed, k) / comb(n, k)
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A number for each attempt, which is averaged over tasks."""
+    """A number for each attempt, combined for each task, and averaged over tasks."""
 
     name: str
     title: str
@@ -33,6 +47,8 @@ class Metric:
     compute: Callable[[Attempt], float | None]
     hide_if_zero: bool = False
     """Whether it is shown only if some candidate's is not 0."""
+    combine: Callable[[Sequence[float]], float | None] = mean
+    """The value of a task from those of its attempts; None where there are too few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +58,36 @@ class MetricEstimate:
     value: float
     low: float | None
     high: float | None
-    """None without an interval: see `bootstrap_interval`."""
+    """None without an interval: see `mean_interval`."""
     n: int
     """Number of episodes, or of pairs of them."""
 
     @classmethod
     def from_means(cls, means: Sequence[float], interval: Interval | None, n: int) -> Self:
-        """The estimate of a metric from its means over the attempts at each task."""
+        """The estimate of a metric from its values for each task."""
         low, high = interval or (None, None)
-        return cls(_mean_over_tasks(means), low, high, n)
+        return cls(mean(means), low, high, n)
 
     def as_json(self) -> JsonObject:
         """The estimate of a metric, as `summary.json` has it."""
         return asdict(self)
 
 
-def build_metrics(solved_at: float, environments: Sequence[str] = ()) -> tuple[Metric, ...]:
-    """Return all metrics. A task is solved by a reward of `solved_at` or more.
+@dataclass(frozen=True, slots=True)
+class PairedTask:
+    """The values of a task for two candidates, over the attempts that both have."""
 
-    With several environments there is also a mean reward for each.
-    """
+    before: float
+    after: float
+    pairs: int
+
+    @property
+    def difference(self) -> float:
+        return self.after - self.before
+
+
+def build_metrics(solved_at: float, pass_k: Sequence[int] = ()) -> tuple[Metric, ...]:
+    """Return all metrics. A task is solved by a reward of `solved_at` or more."""
 
     def accuracy(attempt: Attempt) -> float | None:
         return None if attempt.reward is None else float(attempt.reward >= solved_at)
@@ -72,62 +98,63 @@ def build_metrics(solved_at: float, environments: Sequence[str] = ()) -> tuple[M
     return (
         Metric("format_compliance", "Format compliance", True, format_compliance),
         Metric("cut_off", "Cut off", True, lambda it: float(it.cut_off), hide_if_zero=True),
-        Metric("accuracy", "Accuracy", True, accuracy),
-        Metric("mean_reward", "Mean reward", False, lambda it: it.reward),
-        *map(_environment_reward, environments if len(environments) > 1 else ()),
+        Metric(ACCURACY, "Accuracy", True, accuracy),
+        *(
+            Metric(f"pass@{k}", f"pass@{k}", True, accuracy, combine=partial(pass_at_k, k=k))
+            for k in pass_k
+        ),
+        Metric(MEAN_REWARD, "Mean reward", False, lambda it: it.reward),
         Metric("reply_tokens", "Tokens in a reply", False, lambda it: it.reply_tokens),
     )
 
 
-def _environment_reward(environment: str) -> Metric:
-    def reward(attempt: Attempt) -> float | None:
-        return attempt.reward if attempt.environment == environment else None
-
-    return Metric(f"mean_reward/{environment}", f"Reward in {environment}", False, reward)
-
-
 def estimate(metric: Metric, attempts: Iterable[Attempt]) -> MetricEstimate | None:
-    """Estimate a metric; None where it applies to no attempt. Broken attempts never count."""
+    """Estimate a metric; None where it applies to no task. Broken attempts never count."""
     values: defaultdict[str, list[float]] = defaultdict(list)
     for attempt in attempts:
         value = None if attempt.broken else metric.compute(attempt)
         if value is not None:
             values[attempt.task].append(value)
-    if not values:
+    means, n = list[float](), 0
+    for task in values.values():
+        combined = metric.combine(task)
+        if combined is not None:
+            means.append(combined)
+            n += len(task)
+    if not means:
         return None
-    tasks = list(values.values())
-    means = [_mean_over_tasks(task) for task in tasks]
-    has_score_interval = metric.is_share and score_interval_applies(tasks, means)
-    interval = None if has_score_interval else bootstrap_interval(means)
-    if interval is None and metric.is_share:
-        interval = wilson_interval(fsum(means), len(means))
-    return MetricEstimate.from_means(means, interval, sum(map(len, tasks)))
+    interval = share_interval(means, n) if metric.is_share else mean_interval(means)
+    return MetricEstimate.from_means(means, interval, n)
 
 
 def estimate_difference(
     metric: Metric, base: Iterable[Attempt], other: Iterable[Attempt]
 ) -> MetricEstimate | None:
     """Estimate other - base, over the pairs of attempts that the metric applies to."""
+    tasks = pair_tasks(metric, base, other)
+    if not tasks:
+        return None
+    differences = [task.difference for task in tasks]
+    if metric.is_share:
+        interval: Interval | None = paired_share_interval([(it.after, it.before) for it in tasks])
+    else:
+        interval = mean_interval(differences)
+    return MetricEstimate.from_means(differences, interval, sum(task.pairs for task in tasks))
+
+
+def pair_tasks(
+    metric: Metric, base: Iterable[Attempt], other: Iterable[Attempt]
+) -> list[PairedTask]:
+    """Return the tasks that both candidates have, with attempts of the same number in the plan."""
     base_values = {each.plan_index: metric.compute(each) for each in base if not each.broken}
     pairs: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for attempt in other:
         before, after = base_values.get(attempt.plan_index), metric.compute(attempt)
         if before is not None and after is not None and not attempt.broken:
             pairs[attempt.task].append((before, after))
-    if not pairs:
-        return None
-    tasks = list(pairs.values())
-    means = [_mean_over_tasks([after - before for before, after in task]) for task in tasks]
-    has_score_interval = metric.is_share and score_interval_applies(tasks, means)
-    interval = None if has_score_interval else bootstrap_interval(means)
-    if interval is None and metric.is_share:
-        cells: defaultdict[tuple[float, float], float] = defaultdict(float)
-        for task in tasks:
-            for pair in task:
-                cells[pair] += 1 / len(task)
-        interval = newcombe_interval(cells[1, 1], cells[0, 1], cells[1, 0], cells[0, 0])
-    return MetricEstimate.from_means(means, interval, sum(map(len, tasks)))
-
-
-def _mean_over_tasks(values: Sequence[float]) -> float:
-    return fsum(values) / len(values)
+    tasks = []
+    for task in pairs.values():
+        before, after = (metric.combine(values) for values in zip(*task, strict=True))
+        if before is not None and after is not None:
+            tasks.append(PairedTask(before, after, len(task)))
+    return tasks

@@ -5,6 +5,7 @@ evals/chain_sum-1a2b3c4d/
   summary.json      all results, for programs
   README.md         the report
   results.svg       the chart
+  levels.svg        the results by difficulty, if tasks differ in it
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ EVALS_DIR = Path("evals")
 SUMMARY_FILE = "summary.json"
 REPORT_FILE = "README.md"
 CHART_FILE = "results.svg"
-OUTPUT_FILES = (SUMMARY_FILE, REPORT_FILE, CHART_FILE)
+LEVEL_CHART_FILE = "levels.svg"
+OUTPUT_FILES = (SUMMARY_FILE, REPORT_FILE, CHART_FILE, LEVEL_CHART_FILE)
 _DRAFT_PREFIX = ".evaluating-"
 
 

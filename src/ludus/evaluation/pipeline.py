@@ -28,6 +28,7 @@ from ludus.evaluation.output_dir import (
 from ludus.evaluation.preflight import check_local_models
 from ludus.evaluation.report import write_report
 from ludus.evaluation.results import CandidateAttempts, Evaluation, score_candidates
+from ludus.evaluation.slices import build_slices
 from ludus.rollout.collect import collect
 from ludus.rollout.collect_progress import CollectProgress
 from ludus.rollout.config import CollectConfig
@@ -95,7 +96,7 @@ async def evaluate(
                 # Whether to resume was decided for the folder of the evaluation.
                 collect_config = replace(CollectConfig.from_rollout(config, agent), resume=True)
                 result = await collect(
-                    mixture, folder / candidate.label, collect_config, progress=candidate_progress
+                    env, folder / candidate.label, collect_config, progress=candidate_progress
                 )
         attempts = load_attempts(RunFolder.open(result.folder), num_episodes)
         agent_settings = settings[candidate.label]["agent"]
@@ -103,18 +104,19 @@ async def evaluate(
         stopped = result.stop_reason
         if stopped is not None:
             break
-    environments = {attempt.environment for each in played for attempt in each.attempts}
     ambiguous = set[str]()
     if known is not None:
         for each in played:
             ambiguous.update(find_ambiguous_environments(each.attempts, known))
-    metrics = build_metrics(config.solved_at, sorted(environments))
+    metrics = build_metrics(config.solved_at, config.shown_pass_k)
     shared = {key: value for key, value in settings[parsed[0].label].items() if key != "agent"}
+    counted = [each if known is None else each.without(known) for each in played]
     evaluation = Evaluation(
         folder=folder,
         settings={"episodes": num_episodes, **shared},
         metrics=metrics,
-        scores=score_candidates(played, metrics, num_episodes, known),
+        scores=score_candidates(played, counted, metrics, num_episodes),
+        slices=build_slices([each.attempts for each in counted], metrics),
         solved_at=config.solved_at,
         not_in=None if config.exclude_tasks_in is None else str(config.exclude_tasks_in),
         stopped=stopped,

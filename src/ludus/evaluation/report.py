@@ -7,9 +7,23 @@ import json
 from ludus.data.jsonable import dump_json
 from ludus.data.markdown import code_block, inline_code, markdown_table, to_single_line
 from ludus.evaluation.chart import render_chart
-from ludus.evaluation.output_dir import CHART_FILE, REPORT_FILE, SUMMARY_FILE, atomic_output
+from ludus.evaluation.level_chart import render_level_chart
+from ludus.evaluation.output_dir import (
+    CHART_FILE,
+    LEVEL_CHART_FILE,
+    REPORT_FILE,
+    SUMMARY_FILE,
+    atomic_output,
+)
+from ludus.evaluation.power import POWER
 from ludus.evaluation.results import Evaluation
-from ludus.evaluation.table import build_notes, build_tables, describe_method
+from ludus.evaluation.table import (
+    ResultTable,
+    build_notes,
+    build_slice_tables,
+    build_tables,
+    describe_method,
+)
 
 
 def write_report(evaluation: Evaluation) -> None:
@@ -19,6 +33,8 @@ def write_report(evaluation: Evaluation) -> None:
         (draft / SUMMARY_FILE).write_text(f"{summary}\n", encoding="utf-8")
         (draft / REPORT_FILE).write_text(render_report(evaluation), encoding="utf-8")
         (draft / CHART_FILE).write_text(render_chart(evaluation), encoding="utf-8")
+        if (chart := render_level_chart(evaluation)) is not None:
+            (draft / LEVEL_CHART_FILE).write_text(chart, encoding="utf-8")
 
 
 def render_report(evaluation: Evaluation) -> str:
@@ -42,13 +58,12 @@ def render_report(evaluation: Evaluation) -> str:
         f"# {to_single_line(settings['environment'])}: {labels}",
         f"{settings['episodes']:,} episodes of {inline_code(settings['environment'])} with the "
         f"seed {settings['seed']}{repeats}, the same for every candidate.",
-        # Titles may contain the name of an environment, which its server chooses freely.
-        markdown_table(
-            table.header, [[to_single_line(title), *cells] for title, *cells in table.rows]
-        ),
+        _markdown_table(table),
+        "\n".join(f"- {to_single_line(verdict)}" for verdict in evaluation.describe_verdicts()),
         describe_method(evaluation),
         "\n".join(f"- {to_single_line(note)}" for note in build_notes(evaluation)),
         f"![Results of every candidate]({CHART_FILE})",
+        _slices_section(evaluation),
         _metrics_section(evaluation),
         "## Candidates",
         markdown_table(
@@ -63,6 +78,22 @@ def render_report(evaluation: Evaluation) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
+def _markdown_table(table: ResultTable) -> str:
+    # Titles may contain the name of an environment, which its server chooses freely.
+    rows = [[to_single_line(title), *cells] for title, *cells in table.rows]
+    return markdown_table(table.header, rows)
+
+
+def _slices_section(evaluation: Evaluation) -> str:
+    """Results by environment and difficulty; empty without any."""
+    tables = list(map(_markdown_table, build_slice_tables(evaluation)))
+    if not tables:
+        return ""
+    if render_level_chart(evaluation) is not None:
+        tables.append(f"![Results by difficulty]({LEVEL_CHART_FILE})")
+    return "\n\n".join(("## By environment and difficulty", *tables))
+
+
 def _metrics_section(evaluation: Evaluation) -> str:
     rows = (
         (
@@ -72,15 +103,18 @@ def _metrics_section(evaluation: Evaluation) -> str:
         ),
         ("Cut off", "A token limit ended the episode. Shown only if there are any."),
         ("Accuracy", f"The reward was {evaluation.solved_at:g} or more."),
-        ("Mean reward", "Over the scored episodes; in a mixture also for each environment."),
+        ("pass@k", "Probability that one of k attempts at a task solves it; unbiased."),
+        ("Mean reward", "Over the scored episodes."),
         ("Tokens in a reply", "As reported by the model or its server."),
         ("n", "Episodes that count; for a delta, pairs of them."),
     )
     method = (
         "Shares have Wilson's score interval, and their differences Newcombe's for paired data. "
-        "Means, and differences of means, have a bootstrap interval over tasks (expanded "
-        "percentiles), if there are at least five tasks that differ. The attempts at one task "
-        "share the weight of one; where their outcomes differ, shares have the bootstrap interval "
-        "too. All are 95% confidence intervals."
+        "Means, and differences of means, have Student's interval with Hall's correction for "
+        "skewness, if there are at least five tasks that differ. The attempts at one task share "
+        "the weight of one; where their outcomes differ, shares have Wilson's interval for the "
+        "effective number of tasks, and differences that of means. All are 95% confidence "
+        "intervals. A difference is resolved if its interval excludes 0; the number of episodes "
+        f"that would resolve it is for a power of {100 * POWER:.0f}%."
     )
     return "## Metrics\n\n" + markdown_table(("", ""), rows) + f"\n\n{method}"

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ludus.data.tool_schema import JsonObject
 from ludus.evaluation.attempts import Attempt
 from ludus.evaluation.contamination import KnownQuestions, exclude_known
-from ludus.evaluation.metrics import Metric, MetricEstimate, estimate, estimate_difference
+from ludus.evaluation.metrics import (
+    ACCURACY,
+    MEAN_REWARD,
+    Metric,
+    MetricEstimate,
+    estimate,
+    estimate_difference,
+    pair_tasks,
+)
+from ludus.evaluation.slices import Slice
+from ludus.evaluation.verdict import Outcome, Verdict, judge_difference
+
+VERDICT_METRICS = (ACCURACY, MEAN_REWARD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +45,8 @@ class CandidateScore:
     estimates: Mapping[str, MetricEstimate] = field(default_factory=dict)
     deltas: Mapping[str, MetricEstimate] = field(default_factory=dict)
     """Difference from the first candidate, by metric; empty for that one."""
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    """Whether it is better or worse than the first, in accuracy and in mean reward."""
 
     def as_json(self) -> JsonObject:
         return {
@@ -46,6 +60,7 @@ class CandidateScore:
             "known": self.contaminated,
             "metrics": {name: each.as_json() for name, each in self.estimates.items()},
             "deltas": {name: each.as_json() for name, each in self.deltas.items()},
+            "verdicts": {name: each.as_json() for name, each in self.verdicts.items()},
         }
 
 
@@ -67,6 +82,8 @@ class Evaluation:
     command: str | None = None
     ambiguous_environments: tuple[str, ...] = ()
     """Environments whose prompts do not identify their tasks: only task ids are excluded."""
+    slices: tuple[Slice, ...] = ()
+    """Results by environment and difficulty."""
 
     @property
     def complete(self) -> bool:
@@ -85,6 +102,35 @@ class Evaluation:
             )
         )
 
+    @property
+    def verdict_metrics(self) -> tuple[Metric, ...]:
+        """Accuracy, and the mean reward unless it is the same: rewards of 0 and 1 only."""
+        is_same = all(
+            score.estimates.get(ACCURACY) is None
+            or score.estimates[ACCURACY].value == score.estimates[MEAN_REWARD].value
+            for score in self.scores
+        )
+        names = VERDICT_METRICS[:1] if is_same else VERDICT_METRICS
+        return tuple(metric for metric in self.shown_metrics if metric.name in names)
+
+    @property
+    def worse_candidates(self) -> tuple[CandidateScore, ...]:
+        """Those that are worse than the first one, in accuracy or in mean reward."""
+        return tuple(
+            score
+            for score in self.scores
+            if any(each.outcome is Outcome.WORSE for each in score.verdicts.values())
+        )
+
+    def describe_verdicts(self) -> list[str]:
+        """Return how each candidate compares with the first one, as sentences."""
+        return [
+            score.verdicts[metric.name].describe(metric, score.label, self.scores[0].label)
+            for score in self.scores[1:]
+            for metric in self.verdict_metrics
+            if metric.name in score.verdicts
+        ]
+
     def as_json(self) -> JsonObject:
         return {
             "version": 1,
@@ -96,6 +142,7 @@ class Evaluation:
             "complete": self.complete,
             "stopped": self.stopped,
             "candidates": [score.as_json() for score in self.scores],
+            "slices": [each.as_json() for each in self.slices],
             "versions": dict(self.versions),
             "command": self.command,
         }
@@ -109,25 +156,28 @@ class CandidateAttempts:
     agent: JsonObject
     attempts: Sequence[Attempt]
 
+    def without(self, known: KnownQuestions) -> CandidateAttempts:
+        """The same without attempts at known questions."""
+        return replace(self, attempts=exclude_known(self.attempts, known))
+
 
 def score_candidates(
     candidates: Sequence[CandidateAttempts],
+    counted: Sequence[CandidateAttempts],
     metrics: Sequence[Metric],
     planned: int,
-    known: KnownQuestions | None,
 ) -> tuple[CandidateScore, ...]:
-    """Compute the results of each candidate, without attempts at known questions."""
-    counted = [
-        each.attempts if known is None else exclude_known(each.attempts, known)
-        for each in candidates
-    ]
-    scores = []
-    for number, (candidate, attempts) in enumerate(zip(candidates, counted, strict=True)):
+    """Compute the results of each candidate, from those of its attempts that are `counted`."""
+    base, scores = counted[0].attempts, []
+    for number, candidate in enumerate(candidates):
+        attempts = counted[number].attempts
         estimates = {metric.name: estimate(metric, attempts) for metric in metrics}
-        deltas = {
-            metric.name: estimate_difference(metric, counted[0], attempts)
-            for metric in metrics
-            if number > 0
+        compared = metrics if number else ()
+        deltas = {metric.name: estimate_difference(metric, base, attempts) for metric in compared}
+        verdicts = {
+            metric.name: judge_difference(delta, pair_tasks(metric, base, attempts))
+            for metric in compared
+            if metric.name in VERDICT_METRICS and (delta := deltas[metric.name]) is not None
         }
         score = CandidateScore(
             label=candidate.label,
@@ -140,6 +190,7 @@ def score_candidates(
             contaminated=len(candidate.attempts) - len(attempts),
             estimates={name: each for name, each in estimates.items() if each is not None},
             deltas={name: each for name, each in deltas.items() if each is not None},
+            verdicts=verdicts,
         )
         scores.append(score)
     return tuple(scores)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ludus.data.bootstrap import MIN_SAMPLES
+from ludus.data.intervals import MIN_SAMPLES
 from ludus.evaluation.metrics import Metric, MetricEstimate
 from ludus.evaluation.results import CandidateScore, Evaluation
+from ludus.evaluation.slices import Slice
+from ludus.evaluation.verdict import NO_INTERVAL, format_difference
 
 _NO_VALUE = "-"
-_NO_INTERVAL = "(no interval)"
 _MAX_SIDE_BY_SIDE = 3
 """Candidates up to which the wide table is readable."""
 
@@ -67,6 +68,34 @@ def build_long_table(evaluation: Evaluation) -> ResultTable:
     return ResultTable(["Metric", "Candidate", "Value", "Delta", "n"], rows)
 
 
+def build_slice_tables(evaluation: Evaluation) -> list[ResultTable]:
+    """Return a table per metric: a row for each environment and each difficulty."""
+    scores = evaluation.scores
+    deltas = [f"Delta {score.label}" for score in scores[1:]] if len(scores) > 2 else ["Delta"]
+    has_environments = len({each.environment for each in evaluation.slices}) > 1
+    tables = []
+    for metric in evaluation.verdict_metrics if evaluation.slices else ():
+        rows = [
+            [
+                _slice_title(each, indented=has_environments),
+                *(_format_value(own.get(metric.name), metric) for own in each.estimates),
+                *(_format_delta(own.get(metric.name), metric) for own in each.deltas[1:]),
+                _count_cell(*(own.get(metric.name) for own in each.estimates)),
+            ]
+            for each in evaluation.slices
+        ]
+        labels = [score.label for score in scores]
+        header = [metric.title, *labels, *(deltas if len(scores) > 1 else []), "n"]
+        tables.append(ResultTable(header, rows))
+    return tables
+
+
+def _slice_title(part: Slice, *, indented: bool) -> str:
+    if part.level is None:
+        return part.environment
+    return f"· {part.level}" if indented else part.level
+
+
 def build_notes(evaluation: Evaluation) -> list[str]:
     """Return what is excluded from the results, and why."""
     settings = evaluation.settings
@@ -104,7 +133,7 @@ def build_notes(evaluation: Evaluation) -> list[str]:
 def describe_method(evaluation: Evaluation) -> str:
     """Return how to read the table."""
     text = "In brackets: 95% confidence intervals."
-    if any(_NO_INTERVAL in cell for row in build_wide_table(evaluation).rows for cell in row):
+    if any(NO_INTERVAL in cell for row in build_wide_table(evaluation).rows for cell in row):
         text += f" No interval: fewer than {MIN_SAMPLES} tasks, or all with the same value."
     if len(evaluation.scores) > 1:
         text += f" Delta: difference from {evaluation.scores[0].label}, over the common tasks."
@@ -113,27 +142,31 @@ def describe_method(evaluation: Evaluation) -> str:
 
 def _result_cell(score: CandidateScore, metric: Metric) -> str:
     """Return the cell of a result table for a candidate's value."""
-    unit = "%" if metric.is_share else ""
-    return _format_estimate(score.estimates.get(metric.name), metric, unit)
+    return _format_value(score.estimates.get(metric.name), metric)
 
 
 def _delta_cell(score: CandidateScore, metric: Metric) -> str:
     """Return the cell of a result table for a difference from the first candidate."""
-    unit = " pp" if metric.is_share else ""
-    return _format_estimate(score.deltas.get(metric.name), metric, unit, sign="+")
+    return _format_delta(score.deltas.get(metric.name), metric)
 
 
-def _format_estimate(
-    estimate: MetricEstimate | None, metric: Metric, unit: str, *, sign: str = ""
-) -> str:
+def _format_value(estimate: MetricEstimate | None, metric: Metric) -> str:
+    return _format_estimate(estimate, metric, "%" if metric.is_share else "")
+
+
+def _format_delta(estimate: MetricEstimate | None, metric: Metric) -> str:
+    return _NO_VALUE if estimate is None else format_difference(estimate, metric)
+
+
+def _format_estimate(estimate: MetricEstimate | None, metric: Metric, unit: str) -> str:
     """Format a value with its interval in brackets: 80.0% (67.0 to 88.8)."""
     if estimate is None:
         return _NO_VALUE
     digits = 1 if metric.is_share or metric.name == "reply_tokens" else 3
-    scale, spec = 100 if metric.is_share else 1, f"{sign},.{digits}f"
+    scale, spec = 100 if metric.is_share else 1, f",.{digits}f"
     value = f"{scale * estimate.value:{spec}}{unit}"
     if estimate.low is None or estimate.high is None:
-        return f"{value} {_NO_INTERVAL}"
+        return f"{value} {NO_INTERVAL}"
     return f"{value} ({scale * estimate.low:{spec}} to {scale * estimate.high:{spec}})"
 
 

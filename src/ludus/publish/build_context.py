@@ -24,6 +24,8 @@ CONTEXT_NAMES = (
 """Files and folders of a build context."""
 SPACE_HOSTS = "*.hf.space"
 """Hosts that the server accepts besides loopback names."""
+HUB_ORIGIN = "https://huggingface.co"
+"""The site that shows a Space in a frame."""
 _FIRST_LINE = "# Written by `ludus build`, which overwrites changes."
 _DRAFT_PREFIX = ".ludus-build-"
 
@@ -101,7 +103,7 @@ def dockerfile(
     command = [
         *("python", "-m", "ludus", "serve", source.spec),
         *("--host", "0.0.0.0", "--port", str(SERVER_PORT)),
-        *("--allow-no-token", "--allow-host", SPACE_HOSTS),
+        *("--allow-no-token", "--allow-host", SPACE_HOSTS, "--allow-origin", HUB_ORIGIN),
     ]
     apt = (
         "RUN apt-get update \\\n"
@@ -160,7 +162,6 @@ def space_card(source: EnvSource) -> str:
             "colorTo": "green",
             "sdk": "docker",
             "app_port": SERVER_PORT,
-            "base_path": "/docs",
             "tags": ["openenv", "ludus"],
         },
         [],
@@ -197,6 +198,7 @@ config = ServeConfig(
     max_sessions=1024 if env_spec.concurrent else 1,
     token=os.environ.get("LUDUS_TOKEN"),
     allow_hosts=("{SPACE_HOSTS}",),
+    allow_origins=("{HUB_ORIGIN}",),
 )
 app = create_app(env_spec, config)
 '''

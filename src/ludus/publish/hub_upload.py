@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ludus.data.dataset_schema import OPENENV_RESULTS_FILE
-from ludus.errors import ConfigError, MissingExtra, PublishFailed
+from ludus.errors import ConfigError, MissingCredentials, MissingExtra, PublishFailed
 from ludus.publish.run_card import CARD_FILE, EPISODES_FILE, card_for_run
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def check_login() -> None:
         except Exception as error:
             raise ConfigError(f"Cannot read the Hub token: {_describe_hub_error(error)}.") from None
     if not token:
-        raise ConfigError("Uploading needs a login: run `hf auth login`, or set HF_TOKEN.")
+        raise MissingCredentials("Uploading needs a login: run `hf auth login`, or set HF_TOKEN.")
     if constants.HF_HUB_OFFLINE:
         raise ConfigError("HF_HUB_OFFLINE is set, so nothing can be uploaded. Unset it.")
 

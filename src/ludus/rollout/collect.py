@@ -17,11 +17,12 @@ from ludus.data.resume_index import ResumeIndex, read_resume_index
 from ludus.data.run_folder import RunFolder, create_unused_dir
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
+from ludus.environment.task_buckets import evenly
 from ludus.errors import ConfigError
 from ludus.rollout.collect_progress import CollectProgress
 from ludus.rollout.collector import Collector
 from ludus.rollout.config import CollectConfig
-from ludus.rollout.endpoints import open_endpoints, preflight_endpoints
+from ludus.rollout.endpoints import open_endpoints, preflight_endpoints, preflight_tasks
 from ludus.rollout.phase_progress import PhaseProgress
 from ludus.rollout.plan import Plan
 from ludus.rollout.summary import summarize_run
@@ -72,6 +73,7 @@ async def collect(
         )
     if config.base_url is None:
         mixture.check_installed()
+    buckets = config.build_sweep(mixture)
     agent.check()
     model = agent.local_model
     progress.phase(PhaseProgress(f"Checking {mixture}", in_log=model is not None))
@@ -88,8 +90,12 @@ async def collect(
             names={spec: each.name for spec, each in endpoints.items()},
             variant_tasks={spec: each.variant_task for spec, each in endpoints.items()},
             tasks=config.tasks,
+            choose=evenly(buckets, len(buckets)) if buckets else None,
         )
         await preflight_endpoints(plan, endpoints, config.total_episodes)
+        for number, bucket in enumerate(buckets):
+            task = plan[number * config.group_size].task
+            await preflight_tasks(bucket.spec, endpoints[bucket.spec], [task])
         if model is not None:
             progress.phase(PhaseProgress(f"Loading {model}", in_log=True))
         await agent.prepare([each.name for each in endpoints.values()])

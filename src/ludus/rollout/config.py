@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
+from math import prod
 from typing import ClassVar
 
 from ludus.agents.agent import Agent
@@ -15,6 +16,8 @@ from ludus.agents.tutored import TutoredAgent
 from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture, parse_mixture
+from ludus.environment.task_axes import parse_axes
+from ludus.environment.task_buckets import Bucket, build_buckets, select_environments
 from ludus.errors import ConfigError
 from ludus.rollout.budget import Budget
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
@@ -39,6 +42,9 @@ class RolloutConfig:
     """Arguments of `reset` for every episode."""
     tasks: Sequence[JsonObject] = ()
     """Arguments of `reset` for each task, instead of tasks from the seed; see `read_tasks`."""
+    sweep: Sequence[str] = ()
+    """Arguments of `reset` with their values, such as "max_digits=2..6". `num_episodes` are played
+    at each combination of values."""
     seed: int = 0
     """Selects the tasks."""
     group_size: int = 1
@@ -82,12 +88,21 @@ class RolloutConfig:
             raise ConfigError("The seed of each episode comes from `seed`; remove it from `task`.")
         for number, task in enumerate(self.tasks):
             check_seed(task, f"task {number}")
+        if parse_axes(self.sweep, option="sweep") and self.tasks:
+            raise ConfigError("`sweep` and `tasks` both say which tasks are played. Give one.")
+        num_episodes = self.num_episodes or self.default_num_episodes
+        if self.sweep and num_episodes % self.group_size:
+            raise ConfigError(
+                f"With `sweep`, `num_episodes` must be a multiple of `group_size`, so that each "
+                f"value has as many: got {num_episodes} and {self.group_size}."
+            )
 
     @property
     def total_episodes(self) -> int:
         """`num_episodes`, with its default and within the bound that `tasks` sets."""
         if not self.tasks:
-            return self.num_episodes or self.default_num_episodes
+            levels = prod(len(axis.values) for axis in parse_axes(self.sweep, option="sweep"))
+            return levels * (self.num_episodes or self.default_num_episodes)
         available = len(self.tasks) * self.group_size
         return min(self.num_episodes or available, available)
 
@@ -103,9 +118,16 @@ class RolloutConfig:
     def parse_environment(self, env: str | Mixture) -> Mixture:
         """Parse a spec, a URL or a mixture; raises where `tasks` is given for several of them."""
         mixture = parse_mixture(env) if isinstance(env, str) else env
+        axes = parse_axes(self.sweep, option="sweep")
+        mixture = select_environments(mixture, axes, option="sweep")
         if self.tasks and len(mixture.specs) > 1:
             raise ConfigError(f"`tasks` is for one environment, not for the mixture {mixture}.")
         return mixture
+
+    def build_sweep(self, mixture: Mixture) -> tuple[Bucket, ...]:
+        """The tasks' arguments at each combination of values of `sweep`, from easy to hard."""
+        axes = parse_axes(self.sweep, option="sweep")
+        return build_buckets(mixture, axes, self.task, option="sweep")
 
     def identity(self, mixture: Mixture, agent: Agent) -> JsonObject:
         """The settings that decide what the episodes are, as `run.json` stores them.
@@ -116,6 +138,8 @@ class RolloutConfig:
         if self.tasks:
             text = json.dumps(list(self.tasks), sort_keys=True, ensure_ascii=False, default=str)
             settings["tasks"] = f"{len(self.tasks)} tasks {stable_hash(text):016x}"
+        if self.sweep:
+            settings["sweep"] = list(self.sweep)
         return {
             **settings,
             "seed": self.seed,

@@ -4,24 +4,35 @@ The Host and Origin checks protect a server without a token from web pages. A pa
 can make the browser send requests to 127.0.0.1; the browser then names that site in `Origin`. With
 DNS rebinding, a site can make its own name resolve to 127.0.0.1: to the browser that is the same
 origin, but `Host` still holds the name. Clients that are not browsers send no Origin.
+
+A page cannot set the headers of a WebSocket upgrade. It sends its token as a subprotocol instead,
+which neither appears in logs, as a query would, nor is sent by itself, as a cookie would be.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import HTTPException
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ludus.protocol.loopback import is_loopback
 from ludus.serve.client_address import has_forwarded_address
-from ludus.serve.config import ServeConfig
+from ludus.serve.config import ListenConfig
+from ludus.serve.pages import page_files
+
+SUBPROTOCOL = "ludus"
+"""The subprotocol that the server selects, for clients that offer any."""
+_TOKEN_SUBPROTOCOL = "ludus.token."
+"""Offered beside `ludus`, followed by the token in URL-safe base64 without padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +57,7 @@ class Refusal:
 class AccessPolicy:
     """Decides which requests are accepted, as the server's config says."""
 
-    def __init__(self, config: ServeConfig) -> None:
+    def __init__(self, config: ListenConfig) -> None:
         self._token = f"Bearer {config.token}".encode() if config.token else None
         self._any_host = not config.allow_hosts and not is_loopback(config.host)
         self._hosts = {parse_hostname(host) for host in (config.host, *config.allow_hosts)}
@@ -60,9 +71,10 @@ class AccessPolicy:
         )
         if refusal is not None:
             return refusal
-        authorization = headers.get(b"authorization", b"")
-        has_token = self._token is None or secrets.compare_digest(authorization, self._token)
-        if scope["path"] != "/health" and not has_token:
+        has_token = self._token is None or secrets.compare_digest(
+            read_authorization(headers), self._token
+        )
+        if not has_token and not _is_public(scope):
             return Refusal(
                 HTTPStatus.UNAUTHORIZED,
                 "This server requires a token: send 'Authorization: Bearer TOKEN'.",
@@ -92,7 +104,10 @@ class AccessPolicy:
         # A page of another site sends no Origin with the GET of an image or a script. Links to this
         # server are allowed.
         cross_site = headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site")
-        if not origin and cross_site and headers.get(b"sec-fetch-dest") != b"document":
+        destination = headers.get(b"sec-fetch-dest")
+        if destination == b"iframe" and self._origins and scope["path"] in page_files():
+            return None  # The headers of the page say which sites may frame it.
+        if not origin and cross_site and destination != b"document":
             return Refusal(HTTPStatus.FORBIDDEN, "This server accepts no cross-site requests.")
         return None
 
@@ -104,6 +119,33 @@ class AccessPolicy:
         if self._any_host or host in self._hosts or "*" in self._hosts:
             return True
         return any(known[:2] == "*." and host.endswith(known[1:]) for known in self._hosts)
+
+
+def read_authorization(headers: Mapping[bytes, bytes]) -> bytes:
+    """The Authorization header, or the same from the token among the offered subprotocols."""
+    if header := headers.get(b"authorization"):
+        return header
+    offered = headers.get(b"sec-websocket-protocol", b"").decode("latin-1").split(",")
+    for name in map(str.strip, offered):
+        if name.startswith(_TOKEN_SUBPROTOCOL):
+            encoded = name.removeprefix(_TOKEN_SUBPROTOCOL)
+            try:
+                return b"Bearer " + base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
+            except binascii.Error:
+                break
+    return b""
+
+
+def select_subprotocol(headers: Mapping[bytes, bytes]) -> str | None:
+    """The subprotocol of the reply to an upgrade: browsers require one of those they offer."""
+    offered = headers.get(b"sec-websocket-protocol", b"").decode("latin-1").split(",")
+    return SUBPROTOCOL if SUBPROTOCOL in map(str.strip, offered) else None
+
+
+def _is_public(scope: Mapping[str, Any]) -> bool:
+    """Whether a request needs no token."""
+    path = scope["path"]
+    return scope["type"] == "http" and (path == "/health" or path in page_files())
 
 
 def parse_hostname(netloc: str) -> str:
@@ -130,8 +172,16 @@ def _check_content_type(scope: Mapping[str, Any], headers: Mapping[bytes, bytes]
 class AccessMiddleware:
     """Applies the policy to every request, and limits the size of its body."""
 
-    def __init__(self, app: ASGIApp, *, access: AccessPolicy, max_body: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        access: AccessPolicy,
+        max_body: int,
+        to_response: Callable[[Refusal], Response] = Refusal.to_response,
+    ) -> None:
         self._app, self._access, self._max_body = app, access, max_body
+        self._to_response = to_response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -140,7 +190,7 @@ class AccessMiddleware:
             is_http = scope["type"] == "http"
             await self._app(scope, self._limit_body(receive) if is_http else receive, send)
         elif scope["type"] == "http":
-            await refusal.to_response()(scope, receive, send)
+            await self._to_response(refusal)(scope, receive, send)
         else:
             # Upgrades get here only on other ASGI servers; see `ws_fast_path`.
             await receive()

@@ -24,6 +24,7 @@ from ludus.serve.mcp import McpEndpoint
 from ludus.serve.mcp_http import SESSION_HEADER as MCP_SESSION_HEADER
 from ludus.serve.mcp_http import McpHttp, McpWebSocket
 from ludus.serve.metrics import Metrics
+from ludus.serve.pages import add_page_routes
 from ludus.serve.sessions import SessionRegistry
 from ludus.serve.task_routes import add_task_routes
 from ludus.serve.worker_proxy import WorkerProxy
@@ -56,7 +57,13 @@ def create_app(
         await proxy.close()
 
     app = FastAPI(
-        title=env_spec.id, description=env_spec.description, version="1.0.0", lifespan=lifespan
+        title=env_spec.id,
+        description=env_spec.description,
+        version="1.0.0",
+        lifespan=lifespan,
+        # FastAPI's own pages load scripts from other hosts.
+        docs_url=None,
+        redoc_url=None,
     )
     sockets = WsEndpoint(sessions, rpc.handle_in_session)
     access = AccessPolicy(config)
@@ -67,6 +74,7 @@ def create_app(
         WebSocketRoute("/mcp", McpWebSocket(sessions, rpc)),
     ]
     _add_info_routes(app, env_spec, sessions)
+    add_page_routes(app, env_spec, allow_origins=config.allow_origins)
     add_episode_routes(app, sessions)
     McpHttp(sessions, rpc, proxy).add_routes(app)
     add_task_routes(app, sessions)
@@ -86,14 +94,17 @@ def create_app(
 def _add_info_routes(app: FastAPI, env_spec: EnvSpec, sessions: SessionRegistry) -> None:
     @app.get("/health")
     async def health() -> dict[str, str]:
+        """Whether the server runs. Needs no token."""
         return {"status": "healthy"}
 
     @app.get("/metadata")
     async def metadata() -> EnvironmentMetadata:
+        """Name, description and documentation of the environment."""
         return env_spec.metadata
 
     @app.get("/schema")
     async def schema() -> dict[str, Any]:
+        """The JSON schemas of actions, observations and states."""
         return {
             "action": env_spec.action_schema,
             "observation": env_spec.observation.model_json_schema(),
@@ -103,4 +114,5 @@ def _add_info_routes(app: FastAPI, env_spec: EnvSpec, sessions: SessionRegistry)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
+        """Sessions, resets, steps, errors and latencies, in the format of Prometheus."""
         return Response(sessions.metrics.text(), media_type="text/plain; version=0.0.4")

@@ -18,15 +18,11 @@ class ServeError(LudusError):
 
 
 @dataclass(frozen=True, slots=True)
-class ServeConfig:
-    """The options of `ludus serve`, with their defaults. Times are in seconds."""
+class ListenConfig:
+    """The address of a server, and who may use it."""
 
     host: str = "127.0.0.1"
     port: int = 8000
-    max_sessions: int = 1024
-    max_sessions_per_client: int | None = None
-    """Sessions per client address. None: no limit while no other client waits."""
-    workers: int = 1
     token: str | None = None
     allow_no_token: bool = False
     """Whether a server that others can reach may run without a token."""
@@ -35,6 +31,20 @@ class ServeConfig:
     loopback accepts any host if none is given."""
     allow_origins: tuple[str, ...] = ()
     """Accepted Origin headers, besides the server's own: `https://host`, or `*`."""
+
+    @property
+    def url(self) -> str:
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServeConfig(ListenConfig):
+    """The options of `ludus serve`, with their defaults. Times are in seconds."""
+
+    max_sessions: int = 1024
+    max_sessions_per_client: int | None = None
+    """Sessions per client address. None: no limit while no other client waits."""
+    workers: int = 1
     step_timeout: float | None = 300.0
     """Timeout of a reset or a step; the session is closed after it."""
     idle_timeout: float | None = 3600.0
@@ -53,8 +63,8 @@ class ServeConfig:
     """Time that running steps get to finish at shutdown."""
 
 
-def check_config(env_spec: EnvSpec, config: ServeConfig) -> None:
-    """Raise `ServeError` for a config that is unsafe or cannot work."""
+def check_listen_config(config: ListenConfig) -> None:
+    """Raise `ServeError` for an address or access control that is unsafe or cannot work."""
     if not 0 <= config.port <= 65535:
         raise ServeError(f"`port` must be between 0 and 65535, got {config.port}.")
     if not (is_loopback(config.host) or config.token or config.allow_no_token):
@@ -69,6 +79,11 @@ def check_config(env_spec: EnvSpec, config: ServeConfig) -> None:
                 f"`allow_origins` must be https://HOST or https://HOST:PORT without a path, or *, "
                 f"got {origin!r}."
             )
+
+
+def check_config(env_spec: EnvSpec, config: ServeConfig) -> None:
+    """Raise `ServeError` for a config that is unsafe or cannot work."""
+    check_listen_config(config)
     concurrent_sessions = config.max_sessions if config.workers == 1 else config.workers
     if not env_spec.concurrent and concurrent_sessions > 1:
         raise ServeError(

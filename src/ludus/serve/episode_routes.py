@@ -74,6 +74,7 @@ def add_episode_routes(app: FastAPI, sessions: SessionRegistry) -> None:
         "/reset", openapi_extra=_episode_body_schema(ResetRequest), response_model=ResultReply
     )
     async def reset(request: Request) -> Any:
+        """Start an episode, return its first observation, and end it: the route is stateless."""
         body = await _parse_episode_body(request, ResetRequest)
         async with temporary_session(request) as session:
             task = body.model_dump(exclude_unset=True)
@@ -81,6 +82,7 @@ def add_episode_routes(app: FastAPI, sessions: SessionRegistry) -> None:
 
     @app.post("/step", openapi_extra=_episode_body_schema(StepRequest), response_model=ResultReply)
     async def step(request: Request) -> Any:
+        """Take one action in a new episode, which ends with it."""
         body = await _parse_episode_body(request, StepRequest)
         async with temporary_session(request) as session:
             if body.timeout_s is not None:
@@ -91,6 +93,7 @@ def add_episode_routes(app: FastAPI, sessions: SessionRegistry) -> None:
 
     @app.get("/state", response_model=dict[str, Any])
     async def state(request: Request) -> Any:
+        """The state of a new environment."""
         async with temporary_session(request) as session:
             return _episode_response(await session.runner.state())
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import gc
 import multiprocessing
 import os
-import resource
 import signal
 import socket
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -35,57 +30,10 @@ from ludus.serve.app import create_app
 from ludus.serve.capacity import SessionCapacity
 from ludus.serve.client_quota import ClientRow, QuotaTables, WorkerTotals, rows_per_worker
 from ludus.serve.config import ServeConfig, ServeError, check_config
+from ludus.serve.listening import LISTEN_BACKLOG, DrainingServer, bind_socket, raise_file_limit
 from ludus.serve.metrics import ROW_WIDTH, Metrics
 from ludus.serve.worker_proxy import WorkerProxy
 from ludus.serve.ws_fast_path import AsgiWebSocketProtocol, UpgradingProtocol
-
-_LISTEN_BACKLOG = 4096
-_RECEIVE_BUFFER_BYTES = 256 * 1024
-"""Small, because requests are small: it bounds what is read and parsed at once, before a client
-that sends too much can be paused."""
-
-
-class DrainingServer(uvicorn.Server):
-    """A uvicorn server that calls `on_ready`, and lets running steps finish at shutdown."""
-
-    def __init__(
-        self, config: uvicorn.Config, app: FastAPI, on_ready: Callable[[], None] | None = None
-    ) -> None:
-        super().__init__(config)
-        self._sessions = app.state.sessions
-        self._on_ready = on_ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        # Modules stay loaded, and steps create few cycles: exclude what exists by now from garbage
-        # collection, and collect less often.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 50)
-        if self.started and self._on_ready is not None:
-            self._on_ready()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for server in getattr(self, "servers", []):
-            server.close()
-        await self._sessions.drain(force_exit=lambda: self.force_exit)
-        await super().shutdown(sockets)
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Stop on a signal and return; uvicorn's own method raises the signal again."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        handlers = {
-            number: signal.signal(number, self.handle_exit)
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        try:
-            yield
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
 
 
 def build_server(
@@ -104,10 +52,10 @@ def build_server(
         log_level="warning",
         access_log=False,
         server_header=False,
-        backlog=_LISTEN_BACKLOG,
+        backlog=LISTEN_BACKLOG,
         timeout_graceful_shutdown=5,
     )
-    return DrainingServer(config, app, on_ready)
+    return DrainingServer(config, app.state.sessions.drain, on_ready)
 
 
 def serve(spec: str, config: ServeConfig, *, on_ready: Callable[[str], None]) -> None:
@@ -115,16 +63,15 @@ def serve(spec: str, config: ServeConfig, *, on_ready: Callable[[str], None]) ->
     env_spec = find_environment(spec)
     check_config(env_spec, config)
     asyncio.run(_build_once(env_spec))
-    _raise_file_limit()
+    raise_file_limit()
     log_faults_to_stderr()
     multiple = config.workers > 1
     if multiple:
         # With SO_REUSEPORT the bind below would also succeed on the port of another server.
-        _bind_socket(config.host, config.port, reuse_port=False).close()
-    listener = _bind_socket(config.host, config.port, reuse_port=multiple)
+        bind_socket(config.host, config.port, reuse_port=False).close()
+    listener = bind_socket(config.host, config.port, reuse_port=multiple)
     port = listener.getsockname()[1]
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    url = f"http://{host}:{port}"
+    url = replace(config, port=port).url
     if not multiple:
         app = create_app(env_spec, config)
         build_server(app, config, lambda: on_ready(url)).run(sockets=[listener])
@@ -141,34 +88,6 @@ async def _build_once(env_spec: EnvSpec) -> None:
     with raise_with_location():
         await runner.start()
     await runner.close()
-
-
-def _bind_socket(host: str, port: int, *, reuse_port: bool) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
-    if reuse_port:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    try:
-        listener.bind((host, port))
-    except (socket.gaierror, UnicodeError):
-        listener.close()
-        raise ServeError(f"Unknown host {host!r}. Use another `host`.") from None
-    except OSError as error:
-        listener.close()
-        argument = "host" if error.errno == errno.EADDRNOTAVAIL else "port"
-        raise ServeError(
-            f"Port {port} of {host} cannot be used: {error.strerror}. Use another `{argument}`."
-        ) from None
-    return listener
-
-
-def _raise_file_limit() -> None:
-    """Raise the soft limit of open files to the hard limit: every session has a socket."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +176,7 @@ def _run_worker(
 ) -> None:
     """Run a worker process: it listens on the shared port and on a Unix socket of its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _raise_file_limit()
+    raise_file_limit()
     log_faults_to_stderr()
     socket_paths = [Path(folder) / f"worker-{number}.sock" for number in range(config.workers)]
     app = create_app(
@@ -273,7 +192,7 @@ def _run_worker(
         worker=index,
         proxy=WorkerProxy(index, socket_paths),
     )
-    listener = _bind_socket(config.host, port, reuse_port=True)
+    listener = bind_socket(config.host, port, reuse_port=True)
     socket_paths[index].unlink(missing_ok=True)
     unix_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     unix_socket.bind(str(socket_paths[index]))

@@ -206,7 +206,7 @@ class SessionRegistry:
             session.running.cancel()
         await session.runner.close()
 
-    async def drain(self, *, force_exit: Callable[[], bool] = lambda: False) -> None:
+    async def drain(self, force_exit: Callable[[], bool] = lambda: False) -> None:
         """Accept no more sessions, and wait for running requests up to `shutdown_timeout`."""
         self.draining = True
         running = {s.running for s in self._open.values() if s.running is not None}

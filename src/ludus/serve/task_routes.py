@@ -38,10 +38,12 @@ def add_task_routes(app: FastAPI, sessions: SessionRegistry) -> None:
 
     @app.get("/list_environments")
     async def list_environments() -> list[str]:
+        """The name of the environment, in a list."""
         return [env_spec.id]
 
     @app.get("/{environment}/splits")
     async def splits(environment: str) -> list[dict[str, Any]]:
+        """The splits of the tasks."""
         infos: list[dict[str, Any]] = []
         for split in await _call_environment(env_spec, environment, "list_splits"):
             if hasattr(split, "model_dump"):
@@ -55,22 +57,26 @@ def add_task_routes(app: FastAPI, sessions: SessionRegistry) -> None:
 
     @app.post("/{environment}/tasks")
     async def tasks(environment: str, body: SplitRequest) -> dict[str, Any]:
+        """The tasks of a split, up to 1000."""
         listed = await _task_range(env_spec, environment, body.split, 0, MAX_LISTED_TASKS)
         return {"tasks": listed, "env_name": env_spec.id}
 
     @app.post("/{environment}/num_tasks")
     async def num_tasks(environment: str, body: SplitRequest) -> dict[str, Any]:
+        """The number of tasks of a split."""
         return {
             "num_tasks": await _call_environment(env_spec, environment, "num_tasks", body.split)
         }
 
     @app.post("/{environment}/task")
     async def task(environment: str, body: TaskRequest) -> dict[str, Any]:
+        """One task of a split, by its position."""
         record = await _call_environment(env_spec, environment, "get_task", body.split, body.index)
         return {"task": to_jsonable_python(record)}
 
     @app.post("/{environment}/task_range")
     async def task_range(environment: str, body: TaskRangeRequest) -> dict[str, Any]:
+        """The tasks of a split from `start` to `stop`."""
         return {
             "tasks": await _task_range(env_spec, environment, body.split, body.start, body.stop)
         }

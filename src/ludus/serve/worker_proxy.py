@@ -20,6 +20,7 @@ from websockets.asyncio.client import ClientConnection, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from ludus.client.event_loop import create_background_task
+from ludus.serve.access import read_authorization, select_subprotocol
 from ludus.serve.client_address import CLIENT_HEADER, client_address
 from ludus.serve.ws_connection import Message, Receive, Send
 from ludus.serve.ws_endpoint import WsEndpoint
@@ -98,11 +99,14 @@ def _requested_session_id(scope: Mapping[str, Any]) -> str | None:
 async def _proxy_websocket(socket_path: Path, scope: Message, receive: Receive, send: Send) -> None:
     await receive()
     query = scope["query_string"].decode("latin-1")
+    received = dict(scope["headers"])
+    subprotocol = select_subprotocol(received)
     headers = {
         name.decode(): value.decode("latin-1")
-        for name, value in scope["headers"]
-        if name.startswith(b"ludus-") or name == b"authorization"
+        for name, value in received.items()
+        if name.startswith(b"ludus-")
     }
+    headers["authorization"] = read_authorization(received).decode("latin-1")
     try:
         inner = await unix_connect(
             str(socket_path),
@@ -115,7 +119,7 @@ async def _proxy_websocket(socket_path: Path, scope: Message, receive: Receive, 
         )
     except (OSError, InvalidHandshake):
         # The worker has died, and its sessions with it.
-        await send({"type": "websocket.accept", "headers": []})
+        await send({"type": "websocket.accept", "headers": [], "subprotocol": subprotocol})
         await send({"type": "websocket.close", "code": 1012})
         return
     assert inner.response is not None
@@ -124,7 +128,7 @@ async def _proxy_websocket(socket_path: Path, scope: Message, receive: Receive, 
         for name, value in inner.response.headers.raw_items()
         if name.lower().startswith("ludus-")
     ]
-    await send({"type": "websocket.accept", "headers": session_headers})
+    await send({"type": "websocket.accept", "headers": session_headers, "subprotocol": subprotocol})
     to_worker = create_background_task(_pump_to_worker(receive, inner))
     try:
         await _pump_to_client(inner, send)

@@ -16,6 +16,7 @@ from urllib.parse import parse_qs
 
 from ludus.client.event_loop import create_background_task
 from ludus.protocol.frames import RESUME_HEADER
+from ludus.serve.access import select_subprotocol
 from ludus.serve.client_address import client_address
 
 Message = MutableMapping[str, Any]
@@ -48,7 +49,9 @@ class Connection:
         replies = query.get("replies", [""])[0]
         self.replies_received = int(replies) if replies.isdecimal() else None
         """Number of replies that a reconnecting client has received; None for other clients."""
-        self.resumable = RESUME_HEADER.encode() in dict(scope["headers"])
+        headers = dict(scope["headers"])
+        self.resumable = RESUME_HEADER.encode() in headers
+        self.subprotocol = select_subprotocol(headers)
         self.client = client_address(scope)
         self.direct_handler: DirectHandler | None = None
         """Handles a message within the callback of the transport, or returns None to queue it."""
@@ -111,7 +114,9 @@ class AsgiConnection(Connection):
         """Accept the connection; `headers` are those of the reply to the upgrade."""
         await self._receive()
         encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await self._send({"type": "websocket.accept", "headers": encoded})
+        await self._send(
+            {"type": "websocket.accept", "headers": encoded, "subprotocol": self.subprotocol}
+        )
 
     async def send(self, text: bytes) -> None:
         try:

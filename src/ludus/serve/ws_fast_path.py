@@ -147,6 +147,8 @@ class FastConnection(WSListener, Connection):
 
     def upgrade(self, request: WSUpgradeRequest) -> WSUpgradeResponseWithListener:
         headers = self._endpoint.handshake_headers(self)
+        if self.subprotocol:
+            headers["Sec-WebSocket-Protocol"] = self.subprotocol
         return WSUpgradeResponseWithListener(WSUpgradeResponse.create_101_response(headers), self)
 
     def on_ws_connected(self, transport: WSTransport) -> None:

@@ -11,7 +11,7 @@ from ludus.data.config_diff import describe_differences
 from ludus.data.jsonable import to_jsonable
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import truncate_log
-from ludus.errors import RunError
+from ludus.errors import OtherSettings, RunError
 from ludus.train.context import TrainContext
 from ludus.train.output import checkpoints, record, training_folder
 from ludus.train.output.checkpoints import CheckpointState
@@ -110,7 +110,7 @@ def check_same_run(out: Path, fields: Mapping[str, Any]) -> None:
         shown = differences[:_MAX_DIFFERENCES_SHOWN]
         if len(differences) > len(shown):
             shown.append(f"and {len(differences) - len(shown)} more")
-        raise RunError(
+        raise OtherSettings(
             f"{out} holds a run with other settings ({'; '.join(shown)}). Set `overwrite` to "
             "replace it, or use another `out`."
         )

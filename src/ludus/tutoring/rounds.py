@@ -27,7 +27,7 @@ from ludus.data.config_diff import describe_differences
 from ludus.data.episode import Episode
 from ludus.data.jsonable import to_jsonable
 from ludus.data.tool_schema import JsonObject
-from ludus.errors import RunError
+from ludus.errors import OtherSettings, RunError
 from ludus.train.output.model_card import build_model_card
 from ludus.train.output.record import read_record
 from ludus.train.output.result import TrainResult
@@ -106,7 +106,7 @@ class RoundLog:
         except (ValueError, KeyError, TypeError) as error:
             raise RunError(f"{out / STATE_FILE} cannot be read: {error}.") from error
         if differences := list(describe_differences(before, settings)):
-            raise RunError(
+            raise OtherSettings(
                 f"{out} holds rounds with other settings ({'; '.join(differences[:8])}). Set "
                 "`overwrite` to replace them, or use another `out`."
             )

@@ -11,8 +11,8 @@ from ludus_process import run_ludus
 from typer.testing import CliRunner, Result
 
 from cli.collect_cli import error_line
-from ludus.cli.display.formatting import sparkline
 from ludus.cli.main import app
+from ludus.data.sparkline import sparkline
 from ludus.diagnose import read_run
 from ludus.diagnose.reward_delta import format_change_with_interval
 from ludus.errors import RunError

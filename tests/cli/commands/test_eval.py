@@ -70,7 +70,8 @@ def test_many_candidates_become_rows_and_only_labels_are_folded(tmp_path: Path) 
     long = "a-label-that-is-longer-than-its-column"
     who = ("-c", "random", "-c", "oracle", "-c", "third=oracle", "-c", f"{long}=oracle")
     lines = narrow_output("catch", *who, "-n", "4", "-o", tmp_path / "eval")
-    assert max(map(len, lines[:-2])) <= 80
+    # After the table there are three verdicts, the method and the folder.
+    assert max(map(len, lines[:-5])) <= 80
     assert lines[0].split() == ["Metric", "Candidate", "Value", "Delta", "n"]
     assert lines[1].split() == ["Format", "compliance", "random", "100.0%", "4"]
     assert lines[3].split() == ["oracle", "100.0%", "+0.0", "pp", "4"]
@@ -202,3 +203,27 @@ def test_ctrl_c_keeps_episodes_and_the_same_command_resumes(tmp_path: Path) -> N
         again = evaluate(*command)
     assert (again.returncode, again.stderr) == (0, "stub plays\n")
     assert len(read_episodes(out / "stub")) == 60 and read_summary(out)["complete"] is True
+
+
+def test_fail_if_worse_is_an_exit_code(tmp_path: Path) -> None:
+    gate = ("-n", "20", "--fail-if-worse")
+    worse = evaluate("catch", "-c", "oracle", "-c", "random", *gate, "-o", tmp_path / "a")
+    assert worse.returncode == 3 and "random is worse than oracle" in worse.stdout
+    better = evaluate("catch", "-c", "random", "-c", "oracle", *gate, "-o", tmp_path / "b")
+    assert better.returncode == 0 and "oracle is better than random" in better.stdout
+
+
+def test_fail_if_worse_needs_two_candidates(tmp_path: Path) -> None:
+    done = evaluate("catch", "-c", "oracle", "--fail-if-worse", "-o", tmp_path / "eval")
+    assert done.returncode == 1 and "--fail-if-worse" in done.stderr
+    assert not (tmp_path / "eval").exists()
+
+
+def test_a_sweep_prints_a_curve(tmp_path: Path) -> None:
+    how = ("--sweep", "rows=3,10", "-n", "6", "-o", tmp_path / "eval")
+    done = evaluate("catch", "-c", "random", "-c", "oracle", *how)
+    assert done.returncode == 0, done.stderr
+    assert "rows=3" in done.stdout and "rows=10" in done.stdout and "██" in done.stdout
+    assert (tmp_path / "eval" / "levels.svg").is_file()
+    wrong = evaluate("catch", "-c", "random", "--sweep", "row=3,10")
+    assert wrong.returncode == 1 and "--sweep" in wrong.stderr and "'rows'" in wrong.stderr

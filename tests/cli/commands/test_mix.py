@@ -33,19 +33,20 @@ def test_a_mixture_reports_the_reward_of_each_environment(tmp_path: Path) -> Non
     who = ("-c", "random", "-c", "oracle", "-n", "12", "-o", tmp_path / "eval")
     done = invoke("eval", MIXTURE, *who)
     assert done.exit_code == 0, done.output
-    assert "Reward in catch" in done.stdout and "Reward in wordle" in done.stdout
-    chance, oracle = read_summary(tmp_path / "eval")["candidates"]
+    chance = read_summary(tmp_path / "eval")["candidates"][0]
+    slices = {each["environment"]: each for each in read_summary(tmp_path / "eval")["slices"]}
+    assert set(slices) == {"catch", "wordle"} and all(name in done.stdout for name in slices)
     played = read_episodes(tmp_path / "eval" / "random")
     total = chance["metrics"]["mean_reward"]
     for name in ("wordle", "catch"):
         rewards = [one.reward or 0.0 for one in played if one.environment == name]
-        part = chance["metrics"][f"mean_reward/{name}"]
+        part = slices[name]["metrics"][0]["mean_reward"]
         assert part["n"] == len(rewards)
         assert part["value"] == pytest.approx(sum(rewards) / len(rewards))
-        assert oracle["deltas"][f"mean_reward/{name}"]["n"] == len(rewards)
+        assert slices[name]["deltas"][1]["mean_reward"]["n"] == len(rewards)
     assert total["n"] == 12
 
 
-def test_a_single_environment_reports_its_reward_once(tmp_path: Path) -> None:
+def test_a_single_environment_has_no_slices(tmp_path: Path) -> None:
     done = invoke("eval", "catch", "-c", "oracle", "-n", "2", "-o", tmp_path / "eval")
-    assert "Mean reward" in done.stdout and "Reward in" not in done.stdout
+    assert done.exit_code == 0 and read_summary(tmp_path / "eval")["slices"] == []

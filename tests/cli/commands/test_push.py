@@ -101,7 +101,8 @@ def test_a_dry_run_lists_files_and_sends_no_request(kind: str, tmp_path: Path) -
 def test_a_source_that_cannot_be_uploaded_is_named(
     arguments: tuple[str, ...], words: str, tmp_path: Path
 ) -> None:
-    assert words in error_line(run_ludus("push", *arguments, cwd=tmp_path))
+    env = {"HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "0"}
+    assert words in error_line(run_ludus("push", *arguments, cwd=tmp_path, env=env))
 
 
 def test_an_interrupted_upload_sends_only_what_is_missing(

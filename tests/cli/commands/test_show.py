@@ -99,7 +99,7 @@ def test_an_evaluation_is_shown_with_its_candidates(
     command = ("eval", "catch", "-c", "oracle", "-c", "random", "-n", "2", "-o", "ev")
     assert ludus(*command).returncode == 0
     output = show_output("ev")
-    assert "oracle" in output and "mean_reward" in output and "ludus show ev/oracle 0" in output
+    assert "oracle" in output and "Mean reward" in output and "ludus show ev/oracle 0" in output
     with pytest.raises(RunError, match="`ludus show ev/random 1`"):
         show_output("ev", "1")
     assert "catch" in show_output("ev/random", "1")

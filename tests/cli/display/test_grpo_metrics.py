@@ -13,9 +13,9 @@ from rich.console import Console
 
 from ludus.cli.display import status
 from ludus.cli.display import train_display as train_display_module
-from ludus.cli.display.formatting import sparkline
 from ludus.cli.display.grpo_metrics import GRPOMetrics
 from ludus.cli.display.train_display import train_display
+from ludus.data.sparkline import sparkline
 from ludus.data.training_log import first_and_last_means
 
 LINE = {

@@ -25,6 +25,7 @@ from ludus.policy.engine.engine_api import (
 )
 from ludus.policy.engine.hf_decoder import HFDecoder
 from policy.forwards import complete, model_of, prompt, request
+from policy.triton_engine.tiny_models import build_engine, shared_model
 
 TESTS = Path(__file__).parents[2]
 
@@ -263,3 +264,64 @@ except TimeoutError:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "left\n", "")
+
+
+@pytest.mark.parametrize("fast", [False, True])
+async def test_tokens_arrive_in_order_before_their_completion(fast: bool) -> None:
+    engine = build_engine(shared_model()) if fast else HFDecoder(model_of("llama"), pad_id=0)
+    received: list[tuple[int, float]] = []
+
+    def receive(ids: Sequence[int], logprobs: Sequence[float]) -> None:
+        assert not done
+        received.extend(zip(ids, logprobs, strict=True))
+
+    done = False
+    async with RequestBatcher(None, engine=engine) as batcher:
+        completion = await batcher.sample(
+            prompt(5),
+            max_tokens=20,
+            stop_token_ids=(),
+            sampling=SamplingParams(),
+            seed=1,
+            receive_tokens=receive,
+        )
+        done = True
+    assert received == list(zip(completion.ids, completion.logprobs, strict=True))
+    assert len(received) == 20
+
+
+async def test_a_retried_request_does_not_report_its_tokens_twice() -> None:
+    failures = [torch.OutOfMemoryError("once")]
+
+    class FailsLate(ControlledEngine):
+        """Fails after it has sampled all tokens of its first batch."""
+
+        def run(
+            self,
+            requests: Sequence[Request],
+            deliver: DeliverCompletion,
+            is_wanted: IsWanted,
+            poll_requests: PollRequests,
+        ) -> None:
+            results: list[tuple[int, Completion]] = []
+            super().run(requests, lambda *each: results.append(each), is_wanted, poll_requests)
+            if failures:
+                raise failures.pop()
+            for index, completion in results:
+                deliver(index, completion)
+
+    received: list[int] = []
+    async with RequestBatcher(None, engine=FailsLate()) as batcher:
+        both = [
+            batcher.sample(
+                prompt(5),
+                max_tokens=6,
+                stop_token_ids=(),
+                sampling=SamplingParams(),
+                seed=seed,
+                receive_tokens=(lambda ids, logprobs: received.extend(ids)) if not seed else None,
+            )
+            for seed in range(2)
+        ]
+        completion, _ = await asyncio.gather(*both)
+    assert tuple(received) == completion.ids

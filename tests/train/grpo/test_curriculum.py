@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from ludus import Episode, grpo
+from ludus import Episode, GRPOConfig, grpo
 from ludus.data.curriculum_log import read_buckets
 from ludus.data.episode import StopReason
+from ludus.environment.task_buckets import Bucket, evenly
 from ludus.errors import ConfigError, RunError
-from ludus.train.grpo.curriculum import Curriculum, evenly
-from ludus.train.grpo.curriculum_buckets import Bucket
+from ludus.train.grpo.curriculum import Curriculum
 from train.grpo.toy_environments import LEVELS, PICK, read_episodes, small_config
 from train.short_runs import RecordingProgress, read_curve
 
@@ -117,3 +117,10 @@ def test_held_out_tasks_come_from_all_buckets_evenly() -> None:
     chosen = [evenly(buckets, 8)(number)[1]["level"] for number in range(8)]
     assert Counter(chosen) == dict.fromkeys(range(4), 2)
     assert [evenly(buckets, 2)(number)[1]["level"] for number in range(2)] == [0, 2]
+
+
+def test_a_config_without_a_curriculum_is_recorded_as_before() -> None:
+    assert "curriculum" not in GRPOConfig().as_json()
+    assert list(GRPOConfig(curriculum=("a=1..2",)).as_json()["curriculum"]) == ["a=1..2"]
+    with pytest.raises(ConfigError, match="rollouts"):
+        GRPOConfig(curriculum=("a=1..2",), rollouts="trl")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ludus.cli import common_options as common
-from ludus.cli.command_line import typed_command
+from ludus.cli.command_line import end_if_checking, typed_command
 from ludus.cli.common_options import (
     parse_duration,
     parse_json_object,
@@ -218,6 +218,8 @@ def collect(
         max_total_tokens=max_total_tokens,
         max_time=parse_duration(max_time, "--max-time") if max_time is not None else None,
     )
+
+    end_if_checking()
 
     def create_repo() -> None:
         """Create the Hub repository before the first episode, so that a refusal costs nothing."""

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ludus.cli import common_options as common
-from ludus.cli.command_line import typed_command
+from ludus.cli.command_line import end_if_checking, typed_command
 from ludus.cli.run_lookup import resolve_run_path
 
 
@@ -196,6 +196,7 @@ def curate(
         format=format.value,
         student=student,
     )
+    end_if_checking()
     with status_callback() as progress:
         report = pipeline.curate(
             runs,

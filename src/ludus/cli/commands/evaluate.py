@@ -11,19 +11,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ludus.cli import common_options as common
-from ludus.cli.command_line import typed_command
+from ludus.cli.command_line import end_if_checking, typed_command
 from ludus.cli.common_options import (
     expand_user_path,
     parse_duration,
     parse_task_options,
     parse_template_options,
 )
-from ludus.errors import LudusError
+from ludus.errors import ConfigError, LudusError
 
 if TYPE_CHECKING:
     from ludus.evaluation import Candidate, Evaluation
     from ludus.evaluation.config import EvalConfig
     from ludus.rollout.collect_progress import CollectProgress
+
+EXIT_WORSE = 3
+"""Exit code of `--fail-if-worse`; errors have 1, and wrong usage 2."""
 
 
 def evaluate(
@@ -56,6 +59,29 @@ def evaluate(
     dataset_config: common.DatasetConfig = None,
     task: common.Task = None,
     tasks: common.Tasks = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=LOW..HIGH|NAME=VALUE,VALUE",
+            help="Task argument to vary, such as max_digits=2..6; repeatable for combinations. -n "
+            "episodes are played at each value.",
+        ),
+    ] = None,
+    pass_k: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            help="Also report pass@k, at most --group-size; repeatable.",
+            show_default="--group-size, if it is above 1",
+        ),
+    ] = None,
+    fail_if_worse: Annotated[
+        bool,
+        typer.Option(
+            "--fail-if-worse",
+            help="Exit with code 3 if a candidate is worse than the first in accuracy or reward.",
+        ),
+    ] = False,
     exclude_tasks_in: Annotated[
         Path | None,
         typer.Option(
@@ -112,6 +138,8 @@ def evaluate(
     ludus eval wordle -c random -c oracle
 
     ludus eval reasoning_gym:chain_sum -c base=smollm2 -c sft=hf:models/chain_sum -n 200
+
+    ludus eval reasoning_gym:chain_sum -c smollm2 --sweep max_digits=2..6 -n 50
     """
     from ludus.cli.display.eval_table import print_evaluation
     from ludus.cli.display.signals import exit_if_signalled
@@ -137,7 +165,11 @@ def evaluate(
         concurrency=concurrency,
         solved_at=solved_at,
         exclude_tasks_in=exclude_tasks_in,
+        sweep=tuple(sweep or ()),
+        pass_k=tuple(pass_k or ()),
     )
+    if fail_if_worse and len(candidates) < 2:
+        raise ConfigError("`fail_if_worse` needs a second `candidate` to compare with the first.")
     agents = parse_candidates(
         candidates,
         CandidateConfig(
@@ -149,6 +181,7 @@ def evaluate(
             parse_template_options(thinking, chat_template_kwargs),
         ),
     )
+    end_if_checking()
     evaluation = _run_evaluation(env, agents, out, config, as_json=as_json)
     if as_json:
         fields = {"folder": str(evaluation.folder), **evaluation.as_json()}
@@ -156,6 +189,8 @@ def evaluate(
     else:
         print_evaluation(evaluation)
     exit_if_signalled(evaluation.stopped)
+    if fail_if_worse and evaluation.worse_candidates:
+        raise typer.Exit(EXIT_WORSE)
 
 
 def _run_evaluation(

@@ -47,7 +47,7 @@ def push_env(
 
     Example: ludus push env wordle ada/wordle
     """
-    from ludus.cli.command_line import typed_command
+    from ludus.cli.command_line import end_if_checking, typed_command
     from ludus.publish.build_context import context_files
     from ludus.publish.env_space import push_space, space_server_url
     from ludus.publish.hub_upload import SPACE, check_login, check_upload_target
@@ -55,6 +55,7 @@ def push_env(
     check_upload_target(repo_id, SPACE)
     if not dry_run:
         check_login()
+    end_if_checking()
     _, folder = write_context(spec, out, base_image, system_packages, python_packages)
     if dry_run:
         _print_plan(folder, context_files(folder), repo_id, private=private)
@@ -86,18 +87,20 @@ def push_dataset(
     ludus push dataset data/wordle ada/wordle-sft
     """
     from ludus.cli import hub_uploads
-    from ludus.cli.command_line import typed_command
+    from ludus.cli.command_line import end_if_checking, typed_command
     from ludus.cli.run_lookup import resolve_run_path
     from ludus.publish.hub_upload import DATASET, check_login, check_upload_target
 
     check_upload_target(repo_id, DATASET)
+    if not dry_run:
+        check_login()
+    end_if_checking()
     folder = _check_folder(resolve_run_path(source))
     is_run = hub_uploads.is_run(folder)
     files = hub_uploads.run_files(folder) if is_run else hub_uploads.dataset_files(folder)
     if dry_run:
         _print_plan(folder, files, repo_id, private=private)
         return
-    check_login()
     upload = hub_uploads.push_run if is_run else hub_uploads.push_dataset
     url = upload(folder, repo_id, private=private, retry_command=typed_command())
     typer.echo(f"Data set: {url}")
@@ -122,17 +125,19 @@ def push_model(
 
     Example: ludus push model models/wordle ada/wordle-player --private
     """
-    from ludus.cli.command_line import typed_command
+    from ludus.cli.command_line import end_if_checking, typed_command
     from ludus.cli.hub_uploads import push_trained_model
     from ludus.publish.hub_upload import MODEL, check_login, check_upload_target
     from ludus.publish.model_upload import check_model_folder, model_files
 
     check_upload_target(repo_id, MODEL)
+    if not dry_run:
+        check_login()
+    end_if_checking()
     check_model_folder(_check_folder(model))
     if dry_run:
         _print_plan(model, sorted(model_files(model)), repo_id, private=private)
         return
-    check_login()
     url = push_trained_model(model, repo_id, private=private, retry_command=typed_command())
     typer.echo(f"Model: {url}")
 

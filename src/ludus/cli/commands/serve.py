@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ludus.cli import common_options as common
-from ludus.cli.common_options import expand_user_path
-from ludus.errors import ConfigError, MissingExtra
+from ludus.cli import server_options as options
+from ludus.errors import MissingExtra
 
 
 def serve(
     ctx: typer.Context,
     spec: common.ServedSpec,
-    host: Annotated[str, typer.Option(help="Address to bind.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to bind; 0 for any free port.")] = 8000,
+    host: options.Host = "127.0.0.1",
+    port: options.Port = 8000,
     max_sessions: Annotated[
         int | None,
         typer.Option(
@@ -34,43 +33,11 @@ def serve(
             show_default="no limit while no other client waits",
         ),
     ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            envvar="LUDUS_TOKEN",
-            help="Bearer token that clients must send. Prefer LUDUS_TOKEN or --token-file: other "
-            "users of this machine can read --token in the process list.",
-        ),
-    ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(parser=expand_user_path, metavar="PATH", help="File with the bearer token."),
-    ] = None,
-    allow_no_token: Annotated[
-        bool,
-        typer.Option(
-            "--allow-no-token",
-            help="Start without a token on an address that others can reach, as in a container.",
-        ),
-    ] = False,
-    allow_hosts: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow-host",
-            metavar="NAME",
-            help="Accepted Host header besides loopback names: a name, *.domain or *; repeatable.",
-            show_default="any, unless --host is loopback",
-        ),
-    ] = None,
-    allow_origins: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow-origin",
-            metavar="ORIGIN",
-            help="Accepted Origin header besides the server's own: https://HOST or *; repeatable.",
-            show_default="none",
-        ),
-    ] = None,
+    token: options.ServerToken = None,
+    token_file: options.TokenFile = None,
+    allow_no_token: options.AllowNoToken = False,
+    allow_hosts: options.AllowHosts = None,
+    allow_origins: options.AllowOrigins = None,
     step_timeout: Annotated[
         float, typer.Option(min=0, help="Timeout of a reset or step, in seconds; 0: none.")
     ] = 300.0,
@@ -106,14 +73,10 @@ def serve(
         from ludus.serve.server import serve as run
     except ModuleNotFoundError as error:
         raise MissingExtra.of("serve", "Serving") from error
-    from ludus.cli.display.console import console, print_if_read
+    from ludus.cli.display.console import print_if_read
     from ludus.environment.registry import find_environment
 
-    # Compared by name, because some versions of typer bundle a click of their own.
-    source = ctx.get_parameter_source("token")
-    is_token_visible = source is not None and source.name == "COMMANDLINE"
-    if is_token_visible and token_file is not None:
-        raise ConfigError("--token and --token-file exclude each other.")
+    server_token = options.resolve_token(ctx, token, token_file)
     if max_sessions is None:
         environment = find_environment(spec)
         max_sessions = (environment.max_sessions or 1024) if environment.concurrent else 1
@@ -123,7 +86,7 @@ def serve(
         max_sessions=max_sessions,
         max_sessions_per_client=max_sessions_per_client,
         workers=workers,
-        token=_read_token(token_file) if token_file is not None else token,
+        token=server_token.value,
         allow_no_token=allow_no_token,
         allow_hosts=tuple(allow_hosts or ()),
         allow_origins=tuple(allow_origins or ()),
@@ -140,28 +103,13 @@ def serve(
         limits = f"up to {max_sessions} sessions, {processes}"
         print_if_read(
             f"[bold]{spec}[/] is served on [bold]{url}[/] ({limits})",
+            f"  play       {url}/",
             f"  WebSocket  {url.replace('http', 'ws', 1)}/ws",
             f"  MCP        {url}/mcp",
             f"  docs       {url}/docs",
             "Press Ctrl-C to stop; running steps finish first.",
         )
-        if is_token_visible:
-            console(stderr=True).print(
-                "Other users of this machine can read --token in the process list: "
-                "set LUDUS_TOKEN or give --token-file instead.",
-                style="yellow",
-            )
+        server_token.warn_if_visible()
 
     run(spec, config, on_ready=print_urls)
     print_if_read("Stopped.")
-
-
-def _read_token(file: Path) -> str:
-    try:
-        token = file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise ConfigError(f"--token-file {file} cannot be read: {reason}.") from None
-    if not token or not token.isprintable() or " " in token:
-        raise ConfigError(f"--token-file {file} must contain one token on one line.")
-    return token

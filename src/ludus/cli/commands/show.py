@@ -103,7 +103,7 @@ def _show_evaluation(path: Path, episode: str | None, *, as_json: bool) -> bool:
     if as_json:
         typer.echo(json.dumps(summary, ensure_ascii=False))
     else:
-        print_stored_evaluation(console(), path, summary)
+        print_stored_evaluation(console(), path)
     return True
 
 

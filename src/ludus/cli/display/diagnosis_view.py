@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ludus.cli.display.console import console, escape_control_chars
-from ludus.cli.display.formatting import sparkline
+from ludus.data.sparkline import sparkline
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -7,31 +7,66 @@ from typing import TYPE_CHECKING
 
 from ludus.cli.display.console import console, escape_control_chars
 from ludus.cli.flag_names import name_flags
+from ludus.data.sparkline import sparkline
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from ludus.data.tool_schema import JsonObject
     from ludus.evaluation import Evaluation
     from ludus.evaluation.table import ResultTable
 
 _COLUMN_PADDING = 3
+_VERDICT_STYLES = {"better": "bold green", "worse": "bold red", "not resolved": "bold"}
 _LABEL_COLUMN = "Candidate"
 
 
 def print_evaluation(evaluation: Evaluation) -> None:
-    """Print the table, the method of its intervals, notes, and the folder."""
+    """Print the results, the method of their intervals, notes, and the folder."""
     from rich.text import Text
 
-    from ludus.evaluation.table import build_notes, build_tables, describe_method
+    from ludus.evaluation.table import build_notes, describe_method
 
     out = console()
-    out.print(_fit_table(build_tables(evaluation), out.width))
+    print_results(out, evaluation)
     out.print(Text(describe_method(evaluation), style="dim"), soft_wrap=True)
     for note in build_notes(evaluation):
         out.print(Text(escape_control_chars(name_flags(note)), style="yellow"), soft_wrap=True)
     out.print(Text(f"evaluation: {evaluation.folder}"), soft_wrap=True)
+
+
+def print_results(out: Console, evaluation: Evaluation) -> None:
+    """Print the tables, the curves of difficulty, and the verdicts."""
+    from rich.text import Text
+
+    from ludus.evaluation.table import build_slice_tables, build_tables
+
+    out.print(_fit_table(build_tables(evaluation), out.width))
+    for table in build_slice_tables(evaluation):
+        out.print()
+        out.print(_fit_table([table], out.width))
+    for line in _level_curves(evaluation):
+        out.print(Text(escape_control_chars(line)), soft_wrap=True)
+    for score in evaluation.scores[1:]:
+        for metric in evaluation.verdict_metrics:
+            if (verdict := score.verdicts.get(metric.name)) is not None:
+                text = verdict.describe(metric, score.label, evaluation.scores[0].label)
+                style = _VERDICT_STYLES[verdict.outcome.value]
+                out.print(Text(escape_control_chars(text), style=style), soft_wrap=True)
+
+
+def print_stored_evaluation(out: Console, folder: Path) -> None:
+    """Print the results of a stored evaluation, and how to see one of its episodes."""
+    from ludus.evaluation.stored_evaluation import load_evaluation
+
+    evaluation = load_evaluation(folder)
+    settings = evaluation.settings
+    title = f"{settings['episodes']:,} episodes of {settings['environment']}, seed "
+    out.print(escape_control_chars(f"{title}{settings['seed']}"), markup=False, style="bold")
+    print_results(out, evaluation)
+    out.print(f"Report:     {folder / 'README.md'}", markup=False, soft_wrap=True)
+    example = folder / evaluation.scores[0].label
+    out.print(f"An episode: ludus show {example} 0", markup=False, soft_wrap=True)
 
 
 def _fit_table(tables: list[ResultTable], width: int) -> Table:
@@ -56,6 +91,23 @@ def _fit_table(tables: list[ResultTable], width: int) -> Table:
     return rendered
 
 
+def _level_curves(evaluation: Evaluation) -> list[str]:
+    """The results by difficulty as a line of blocks for each candidate, from easy to hard."""
+    levels = [each for each in evaluation.slices if each.level is not None]
+    if len(levels) < 2:
+        return []
+    metric, lines = evaluation.verdict_metrics[0], [""]
+    width = max(len(score.label) for score in evaluation.scores)
+    for number, score in enumerate(evaluation.scores):
+        estimates = [each.estimates[number].get(metric.name) for each in levels]
+        values = [estimate.value for estimate in estimates if estimate is not None]
+        high = 1.0 if metric.is_share else max(0.0, *values)
+        curve = sparkline(values, low=min(0.0, *values), high=high)
+        ends = f"{levels[0].level} to {levels[-1].level}"
+        lines.append(f"{score.label:<{width}}  {curve}  {metric.title.lower()}, {ends}")
+    return lines
+
+
 def _table_width(table: ResultTable, separator: str) -> int:
     widths = []
     for column in zip(table.header, *table.rows, strict=True):
@@ -64,30 +116,3 @@ def _table_width(table: ResultTable, separator: str) -> int:
         )
         widths.append(max(map(len, lines)))
     return sum(widths) + _COLUMN_PADDING * (len(widths) - 1)
-
-
-def print_stored_evaluation(out: Console, folder: Path, summary: JsonObject) -> None:
-    """Print the metrics of a stored evaluation by candidate, and how to see one of its episodes."""
-    from rich.table import Table
-    from rich.text import Text
-
-    settings, candidates = summary["settings"], summary["candidates"]
-    title = f"{settings['episodes']:,} episodes of {settings['environment']}, seed "
-    out.print(escape_control_chars(f"{title}{settings['seed']}"), markup=False, style="bold")
-    table = Table(box=None, pad_edge=False)
-    for name in ("", *(one["label"] for one in candidates)):
-        table.add_column(Text(escape_control_chars(name)))
-    metrics = dict.fromkeys(name for one in candidates for name in one["metrics"])
-    for metric in metrics:
-        cells = []
-        for candidate in candidates:
-            cell = ""
-            if (estimate := candidate["metrics"].get(metric)) is not None:
-                cell, low, high = f"{estimate['value']:.3f}", estimate["low"], estimate["high"]
-                cell += "" if low is None else f" ({low:.3f} to {high:.3f})"
-            cells.append(cell)
-        table.add_row(Text(escape_control_chars(metric)), *cells)
-    out.print(table)
-    out.print(f"Report:     {folder / 'README.md'}", markup=False, soft_wrap=True)
-    example = folder / candidates[0]["label"]
-    out.print(f"An episode: ludus show {example} 0", markup=False, soft_wrap=True)

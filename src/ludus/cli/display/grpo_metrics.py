@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ludus.cli.display.formatting import sparkline
 from ludus.cli.display.train_metrics import TrainMetrics, format_metrics
+from ludus.data.sparkline import sparkline
 
 if TYPE_CHECKING:
     from ludus.data.curriculum_log import BucketMetrics

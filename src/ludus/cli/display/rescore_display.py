@@ -20,7 +20,7 @@ from ludus.scoring.rescore_progress import RescoreProgress
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ludus.data.bootstrap import Interval
+    from ludus.data.intervals import Interval
     from ludus.scoring.agreement import Agreement
     from ludus.scoring.rescore import RescoreResult
     from ludus.scoring.rescorer import Rescorer

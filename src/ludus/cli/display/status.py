@@ -46,6 +46,21 @@ class StatusView(Protocol):
         """Progress on a terminal."""
 
 
+_header: Callable[[], RenderableType] | None = None
+"""Drawn above every view; see `status_header`."""
+
+
+@contextmanager
+def status_header(render: Callable[[], RenderableType]) -> Iterator[None]:
+    """Draw a line above all views on a terminal: the recipe that the command is a stage of."""
+    global _header
+    before, _header = _header, render
+    try:
+        yield
+    finally:
+        _header = before
+
+
 class Status:
     """A display that shows nothing, and the base of the others. Use it as a context manager."""
 
@@ -107,9 +122,7 @@ class LiveStatus(Status):
 
         self._live = Live(
             console=console(stderr=True),
-            get_renderable=lambda: (
-                spinner_line("Starting") if self._view is None else self._view.render()
-            ),
+            get_renderable=self._render,
             refresh_per_second=REFRESHES_PER_SECOND,
             transient=True,
             # Where stdout is a file, results go there and not to the terminal.
@@ -122,6 +135,12 @@ class LiveStatus(Status):
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+    def _render(self) -> RenderableType:
+        from rich.console import Group
+
+        view = spinner_line("Starting") if self._view is None else self._view.render()
+        return view if _header is None else Group(_header(), view)
 
 
 class StatusTimer(threading.Thread):

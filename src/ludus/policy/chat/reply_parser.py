@@ -42,14 +42,15 @@ class ReplyParser:
     ) -> None:
         self._tokenizer = tokenizer
         self._stop_texts = [self._decode((token_id,)) for token_id in stop_token_ids]
-        self._reply_template = _compile_template(_raw_reply_template(response_template))
+        self.reply_template = _compile_template(_raw_reply_template(response_template))
+        """Splits a reply into its parts, with each call as raw text."""
         self._calls_field = response_template.get("fields", {}).get("tool_calls", {})
         self._is_pythonic = (
             self._calls_field.get("content") == "text" and "transform" not in self._calls_field
         )
         self._call_template = lru_cache(CACHE_SIZE)(self._build_call_template)
         # Attempts at a task have the same prompt and start close together.
-        self._decode_prompt = lru_cache(CACHE_SIZE)(self._decode)
+        self.decode_prompt = lru_cache(CACHE_SIZE)(self._decode)
 
     def __call__(
         self,
@@ -66,16 +67,21 @@ class ReplyParser:
             call_id_prefix: Prefix of the call ids; must differ from turn to turn.
         """
         call_id_prefix = f"call_{len(prompt)}" if call_id_prefix is None else call_id_prefix
-        text = self._decode(ids)
+        return self.parse_text(prompt, self._decode(ids), tools, call_id_prefix=call_id_prefix)
+
+    def parse_text(
+        self, prompt: Sequence[int], text: str, tools: Tools, *, call_id_prefix: str
+    ) -> Message:
+        """Parse a reply that is text already, as `__call__` does."""
         try:
-            prefix = self._decode_prompt(tuple(prompt))
-            parts = self._parse(self._reply_template, text, prefix, None)
+            prefix = self.decode_prompt(tuple(prompt))
+            parts = self._parse(self.reply_template, text, prefix, None)
         except Exception:
             parts = {"content": [text]}
         functions = [
             function
             for region in parts.get("tool_calls", ())
-            for function in self._parse_region(region, tools)
+            for function in self.parse_calls(region, tools)
         ]
         contents = [_strip_stops(piece, self._stop_texts) for piece in parts.get("content", ())]
         reasoning = parts.get("reasoning_content") or parts.get("thinking") or ""
@@ -101,7 +107,7 @@ class ReplyParser:
         )
         return parts
 
-    def _parse_region(self, region: Mapping[str, str], tools: Tools) -> Iterator[Function]:
+    def parse_calls(self, region: Mapping[str, str], tools: Tools) -> Iterator[Function]:
         """Parse one region with calls, usually a single one."""
         body = _strip_stops(region["content"], self._stop_texts)
         try:

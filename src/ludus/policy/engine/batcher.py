@@ -27,6 +27,7 @@ from ludus.policy.engine.hf_decoder import HFDecoder
 from ludus.policy.engine.request_queue import (
     InFlightBatch,
     PendingRequest,
+    ReceiveTokens,
     ResultQueue,
     select_similar_lengths,
 )
@@ -91,11 +92,13 @@ class RequestBatcher:
         sampling: SamplingParams,
         seed: int,
         images: Sequence[ProcessedImage] = (),
+        receive_tokens: ReceiveTokens | None = None,
     ) -> Completion:
         """Sample a completion. The same request and seed give the same result in any batch.
 
         Except for rounding: on a GPU the batch size changes the last bits of the logits, and so
-        sometimes which of two close tokens is sampled.
+        sometimes which of two close tokens is sampled. `receive_tokens` is called with the tokens,
+        as they are sampled; all of them come before the completion.
         """
         request = Request(
             tuple(prompt_ids), max_tokens, frozenset(stop_token_ids), sampling, seed, tuple(images)
@@ -105,7 +108,7 @@ class RequestBatcher:
                 raise _closed_error()
             loop = asyncio.get_running_loop()
             result_queue = self._result_queues.setdefault(loop, ResultQueue(loop))
-            pending = PendingRequest(request, result_queue)
+            pending = PendingRequest(request, result_queue, receive_tokens)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="ludus-model", daemon=True)
                 self._thread.start()

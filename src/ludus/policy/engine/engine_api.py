@@ -24,6 +24,10 @@ def check_prompt_fits(prompt: Sequence[int], context: int | None) -> None:
         )
 
 
+OnTokens = Callable[[int, Sequence[int], Sequence[float]], None]
+"""Takes the number of tokens sampled before, the new ids and their log-probabilities."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A prompt, and how to sample its completion."""
@@ -35,6 +39,8 @@ class Request:
     seed: int
     images: tuple[ProcessedImage, ...] = ()
     """The images of the placeholders among the ids, in their order."""
+    on_tokens: OnTokens | None = None
+    """Called in the engine's thread with the tokens of the completion, as they are sampled."""
 
     def max_new_tokens(self, context: int | None) -> int:
         """Return the token budget of the completion, given the model's context length."""

@@ -58,6 +58,8 @@ class HFSequence:
         self.logprobs.append(logprob)
         self.remaining -= 1
         self.active = self.remaining > 0 and token not in self.request.stop_token_ids
+        if self.request.on_tokens is not None:
+            self.request.on_tokens(len(self.ids) - 1, (token,), (logprob,))
 
     @property
     def position(self) -> int:

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 
 from ludus.policy.engine.engine_api import Completion, Request
 
 Result = Completion | Exception
+ReceiveTokens = Callable[[Sequence[int], Sequence[float]], None]
+"""Takes new ids of a completion and their log-probabilities, on the event loop."""
 
 
 class ResultQueue:
-    """Results for the coroutines of one event loop.
+    """Calls that hand tokens and results to the coroutines of one event loop.
 
-    The loop is woken once for all results that are waiting: `call_soon_threadsafe` writes to a
+    The loop is woken once for all calls that are waiting: `call_soon_threadsafe` writes to a
     socket, and many results arrive at the same time.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._lock = threading.Lock()
-        self._results: list[tuple[asyncio.Future[Completion], Result]] = []
+        self._calls: list[Callable[[], None]] = []
 
-    def put(self, future: asyncio.Future[Completion], result: Result) -> None:
-        """Set the future's result, from any thread."""
+    def put(self, call: Callable[[], None]) -> None:
+        """Let the loop make this call, from any thread."""
         with self._lock:
-            self._results.append((future, result))
-            if len(self._results) > 1:
+            self._calls.append(call)
+            if len(self._calls) > 1:
                 return  # The loop has been woken already.
         # The loop may be closed by the time a long decoding step ends.
         with suppress(RuntimeError):
@@ -36,24 +40,30 @@ class ResultQueue:
 
     def _deliver(self) -> None:
         with self._lock:
-            results, self._results = self._results, []
-        for future, result in results:
-            if future.done():
-                continue
-            if isinstance(result, Completion):
-                future.set_result(result)
-            else:
-                future.set_exception(result)
+            calls, self._calls = self._calls, []
+        for call in calls:
+            call()
 
 
 class PendingRequest:
-    """A request, and the future of the coroutine that waits for its completion."""
+    """A request, and the future of the coroutine that waits for its completion.
 
-    def __init__(self, request: Request, result_queue: ResultQueue) -> None:
-        self.request = request
+    `receive_tokens` is called on the coroutine's loop with the tokens, as they are sampled.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        result_queue: ResultQueue,
+        receive_tokens: ReceiveTokens | None = None,
+    ) -> None:
+        streams = receive_tokens is not None
+        self.request = replace(request, on_tokens=self._queue_tokens) if streams else request
         self.resolved = False
         self.future: asyncio.Future[Completion] = result_queue.loop.create_future()
         self._result_queue = result_queue
+        self._receive_tokens = receive_tokens
+        self._num_queued = 0
 
     @property
     def is_open(self) -> bool:
@@ -63,7 +73,30 @@ class PendingRequest:
     def resolve(self, result: Result) -> None:
         """Send the result to the waiting coroutine, from any thread."""
         self.resolved = True
-        self._result_queue.put(self.future, result)
+        self._result_queue.put(partial(self._set_result, result))
+
+    def _set_result(self, result: Result) -> None:
+        if self.future.done():
+            return
+        if isinstance(result, Completion):
+            self.future.set_result(result)
+        else:
+            self.future.set_exception(result)
+
+    def _queue_tokens(self, start: int, ids: Sequence[int], logprobs: Sequence[float]) -> None:
+        # A request that is retried after a failed batch is sampled from its start once more.
+        known = max(0, self._num_queued - start)
+        if known < len(ids):
+            self._num_queued = start + len(ids)
+            self._result_queue.put(partial(self._pass_tokens, ids[known:], logprobs[known:]))
+
+    def _pass_tokens(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
+        if self._receive_tokens is None or self.future.done():
+            return
+        try:
+            self._receive_tokens(ids, logprobs)
+        except Exception as error:
+            self.future.set_exception(error)
 
 
 class InFlightBatch:

@@ -33,6 +33,8 @@ class _ScheduledRequest:
     slot: int = -1
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    num_reported: int = 0
+    """Tokens that the request's `on_tokens` has been called with."""
 
     @property
     def length(self) -> int:
@@ -81,6 +83,11 @@ class _ScheduledRequest:
         self.logprobs += logprobs
         self.tokens_left -= len(ids)
 
+    def report_tokens(self) -> None:
+        start, self.num_reported = self.num_reported, len(self.ids)
+        if self.request.on_tokens is not None and start < len(self.ids):
+            self.request.on_tokens(start, self.ids[start:], self.logprobs[start:])
+
 
 class Scheduler:
     """Running requests, and those that wait for a slot."""
@@ -122,7 +129,7 @@ class Scheduler:
                 self._runner.prefix_cache.release(row.slot, ())
             raise
         finally:
-            self._deliver_finished()
+            self._deliver_output()
 
     def _enqueue(self, requests: Sequence[Request]) -> None:
         for request in requests:
@@ -164,7 +171,7 @@ class Scheduler:
         most_left = max(row.tokens_left for row in self._running)
         self._runner.launch_steps(min(MAX_STEPS_PER_FETCH, most_left))
         # Delivering wakes other threads. It is done here, where the device is busy meanwhile.
-        self._deliver_finished()
+        self._deliver_output()
         output = self._runner.fetch_output()
         for row, count, ids, logprobs in zip(
             self._running, output.counts, output.ids, output.logprobs, strict=True
@@ -182,7 +189,9 @@ class Scheduler:
         self._batch_changed = self._batch_changed or len(still_running) < len(self._running)
         self._running = still_running
 
-    def _deliver_finished(self) -> None:
+    def _deliver_output(self) -> None:
         finished, self._finished = self._finished, []
+        for row in (*self._running, *finished):
+            row.report_tokens()
         for row in finished:
             self._deliver(row.index, row.completion)

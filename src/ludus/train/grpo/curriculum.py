@@ -7,16 +7,16 @@ so every rank draws the same buckets.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ludus.data.curriculum_log import BucketMetrics, to_metrics
 from ludus.data.episode import Episode
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.registry import find_environment
+from ludus.environment.task_buckets import Bucket
 from ludus.errors import LudusError
 from ludus.train.grpo.bandit import BucketBandit, GroupOutcome
-from ludus.train.grpo.curriculum_buckets import Bucket
 from ludus.train.output.record_schema import BucketRecord
 
 if TYPE_CHECKING:
@@ -135,19 +135,6 @@ def build_curriculum(context: GRPOContext, state: CheckpointState | None) -> Cur
         counts_environment=context.rewards.environment_weight != 0,
         state=state.curriculum if state else None,
     )  # fmt: skip
-
-
-def evenly(buckets: Sequence[Bucket], count: int) -> Callable[[int], tuple[str, JsonObject]]:
-    """`Plan.choose` for `count` held-out tasks: the same number from each bucket.
-
-    Of more buckets than tasks, evenly spaced ones are chosen.
-    """
-
-    def choose(number: int) -> tuple[str, JsonObject]:
-        at = number * len(buckets) // count if count < len(buckets) else number
-        return buckets[at % len(buckets)].choice
-
-    return choose
 
 
 def _max_reward(bucket: Bucket) -> float:

@@ -61,6 +61,11 @@ class GraphCache:
         is_better = best is None or _num_tokens(best) > _num_tokens(wanted)
         return wanted if len(self._graphs) < self._max_graphs and is_better else best
 
+    def release(self) -> None:
+        """Free the graphs with their memory, and capture no more of them."""
+        self._graphs.clear()
+        self._pool, self._max_graphs = None, 0
+
     def _replay_or_forward(self, *args: Any, **inputs: Any) -> Any:
         from transformers.modeling_outputs import BaseModelOutputWithPast
 

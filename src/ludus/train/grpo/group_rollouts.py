@@ -29,8 +29,6 @@ from ludus.train.grpo.step_metrics import decode_metrics, episode_metrics, pre_r
 from ludus.train.grpo.task_dataset import parse_task_numbers, spare_task_number
 
 EpisodeSink = Callable[[Sequence[Episode]], None]
-_MIN_FREED_FRACTION = 0.5
-"""The decoder's cache is given back if it is larger than this fraction of free memory."""
 MAX_FAILED_STEPS = 3
 """Consecutive steps without a single playable episode after which the run ends."""
 
@@ -112,13 +110,10 @@ class GroupRollouts:
     def _credit(self) -> TurnCredit:
         return TurnCredit(self.config.gae_lambda, self.rewards.environment_weight)
 
-    def free_decoder_memory(self, free_bytes: int) -> None:
-        """Give back the decoder's cache, if it takes much of the memory that training needs.
-
-        It is not worth it for little: CUDA graphs of decoding are captured again.
-        """
+    def free_decoder_memory(self, *, larger_than: int = 0) -> None:
+        """Give back the decoder's cache, if it takes more bytes than that."""
         if isinstance(agent := self.worker.agent, TrainingPolicyAgent):
-            agent.free_cache(larger_than=int(_MIN_FREED_FRACTION * free_bytes))
+            agent.free_cache(larger_than=larger_than)
 
     def _draw_buckets(self, numbers: Sequence[int], key: str) -> None:
         """Let the curriculum, if there is one, choose the tasks with these numbers of slots."""

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from ludus.environment.task_axes import parse_axes
 from ludus.errors import ConfigError
 from ludus.policy.engine.sampling import SamplingParams
 from ludus.rollout.config import RolloutConfig
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
 from ludus.rollout.plan import purpose_seed
 from ludus.train.config import DEFAULT_GROUPS, BaseTrainConfig, check_at_least, check_choice
-from ludus.train.grpo.curriculum_config import parse_curriculum
 
 ZeroVarianceMode = Literal["skip", "resample", "keep"]
 CreditMode = Literal["episode", "turn"]
@@ -129,7 +129,7 @@ class GRPOConfig(BaseTrainConfig):
                 "`max_tokens` is not supported by `rollouts` trl, which has only a budget per "
                 "episode. Use `max_episode_tokens`."
             )
-        if parse_curriculum(self.curriculum) and self.rollouts == "trl":
+        if parse_axes(self.curriculum, option="curriculum") and self.rollouts == "trl":
             raise ConfigError("`curriculum` is not supported by `rollouts` trl.")
         if "seed" in self.task:
             raise ConfigError("The seed of each episode comes from `seed`; remove it from `task`.")

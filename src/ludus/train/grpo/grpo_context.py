@@ -12,6 +12,7 @@ from ludus.data.config_diff import config_digest
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import EPISODES_FILE
 from ludus.environment.mixture import Mixture
+from ludus.environment.task_buckets import Bucket
 from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.vision.processor import build_vision_processor
@@ -19,7 +20,6 @@ from ludus.scoring.reward_functions import RewardFunctions, import_reward_functi
 from ludus.train.context import TrainContext, load_tokenizer
 from ludus.train.data.sample_task import sample_episode_task
 from ludus.train.distributed import Distributed
-from ludus.train.grpo.curriculum_buckets import Bucket
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.reward_plot import plot_rewards
 from ludus.train.grpo.trl_grpo_config import build_trl_grpo_config, rejected_fields

@@ -8,11 +8,10 @@ from statistics import fmean
 from typing import Any
 
 from ludus.data.episode import Episode
+from ludus.environment.task_buckets import Bucket, evenly
 from ludus.rollout.phase_progress import PhaseProgress
 from ludus.rollout.plan import purpose_seed
 from ludus.train.distributed import Distributed
-from ludus.train.grpo.curriculum import evenly
-from ludus.train.grpo.curriculum_buckets import Bucket
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent
 from ludus.train.grpo.rollout_worker import RolloutWorker
 from ludus.train.grpo.start_kl import StartKL

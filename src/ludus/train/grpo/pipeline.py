@@ -7,6 +7,8 @@ from typing import Any
 
 from ludus.data.training_log import EPISODES_FILE
 from ludus.environment.mixture import Mixture, parse_mixture
+from ludus.environment.task_axes import parse_axes
+from ludus.environment.task_buckets import build_buckets, select_environments
 from ludus.errors import OutOfMemory, RunError
 from ludus.policy.load_errors import require_transformers
 from ludus.policy.preflight import check_model
@@ -14,8 +16,6 @@ from ludus.policy.vision.trainer_inputs import drop_empty_image_inputs
 from ludus.rollout.phase_progress import PhaseProgress
 from ludus.rollout.plan import Plan
 from ludus.train.grpo.curriculum import Curriculum, build_curriculum
-from ludus.train.grpo.curriculum_buckets import build_buckets, select_environments
-from ludus.train.grpo.curriculum_config import parse_curriculum
 from ludus.train.grpo.episode_log import EpisodeLog
 from ludus.train.grpo.group_rollouts import GroupRollouts
 from ludus.train.grpo.groups import SeedCheck
@@ -73,11 +73,11 @@ def grpo(
     model, out, progress = str(model), Path(out).expanduser(), progress or NoProgress()
     check_output_dir(out)
     environments = parse_mixture(env) if isinstance(env, str) else env
-    axes = parse_curriculum(config.curriculum)
-    environments = select_environments(environments, axes)
+    axes = parse_axes(config.curriculum, option="curriculum")
+    environments = select_environments(environments, axes, option="curriculum")
     if config.base_url is None:
         environments.check_installed()
-    buckets = build_buckets(environments, axes, config.task)
+    buckets = build_buckets(environments, axes, config.task, option="curriculum")
     check_model(model, device=config.device, dtype=config.precision)
     check_override_keys("grpo", config.overrides, MANAGED_FIELDS)
     progress.phase(PhaseProgress("Loading PyTorch and TRL", in_log=True))

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from ludus.data.tool_schema import JsonObject
-from ludus.policy.agent import AgentRuntime, PolicyAgent
+from ludus.policy.agent import PolicyAgent
 from ludus.policy.engine.batcher import Engine, RequestBatcher
 from ludus.policy.engine.decode_stats import DecodeStats
 from ludus.policy.load import Policy
+from ludus.policy.runtime import PolicyRuntime
 from ludus.policy.sampling_config import eos_token_ids, resolve_sampling
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.grpo_context import GRPOContext
@@ -35,13 +36,15 @@ class TrainingPolicyAgent(PolicyAgent):
     def describe(self) -> JsonObject:
         return {**super().describe(), "step": self.step}
 
-    def _start_engine(self, policy: Policy) -> AgentRuntime:
+    def _start_engine(self, policy: Policy) -> PolicyRuntime:
         engine = self._engine_override
         if engine is None:
             return super()._start_engine(policy)
         self.engine_description = str(engine)
         batcher = RequestBatcher(policy.model, max_batch=self.max_batch, engine=engine)
-        return AgentRuntime(policy, batcher, resolve_sampling(self._sampling_options, policy.model))
+        return PolicyRuntime(
+            policy, batcher, resolve_sampling(self._sampling_options, policy.model)
+        )
 
     @property
     def decode_stats(self) -> DecodeStats:

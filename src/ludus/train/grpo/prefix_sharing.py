@@ -104,6 +104,11 @@ class PrefixSharingMixin:
         dtype = torch.bfloat16 if args.bf16 else torch.float16
         return GraphCache(model.base_model, dtype, self.say)
 
+    def release_graphs(self) -> None:
+        """Free the memory of CUDA graphs, and train without them from now on."""
+        if self._graph_cache is not None:
+            self._graph_cache.release()
+
     @contextmanager
     def graph_replay(self, allowed: bool) -> Iterator[None]:
         """Whether CUDA graphs may be used: they overwrite gradients, and cannot add to them."""

@@ -16,6 +16,7 @@ from ludus.client.event_loop import background_loop, run_sync
 from ludus.data.episode import Episode
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
+from ludus.environment.task_buckets import Bucket, evenly
 from ludus.errors import ConfigError, RunError, describe_exception
 from ludus.rollout.attempts import EpisodeRunner
 from ludus.rollout.config import RolloutConfig
@@ -32,8 +33,6 @@ from ludus.rollout.monitoring import EpisodeStatus, LoopLagMonitor
 from ludus.rollout.phase_progress import PhaseProgress, RolloutProgress
 from ludus.rollout.plan import Plan
 from ludus.rollout.session_pool import SessionPool
-from ludus.train.grpo.curriculum import evenly
-from ludus.train.grpo.curriculum_buckets import Bucket
 from ludus.train.grpo.monitor import RolloutMonitor
 
 CLOSE_TIMEOUT_S = 15.0

@@ -49,6 +49,8 @@ from ludus.train.grpo.trust_region import Probe, TrustRegion
 from ludus.train.trl_config import build_peft_config
 from ludus.train.trl_trainers import TrainerMixin
 
+_MIN_FREED_FRACTION = 0.5
+"""The decoder's cache is given back if it is larger than this fraction of free memory."""
 _MEAN_OVER_ROWS = ("grpo", "sapo", "luspo", "dr_grpo")
 """Types of TRL's loss that are means over rows; the others are sums or means over tokens."""
 
@@ -151,7 +153,7 @@ class GRPOMixin(TrainerMixin):
             self._micro_batch = {}
             snapshot.restore(trainer)
             trainer.model.zero_grad(set_to_none=True)
-            release_gpu_memory()
+            self._release_memory()
             if not self.micro_batcher.halve(failed_tokens):
                 raise out_of_memory_error(failed_tokens, trainer.args.device)
             self.say(
@@ -232,9 +234,20 @@ class GRPOMixin(TrainerMixin):
                 delattr(accelerator, name)
 
     def free_decoder_memory(self) -> None:
-        """Free the decoder's cache where it takes a large part of what training could use."""
+        """Free the decoder's cache where it takes a large part of what training could use.
+
+        It is not worth it for little: CUDA graphs of decoding are captured again.
+        """
         if self.rollouts is not None and cast(Any, self).args.device.type == "cuda":
-            self.rollouts.free_decoder_memory(free_gpu_bytes(cast(Any, self).args.device))
+            free_bytes = free_gpu_bytes(cast(Any, self).args.device)
+            self.rollouts.free_decoder_memory(larger_than=int(_MIN_FREED_FRACTION * free_bytes))
+
+    def _release_memory(self) -> None:
+        """Free all that a step can do without, after it ran out of memory."""
+        if self.rollouts is not None:
+            self.rollouts.free_decoder_memory()
+        cast(Any, self).release_graphs()
+        release_gpu_memory()
 
     def _calculate_rewards(self, *args: Any) -> Any:
         trainer, rewards = cast(Any, self), cast(Any, super())._calculate_rewards(*args)

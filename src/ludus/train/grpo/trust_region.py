@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
-from ludus.train.grpo.prefix_sharing import exact_logprobs
 from ludus.train.grpo.rollout_batch import Batch, sampled_token_mask, select_batch_rows
 
 MAX_PROBE_ROWS, MAX_PROBE_TOKENS = 32, 16_384
@@ -79,6 +78,8 @@ class Probe:
 def _exact_logprobs(model: Any, batch: Batch) -> Any:
     """Log-probabilities of the completions' tokens."""
     import torch
+
+    from ludus.train.grpo.prefix_sharing import exact_logprobs
 
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
     mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)

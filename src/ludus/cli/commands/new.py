@@ -1,0 +1,44 @@
+"""`ludus new`: copy a recipe that ships, to edit it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def new(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(metavar="RECIPE", help="Recipe that ships.", show_default="list them"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="File.", show_default="RECIPE.toml"),
+    ] = None,
+) -> None:
+    """Copy a recipe that ships, with its comments, to edit it; without RECIPE list them.
+
+    Example: ludus new chain-sum && ludus run chain-sum.toml --dry-run
+    """
+    from ludus.data.atomic_write import create_atomically
+    from ludus.errors import ConfigError, RunError, did_you_mean
+    from ludus.recipe.recipe_file import read_recipe, shipped_recipes
+
+    recipes = shipped_recipes()
+    if recipe is None:
+        for name in recipes:
+            typer.echo(f"{name:<14}{read_recipe(name).description}")
+        return
+    if recipe not in recipes:
+        hint = did_you_mean(recipe, recipes, f"Recipes that ship: {', '.join(recipes)}.")
+        raise ConfigError(f"There is no recipe {recipe!r} to copy. {hint}")
+    file = out or Path(f"{recipe}.toml")
+    try:
+        is_new = create_atomically(file, recipes[recipe])
+    except OSError as error:
+        raise RunError(f"{file} cannot be written: {error.strerror or error}.") from error
+    if not is_new:
+        raise RunError(f"{file} exists already. Choose another file with --output.")
+    typer.echo(f"Wrote {file}. See what it does: ludus run {file} --dry-run")

@@ -1,0 +1,62 @@
+"""`ludus report`: write one file about runs, data sets, trained models and evaluations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+
+def report(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DIR...",
+            help="Runs (path, name or `last`), data sets, trained models and evaluations, in the "
+            "order of the report.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="File to write.", show_default="report.html or report.md"
+        ),
+    ] = None,
+    format: Annotated[
+        Literal["html", "md"] | None,
+        typer.Option(help="Format of the file.", show_default="the suffix of --output, else html"),
+    ] = None,
+    title: Annotated[
+        str | None, typer.Option(help="Title of the report.", show_default="names of the folders")
+    ] = None,
+    samples: Annotated[
+        int,
+        typer.Option(min=0, help="Good and bad transcripts per folder, at most; 0 for none."),
+    ] = 2,
+) -> None:
+    """Write a report for people who were not there: what was run, and what came of it.
+
+    The page is a single file. It opens from disk, runs no script and loads nothing.
+
+    Examples:
+
+    ludus report evals/chain_sum
+
+    ludus report runs/demo data/chain_sum models/chain_sum evals/chain_sum -o loop.html
+    """
+    from ludus.cli.flag_names import command_flags, name_flags
+    from ludus.cli.run_lookup import resolve_run_path
+    from ludus.reporting import report as write_report
+
+    if format is None:
+        format = "md" if out is not None and out.suffix == ".md" else "html"
+    path = write_report(
+        [resolve_run_path(source) for source in sources],
+        out or Path(f"report.{format}"),
+        format=format,
+        title=title,
+        samples=samples,
+        name_flags=lambda text, command: name_flags(text, command_flags(*command)),
+    )
+    typer.echo(f"report: {path} ({path.stat().st_size / 1024:,.0f} KiB)")

@@ -1,0 +1,132 @@
+"""`ludus run`: run the stages of a recipe that are not up to date."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ludus.cli import common_options as common
+from ludus.cli.command_line import stage_arguments
+
+if TYPE_CHECKING:
+    from ludus.recipe.recipe_file import Stage
+
+
+def run(
+    recipe: Annotated[
+        str,
+        typer.Argument(metavar="RECIPE", help="TOML file, or the name of a recipe that ships."),
+    ],
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print what would run, with estimates of time, tokens and cost; run nothing.",
+        ),
+    ] = False,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="STAGE", help="Skip the stages before this one; use their results."
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STAGE", help="Run no other stage; repeatable."),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="STAGE.KEY=VALUE", help="Replace a value of the recipe; repeatable."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        common.output_dir_option("Folder for all results.", default="runs/NAME"),
+    ] = None,
+) -> None:
+    """Run the stages of a recipe, each only if its settings, inputs or code have changed.
+
+    Run the same command again after Ctrl-C or a crash: it goes on where it was stopped. A result
+    that has to be replaced is kept in OUT/earlier.
+
+    Examples:
+
+    ludus run quickstart
+
+    ludus run chain-sum --dry-run
+
+    ludus run my-recipe.toml --set grpo.steps=50 --from grpo
+    """
+    from ludus.cli.display.recipe_ending import print_ending
+    from ludus.cli.display.recipe_view import RecipeView, print_plan
+    from ludus.cli.flag_names import name_flags
+    from ludus.cli.recipe_checks import apply_defaults, check_options, check_recipe
+    from ludus.errors import ConfigError, LudusError, RunError
+    from ludus.recipe.plan import check_unselected_inputs, plan_recipe, select_stages
+    from ludus.recipe.recipe_file import read_recipe
+    from ludus.recipe.runner import run_recipe
+    from ludus.recipe.state import RecipeState
+
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            "`ludus run` runs in one process. Start the training stages with accelerate or "
+            "torchrun themselves: --dry-run prints their commands."
+        )
+    parsed = apply_defaults(read_recipe(recipe, overrides=overrides or (), output_dir=out))
+    outputs = check_recipe(parsed)
+    missing = check_options(parsed, outputs)
+    selected = select_stages(parsed, start=start, only=only or ())
+    check_unselected_inputs(parsed, outputs, selected)
+    state = RecipeState.load(parsed.output_dir)
+    plans = plan_recipe(parsed, outputs, state, selected)
+    missing_keys = [
+        missing[plan.stage.name] for plan in plans if plan.runs and plan.stage.name in missing
+    ]
+    if dry_run:
+        print_plan(parsed, outputs, state, plans, warnings=missing_keys)
+        return
+    if missing_keys:
+        raise ConfigError(missing_keys[0])
+    with RecipeView(parsed, outputs, selected) as view:
+        try:
+            code = run_recipe(
+                parsed, outputs, selected, lambda stage: _run_command(stage, outputs), view
+            )
+        except LudusError as error:
+            where = f"[{view.current}] " if view.current else ""
+            raise RunError(f"{where}{name_flags(str(error))}") from error
+    if code:
+        view.print_stopped()
+        raise typer.Exit(code)
+    print_ending(parsed, outputs, selected, ran=view.ran)
+
+
+def _run_command(stage: Stage, outputs: Mapping[str, Path | None]) -> int:
+    """Run the command of a stage in this process, as if it had been typed; return its exit code.
+
+    One process for all stages: PyTorch is loaded once, and killing it kills the stage.
+    """
+    from ludus.cli.main import app
+    from ludus.cli.stage_commands import stage_command
+
+    arguments = stage_command(stage).arguments(stage, outputs)
+    try:
+        with stage_arguments(arguments):
+            return int(app(args=arguments, prog_name="ludus", standalone_mode=False) or 0)
+    finally:
+        _free_memory()
+
+
+def _free_memory() -> None:
+    """Release what a stage has left in reference cycles, above all models on the GPU."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,50 @@
+"""`ludus view`: a local page over runs, evaluations, data sets and trained models."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ludus.errors import MissingExtra
+
+
+def view(
+    folders: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DIR]...",
+            help="Runs, evaluations, data sets or trained models, or folders that hold some; also "
+            "JSONL files, names of runs, and `last`.",
+            show_default="runs, evals, data and models",
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port to bind; 0 for any free port.")] = 0,
+    open_browser: Annotated[
+        bool, typer.Option("--open", help="Open the page in the default browser.")
+    ] = False,
+) -> None:
+    """Look at runs, evaluations, data sets and trainings in the browser, also while they run.
+
+    The page is served on this machine only, under an address with a random token.
+
+    Example: ludus view runs/wordle --open
+    """
+    try:
+        from ludus.viewer.folders import default_folders
+        from ludus.viewer.server import view as run
+    except ModuleNotFoundError as error:
+        raise MissingExtra.of("serve", "Viewing") from error
+    from ludus.cli.display.console import print_if_read
+    from ludus.cli.run_lookup import resolve_run_path
+
+    def print_address(address: str) -> None:
+        print_if_read(f"View    [bold]{address}[/]", "Press Ctrl-C to stop.")
+        if open_browser:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    paths = [resolve_run_path(folder) for folder in folders or ()]
+    run(paths or default_folders(), port=port, on_ready=print_address)
+    print_if_read("Stopped.")

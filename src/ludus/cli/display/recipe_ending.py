@@ -1,0 +1,91 @@
+"""The end of a recipe: before and after, one task as both candidates played it, what to do next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ludus.cli.display.console import console, escape_control_chars
+
+if TYPE_CHECKING:
+    from ludus.data.episode import Episode
+    from ludus.recipe.recipe_file import Recipe
+
+
+def print_ending(
+    recipe: Recipe,
+    outputs: Mapping[str, Path | None],
+    selected: Sequence[str],
+    *,
+    ran: Sequence[str],
+) -> None:
+    """Print the last evaluation, unless its command has just done so, and what to do next."""
+    from rich.text import Text
+
+    from ludus.cli.display.eval_table import print_stored_evaluation
+    from ludus.recipe.recipe_file import substitute
+
+    out = console()
+    stages = {stage.name: stage for stage in recipe.stages if stage.name in selected}
+    evaluations = [name for name, stage in stages.items() if stage.command == "eval"]
+    if evaluations:
+        folder = outputs[evaluations[-1]]
+        assert folder is not None
+        summary = json.loads((folder / "summary.json").read_bytes())
+        if evaluations[-1] not in ran:
+            print_stored_evaluation(out, folder)
+        _print_samples(folder, [each["label"] for each in summary["candidates"]])
+    for name, stage in stages.items():
+        if stage.command == "report":
+            out.print(Text(f"\nReport: {outputs[name]}", style="bold"), soft_wrap=True)
+    if recipe.next_commands:
+        folders = {name: str(path) for name, path in outputs.items() if path is not None}
+        out.print(Text("\nTo go further:", style="bold"))
+        for command in recipe.next_commands:
+            out.print(Text(f"  {substitute(command, folders)}"), soft_wrap=True)
+
+
+def _print_samples(folder: Path, labels: Sequence[str]) -> None:
+    """Print one task as the first and the last candidate played it."""
+    from rich.text import Text
+
+    from ludus.cli.display.transcript import print_message
+    from ludus.data.episode_reader import episodes
+
+    if len(labels) < 2:
+        return
+    out = console()
+    before, after = (
+        {each.episode_id.rpartition("-")[2]: each for each in episodes(folder / label)}
+        for label in (labels[0], labels[-1])
+    )
+    pair = _choose_pair(before, after)
+    if pair is None:
+        return
+    for title, label, episode in (("before", labels[0], pair[0]), ("after", labels[-1], pair[1])):
+        reward = "unscored" if episode.reward is None else f"reward {episode.reward:g}"
+        heading = f"\nA task {title}: {label}, {reward} ({episode.stop_reason.value})"
+        out.print(Text(escape_control_chars(heading), style="bold"))
+        for message in episode.messages:
+            if message.role != "system":
+                print_message(out, message)
+        if episode.messages[-1].role == "user":
+            out.print(Text("  (no complete reply)", style="dim"))
+
+
+def _choose_pair(
+    before: Mapping[str, Episode], after: Mapping[str, Episode]
+) -> tuple[Episode, Episode] | None:
+    """The task that shows best what has changed: by reward, then by valid calls."""
+
+    def gain(key: str) -> tuple[float, int, str]:
+        old, new = before[key], after[key]
+        return (new.reward or 0) - (old.reward or 0), new.tool_calls - old.tool_calls, key
+
+    common = [key for key in before if key in after]
+    if not common:
+        return None
+    best = max(common, key=gain)
+    return before[best], after[best]

@@ -1,0 +1,156 @@
+"""Buckets of tasks: each combination of the values of some axes, as arguments of `reset`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from ludus.data.tool_schema import JsonObject
+from ludus.environment.mixture import Mixture, mix
+from ludus.environment.registry import find_environment, is_remote
+from ludus.environment.spec import IMPLICIT_TASK_ARGUMENTS, EnvSpec
+from ludus.environment.task_axes import VARIANT, TaskAxis, format_value
+from ludus.errors import ConfigError, LudusError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Tasks of about the same difficulty."""
+
+    label: str
+    """Its values as they are typed: `max_terms=3`."""
+    spec: str
+    """The environment of its tasks."""
+    task: JsonObject
+    """Arguments of `reset` that all its tasks have."""
+
+    @property
+    def choice(self) -> tuple[str, JsonObject]:
+        """Environment and arguments, as `Plan.choose` returns them."""
+        return self.spec, self.task
+
+
+def select_environments(environments: Mixture, axes: Sequence[TaskAxis], *, option: str) -> Mixture:
+    """The environments of a run with these axes: one, or the variants that they range over.
+
+    `option` is the argument that the axes come from, for errors.
+    """
+    if not axes:
+        return environments
+    if len(environments.specs) > 1:
+        raise ConfigError(
+            f"`{option}` needs one environment, got {environments}. To draw from variants of "
+            "one, use variant=NAME,NAME."
+        )
+    (spec,) = environments.specs
+    variants = next((axis.values for axis in axes if _is_variant(axis, spec)), None)
+    if variants is None:
+        return environments
+    if is_remote(spec) or ":" in spec:
+        raise ConfigError(
+            f"`{option}` ranges over variants, and {spec} is one environment already. Give the "
+            "name of an environment that has variants."
+        )
+    return mix({f"{spec}:{variant}": 1.0 for variant in variants})
+
+
+def build_buckets(
+    environments: Mixture, axes: Sequence[TaskAxis], task: Mapping[str, Any], *, option: str
+) -> tuple[Bucket, ...]:
+    """All buckets, from easy to hard: by the sum of positions on the axes, except variants.
+
+    `environments` are those of `select_environments`. `task` are the arguments of all tasks, into
+    which fields of an argument that is an object are merged. Unknown arguments raise.
+    """
+    if not axes:
+        return ()
+    specs = environments.specs
+    arguments = [axis for axis in axes if len(specs) == 1 or axis.name != VARIANT]
+    paths = {
+        (spec, axis.name): _find_path(axis.name, spec, option)
+        for spec in specs
+        for axis in arguments
+    }
+    ranked = []
+    for spec in specs:
+        variant = [f"{VARIANT}={spec.partition(':')[2]}"] if len(specs) > 1 else []
+        for positions in product(*(range(len(axis.values)) for axis in arguments)):
+            merged: JsonObject = {}
+            labels = list(variant)
+            for axis, at in zip(arguments, positions, strict=True):
+                _merge(merged, task, paths[spec, axis.name], axis.values[at], option)
+                labels.append(f"{axis.name}={format_value(axis.values[at])}")
+            ranked.append((sum(positions), Bucket(" ".join(labels), spec, merged)))
+    return tuple(bucket for _, bucket in sorted(ranked, key=lambda pair: pair[0]))
+
+
+def _is_variant(axis: TaskAxis, spec: str) -> bool:
+    if axis.name != VARIANT:
+        return False
+    env_spec = _find_spec(spec)
+    return env_spec is None or VARIANT not in env_spec.task_arguments
+
+
+def _find_path(name: str, spec: str, option: str) -> tuple[str, ...]:
+    """The argument of `reset` with this name, or the argument and the field of it."""
+    argument, _, field = name.partition(".")
+    path = (argument, field) if field else (argument,)
+    env_spec = _find_spec(spec)
+    if env_spec is None:
+        return path  # It is served elsewhere: its own error will say what is wrong.
+    known = [each for each in env_spec.task_arguments if each not in IMPLICIT_TASK_ARGUMENTS]
+    if argument in known:
+        return path
+    fields: Mapping[str, Sequence[str]] = {}
+    if hasattr(env_spec.cls, "argument_fields"):
+        fields = env_spec.cls.argument_fields(env_spec.variant)
+    for owner, names in fields.items():
+        if name in names:
+            return (owner, name)
+    if env_spec.accepts_any_task:
+        return path
+    known += [each for names in fields.values() for each in names]
+    listed = f"It has {', '.join(known)}." if known else "It has none."
+    raise ConfigError(
+        f"`{option}`: {spec} has no task argument {name!r}. {did_you_mean(name, known, listed)}"
+    )
+
+
+def _find_spec(spec: str) -> EnvSpec | None:
+    """The environment, if it is installed here."""
+    try:
+        return find_environment(spec)
+    except LudusError:
+        return None
+
+
+def _merge(
+    merged: JsonObject, task: Mapping[str, Any], path: Sequence[str], value: Any, option: str
+) -> None:
+    """Set a bucket's argument, or a field of one, beside those that all tasks have."""
+    argument, fields = path[0], path[1:]
+    common = task.get(argument)
+    if not fields and argument in task:
+        raise ConfigError(f"`task` and `{option}` both set {argument}. Remove one of them.")
+    if not fields:
+        merged[argument] = value
+        return
+    (field,) = fields
+    if common is not None and (not isinstance(common, Mapping) or field in common):
+        raise ConfigError(f"`task` and `{option}` both set {argument}.{field}. Remove one of them.")
+    merged[argument] = {**(common or {}), **merged.get(argument, {}), field: value}
+
+
+def evenly(buckets: Sequence[Bucket], count: int) -> Callable[[int], tuple[str, JsonObject]]:
+    """`Plan.choose` for `count` tasks: the same number from each bucket.
+
+    Of more buckets than tasks, evenly spaced ones are chosen.
+    """
+
+    def choose(number: int) -> tuple[str, JsonObject]:
+        at = number * len(buckets) // count if count < len(buckets) else number
+        return buckets[at % len(buckets)].choice
+
+    return choose

@@ -1,0 +1,252 @@
+"""An environment as a task of Inspect, for `inspect eval`.
+
+Inspect brings the model, its limits, its log and its viewer. The episode itself is played by
+Ludus's own loop, on the same tasks as `ludus eval` with the same seed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Player, Reply
+from ludus.data.config_diff import config_digest
+from ludus.data.content import Text
+from ludus.data.episode import Episode, Usage
+from ludus.data.messages import Call, Function, Message
+from ludus.data.tool_schema import ToolSpec
+from ludus.environment.mixture import Mixture
+from ludus.environment.task_buckets import evenly
+from ludus.errors import LudusError, MissingExtra
+from ludus.evaluation.config import EvalConfig
+from ludus.rollout.endpoints import EnvironmentEndpoint, resolve_endpoints
+from ludus.rollout.loop import run_episode
+from ludus.rollout.plan import Plan
+
+if TYPE_CHECKING:
+    from inspect_ai import Task
+    from inspect_ai.model import ChatMessage, ModelOutput
+    from inspect_ai.scorer import Score, Scorer, Target
+    from inspect_ai.solver import Generate, Solver, TaskState
+    from inspect_ai.tool import ToolInfo
+
+_EPISODE_KEY = "ludus:episode"
+_FINISH_REASONS = {
+    "max_tokens": FinishReason.LENGTH,
+    "model_length": FinishReason.LENGTH,
+    "content_filter": FinishReason.REFUSED,
+}
+
+
+def inspect_task(env: str | Mixture, config: EvalConfig | None = None) -> Task:
+    """Return the tasks of an environment as a task of Inspect.
+
+    Args:
+        env: the environment: a spec such as `wordle`, a URL, or a mixture of several.
+        config: which tasks are played, and how. `group_size` becomes Inspect's epochs.
+    """
+    try:
+        from inspect_ai import Task
+        from inspect_ai.dataset import MemoryDataset, Sample
+    except ImportError:
+        raise MissingExtra.of("inspect", "An Inspect task") from None
+
+    config = config or EvalConfig()
+    episodes = _InspectEpisodes(config.parse_environment(env), config)
+    tasks = -(-config.total_episodes // config.group_size)
+    samples = [
+        # The question is known when the environment has been reset.
+        Sample(id=number + 1, input=f"{episodes.mixture}, task {number}", metadata={"task": number})
+        for number in range(tasks)
+    ]
+    return Task(
+        dataset=MemoryDataset(samples, name=str(episodes.mixture)),
+        solver=_play_solver(episodes),
+        scorer=_reward_scorer(config.solved_at),
+        epochs=config.group_size if config.group_size > 1 else None,
+        name=str(episodes.mixture).replace(":", "_").replace("/", "_"),
+    )
+
+
+class _InspectEpisodes:
+    """The episodes of the task. Endpoints are opened by the first one."""
+
+    def __init__(self, mixture: Mixture, config: EvalConfig) -> None:
+        if config.base_url is None:
+            mixture.check_installed()
+        self.mixture, self.config = mixture, config
+        self.buckets = config.build_sweep(mixture)
+        self._endpoints: dict[str, EnvironmentEndpoint] = {}
+
+    async def play(self, agent: InspectAgent, task: int, epoch: int) -> Episode:
+        if not self._endpoints:
+            config = self.config
+            self._endpoints = await resolve_endpoints(
+                self.mixture, base_url=config.base_url, token=config.token
+            )
+        plan = self._plan(self._endpoints)
+        index = task * self.config.group_size + epoch - 1
+        endpoint = self._endpoints[plan.spec_of(index)].endpoint
+        async with endpoint.session() as session:
+            return await run_episode(
+                session,
+                agent,
+                plan[index],
+                limits=self.config.limits,
+                system_prompt=self.config.system_prompt,
+            )
+
+    def _plan(self, endpoints: dict[str, EnvironmentEndpoint]) -> Plan:
+        config = self.config
+        return Plan(
+            run_id=config_digest({"environment": str(self.mixture), "seed": config.seed}),
+            mixture=self.mixture,
+            seed=config.seed,
+            group_size=config.group_size,
+            task=config.task,
+            names={spec: each.name for spec, each in endpoints.items()},
+            variant_tasks={spec: each.variant_task for spec, each in endpoints.items()},
+            tasks=config.tasks,
+            choose=evenly(self.buckets, len(self.buckets)) if self.buckets else None,
+        )
+
+
+def _play_solver(episodes: _InspectEpisodes) -> Solver:
+    from inspect_ai.solver import solver
+
+    def play() -> Solver:
+        async def solve(state: TaskState, generate: Generate) -> TaskState:
+            agent = InspectAgent()
+            episode = await episodes.play(agent, state.metadata["task"], state.epoch)
+            if episode.error is not None:
+                # Inspect counts it as an error of the sample, not as a failure of the model.
+                raise LudusError(episode.error.text)
+            agent.add_messages(episode.messages)
+            state.messages = agent.messages
+            if agent.output is not None:
+                state.output = agent.output
+            state.store.set(_EPISODE_KEY, episode.model_dump(mode="json", exclude={"tokens"}))
+            state.completed = True
+            return state
+
+        return solve
+
+    played: Solver = solver(name="ludus")(play)()
+    return played
+
+
+def _reward_scorer(solved_at: float) -> Scorer:
+    from inspect_ai.scorer import Score, mean, scorer, stderr
+
+    def reward() -> Scorer:
+        async def score(state: TaskState, target: Target) -> Score:
+            episode = state.store.get(_EPISODE_KEY)
+            value = episode["reward"]
+            if value is None:
+                return Score.unscored()
+            return Score(
+                value={"reward": value, "solved": float(value >= solved_at)},
+                explanation=f"{episode['stop_reason']} after {episode['turns']} turns",
+                metadata={"rewards": episode["rewards"], "task": episode["task"]},
+            )
+
+        return score
+
+    metrics = {"reward": [mean(), stderr()], "solved": [mean(), stderr()]}
+    scored: Scorer = scorer(name="ludus", metrics=metrics)(reward)()
+    return scored
+
+
+class InspectAgent(Agent):
+    """Plays one episode with the model that Inspect evaluates."""
+
+    provider = "inspect"
+
+    def __init__(self) -> None:
+        self.messages: list[ChatMessage] = []
+        """The conversation as Inspect has it."""
+        self.output: ModelOutput | None = None
+        """The model's last reply."""
+        self._seen = 0
+
+    async def begin(self, context: EpisodeContext) -> Player:
+        return _InspectPlayer(self, context.tools)
+
+    def add_messages(self, messages: Sequence[Message]) -> None:
+        """Add the new messages; the model's replies were added when it gave them."""
+        new, self._seen = messages[self._seen :], len(messages)
+        self.messages += [_to_inspect(each) for each in new if each.role != "assistant"]
+
+
+class _InspectPlayer(Player):
+    def __init__(self, agent: InspectAgent, tools: Sequence[ToolSpec]) -> None:
+        self.agent = agent
+        self.tools = list(map(_tool_info, tools))
+
+    async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
+        from inspect_ai.model import GenerateConfig, get_model
+
+        self.agent.add_messages(messages)
+        output = await get_model().generate(
+            self.agent.messages, tools=self.tools, config=GenerateConfig(max_tokens=max_tokens)
+        )
+        self.agent.output = output
+        self.agent.messages.append(output.message)
+        return _to_reply(output)
+
+
+def _to_reply(output: ModelOutput) -> Reply:
+    calls = tuple(
+        Call(
+            id=call.id,
+            # The text of arguments that could not be parsed is kept by Inspect alone.
+            function=Function(
+                name=call.function,
+                arguments="" if call.parse_error else json.dumps(call.arguments),
+            ),
+        )
+        for call in output.message.tool_calls or ()
+    )
+    usage = output.usage
+    return Reply(
+        Message(role="assistant", content=output.message.text, tool_calls=calls or None),
+        finish_reason=_FINISH_REASONS.get(output.stop_reason, FinishReason.STOP),
+        usage=Usage(prompt_tokens=usage.input_tokens, completion_tokens=usage.output_tokens)
+        if usage
+        else Usage(),
+    )
+
+
+def _to_inspect(message: Message) -> ChatMessage:
+    from inspect_ai.model import (
+        ChatMessageSystem,
+        ChatMessageTool,
+        ChatMessageUser,
+        ContentImage,
+        ContentText,
+    )
+
+    content: Any = message.content
+    if not isinstance(content, str):
+        content = [
+            ContentText(text=part.text)
+            if isinstance(part, Text)
+            else ContentImage(image=part.image_url.url)
+            for part in content
+        ]
+    if message.role == "system":
+        return ChatMessageSystem(content=content)
+    if message.role == "tool":
+        return ChatMessageTool(content=content, tool_call_id=message.tool_call_id)
+    return ChatMessageUser(content=content)
+
+
+def _tool_info(tool: ToolSpec) -> ToolInfo:
+    from inspect_ai.tool import ToolInfo, ToolParams
+
+    schema = {"type": "object", "properties": {}, **tool.input_schema}
+    parameters = ToolParams.model_validate(
+        {key: schema[key] for key in ("type", "properties", "required") if key in schema}
+    )
+    return ToolInfo(name=tool.name, description=tool.description or "", parameters=parameters)

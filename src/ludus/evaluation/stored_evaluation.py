@@ -1,0 +1,89 @@
+"""Read the results of an evaluation back from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from ludus.data.tool_schema import JsonObject
+from ludus.errors import RunError
+from ludus.evaluation.metrics import MetricEstimate, build_metrics
+from ludus.evaluation.output_dir import SUMMARY_FILE
+from ludus.evaluation.results import CandidateScore, Evaluation
+from ludus.evaluation.slices import Slice
+from ludus.evaluation.verdict import Outcome, Verdict
+
+_PASS_PREFIX = "pass@"
+
+
+def is_evaluation(folder: Path) -> bool:
+    """Whether a folder holds an evaluation."""
+    try:
+        summary = from_json((folder / SUMMARY_FILE).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(summary, dict) and summary.get("kind") == "eval"
+
+
+def load_evaluation(folder: Path) -> Evaluation:
+    """Load an evaluation; older ones have neither verdicts nor slices."""
+    try:
+        return _parse_evaluation(folder, from_json((folder / SUMMARY_FILE).read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{folder / SUMMARY_FILE} holds no evaluation: {error}.") from None
+
+
+def _parse_evaluation(folder: Path, summary: JsonObject) -> Evaluation:
+    scores = tuple(map(_parse_score, summary["candidates"]))
+    names = dict.fromkeys(name for score in scores for name in score.estimates)
+    pass_k = [int(name.removeprefix(_PASS_PREFIX)) for name in names if _PASS_PREFIX in name]
+    return Evaluation(
+        folder=folder,
+        settings=summary["settings"],
+        metrics=build_metrics(summary["solved_at"], pass_k),
+        scores=scores,
+        solved_at=summary["solved_at"],
+        not_in=summary.get("not_in"),
+        stopped=summary.get("stopped"),
+        versions=summary.get("versions", {}),
+        command=summary.get("command"),
+        ambiguous_environments=tuple(summary.get("alike", ())),
+        slices=tuple(map(_parse_slice, summary.get("slices", ()))),
+    )
+
+
+def _parse_score(fields: Mapping[str, Any]) -> CandidateScore:
+    deltas = _parse_estimates(fields["deltas"])
+    verdicts = {
+        name: Verdict(Outcome(each["outcome"]), deltas[name], each["episodes_needed"])
+        for name, each in fields.get("verdicts", {}).items()
+    }
+    return CandidateScore(
+        label=fields["label"],
+        agent=fields["agent"],
+        episodes=fields["episodes"],
+        remaining=fields["left"],
+        broken=fields["broken"],
+        unscored=fields["unscored"],
+        cut_off=fields.get("cut_off", 0),
+        contaminated=fields.get("known", 0),
+        estimates=_parse_estimates(fields["metrics"]),
+        deltas=deltas,
+        verdicts=verdicts,
+    )
+
+
+def _parse_slice(fields: Mapping[str, Any]) -> Slice:
+    return Slice(
+        environment=fields["environment"],
+        level=fields["level"],
+        estimates=tuple(map(_parse_estimates, fields["metrics"])),
+        deltas=tuple(map(_parse_estimates, fields["deltas"])),
+    )
+
+
+def _parse_estimates(fields: Mapping[str, Any]) -> dict[str, MetricEstimate]:
+    return {name: MetricEstimate(**each) for name, each in fields.items()}

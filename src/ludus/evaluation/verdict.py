@@ -1,0 +1,97 @@
+"""Verdicts: whether a candidate is better or worse than the first, in words.
+
+A difference is resolved where its 95 % interval excludes 0. Where it is not, the verdict has the
+number of episodes that would probably resolve a difference of the observed size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import ceil, floor, fsum, log10
+
+from ludus.data.intervals import MIN_SAMPLES
+from ludus.data.tool_schema import JsonObject
+from ludus.evaluation.metrics import Metric, MetricEstimate, PairedTask, mean
+from ludus.evaluation.power import tasks_to_detect
+
+_MAX_EPISODES = 10_000_000
+"""Above it the proposal would be of no use, and the difference of no consequence."""
+
+
+NO_INTERVAL = "(no interval)"
+
+
+class Outcome(StrEnum):
+    BETTER = "better"
+    WORSE = "worse"
+    NOT_RESOLVED = "not resolved"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an evaluation says about a candidate and the first one, in one metric."""
+
+    outcome: Outcome
+    difference: MetricEstimate
+    episodes_needed: int | None = None
+    """Episodes per candidate that would resolve a difference of this size; None if it is resolved,
+    or if no number can be given."""
+
+    def as_json(self) -> JsonObject:
+        return {"outcome": self.outcome.value, "episodes_needed": self.episodes_needed}
+
+    def describe(self, metric: Metric, label: str, base: str) -> str:
+        """Return the verdict as one or two sentences."""
+        difference, title = format_difference(self.difference, metric), metric.title
+        if not metric.title.startswith("pass@"):
+            title = title.lower()
+        if self.outcome is not Outcome.NOT_RESOLVED:
+            return (
+                f"{label} is {self.outcome} than {base} in {title}: {difference}, "
+                f"n = {self.difference.n:,}."
+            )
+        text = (
+            f"{label} and {base} are not resolved in {title} at n = {self.difference.n:,}: "
+            f"{difference}."
+        )
+        if self.episodes_needed is not None:
+            text += f" About {self.episodes_needed:,} episodes would resolve such a difference."
+        return text
+
+
+def judge_difference(difference: MetricEstimate, tasks: Sequence[PairedTask]) -> Verdict:
+    """Return the verdict of a difference between two candidates, which `tasks` gave."""
+    if difference.low is not None and difference.low > 0:
+        return Verdict(Outcome.BETTER, difference)
+    if difference.high is not None and difference.high < 0:
+        return Verdict(Outcome.WORSE, difference)
+    return Verdict(Outcome.NOT_RESOLVED, difference, _episodes_needed(difference, tasks))
+
+
+def format_difference(difference: MetricEstimate, metric: Metric) -> str:
+    """Format a difference with its interval: +12.0 pp (+3.1 to +20.4)."""
+    digits = 1 if metric.is_share or metric.name == "reply_tokens" else 3
+    scale, unit = (100, " pp") if metric.is_share else (1, "")
+    text = f"{scale * difference.value:+,.{digits}f}{unit}"
+    if difference.low is None or difference.high is None:
+        return f"{text} {NO_INTERVAL}"
+    return (
+        f"{text} ({scale * difference.low:+,.{digits}f} to {scale * difference.high:+,.{digits}f})"
+    )
+
+
+def _episodes_needed(difference: MetricEstimate, tasks: Sequence[PairedTask]) -> int | None:
+    """The number of episodes for a power of 80 %, rounded up to two digits."""
+    n = len(tasks)
+    if n < MIN_SAMPLES or difference.value == 0:
+        return None
+    center = mean([task.difference for task in tasks])
+    variance = fsum((task.difference - center) ** 2 for task in tasks) / (n - 1)
+    needed_tasks = max(n + 1, tasks_to_detect(center, variance))
+    episodes = needed_tasks * difference.n / n
+    if episodes > _MAX_EPISODES:
+        return None
+    unit = int(10 ** max(0, floor(log10(episodes)) - 1))
+    return ceil(episodes / unit) * unit

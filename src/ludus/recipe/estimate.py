@@ -1,0 +1,230 @@
+"""Rough estimates of a stage's time, tokens and cost, before it runs.
+
+Tokens come from a few episodes that the environment's oracle plays; times from the speed of a model
+of 135 million parameters (docs/benchmarks.md), in proportion to size and cores.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ludus.agents.prices import PriceTable
+from ludus.data.episode import Usage
+from ludus.evaluation.config import EvalConfig
+from ludus.evaluation.power import detectable_effect, episodes_to_detect
+from ludus.recipe.recipe_file import Stage
+from ludus.rollout.config import CollectConfig
+
+_REFERENCE_PARAMETERS = 135e6
+_REFERENCE_CORES = 2
+_TRAIN_TOKENS_PER_S = {"cpu": 170.0, "gpu": 200_000.0}
+_DECODE_TOKENS_PER_S = {"cpu": 150.0, "gpu": 40_000.0}
+_START_S, _LOAD_S = 2.0, 10.0
+_ORACLE_EPISODES_PER_S = 500.0
+_API_CALL_S, _API_REPLY_TOKENS = 6.0, 300
+_PARAMETERS = re.compile(r"(\d+(?:\.\d+)?)\s*([bm])(?![a-z])", re.IGNORECASE)
+_API_PROVIDERS = ("openai", "anthropic")
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeShape:
+    """The length of an episode."""
+
+    turns: float = 1.0
+    tokens: float = 250.0
+    """All tokens of the conversation at its end, with those of system prompt and tools."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a stage is expected to take."""
+
+    seconds: float
+    tokens: float = 0.0
+    """Tokens that models read and write, or are trained on."""
+    cost: float | None = None
+    """US dollars; None where nothing is paid, or no price is known."""
+    warnings: tuple[str, ...] = ()
+
+
+Probe = Callable[[Stage], EpisodeShape]
+
+
+@dataclass
+class Estimator:
+    """Estimates the stages of a recipe in their order: later ones build on earlier ones."""
+
+    probe: Probe
+    device: str = "cpu"
+    _episodes: dict[str, int] = field(default_factory=dict)
+    """Episodes of each stage that collects, or rows of each that curates."""
+    _shapes: dict[str, EpisodeShape] = field(default_factory=dict)
+    _models: dict[str, str] = field(default_factory=dict)
+    """The base model of each stage that trains."""
+
+    def estimate(self, stage: Stage) -> Estimate:
+        estimators: Mapping[str, Callable[[Stage], Estimate]] = {
+            "collect": self._collect,
+            "curate": self._curate,
+            "sft": self._offline,
+            "dpo": self._offline,
+            "tutor": self._tutor,
+            "grpo": self._grpo,
+            "eval": self._evaluate,
+        }
+        estimate = estimators.get(stage.command)
+        return Estimate(_START_S) if estimate is None else estimate(stage)
+
+    def _collect(self, stage: Stage) -> Estimate:
+        options, shape = stage.options, self._shape(stage)
+        count = int(options.get("num_episodes") or CollectConfig.default_num_episodes)
+        self._episodes[stage.name] = count
+        provider = options.get("provider") or ("hf" if options.get("model") else "oracle")
+        return self._play(stage, str(provider), str(options.get("model", "")), count, shape, 2048)
+
+    def _curate(self, stage: Stage) -> Estimate:
+        self._episodes[stage.name] = sum(self._episodes.get(name, 0) for name in stage.inputs)
+        if shapes := [self._shapes[name] for name in stage.inputs if name in self._shapes]:
+            self._shapes[stage.name] = shapes[0]
+        return Estimate(_START_S + (_LOAD_S / 2 if "student" in stage.options else 0))
+
+    def _offline(self, stage: Stage) -> Estimate:
+        """SFT and DPO: tokens of the rows, times epochs; DPO also reads a reference model."""
+        options, is_dpo = stage.options, stage.command == "dpo"
+        source = next(iter(stage.inputs), "")
+        shape = self._shapes.get(source, EpisodeShape())
+        rows = self._episodes.get(source, 0) * float(options.get("epochs") or (1 if is_dpo else 3))
+        if steps := options.get("steps"):
+            accumulated = int(options.get("gradient_accumulation_steps", 1))
+            rows = int(steps) * int(options.get("batch_size") or 8) * accumulated
+        tokens = rows * shape.tokens * (2 if is_dpo else 1)
+        seconds = self._train_seconds(stage, tokens * (1.5 if is_dpo else 1))
+        return Estimate(_START_S + _LOAD_S + seconds, tokens)
+
+    def _tutor(self, stage: Stage) -> Estimate:
+        options, shape = stage.options, self._shape(stage)
+        rounds, episodes = int(options.get("rounds", 3)), int(options.get("episodes", 500))
+        epochs = float(options.get("epochs") or 3)
+        trained = sum(range(1, rounds + 1)) * episodes * epochs * shape.tokens
+        if steps := options.get("steps"):
+            trained = rounds * int(steps) * int(options.get("batch_size") or 8) * shape.tokens
+        held_out = rounds * int(options.get("eval_episodes", 64))
+        sampled = (rounds * episodes / 2 + held_out) * shape.turns * 40
+        seconds = self._train_seconds(stage, trained) + self._decode_seconds(stage, sampled)
+        return Estimate(_START_S + 2 * rounds * _LOAD_S + seconds, trained + sampled)
+
+    def _grpo(self, stage: Stage) -> Estimate:
+        options, shape = stage.options, self._shape(stage)
+        steps = int(options.get("steps", 150))
+        episodes = steps * int(options.get("groups", 16)) * int(options.get("group_size", 4))
+        sampled = episodes * int(options.get("max_episode_tokens", 256)) / 4
+        trained = sampled + episodes * shape.tokens / int(options.get("group_size", 4))
+        seconds = self._train_seconds(stage, trained) + self._decode_seconds(stage, sampled)
+        return Estimate(_START_S + _LOAD_S + seconds, sampled + trained)
+
+    def _evaluate(self, stage: Stage) -> Estimate:
+        options, shape = stage.options, self._shape(stage)
+        count = int(options.get("num_episodes") or EvalConfig.default_num_episodes)
+        given = options.get("candidate", ())
+        if isinstance(given, Mapping):
+            given = [f"{label}={agent}" for label, agent in given.items()]
+        candidates = given if isinstance(given, list) else [given]
+        estimates = [
+            self._play(stage, *_split_candidate(str(each)), count, shape, 512)
+            for each in candidates
+        ]
+        warnings: tuple[str, ...] = ()
+        needed = episodes_to_detect(stage.min_effect)
+        if len(candidates) > 1 and count < needed:
+            warnings = (
+                f"[{stage.name}] {count:,} episodes show differences from "
+                f"{100 * detectable_effect(count):.0f} points on; to show "
+                f"{100 * stage.min_effect:g} points, use num_episodes = {needed:,}",
+            )
+        costs = [each.cost for each in estimates if each.cost is not None]
+        return Estimate(
+            sum(each.seconds for each in estimates),
+            sum(each.tokens for each in estimates),
+            sum(costs) if costs else None,
+            warnings,
+        )
+
+    def _play(
+        self,
+        stage: Stage,
+        provider: str,
+        model: str,
+        episodes: int,
+        shape: EpisodeShape,
+        default_max_tokens: int,
+    ) -> Estimate:
+        """Estimate episodes that an agent plays."""
+        if provider in _API_PROVIDERS:
+            # Each call sends the conversation so far.
+            prompt = round(episodes * shape.tokens * (shape.turns + 1) / 2)
+            reply = round(episodes * shape.turns * _API_REPLY_TOKENS)
+            calls = (
+                episodes * shape.turns / min(episodes, int(stage.options.get("concurrency", 64)))
+            )
+            price = PriceTable.load(stage.options.get("prices")).price_for(
+                provider, model, endpoint_given="llm_endpoint" in stage.options
+            )
+            usage = Usage(prompt_tokens=prompt, completion_tokens=reply)
+            cost = None if price is None else price(usage)
+            return Estimate(_START_S + calls * _API_CALL_S, prompt + reply, cost)
+        if provider != "hf":
+            return Estimate(_START_S + episodes / _ORACLE_EPISODES_PER_S)
+        limit = int(stage.options.get("max_tokens", default_max_tokens))
+        sampled = episodes * shape.turns * min(limit / 2, 100)
+        seconds = sampled / self._rate(_DECODE_TOKENS_PER_S, model)
+        return Estimate(_START_S + _LOAD_S + seconds, sampled)
+
+    def _shape(self, stage: Stage) -> EpisodeShape:
+        if stage.name not in self._shapes:
+            self._shapes[stage.name] = self.probe(stage)
+        return self._shapes[stage.name]
+
+    def _train_seconds(self, stage: Stage, tokens: float) -> float:
+        return tokens / self._rate(_TRAIN_TOKENS_PER_S, self._base_model(stage))
+
+    def _decode_seconds(self, stage: Stage, tokens: float) -> float:
+        return tokens / self._rate(_DECODE_TOKENS_PER_S, self._base_model(stage))
+
+    def _base_model(self, stage: Stage) -> str:
+        model = str(stage.options.get("model", ""))
+        self._models[stage.name] = self._models.get(model.strip("{}"), model)
+        return self._models[stage.name]
+
+    def _rate(self, rates: Mapping[str, float], model: str) -> float:
+        """Tokens per second of a model on this machine."""
+        model = self._models.get(model.strip("{}"), model)
+        cores = (os.cpu_count() or 1) / _REFERENCE_CORES if self.device == "cpu" else 1.0
+        return rates[self.device] * cores * _REFERENCE_PARAMETERS / count_parameters(model)
+
+
+def count_parameters(model: str) -> float:
+    """Parameters of a model, from its name (`Qwen3-0.6B`) or the size of its files."""
+    weights = sum(file.stat().st_size for file in Path(model).glob("*.safetensors") if model)
+    if weights:
+        return weights / 2
+    if match := _PARAMETERS.search(model):
+        return float(match[1]) * (1e9 if match[2].lower() == "b" else 1e6)
+    return _REFERENCE_PARAMETERS
+
+
+def detect_device() -> str:
+    """`gpu` where an NVIDIA or AMD GPU is visible, else `cpu`; without loading PyTorch."""
+    return "gpu" if Path("/dev/nvidia0").exists() or Path("/dev/kfd").exists() else "cpu"
+
+
+def _split_candidate(candidate: str) -> tuple[str, str]:
+    """Provider and model of `[LABEL=]AGENT`."""
+    agent = candidate.rpartition("=")[2]
+    provider, _, model = agent.partition(":")
+    if provider in ("oracle", "random", "human", *_API_PROVIDERS):
+        return provider, model
+    return "hf", agent.removeprefix("hf:")

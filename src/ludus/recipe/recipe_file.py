@@ -1,0 +1,209 @@
+"""Read a recipe: a TOML file with a table for each stage, in the order in which they run.
+
+[collect]
+env = "wordle"
+num_episodes = 200
+
+[curate]
+runs = ["{collect}"]      # the output folder of an earlier stage
+
+[defaults]                # for all stages whose command has these options
+system_prompt = "…"
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ludus.errors import ConfigError, did_you_mean, similar_path_hint
+
+RUNS_DIR = Path("runs")
+DEFAULTS = "defaults"
+EARLIER_DIR = "earlier"
+"""Folder, beside those of the stages, of results that were replaced."""
+_TOP_LEVEL = ("description", "output_dir", "next")
+_STAGE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_REFERENCE = re.compile(r"\{([A-Za-z][A-Za-z0-9_-]*)\}")
+_COMMAND_KEY, _EFFECT_KEY = "command", "min_effect"
+DEFAULT_MIN_EFFECT = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A table of a recipe."""
+
+    name: str
+    command: str
+    """The command that it runs: by default the one of its own name."""
+    options: Mapping[str, Any]
+    """As they stand in the file, with references such as `{collect}`."""
+    min_effect: float = DEFAULT_MIN_EFFECT
+    """Of an evaluation: the difference in accuracy that it should be able to show."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The stages that it names, each once."""
+        names = (name for text in texts_in(self.options) for name in _REFERENCE.findall(text))
+        return tuple(dict.fromkeys(names))
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Stages in the order in which they run."""
+
+    name: str
+    description: str
+    output_dir: Path
+    stages: tuple[Stage, ...]
+    defaults: Mapping[str, Any]
+    """Options of all stages whose command has them."""
+    next_commands: tuple[str, ...]
+    """Commands to go further, printed at the end."""
+
+
+def shipped_recipes() -> dict[str, str]:
+    """The recipes that Ludus ships, as text by their names."""
+    folder = files("ludus.recipe") / "shipped"
+    found = sorted(folder.iterdir(), key=lambda file: file.name)
+    return {
+        file.name.removesuffix(".toml"): file.read_text(encoding="utf-8")
+        for file in found
+        if file.name.endswith(".toml")
+    }
+
+
+def read_recipe(
+    source: str, *, overrides: Iterable[str] = (), output_dir: Path | None = None
+) -> Recipe:
+    """Read a file, or a recipe that ships by its name.
+
+    Args:
+        source: A path, or the name of a shipped recipe.
+        overrides: Values that replace those of the file: `grpo.steps=50`.
+        output_dir: Replaces the recipe's own.
+    """
+    name, text = _read_text(source)
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is not valid TOML: {error}") from None
+    for assignment in overrides:
+        _override(table, assignment)
+    return _parse_recipe(name, table, output_dir)
+
+
+def substitute(value: Any, folders: Mapping[str, str]) -> Any:
+    """Replace references to stages by their folders, in texts, lists and tables."""
+    if isinstance(value, str):
+        return _REFERENCE.sub(lambda match: folders.get(match[1], match[0]), value)
+    if isinstance(value, Mapping):
+        return {key: substitute(item, folders) for key, item in value.items()}
+    return [substitute(item, folders) for item in value] if isinstance(value, list) else value
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield all texts in a value: itself, or the items of a list or table."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from texts_in(item)
+
+
+def _read_text(source: str) -> tuple[str, str]:
+    """The name of a recipe and its text."""
+    path = Path(source).expanduser()
+    shipped = shipped_recipes()
+    if source in shipped and not path.is_file():
+        return source, shipped[source]
+    try:
+        return path.stem, path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        hint = did_you_mean(source, shipped) or similar_path_hint(source)
+        hint = hint or f"Recipes that ship: {', '.join(shipped)}."
+        raise ConfigError(f"There is no recipe {source!r}. {hint}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{source} is not a text file in UTF-8.") from None
+    except OSError as error:
+        raise ConfigError(f"{source} cannot be read: {error.strerror}.") from None
+
+
+def _override(table: dict[str, Any], assignment: str) -> None:
+    """Apply `STAGE.KEY=VALUE`; the value is TOML, or else a text."""
+    path, equals, text = assignment.partition("=")
+    stage, *keys = path.strip().split(".")
+    if not equals or not keys or not all(keys):
+        raise ConfigError(
+            f"`overrides`: {assignment!r} is not STAGE.KEY=VALUE, such as grpo.steps=50."
+        )
+    target = table.get(stage)
+    if not isinstance(target, dict):
+        stages = [name for name, value in table.items() if isinstance(value, dict)]
+        hint = did_you_mean(stage, stages, f"Its stages: {', '.join(stages)}.")
+        raise ConfigError(f"`overrides`: the recipe has no stage {stage!r}. {hint}")
+    for key in keys[:-1]:
+        target = target.setdefault(key, {})
+        if not isinstance(target, dict):
+            raise ConfigError(f"`overrides`: {key!r} of {path!r} is not a table.")
+    try:
+        target[keys[-1]] = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        target[keys[-1]] = text
+
+
+def _parse_recipe(name: str, table: Mapping[str, Any], output_dir: Path | None) -> Recipe:
+    top_level = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    for key, value in top_level.items():
+        if key not in _TOP_LEVEL:
+            hint = did_you_mean(key, _TOP_LEVEL, f"Beside stages: {', '.join(_TOP_LEVEL)}.")
+            raise ConfigError(f"Unknown key {key!r} at the top of the recipe. {hint}")
+        expected = list if key == "next" else str
+        if not isinstance(value, expected):
+            raise ConfigError(f"{key!r} must be a {expected.__name__}, got {value!r}.")
+    tables = {key: value for key, value in table.items() if key not in top_level}
+    defaults = tables.pop(DEFAULTS, {})
+    if any(map(_REFERENCE.search, texts_in(defaults))):
+        raise ConfigError(f"[{DEFAULTS}] cannot name stages.")
+    stages = [_parse_stage(key, value, [*tables]) for key, value in tables.items()]
+    if not stages:
+        raise ConfigError("The recipe has no stages. A stage is a table, such as [collect].")
+    return Recipe(
+        name,
+        str(top_level.get("description", "")),
+        output_dir or Path(top_level.get("output_dir", RUNS_DIR / name)).expanduser(),
+        tuple(stages),
+        defaults,
+        tuple(map(str, top_level.get("next", ()))),
+    )
+
+
+def _parse_stage(name: str, options: Mapping[str, Any], order: list[str]) -> Stage:
+    if not _STAGE_NAME.fullmatch(name) or name == EARLIER_DIR:
+        raise ConfigError(f"{name!r} cannot be the name of a stage: use letters, digits, _ and -.")
+    command = str(options.get(_COMMAND_KEY, name))
+    own_keys = (_COMMAND_KEY, _EFFECT_KEY) if command == "eval" else (_COMMAND_KEY,)
+    stage = Stage(
+        name,
+        command,
+        {key: value for key, value in options.items() if key not in own_keys},
+        _parse_effect(name, options.get(_EFFECT_KEY, DEFAULT_MIN_EFFECT)),
+    )
+    before = order[: order.index(name)]
+    for reference in stage.inputs:
+        if reference not in before:
+            hint = did_you_mean(reference, before, f"Before it: {', '.join(before) or 'none'}.")
+            problem = "comes later" if reference in order else "is not a stage"
+            raise ConfigError(f"[{name}] names {{{reference}}}, which {problem}. {hint}")
+    return stage
+
+
+def _parse_effect(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise ConfigError(f"[{name}] {_EFFECT_KEY} must be above 0 and at most 1, got {value!r}.")
+    return float(value)

@@ -1,0 +1,123 @@
+"""The content of a report, whatever its format: sections with facts, findings and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ludus.data.tool_schema import JsonObject
+
+NameFlags = Callable[[str, Sequence[str]], str]
+"""Replaces arguments in backticks by the flags of a command, such as ("train", "grpo")."""
+FindingKind = Literal["good", "problem", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A verdict, as a sentence or two."""
+
+    kind: FindingKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A line of a chart."""
+
+    label: str
+    points: Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class LineChart:
+    title: str
+    series: Sequence[Series]
+    x_label: str = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    title: str
+    values: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalChart:
+    """Values with their 95 % intervals, one below the other."""
+
+    title: str
+    rows: Sequence[tuple[str, float, float | None, float | None]]
+    """Label, value, and the ends of the interval."""
+    is_share: bool
+    color: int | None = None
+    """The number of the color of all rows; by default each has its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class BarChart:
+    """Counts by label."""
+
+    title: str
+    rows: Sequence[tuple[str, int]]
+
+
+Chart = LineChart | Histogram | IntervalChart | BarChart
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A message of a transcript."""
+
+    role: str
+    text: str
+    reasoning: str = ""
+    calls: Sequence[str] = ()
+    """Tool calls as text."""
+    images: Sequence[str] = ()
+    """Data URLs of images."""
+    reward: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    title: str
+    kind: FindingKind
+    detail: str
+    """Reward, stop reason and the like."""
+    turns: Sequence[Turn]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One folder: what it is, what came of it, and what it looks like."""
+
+    kind: str
+    """Run, data set, training or evaluation."""
+    title: str
+    path: str
+    headline: str
+    """The most important result, in one line."""
+    facts: Sequence[tuple[str, str]] = ()
+    command: str | None = None
+    findings: Sequence[Finding] = ()
+    charts: Sequence[Chart] = ()
+    tables: Sequence[Table] = ()
+    notes: Sequence[str] = ()
+    transcripts: Sequence[Transcript] = ()
+    settings: JsonObject = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    title: str
+    created: str
+    versions: str
+    sections: Sequence[Section]

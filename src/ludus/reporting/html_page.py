@@ -1,0 +1,197 @@
+"""A report as one HTML page: no script, no other file, and no request.
+
+The policy in its head forbids both, so that nothing in a transcript can do what it says.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+
+from ludus.reporting.charts import render_chart
+from ludus.reporting.document import Document, Section, Table, Transcript, Turn
+from ludus.reporting.html import Html, element
+
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'"
+_BADGES = {"good": "good", "problem": "problem", "note": "note"}
+_WIDE_COLUMNS = 60
+"""Characters of a cell from which it may be wrapped."""
+
+
+def render_html(document: Document) -> str:
+    """Return the page."""
+    style = files("ludus.reporting").joinpath("style.css").read_text(encoding="utf-8")
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        Html(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"/>'),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", f"{document.title} · Ludus report"),
+        Html(f"<style>{style}</style>"),
+    )
+    sections = [_section(number, each) for number, each in enumerate(document.sections, 1)]
+    header = element(
+        "header",
+        element("p", "Ludus report", class_="kicker"),
+        element("h1", document.title),
+        element("p", f"{document.created} · {document.versions}", class_="muted"),
+        _glance(document),
+    )
+    body = element("body", element("main", header, *sections))
+    return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'
+
+
+def _glance(document: Document) -> Html:
+    """The sections with their results, as links."""
+    rows = [
+        element(
+            "li",
+            element(
+                "a",
+                element("span", str(number), class_="step"),
+                element(
+                    "span",
+                    element("b", f"{section.kind}: {section.title}"),
+                    element("span", section.headline, class_="headline"),
+                    class_="what",
+                ),
+                href=f"#section-{number}",
+            ),
+        )
+        for number, section in enumerate(document.sections, 1)
+    ]
+    return element("nav", element("ol", *rows), class_="glance", aria_label="Sections")
+
+
+def _section(number: int, section: Section) -> Html:
+    facts = [
+        element("div", element("dt", name), element("dd", value)) for name, value in section.facts
+    ]
+    findings = [
+        element(
+            "li",
+            element("span", _BADGES[each.kind], class_="badge"),
+            element("span", *_with_code(each.text)),
+            class_=f"finding {each.kind}",
+        )
+        for each in section.findings
+    ]
+    return element(
+        "section",
+        element(
+            "div",
+            element("p", f"{number} · {section.kind}", class_="kicker"),
+            element("h2", section.title),
+            element("p", section.path, class_="muted path"),
+            class_="section-head",
+        ),
+        element("dl", *facts, class_="facts") if facts else None,
+        element("ul", *findings, class_="findings") if findings else None,
+        element("div", *map(render_chart, section.charts), class_="charts")
+        if section.charts
+        else None,
+        *map(_table, section.tables),
+        *(element("p", *_with_code(note), class_="muted note-text") for note in section.notes),
+        _transcripts(section),
+        _how(section),
+        id=f"section-{number}",
+    )
+
+
+def _with_code(text: str) -> list[str]:
+    """The text, with what stands in backticks as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return [text]
+    return [element("code", part) if number % 2 else part for number, part in enumerate(parts)]
+
+
+def _table(table: Table) -> Html:
+    head = element("tr", *(element("th", cell, scope="col") for cell in table.header))
+    rows = []
+    for first, *cells in table.rows:
+        rows.append(
+            element("tr", element("th", first, scope="row"), *(_cell(cell) for cell in cells))
+        )
+    content = element("table", element("thead", head), element("tbody", *rows))
+    return element(
+        "div", element("h3", table.title), element("div", content, class_="scroll"), class_="table"
+    )
+
+
+def _cell(text: str) -> Html:
+    """A cell; the interval behind a value is small."""
+    value, bracket, interval = text.partition(" (")
+    if not bracket:
+        return element("td", text, class_="wide" if len(text) > _WIDE_COLUMNS else None)
+    return element("td", value, " ", element("small", f"({interval}"))
+
+
+def _transcripts(section: Section) -> Html | None:
+    if not section.transcripts:
+        return None
+    return element(
+        "div",
+        element("h3", "Transcripts"),
+        element("div", *map(_transcript, section.transcripts), class_="transcripts"),
+    )
+
+
+def _transcript(transcript: Transcript) -> Html:
+    return element(
+        "article",
+        element(
+            "div",
+            element("h4", transcript.title),
+            element("p", transcript.detail, class_="muted") if transcript.detail else None,
+            class_="transcript-head",
+        ),
+        element(
+            "div",
+            *map(_turn, transcript.turns),
+            class_="turns",
+            tabindex=0,
+            role="region",
+            aria_label=transcript.title,
+        ),
+        class_=f"transcript {transcript.kind}",
+    )
+
+
+def _turn(turn: Turn) -> Html:
+    reward = None
+    if turn.reward:
+        reward = element("span", f"reward {turn.reward:g}", class_="reward")
+    role = element("p", turn.role, reward, class_="role")
+    reasoning = None
+    if turn.reasoning:
+        reasoning = element(
+            "details", element("summary", "reasoning"), element("pre", turn.reasoning)
+        )
+    body = [
+        reasoning,
+        element("pre", turn.text) if turn.text else None,
+        *(element("pre", call, class_="call") for call in turn.calls),
+        *(element("img", src=url, alt="image of the observation") for url in turn.images),
+    ]
+    if turn.role == "system":
+        return element("details", element("summary", "system prompt"), *body, class_="turn system")
+    name = turn.role if turn.role in ("user", "assistant", "tool") else "other"
+    return element("div", role, *body, class_=f"turn {name}")
+
+
+def _how(section: Section) -> Html | None:
+    """How to do it again: command and settings."""
+    if not section.command and not section.settings:
+        return None
+    settings = json.dumps(section.settings, indent=2, ensure_ascii=False, default=str)
+    return element(
+        "div",
+        element("h3", "How it was run"),
+        element("pre", section.command) if section.command else None,
+        element("details", element("summary", "Settings"), element("pre", settings))
+        if section.settings
+        else None,
+        class_="how",
+    )

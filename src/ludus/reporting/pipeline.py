@@ -1,0 +1,66 @@
+"""`report`: write one file about runs, data sets, trained models and evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from ludus.data.atomic_write import write_atomically
+from ludus.data.versions import versions
+from ludus.errors import ConfigError, RunError
+from ludus.reporting.document import Document, NameFlags
+from ludus.reporting.html_page import render_html
+from ludus.reporting.markdown_page import render_markdown
+from ludus.reporting.sections import read_section
+
+ReportFormat = Literal["html", "md"]
+DEFAULT_SAMPLES = 2
+
+
+def report(
+    sources: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    format: ReportFormat = "html",
+    title: str | None = None,
+    samples: int = DEFAULT_SAMPLES,
+    name_flags: NameFlags = lambda text, command: text,
+) -> Path:
+    """Write a report about some folders, in their order, and return its path.
+
+    Args:
+        sources: run folders, data sets, trained models and evaluations.
+        out: the file, which is replaced.
+        format: "html", a page that needs neither a server nor the network, or "md".
+        title: by default the titles of the sections.
+        samples: good and bad transcripts of each section, at most; 0 leaves out all of them.
+        name_flags: replaces arguments in advice by flags of a command.
+    """
+    paths = [Path(source) for source in ([sources] if isinstance(sources, str | Path) else sources)]
+    out = Path(out).expanduser()
+    if format not in ("html", "md"):
+        raise ConfigError(f"`format` must be html or md, got {format!r}.")
+    if samples < 0:
+        raise ConfigError(f"`samples` must not be negative, got {samples}.")
+    if not paths:
+        raise ConfigError("No folders given. Give at least one run, data set, model or evaluation.")
+    if out.is_dir():
+        raise RunError(f"{out} is a folder. Name a file, such as {out / 'report.html'}.")
+    sections = [
+        read_section(path.expanduser(), samples=samples, name_flags=name_flags) for path in paths
+    ]
+    document = Document(
+        title=title or ", ".join(dict.fromkeys(section.title for section in sections)),
+        created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        versions=", ".join(f"{name} {version}" for name, version in versions().items()),
+        sections=sections,
+    )
+    text = render_html(document) if format == "html" else render_markdown(document)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, text)
+    except OSError as error:
+        raise RunError(f"{out} cannot be written: {error.strerror or error}.") from None
+    return out

@@ -1,0 +1,83 @@
+"""The section of a run: settings, rewards, how episodes ended, and the best and the worst."""
+
+from __future__ import annotations
+
+from math import sqrt
+from pathlib import Path
+from statistics import stdev
+
+from ludus.data.intervals import MIN_SAMPLES
+from ludus.data.run_folder import RunFolder
+from ludus.data.tool_schema import JsonObject
+from ludus.reporting.document import BarChart, Chart, Finding, Histogram, Section
+from ludus.reporting.transcripts import EpisodeSamples, read_samples
+
+_MANY_BROKEN = 0.05
+"""Share of broken episodes from which they are a problem of the run."""
+
+
+def run_section(path: Path, episodes: Path, *, samples: int) -> Section:
+    """Return the section about a run folder, or about a file of episodes."""
+    numbers = read_samples(episodes, samples)
+    settings: JsonObject = {}
+    if (path / "run.json").is_file():
+        settings = RunFolder.open(path).metadata.settings
+    agent = settings.get("agent", {})
+    name = " ".join(str(agent[key]) for key in ("provider", "model") if agent.get(key))
+    facts = [
+        ("Environment", str(settings.get("environment", ""))),
+        ("Agent", name),
+        ("Episodes", f"{numbers.episodes:,}"),
+        ("Mean reward", format_mean(numbers.rewards)),
+        ("Attempts per task", str(settings.get("group_size", ""))),
+        ("Tokens sampled", f"{numbers.tokens:,}" if numbers.tokens else ""),
+        ("Cost", f"${numbers.cost:,.2f}" if numbers.cost else ""),
+    ]
+    return Section(
+        kind="Run",
+        title=str(settings.get("environment") or path.name),
+        path=str(path),
+        headline=f"{numbers.episodes:,} episodes, mean reward {format_mean(numbers.rewards)}",
+        facts=[(title, value) for title, value in facts if value],
+        findings=_findings(numbers),
+        charts=episode_charts(numbers),
+        transcripts=numbers.transcripts(),
+        settings=settings,
+    )
+
+
+def format_mean(values: list[float]) -> str:
+    """The mean and its standard error, which few values do not have."""
+    if not values:
+        return "unscored"
+    mean = f"{sum(values) / len(values):.3f}"
+    if len(values) < MIN_SAMPLES or min(values) == max(values):
+        return mean
+    return f"{mean} ± {stdev(values) / sqrt(len(values)):.3f}"
+
+
+def episode_charts(numbers: EpisodeSamples) -> list[Chart]:
+    charts: list[Chart] = []
+    if numbers.rewards:
+        charts.append(Histogram("Rewards", numbers.rewards))
+    if numbers.stop_reasons:
+        rows = [
+            (reason.replace("_", " "), count)
+            for reason, count in numbers.stop_reasons.most_common()
+        ]
+        charts.append(BarChart("How episodes ended", rows))
+    return charts
+
+
+def _findings(numbers: EpisodeSamples) -> list[Finding]:
+    findings = []
+    if numbers.broken > _MANY_BROKEN * numbers.episodes:
+        share = 100 * numbers.broken / numbers.episodes
+        text = f"{numbers.broken:,} episodes ({share:.0f} %) broke, and have no reward."
+        findings.append(Finding("problem", text))
+    if len(numbers.rewards) >= MIN_SAMPLES and min(numbers.rewards) == max(numbers.rewards):
+        text = (
+            f"All episodes have the reward {numbers.rewards[0]:g}: there is nothing to learn from."
+        )
+        findings.append(Finding("note", text))
+    return findings

@@ -1,0 +1,126 @@
+"""The section of a trained model: its curves, its diagnosis, and episodes of GRPO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from ludus.data.jsonable import object_field
+from ludus.data.tool_schema import JsonObject
+from ludus.data.training_log import EPISODES_FILE, RECORD_FILE, log_points, read_log
+from ludus.diagnose import Verdict, read_run
+from ludus.diagnose.text import format_verdict
+from ludus.errors import RunError
+from ludus.reporting.document import Chart, Finding, LineChart, NameFlags, Section, Series
+from ludus.reporting.run_section import episode_charts
+from ludus.reporting.transcripts import read_samples
+
+_CURVES: Sequence[tuple[str, Mapping[str, str]]] = (
+    ("Reward", {"reward": "training tasks", "eval_reward": "held-out tasks"}),
+    ("Loss", {"loss": "training", "eval_loss": "held-out"}),
+    (
+        "Accuracy of rewards",
+        {"rewards/accuracies": "training", "eval_rewards/accuracies": "held-out"},
+    ),
+    ("Zero-variance groups", {"equal": "share"}),
+    ("Entropy", {"entropy": "entropy"}),
+    ("Tokens per episode", {"length": "tokens"}),
+    ("KL divergence", {"kl": "KL"}),
+)
+"""Titles of charts, and the metrics of the log that each shows."""
+_KINDS = {"sft": "SFT", "dpo": "DPO", "grpo": "GRPO"}
+
+
+def training_section(path: Path, *, samples: int, name_flags: NameFlags) -> Section:
+    """Return the section about the output of `ludus train`."""
+    try:
+        record = from_json((path / RECORD_FILE).read_bytes())
+        kind = record["kind"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path / RECORD_FILE} cannot be read: {error}.") from None
+    lines = list(read_log(path))
+    figures = object_field(record, "figures")
+    findings, headline = list[Finding](), _headline(kind, figures, lines)
+    if kind == "grpo":
+        findings = _diagnose(path, name_flags)
+    charts = _curves(lines)
+    transcripts = []
+    if (path / EPISODES_FILE).is_file():
+        numbers = read_samples(path / EPISODES_FILE, samples)
+        charts += episode_charts(numbers)
+        transcripts = numbers.transcripts()
+    return Section(
+        kind=f"{_KINDS.get(kind, kind)} training",
+        title=path.name,
+        path=str(path),
+        headline=headline,
+        facts=_facts(record, figures),
+        command=record.get("command"),
+        findings=findings,
+        charts=charts,
+        transcripts=transcripts,
+        settings=object_field(record, "settings"),
+    )
+
+
+def _facts(record: JsonObject, figures: Mapping[str, Any]) -> list[tuple[str, str]]:
+    data, environment = object_field(record, "data"), object_field(record, "environment")
+    seconds, tokens = figures.get("seconds"), figures.get("tokens")
+    facts = [
+        ("Model", str(record.get("model", ""))),
+        ("Data", f"{data['path']}, {data.get('rows', 0):,} rows" if data.get("path") else ""),
+        ("Environment", str(environment.get("spec", ""))),
+        ("Steps", f"{figures['steps']:,}" if figures.get("steps") is not None else "not finished"),
+        ("Time", _format_time(seconds) if seconds else ""),
+        ("Tokens", f"{tokens:,}" if tokens else ""),
+        ("Device", ", ".join(map(str, record.get("devices") or ()))),
+    ]
+    return [(title, value) for title, value in facts if value]
+
+
+def _format_time(seconds: float) -> str:
+    return f"{seconds / 60:,.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
+
+
+def _headline(kind: str, figures: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
+    name = "reward" if kind == "grpo" else "loss"
+    first, last = figures.get(f"first_{name}"), figures.get(f"last_{name}")
+    points = log_points(lines, name)
+    if (first is None or last is None) and points:
+        first, last = points[0][1], points[-1][1]
+    steps = figures.get("steps") or (lines[-1].get("step") if lines else 0)
+    if first is None or last is None:
+        return f"{steps or 0:,} steps"
+    return f"{steps or 0:,} steps, {name} {first:.3g} → {last:.3g}"
+
+
+def _curves(lines: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    charts: list[Chart] = []
+    for title, metrics in _CURVES:
+        series = [
+            Series(label, points)
+            for metric, label in metrics.items()
+            if len(points := log_points(lines, metric)) > 1
+        ]
+        if series:
+            charts.append(LineChart(title, series))
+    return charts
+
+
+def _diagnose(path: Path, name_flags: NameFlags) -> list[Finding]:
+    try:
+        diagnosis = read_run(path).diagnose()
+    except RunError as error:
+        return [Finding("note", str(error))]
+    return [
+        Finding(verdict.kind, name_flags(_sentence(verdict), ("train", "grpo")))
+        for verdict in diagnosis.verdicts
+    ]
+
+
+def _sentence(verdict: Verdict) -> str:
+    text = format_verdict(verdict)
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,153 @@
+"""Sample transcripts: the best and the worst episodes of a file, in one pass over it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ludus.data.episode import Episode, StopReason
+from ludus.data.episode_head import EpisodeHead, parse_head
+from ludus.data.jsonl import numbered_lines
+from ludus.data.messages import message_text
+from ludus.reporting.document import FindingKind, Transcript, Turn
+
+MAX_TEXT_CHARS = 4_000
+"""Longer texts of a transcript are cut: a report is to be read."""
+MAX_IMAGE_CHARS = 1_500_000
+"""Larger images are left out, so that the report can be sent."""
+_LABELS: tuple[tuple[str, FindingKind], ...] = (("Best", "good"), ("Worst", "problem"))
+_IMAGE_URL = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+")
+
+
+@dataclass(slots=True)
+class EpisodeSamples:
+    """Numbers of all episodes of a file, and the lines of a few."""
+
+    num_samples: int
+    rewards: list[float] = field(default_factory=list)
+    stop_reasons: Counter[str] = field(default_factory=Counter)
+    episodes: int = 0
+    broken: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+    _best: list[tuple[float, bytes]] = field(default_factory=list)
+    _worst: list[tuple[float, bytes]] = field(default_factory=list)
+    _broken_lines: list[bytes] = field(default_factory=list)
+
+    def add(self, head: EpisodeHead, line: bytes) -> None:
+        self.episodes += 1
+        self.stop_reasons[head.stop_reason] += 1
+        self.tokens += head.completion_tokens
+        self.cost += head.cost or 0.0
+        if StopReason(head.stop_reason).is_fault:
+            self.broken += 1
+            if not self._broken_lines:
+                self._broken_lines.append(line)
+        elif head.reward is not None:
+            self.rewards.append(head.reward)
+            _keep_highest(self._best, head.reward, line, self.num_samples)
+            _keep_highest(self._worst, -head.reward, line, self.num_samples)
+
+    def transcripts(self) -> list[Transcript]:
+        """The best beside the worst, and one that broke."""
+        if not self.rewards or min(self.rewards) == max(self.rewards):
+            samples = [_read_transcript(line, "Sample", "note") for _, line in self._best[:1]]
+        else:
+            mean = sum(self.rewards) / len(self.rewards)
+            best = [line for reward, line in self._best if reward > mean]
+            worst = [line for negative, line in self._worst if -negative < mean]
+            samples = [
+                _read_transcript(line, *label)
+                for pair in zip_longest(best, worst)
+                for line, label in zip(pair, _LABELS, strict=True)
+                if line is not None
+            ]
+        samples += [_read_transcript(line, "Broken", "note") for line in self._broken_lines]
+        return [sample for sample in samples if sample is not None]
+
+
+def read_samples(path: Path, num_samples: int) -> EpisodeSamples:
+    """Read the numbers of all episodes, and the lines of the best and the worst."""
+    samples = EpisodeSamples(num_samples)
+    for number, line in numbered_lines(path):
+        if (head := parse_head(line, path, number)) is not None:
+            samples.add(head, line)
+    return samples
+
+
+def _keep_highest(kept: list[tuple[float, bytes]], value: float, line: bytes, count: int) -> None:
+    """Keep the `count` highest values, and of equal ones the first."""
+    if len(kept) < count or (kept and value > kept[-1][0]):
+        kept.append((value, line))
+        kept.sort(key=lambda pair: -pair[0])
+        del kept[count:]
+
+
+def _read_transcript(line: bytes, word: str, kind: FindingKind) -> Transcript | None:
+    try:
+        episode = Episode.from_line(line)
+    except ValidationError:
+        return None
+    reward = "unscored" if episode.reward is None else f"reward {episode.reward:g}"
+    detail = f"{reward}, {episode.stop_reason.value}, {episode.turns} turns"
+    if episode.error is not None:
+        detail += f": {episode.error.text}"
+    messages = [message.model_dump(mode="json") for message in episode.messages]
+    return Transcript(
+        f"{word}: {episode.environment} {episode.episode_id}",
+        kind,
+        detail,
+        build_turns(messages, episode.turn_rewards),
+    )
+
+
+def build_turns(messages: Sequence[Mapping[str, Any]], rewards: Sequence[float] = ()) -> list[Turn]:
+    """Turns of a conversation in OpenAI's format; `rewards` are those of the model's replies."""
+    turns, remaining = [], iter(rewards)
+    for message in messages:
+        is_reply = message.get("role") == "assistant"
+        turns.append(
+            Turn(
+                role=str(message.get("role")),
+                text=_cut(message_text(message)),
+                reasoning=_cut(str(message.get("reasoning_content") or "")),
+                calls=[_call_text(call) for call in message.get("tool_calls") or ()],
+                images=_images(message.get("content")),
+                reward=next(remaining, None) if is_reply else None,
+            )
+        )
+    return turns
+
+
+def _call_text(call: Any) -> str:
+    function = call.get("function", call) if isinstance(call, Mapping) else {}
+    arguments = function.get("arguments", "")
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return _cut(f"{function.get('name', '?')}({arguments})")
+
+
+def _images(content: Any) -> list[str]:
+    urls = [
+        part["image_url"].get("url")
+        for part in (content if isinstance(content, list) else ())
+        if isinstance(part, Mapping) and isinstance(part.get("image_url"), Mapping)
+    ]
+    return [
+        url
+        for url in urls
+        if isinstance(url, str) and len(url) <= MAX_IMAGE_CHARS and _IMAGE_URL.fullmatch(url)
+    ]
+
+
+def _cut(text: str) -> str:
+    left = len(text) - MAX_TEXT_CHARS
+    return text if left <= 0 else f"{text[:MAX_TEXT_CHARS]}\n… {left:,} more characters"

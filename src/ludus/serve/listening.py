@@ -1,0 +1,96 @@
+"""The socket of a server, its signals, and its graceful shutdown."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import resource
+import signal
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from ludus.serve.config import ServeError
+
+LISTEN_BACKLOG = 4096
+_RECEIVE_BUFFER_BYTES = 256 * 1024
+"""Small, because requests are small: it bounds what is read and parsed at once, before a client
+that sends too much can be paused."""
+Drain = Callable[[Callable[[], bool]], Awaitable[None]]
+
+
+class DrainingServer(uvicorn.Server):
+    """A uvicorn server that calls `on_ready`, and lets running work finish at shutdown.
+
+    `drain` waits for it; it takes a function that says whether to stop waiting.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, drain: Drain, on_ready: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__(config)
+        self._drain = drain
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        # Modules stay loaded, and steps create few cycles: exclude what exists by now from garbage
+        # collection, and collect less often.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
+        if self.started and self._on_ready is not None:
+            self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in getattr(self, "servers", []):
+            server.close()
+        await self._drain(lambda: self.force_exit)
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop on a signal and return; uvicorn's own method raises the signal again."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        handlers = {
+            number: signal.signal(number, self.handle_exit)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+
+def bind_socket(host: str, port: int, *, reuse_port: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+    if reuse_port:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        listener.bind((host, port))
+    except (socket.gaierror, UnicodeError):
+        listener.close()
+        raise ServeError(f"Unknown host {host!r}. Use another `host`.") from None
+    except OSError as error:
+        listener.close()
+        argument = "host" if error.errno == errno.EADDRNOTAVAIL else "port"
+        raise ServeError(
+            f"Port {port} of {host} cannot be used: {error.strerror}. Use another `{argument}`."
+        ) from None
+    return listener
+
+
+def raise_file_limit() -> None:
+    """Raise the soft limit of open files to the hard limit: every session has a socket."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

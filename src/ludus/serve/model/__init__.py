@@ -1,0 +1,1 @@
+"""`ludus serve-model`: a local model behind OpenAI's API."""

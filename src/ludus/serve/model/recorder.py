@@ -1,0 +1,144 @@
+"""Records conversations as episodes of a run folder, with token ids and log-probabilities.
+
+A session is one conversation. A header names the session of a call; without it, a call that
+continues the messages of a session belongs to that session, and any other call starts one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from ludus.data.episode import (
+    format_episode_id,
+)
+from ludus.data.journal import Journal
+from ludus.data.messages import Message
+from ludus.data.run_folder import RunFolder
+from ludus.data.tool_schema import JsonObject
+from ludus.errors import RunError
+from ludus.rollout.summary import summarize_run
+from ludus.serve.model.request_schema import RewardBody
+from ludus.serve.model.session import ENVIRONMENT, Session, history_key
+
+RUN_KIND = "record"
+_MAX_SWEEP_INTERVAL_S = 5.0
+
+
+class Recorder:
+    """The open sessions of a server, and the journal that they are written to when they end."""
+
+    def __init__(self, path: Path, agent: JsonObject, *, session_timeout: float) -> None:
+        self.run = RunFolder.resume_or_create(
+            path, {"environment": ENVIRONMENT, "agent": agent}, kind=RUN_KIND
+        )
+        self._agent, self._session_timeout = agent, session_timeout
+        self._journal = Journal.open(self.run.episodes_path)
+        self._num_episodes = _count_lines(self.run.episodes_path)
+        self.num_recorded = 0
+        """Episodes that were written since it was opened."""
+        self._sessions: dict[str, Session] = {}
+        self._by_history: dict[int, list[Session]] = {}
+
+    @asynccontextmanager
+    async def use_session(
+        self, session_id: str | None, messages: Sequence[Message], tools: Sequence[JsonObject]
+    ) -> AsyncIterator[Session]:
+        """The session of a call, which waits for an earlier call of the same session."""
+        session = self._find(session_id, messages, tools)
+        await session.lock.acquire()
+        while self._sessions.get(session.id) is not session:
+            # A reward has ended the session while this call waited: it begins the next one.
+            session.lock.release()
+            session = self._find(session_id, messages, tools)
+            await session.lock.acquire()
+        try:
+            yield session
+        finally:
+            session.lock.release()
+            session.last_used = time.monotonic()
+            if session.has_reply:
+                self._index_history(session)
+            else:
+                del self._sessions[session.id]
+
+    async def end(self, session_id: str, reward: RewardBody) -> str | None:
+        """Write a session's episode with its reward; returns its id, or None without a session."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            return None
+        async with session.lock:
+            return self._write(session, reward)
+
+    async def sweep_forever(self) -> None:
+        """Write the sessions that have not been used for the timeout."""
+        while True:
+            await asyncio.sleep(min(self._session_timeout / 2, _MAX_SWEEP_INTERVAL_S))
+            oldest = time.monotonic() - self._session_timeout
+            for session in list(self._sessions.values()):
+                if session.last_used < oldest and not session.lock.locked():
+                    # Tried again later; a reward or the end of the server reports the error.
+                    with suppress(RunError):
+                        self._write(session, None)
+
+    def close(self) -> None:
+        """Write all open sessions, and the summary of the run."""
+        with self._journal:
+            for session in list(self._sessions.values()):
+                self._write(session, None)
+        self.run.write_summary(summarize_run(self.run))
+
+    def _find(
+        self, session_id: str | None, messages: Sequence[Message], tools: Sequence[JsonObject]
+    ) -> Session:
+        if session_id is None:
+            roles = [message.role for message in messages]
+            if "assistant" in roles:
+                end = len(roles) - roles[::-1].index("assistant")
+                known = self._by_history.get(history_key(messages[:end], tools), [])
+                # A session that is in use has a call that continues these messages already.
+                free = next((each for each in known if not each.lock.locked()), None)
+                if free is not None:
+                    return free
+            session_id = secrets.token_hex(8)
+        if session_id not in self._sessions:
+            self._sessions[session_id] = Session(session_id)
+        return self._sessions[session_id]
+
+    def _index_history(self, session: Session) -> None:
+        """Find the session by its newest messages, and no longer by its earlier ones."""
+        self._forget_history(session)
+        if session.history_key is not None and session.id in self._sessions:
+            self._by_history.setdefault(session.history_key, []).append(session)
+            session.indexed_key = session.history_key
+
+    def _forget_history(self, session: Session) -> None:
+        key, session.indexed_key = session.indexed_key, None
+        if key is not None:
+            self._by_history[key].remove(session)
+            if not self._by_history[key]:
+                del self._by_history[key]
+
+    def _write(self, session: Session, reward: RewardBody | None) -> str | None:
+        """Write the session's episode, if it has a reply, and close the session."""
+        if session.id not in self._sessions or not session.has_reply:
+            self._sessions.pop(session.id, None)
+            return None
+        episode_id = format_episode_id(self.run.metadata.digest, self._num_episodes)
+        episode = session.to_episode(episode_id, self._agent, reward)
+        self._journal.append(episode.to_line())
+        self._num_episodes += 1
+        self.num_recorded += 1
+        # Only now: a session that could not be written stays open.
+        del self._sessions[session.id]
+        self._forget_history(session)
+        return episode_id
+
+
+def _count_lines(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

@@ -1,0 +1,102 @@
+"""Parts of responses in the format of OpenAI's API."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ludus.data.messages import Call, Message
+from ludus.data.tool_schema import JsonObject
+from ludus.policy.chat.reply_stream import ReplyDelta
+
+DONE_EVENT = b"data: [DONE]\n\n"
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+def envelope(kind: str, prefix: str, model: str) -> JsonObject:
+    """The fields that a response and all chunks of a stream begin with."""
+    return {
+        "id": f"{prefix}-{secrets.token_hex(12)}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": model,
+    }
+
+
+def usage(prompt_tokens: int, completion_tokens: int) -> JsonObject:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
+
+
+def event(data: JsonObject) -> bytes:
+    """A server-sent event."""
+    return b"data: " + json.dumps(data, ensure_ascii=False).encode("utf-8", "replace") + b"\n\n"
+
+
+def message_to_json(message: Message) -> JsonObject:
+    fields: JsonObject = {
+        "role": "assistant",
+        "content": message.text or (None if message.tool_calls else ""),
+        "refusal": None,
+    }
+    if message.reasoning_content:
+        fields["reasoning_content"] = message.reasoning_content
+    if message.tool_calls:
+        fields["tool_calls"] = [call.model_dump() for call in message.tool_calls]
+    return fields
+
+
+def delta_to_json(delta: ReplyDelta, num_calls: int) -> JsonObject:
+    """A piece of a streamed reply, which has had `num_calls` calls before."""
+    if delta.call is not None:
+        return {"tool_calls": [{"index": num_calls, **call_to_json(delta.call)}]}
+    if delta.reasoning:
+        return {"reasoning_content": delta.reasoning}
+    return {"content": delta.content}
+
+
+def call_to_json(call: Call) -> JsonObject:
+    return call.model_dump()
+
+
+def chat_logprobs(
+    tokenizer: Any, ids: Iterable[int], logprobs: Iterable[float], *, as_ids: bool
+) -> list[JsonObject]:
+    """The entries of `logprobs.content` in a chat completion."""
+    entries = []
+    for token_id, logprob in zip(ids, logprobs, strict=True):
+        text = token_text(tokenizer, token_id, as_ids=as_ids)
+        # A token may be a part of a character, whose bytes are not known here.
+        is_text = not as_ids and _REPLACEMENT not in text
+        encoded = list(text.encode("utf-8", "replace")) if is_text else None
+        entries.append({"token": text, "logprob": logprob, "bytes": encoded, "top_logprobs": []})
+    return entries
+
+
+def text_logprobs(
+    tokenizer: Any, ids: Sequence[int], logprobs: Sequence[float], *, offset: int, as_ids: bool
+) -> JsonObject:
+    """The `logprobs` of a text completion, whose text begins at `offset`."""
+    tokens = [token_text(tokenizer, token_id, as_ids=as_ids) for token_id in ids]
+    offsets = []
+    for token in tokens:
+        offsets.append(offset)
+        offset += len(token)
+    return {
+        "tokens": tokens,
+        "token_logprobs": list(logprobs),
+        "top_logprobs": [{token: value} for token, value in zip(tokens, logprobs, strict=True)],
+        "text_offset": offsets,
+    }
+
+
+def token_text(tokenizer: Any, token_id: int, *, as_ids: bool) -> str:
+    if as_ids:
+        return f"token_id:{token_id}"
+    return str(tokenizer.decode([token_id], clean_up_tokenization_spaces=False))

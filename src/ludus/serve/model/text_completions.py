@@ -1,0 +1,145 @@
+"""`/v1/completions`: text that continues prompts, whole or as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+
+from ludus.data.tool_schema import JsonObject
+from ludus.serve.model.api_errors import ApiError
+from ludus.serve.model.concurrent_choices import PutChunk, sample_choices, stream_choices
+from ludus.serve.model.generator import Generation, Generator, OnText, Prompt, SamplingPlan
+from ludus.serve.model.reply_formats import envelope, text_logprobs, usage
+from ludus.serve.model.request_schema import CompletionBody
+
+
+@dataclass(slots=True)
+class TextCall:
+    """A request that has places in the queue, and whose prompts fit."""
+
+    body: CompletionBody
+    plan: SamplingPlan
+    prompts: list[Prompt]
+    stack: AsyncExitStack
+
+    @property
+    def choices(self) -> list[Prompt]:
+        """The prompt of each choice: `n` for each prompt."""
+        return [prompt for prompt in self.prompts for _ in range(self.body.n)]
+
+    def usage(self, generations: Sequence[Generation]) -> JsonObject:
+        completion_tokens = sum(len(each.completion.ids) for each in generations)
+        return usage(sum(len(prompt.ids) for prompt in self.prompts), completion_tokens)
+
+
+class TextCompletions:
+    """Answers requests without a chat template. They are not recorded."""
+
+    def __init__(self, generator: Generator, model: str) -> None:
+        self._generator, self._model = generator, model
+        self._tokenizer = generator.runtime.policy.tokenizer
+
+    async def open(self, body: CompletionBody) -> TextCall:
+        """Take places in the queue and tokenize the prompts, or raise what is wrong with them."""
+        async with AsyncExitStack() as stack:
+            stack.enter_context(self._generator.admit(max(1, len(body.prompts)) * body.n))
+            prompts = [Prompt(self._tokenize(prompt)) for prompt in body.prompts]
+            if not prompts:
+                raise ApiError("The prompt is empty.", param="prompt")
+            plan = self._generator.plan(body, prompts)
+            return TextCall(body, plan, prompts, stack.pop_all())
+        raise AssertionError  # The stack swallows no exception.
+
+    def _tokenize(self, prompt: str | list[int]) -> tuple[int, ...]:
+        if isinstance(prompt, str):
+            return tuple(self._tokenizer(prompt)["input_ids"])
+        if not all(0 <= token_id < len(self._tokenizer) for token_id in prompt):
+            raise ApiError("A token id of the prompt is not in the vocabulary.", param="prompt")
+        return tuple(prompt)
+
+    async def complete(self, call: TextCall) -> JsonObject:
+        generations = await sample_choices(
+            [self._generate(call, index) for index in range(len(call.choices))]
+        )
+        choices = []
+        for index, generation in enumerate(generations):
+            completion = generation.completion
+            text = generation.text
+            if text is None:
+                text = self._tokenizer.decode(
+                    list(completion.ids),
+                    skip_special_tokens=True,
+                    clean_up_tokenization_spaces=False,
+                )
+            choices.append(
+                self._choice_to_json(
+                    call.body,
+                    index,
+                    text,
+                    completion.ids,
+                    completion.logprobs,
+                    finish=generation.finish_reason,
+                )
+            )
+        response = envelope("text_completion", "cmpl", self._model)
+        return {**response, "choices": choices, "usage": call.usage(generations)}
+
+    def stream(self, call: TextCall) -> AsyncGenerator[bytes, None]:
+        """Sample all choices, and yield server-sent events as tokens arrive."""
+        return stream_choices(
+            [partial(self._stream_choice, call, index) for index in range(len(call.choices))],
+            head=envelope("text_completion", "cmpl", self._model),
+            usage=call.usage if call.body.stream_options.include_usage else None,
+        )
+
+    async def _stream_choice(self, call: TextCall, index: int, put_chunk: PutChunk) -> Generation:
+        length = 0
+
+        def on_text(text: str, ids: Sequence[int], logprobs: Sequence[float]) -> None:
+            nonlocal length
+            put_chunk(self._choice_to_json(call.body, index, text, ids, logprobs, offset=length))
+            length += len(text)
+
+        generation = await self._generate(call, index, on_text)
+        finish = generation.finish_reason
+        put_chunk(self._choice_to_json(call.body, index, "", (), (), finish=finish))
+        return generation
+
+    async def _generate(
+        self, call: TextCall, index: int, on_text: OnText | None = None
+    ) -> Generation:
+        return await self._generator.generate(
+            call.choices[index],
+            call.plan,
+            index=index,
+            on_text=on_text,
+            skip_special_tokens=True,
+        )
+
+    def _choice_to_json(
+        self,
+        body: CompletionBody,
+        index: int,
+        text: str,
+        ids: Sequence[int],
+        logprobs: Sequence[float],
+        *,
+        offset: int = 0,
+        finish: str | None = None,
+    ) -> JsonObject:
+        fields: JsonObject = {
+            "index": index,
+            "text": text,
+            "logprobs": None,
+            "finish_reason": finish,
+        }
+        if body.logprobs is not None:
+            as_ids = body.return_tokens_as_token_ids
+            fields["logprobs"] = text_logprobs(
+                self._tokenizer, ids, logprobs, offset=offset, as_ids=as_ids
+            )
+        if body.return_token_ids:
+            fields["token_ids"] = list(ids)
+        return fields

@@ -1,0 +1,79 @@
+"""The pages of a server: the play page at `/`, the API reference at `/docs`, and their assets.
+
+They are the same for every environment and need no token: a page asks for it, and reads the rest
+from `/interface` and over a WebSocket session of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from pydantic import BaseModel
+from starlette.routing import Route
+
+from ludus.data.tool_schema import JsonObject
+from ludus.environment.spec import EnvSpec
+from ludus.environment.task_schema import task_schema
+from ludus.protocol.action_tools import calls_by_name
+from ludus.web import list_files, load_file, security_headers
+
+_PAGES = {"/": "play.html", "/web": "play.html", "/docs": "api.html"}
+"""OpenEnv's servers have their page at `/web`."""
+
+
+@cache
+def page_files() -> dict[str, str]:
+    """The paths of pages and assets, with the names of their files."""
+    assets = {f"/{name}": name for name in list_files() if name.startswith("assets/")}
+    return {**_PAGES, **assets}
+
+
+class EnvironmentInterface(BaseModel):
+    """What a page needs to offer an environment to a player."""
+
+    id: str
+    description: str
+    documentation: str
+    """The docstring of the class."""
+    tools: list[JsonObject] | None
+    """As in MCP's `tools/list`. None where they depend on the session, which then lists them."""
+    calls_by_name: bool
+    """Whether an action names its tool; otherwise the arguments of the only tool are the action."""
+    task_schema: JsonObject
+    """The JSON schema of the arguments of a reset."""
+
+
+def add_page_routes(app: FastAPI, env_spec: EnvSpec, *, allow_origins: Sequence[str]) -> None:
+    """Add the pages; sites in `allow_origins` may show them in a frame."""
+    ancestors = " ".join(("'self'", *(each for each in allow_origins if each != "null")))
+    headers = security_headers(frame_ancestors=ancestors)
+
+    async def page(request: Request) -> Response:
+        file = load_file(page_files()[request.scope["path"]])
+        assert file is not None
+        tagged = {**headers, "ETag": file.etag}
+        if file.etag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=tagged)
+        return Response(file.content, media_type=file.media_type, headers=tagged)
+
+    app.router.routes += [Route(path, page, methods=["GET"]) for path in page_files()]
+
+    @app.get("/interface")
+    async def interface() -> EnvironmentInterface:
+        """What the environment is, its tools, and the arguments of a reset."""
+        return interface_of(env_spec)
+
+
+def interface_of(env_spec: EnvSpec) -> EnvironmentInterface:
+    tools = env_spec.tools
+    return EnvironmentInterface(
+        id=env_spec.id,
+        description=env_spec.description,
+        documentation=env_spec.metadata.readme_content or "",
+        tools=None if tools is None else [tool.model_dump(by_alias=True) for tool in tools],
+        calls_by_name=calls_by_name(env_spec.action_schema, tools or ()),
+        task_schema=task_schema(env_spec),
+    )

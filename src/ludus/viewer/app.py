@@ -1,0 +1,215 @@
+"""The web application of the viewer: the page, and JSON under `api/`.
+
+Every path starts with a random token: other users of the machine, and pages of other sites, do not
+know it. Host and Origin are checked as by `ludus serve`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ludus.data.tool_schema import JsonObject
+from ludus.errors import ConfigError, LudusError, RunError
+from ludus.serve.access import AccessMiddleware, AccessPolicy
+from ludus.serve.config import ServeConfig
+from ludus.viewer.dataset_rows import read_left_out
+from ludus.viewer.episode_detail import describe_episode, read_fields
+from ludus.viewer.episode_filter import EpisodeFilter
+from ludus.viewer.export import ExportRequest, export_episodes
+from ludus.viewer.library import Library
+from ludus.viewer.overview import compare_entries, describe_entry
+from ludus.viewer.tokenizer_process import has_tokenizer
+from ludus.web import load_file, security_headers
+
+_MAX_BODY_BYTES = 4 << 20
+_MAX_PAGE_ROWS = 500
+Answer = Callable[[Library, QueryParams], Any]
+
+
+def create_token() -> str:
+    return secrets.token_urlsafe(24)
+
+
+def create_app(library: Library, token: str) -> ASGIApp:
+    """The application. All of it is below `/TOKEN/`."""
+    routes = [
+        *(Route(f"/api/{name}", _json_route(library, answer)) for name, answer in ANSWERS.items()),
+        Route("/api/export", _export_route(library), methods=["POST"]),
+        Route("/{name:path}", _send_file),
+    ]
+    access = AccessPolicy(ServeConfig())
+    return Starlette(
+        routes=[Mount("/{token}", routes=routes)],
+        middleware=[
+            Middleware(AccessMiddleware, access=access, max_body=_MAX_BODY_BYTES),
+            Middleware(TokenMiddleware, token=token),
+        ],
+    )
+
+
+class TokenMiddleware:
+    """Answers 404 to every path that does not start with the token."""
+
+    def __init__(self, app: ASGIApp, *, token: str) -> None:
+        self._app, self._token = app, token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            given, slash, _ = scope["path"].removeprefix("/").partition("/")
+            if not secrets.compare_digest(given.encode(), self._token) or not slash:
+                response = Response(
+                    "Not found. Open the address that `ludus view` printed.",
+                    404,
+                    security_headers(),
+                )
+                await response(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+async def _send_file(request: Request) -> Response:
+    file = load_file(request.path_params["name"] or "view.html")
+    headers = security_headers()
+    if file is None:
+        return Response("Not found.", 404, headers)
+    headers["ETag"] = file.etag
+    if request.headers.get("if-none-match") == file.etag:
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, headers=headers, media_type=file.media_type)
+
+
+def _json_route(library: Library, answer: Answer) -> Callable[[Request], Any]:
+    async def respond(request: Request) -> Response:
+        return await _respond(lambda: answer(library, request.query_params))
+
+    return respond
+
+
+def _export_route(library: Library) -> Callable[[Request], Any]:
+    async def respond(request: Request) -> Response:
+        body = await request.body()
+
+        def export() -> JsonObject:
+            try:
+                wanted = ExportRequest.model_validate_json(body)
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                where = ".".join(map(str, first["loc"]))
+                raise ConfigError(f"`{where}` is invalid: {first['msg']}.") from None
+            report = export_episodes(wanted, library.entries)
+            library.scan()
+            return report
+
+        return await _respond(export)
+
+    return respond
+
+
+async def _respond(compute: Callable[[], Any]) -> Response:
+    headers = {**security_headers(), "Cache-Control": "no-store"}
+    try:
+        body, status = to_json(await run_in_threadpool(compute), inf_nan_mode="null"), 200
+    except LudusError as error:
+        body, status = to_json({"detail": str(error)}), 400
+    return Response(body, status, headers, media_type="application/json")
+
+
+def _number(query: QueryParams, name: str, default: int | None = None) -> int:
+    text = query.get(name)
+    if text is None and default is not None:
+        return default
+    if text is None or not (text.isascii() and text.isdecimal() and len(text) < 16):
+        raise ConfigError(f"`{name}` must be a number from 0, got {text!r}.")
+    return int(text)
+
+
+def _filter(query: QueryParams) -> EpisodeFilter:
+    return EpisodeFilter(
+        runs=tuple(query.getlist("run")),
+        where=query.get("where", ""),
+        search=query.get("search", ""),
+        stop_reason=query.get("stop", ""),
+        group_id=query.get("group", ""),
+        sort=query.get("sort", "line"),
+        descending=query.get("descending") == "true",
+    )
+
+
+def _page(query: QueryParams) -> tuple[int, int]:
+    return _number(query, "offset", 0), min(_number(query, "limit", 100), _MAX_PAGE_ROWS)
+
+
+def _answer_episodes(library: Library, query: QueryParams) -> JsonObject:
+    revision = _number(query, "revision") if "revision" in query else None
+    return library.queries.page(_filter(query), *_page(query), revision)
+
+
+def _answer_tokens(library: Library, query: QueryParams) -> JsonObject:
+    entry = library.find(query.get("run", ""))
+    fields = read_fields(library.index, entry.key, _number(query, "line"))
+    tokens, agent = fields.get("tokens"), fields.get("agent")
+    if not isinstance(tokens, dict):
+        raise RunError("This episode has no tokens: only local policies keep them.")
+    model = query.get("model") or str(agent.get("model") if isinstance(agent, dict) else "")
+    if not query.get("model") and has_tokenizer(entry.path):
+        model = str(entry.path)
+    return {
+        **tokens,
+        "model": model,
+        "texts": library.tokenizers.split_tokens(model, tokens["ids"]),
+    }
+
+
+def _answer_row(library: Library, query: QueryParams) -> JsonObject:
+    entry = library.find(query.get("dataset", ""))
+    row = library.rows.read(entry, query.get("split", "train"), _number(query, "number"))
+    answer: JsonObject = {"row": row}
+    if student := query.get("student"):
+        try:
+            answer["rendered"] = library.tokenizers.render_row(student, row)
+        except RunError as error:  # The row can be viewed without a chat template.
+            answer["render_error"] = str(error)
+    return answer
+
+
+def _answer_left_out(library: Library, query: QueryParams) -> JsonObject:
+    keys = {
+        entry.episodes.resolve(): key for key, entry in library.entries.items() if entry.episodes
+    }
+    entry = library.find(query.get("dataset", ""))
+    return read_left_out(entry, keys, query.get("reason", ""), *_page(query))
+
+
+ANSWERS: dict[str, Answer] = {
+    "state": lambda library, query: library.describe(),
+    "entry": lambda library, query: describe_entry(
+        library.find(query.get("key", "")), library.index, library.queries
+    ),
+    "compare": lambda library, query: compare_entries(
+        library.find(query.get("first", "")), library.find(query.get("second", ""))
+    ),
+    "episodes": _answer_episodes,
+    "episode": lambda library, query: describe_episode(
+        library.find(query.get("run", "")), _number(query, "line"), library.index, library.queries
+    ),
+    "tokens": _answer_tokens,
+    "rows": lambda library, query: library.rows.page(
+        library.find(query.get("dataset", "")), query.get("split", "train"), *_page(query)
+    ),
+    "row": _answer_row,
+    "left_out": _answer_left_out,
+}
+"""What answers `GET api/NAME`."""

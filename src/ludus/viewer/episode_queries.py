@@ -1,0 +1,210 @@
+"""Queries over the index: filtered and sorted episodes, pages of them, and their statistics."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from ludus.curation.load_episodes import check_load_condition
+from ludus.data.tool_schema import JsonObject
+from ludus.viewer.episode_filter import SORT_COLUMNS, EpisodeFilter
+from ludus.viewer.episode_index import EpisodeIndex
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_PAGE_COLUMNS = {
+    "line": "_line",
+    "episode_id": "episode_id",
+    "attempt": "attempt",
+    "reward": "CASE WHEN isfinite(reward) THEN reward END",
+    "stop_reason": "stop_reason",
+    "turns": "turns",
+    "tokens": "_tokens",
+    "seconds": "_seconds",
+    "cost": "cost",
+    "step": "_step",
+    "environment": "environment",
+    "model": "coalesce(model, provider)",
+    "group_id": "group_id",
+    "question": "_question",
+    "error": "error.kind",
+}
+"""SQL by the name of a field in the rows of the page's table."""
+_SUMMARY = {
+    "episodes": "count(*)",
+    "scored": "count(reward)",
+    "broken": "count(*) FILTER (stop_reason IN ('broken', 'deadline'))",
+    "tasks": "approx_count_distinct(group_id)",
+    "mean": "avg(reward)",
+    "std": "stddev_samp(reward)",
+    "low": "min(reward)",
+    "high": "max(reward)",
+    "turns": "avg(turns)",
+    "tokens": "avg(completion_tokens)",
+    "seconds": "avg(_seconds)",
+    "cost": "sum(cost)",
+    "malformed_calls": "sum(malformed_calls)",
+}
+_SELECTED_COLUMNS = """
+    _id, CASE WHEN isfinite(reward) THEN reward END AS reward, stop_reason, group_id, turns,
+    usage.completion_tokens AS completion_tokens, _seconds, cost, malformed_calls
+"""
+_MAX_CACHED_RESULTS = 4
+_MAX_BINS = 24
+_MAX_DISTINCT_BINS = 12
+_MAX_CURVE_POINTS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeResult:
+    """The episodes that a filter selects."""
+
+    revision: int
+    """The revision of the index that it was computed on."""
+    ids: Any
+    """Sorted, as a NumPy array."""
+    stats: JsonObject
+
+
+class EpisodeQueries:
+    """Answers filters; the last few results are kept, so that scrolling is fast.
+
+    With the revision of a result, a page continues it although episodes have been added.
+    """
+
+    def __init__(self, index: EpisodeIndex) -> None:
+        self._index = index
+        self._lock = Lock()
+        self._results: OrderedDict[tuple[int, EpisodeFilter], EpisodeResult] = OrderedDict()
+        self._means: tuple[int, dict[int, float | None]] | None = None
+
+    def find(self, wanted: EpisodeFilter, revision: int | None = None) -> EpisodeResult:
+        """Evaluate a filter; raises `ConfigError` for one that is not valid."""
+        current = self._index.revision
+        with self._lock:
+            for key in ((revision, wanted), (current, wanted)):
+                if (result := self._results.get(key)) is not None:  # type: ignore[arg-type]
+                    self._results.move_to_end(key)  # type: ignore[arg-type]
+                    return result
+        condition = self._condition(wanted)
+        order = f"{SORT_COLUMNS[wanted.sort]} {'DESC' if wanted.descending else 'ASC'} NULLS LAST"
+        with self._index.cursor() as cursor:
+            # The condition may be slow: it is evaluated once, into a table of this cursor.
+            cursor.execute(
+                f"CREATE TEMP TABLE selected AS SELECT {_SELECTED_COLUMNS} FROM episodes "
+                f"WHERE {condition} ORDER BY {order}, _id"
+            )
+            ids = cursor.execute("SELECT _id FROM selected").fetchnumpy()["_id"]
+            result = EpisodeResult(current, ids, _compute_stats(cursor))
+            cursor.execute("DROP TABLE selected")
+        with self._lock:
+            self._results[current, wanted] = result
+            while len(self._results) > _MAX_CACHED_RESULTS:
+                self._results.popitem(last=False)
+        return result
+
+    def _condition(self, wanted: EpisodeFilter) -> str:
+        conditions = []
+        if wanted.runs:
+            numbers = (str(self._index.find_file(key).number) for key in wanted.runs)
+            conditions.append(f"_file IN ({', '.join(numbers)})")
+        if wanted.where.strip():
+            with self._index.cursor() as cursor:
+                check_load_condition(cursor, wanted.where)
+        if wanted.condition:
+            conditions.append(wanted.condition)
+        return " AND ".join(conditions) or "true"
+
+    def page(
+        self, wanted: EpisodeFilter, offset: int, limit: int, revision: int | None = None
+    ) -> JsonObject:
+        """Some rows of the table; with the first page also the statistics."""
+        result = self.find(wanted, revision)
+        ids = [int(each) for each in result.ids[offset : offset + limit]]
+        page = {
+            "total": len(result.ids),
+            "revision": result.revision,
+            "offset": offset,
+            "rows": self.rows(ids),
+        }
+        return page if offset else {**page, "stats": result.stats}
+
+    def rows(self, ids: Sequence[int]) -> list[JsonObject]:
+        """The rows of the table with these ids, in this order."""
+        if not ids:
+            return []
+        columns, listed = ", ".join(_PAGE_COLUMNS.values()), ", ".join(map(str, ids))
+        by_id = {
+            row[0]: {
+                "run": self._index.files[row[1]].key,
+                **dict(zip(_PAGE_COLUMNS, row[2:], strict=True)),
+            }
+            for row in self._index.sql(
+                f"SELECT _id, _file, {columns} FROM episodes WHERE _id IN ({listed})"
+            )
+        }
+        return [by_id[each] for each in ids if each in by_id]
+
+    def reward_curve(self, run: str) -> list[JsonObject]:
+        """Mean reward, length and turns over the course of a run without a log."""
+        rows = self._index.sql(f"""
+            SELECT min(_line), avg(reward), avg(usage.completion_tokens), avg(turns) FROM (
+                SELECT *, ntile({_MAX_CURVE_POINTS}) OVER (ORDER BY _id) AS bucket FROM episodes
+                WHERE _file = {self._index.find_file(run).number} AND isfinite(reward)
+            ) GROUP BY bucket ORDER BY 1
+        """)
+        names = ("step", "reward", "length", "turns")
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def mean_rewards(self) -> dict[int, float | None]:
+        """The mean reward of each file, by its number."""
+        revision = self._index.revision
+        if self._means is None or self._means[0] != revision:
+            query = "SELECT _file, avg(reward) FROM episodes WHERE isfinite(reward) GROUP BY 1"
+            self._means = revision, dict(self._index.sql(query))
+        return self._means[1]
+
+    def find_attempts(self, group_id: str, run: str | None, limit: int) -> list[JsonObject]:
+        """The attempts at a task, of one run or of all."""
+        wanted = EpisodeFilter(runs=(run,) if run else (), group_id=group_id)
+        return self.rows([int(each) for each in self.find(wanted).ids[:limit]])
+
+
+def _compute_stats(cursor: DuckDBPyConnection) -> JsonObject:
+    """Counts, rewards and stop reasons of the table `selected`."""
+    row = cursor.execute(f"SELECT {', '.join(_SUMMARY.values())} FROM selected").fetchall()[0]
+    summary = dict(zip(_SUMMARY, row, strict=True))
+    stop_reasons = cursor.execute(
+        "SELECT stop_reason, count(*) FROM selected GROUP BY 1 ORDER BY 2 DESC, 1"
+    ).fetchall()
+    histogram = _compute_histogram(cursor, summary["low"], summary["high"])
+    return {**summary, "stop_reasons": dict(stop_reasons), "histogram": histogram}
+
+
+def _compute_histogram(
+    cursor: DuckDBPyConnection, low: float | None, high: float | None
+) -> list[JsonObject]:
+    """Numbers of episodes by reward: by value if there are few values, else in bins."""
+    if low is None or high is None:
+        return []
+    values = cursor.execute(
+        "SELECT reward, count(*) FROM selected WHERE reward NOT NULL GROUP BY 1 ORDER BY 1 "
+        f"LIMIT {_MAX_DISTINCT_BINS + 1}"
+    ).fetchall()
+    if len(values) <= _MAX_DISTINCT_BINS:
+        return [{"low": value, "high": value, "count": count} for value, count in values]
+    width = high / _MAX_BINS - low / _MAX_BINS
+    bin_of = f"least(floor((reward - {low!r}) / {width!r}), {_MAX_BINS - 1})::INTEGER"
+    counts = dict(
+        cursor.execute(
+            f"SELECT {bin_of}, count(*) FROM selected WHERE reward NOT NULL GROUP BY 1"
+        ).fetchall()
+    )
+    return [
+        {"low": low + width * at, "high": low + width * (at + 1), "count": counts.get(at, 0)}
+        for at in range(_MAX_BINS)
+    ]

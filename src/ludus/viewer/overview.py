@@ -1,0 +1,107 @@
+"""The overview of an entry: settings, counts, curves; and how the settings of two differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ludus.data.config_diff import compare_settings
+from ludus.data.jsonable import object_field
+from ludus.data.tool_schema import JsonObject
+from ludus.data.training_log import LogEntry, metric, read_log, step_number
+from ludus.evaluation.stored_evaluation import load_evaluation
+from ludus.viewer.episode_filter import EpisodeFilter
+from ludus.viewer.episode_index import EpisodeIndex
+from ludus.viewer.episode_queries import EpisodeQueries
+from ludus.viewer.folders import Entry
+
+CURVES = {
+    "reward": "Reward",
+    "eval_reward": "Held-out reward",
+    "loss": "Loss",
+    "eval_loss": "Eval loss",
+    "entropy": "Entropy",
+    "surprise": "Negative log-probability of sampled tokens",
+    "length": "Sampled tokens per episode",
+    "turns": "Turns per episode",
+    "equal": "Zero-variance groups",
+    "mismatch": "Mismatch of sampler and trainer",
+    "kl": "KL divergence from the start",
+    "cut_off": "Cut off",
+    "format": "Format compliance",
+    "unscored": "Unscored",
+    "mean_token_accuracy": "Token accuracy",
+    "grad_norm": "Gradient norm",
+    "learning_rate": "Learning rate",
+    "time/step": "Seconds per step",
+}
+"""Titles of the curves by their key in the log, in the order of the page."""
+_MAX_POINTS = 1_000
+
+
+def describe_entry(entry: Entry, index: EpisodeIndex, queries: EpisodeQueries) -> JsonObject:
+    """Everything that the page of one entry shows."""
+    overview: JsonObject = {
+        **entry.as_json(),
+        "record": {key: value for key, value in entry.record.items() if key != "example"},
+    }
+    if entry.kind == "training":
+        overview["curves"] = build_curves(tuple(read_log(entry.path)))
+    if entry.kind == "evaluation":
+        overview["verdicts"] = load_evaluation(entry.path).describe_verdicts()
+    if entry.episodes is not None:
+        file = index.find_file(entry.key)
+        overview["stats"] = queries.find(EpisodeFilter(runs=(entry.key,))).stats
+        overview["unreadable"] = file.unreadable
+        if entry.kind == "run":
+            overview["curves"] = build_curves(queries.reward_curve(entry.key), x="episode")
+    return overview
+
+
+def build_curves(entries: Sequence[LogEntry], *, x: str = "step") -> list[JsonObject]:
+    """The metrics of a log that vary, as points; long logs are thinned out."""
+    keys = [*CURVES, *_other_keys(entries)]
+    curves = []
+    for key in keys:
+        points = [
+            (step_number(entry), value)
+            for entry in entries
+            if (value := metric(entry, key)) is not None
+        ]
+        if len(points) < 2:
+            continue
+        stride = -(-len(points) // _MAX_POINTS)
+        kept = points[::stride]
+        curves.append({"key": key, "title": CURVES.get(key, key), "x": x, "points": kept})
+    return curves
+
+
+def _other_keys(entries: Iterable[LogEntry]) -> list[str]:
+    """Parts of the reward, and buckets of a curriculum."""
+    keys = dict.fromkeys(key for entry in entries for key in entry)
+    parts = [key for key in keys if key.startswith("rewards/") and key.endswith("/mean")]
+    buckets = [key for key in keys if key.startswith("curriculum/") and key.endswith("/success")]
+    return [*(parts if len(parts) > 1 else ()), *buckets]
+
+
+def compare_entries(first: Entry, second: Entry) -> JsonObject:
+    """The settings in which two entries differ, and how many are the same."""
+    pairs = [_comparable_settings(entry) for entry in (first, second)]
+    differences, same = compare_settings(*pairs)
+    return {
+        "same": same,
+        "differences": [
+            {"setting": key, "first": before, "second": after} for key, before, after in differences
+        ],
+    }
+
+
+def _comparable_settings(entry: Entry) -> JsonObject:
+    """Settings and the facts of a record that are no settings of the stage."""
+    record = entry.record
+    facts = {name: record[name] for name in ("model", "weights", "seeds") if record.get(name)}
+    data = object_field(record, "data")
+    if data:
+        facts["data"] = {name: data.get(name) for name in ("path", "rows", "digest")}
+    if environment := object_field(record, "environment").get("spec"):
+        facts["environment"] = environment
+    return {**facts, **entry.settings, "versions": object_field(record, "versions")}

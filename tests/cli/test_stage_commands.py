@@ -1,0 +1,72 @@
+"""Options of stages come from the declarations of the commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ludus.cli.recipe_checks import apply_defaults
+from ludus.cli.stage_commands import stage_command, stage_commands
+from ludus.errors import ConfigError
+from ludus.recipe.recipe_file import Recipe, Stage
+
+MANAGED = {"output_dir", "out", "overwrite", "resume", "json"}
+
+
+def words(command: str, **options: Any) -> list[str]:
+    stage = Stage("it", command, options)
+    return stage_command(stage).arguments(stage, {"it": Path("out/it"), "sft": Path("out/sft")})
+
+
+@pytest.mark.parametrize("name", stage_commands())
+def test_every_option_of_a_command_is_a_key(name: str) -> None:
+    command = stage_commands()[name]
+    for param in command.click_command.params:
+        long = [flag for flag in param.opts if flag.startswith("--")]
+        key = long[0][2:].replace("-", "_") if long else param.name
+        assert (key in command.options) != (key in MANAGED)
+
+
+def test_the_stages_of_the_loop_are_commands() -> None:
+    loop = ["collect", "curate", "sft", "dpo", "tutor", "grpo", "eval", "report"]
+    assert [name for name in stage_commands() if name in loop] == loop
+    assert {"push env", "push dataset", "push model"} < stage_commands().keys()
+
+
+def test_values_become_words() -> None:
+    # Arguments come first and in their own order; a table is JSON, or a list of KEY=VALUE.
+    assert words("eval", candidate={"base": "smollm2", "sft": "hf:{sft}"}, env="wordle") == [
+        *("eval", "wordle", "--candidate", "base=smollm2", "--candidate", "sft=hf:out/sft"),
+        *("--output-dir", "out/it"),
+    ]
+    assert words("collect", env="wordle", task={"a": [1]})[2:4] == ["--task", '{"a": [1]}']
+    assert words("collect", env="wordle", system_prompt="-x")[2] == "--system-prompt=-x"
+    assert words("curate", runs=["a", "b"], dedupe=False, explain=False)[1:4] == [
+        *("a", "b", "--no-dedupe"),
+    ]
+    assert words("sft", data="d", set={"warmup_steps": 3})[3:5] == ["--set", "warmup_steps=3"]
+    assert words("push env", repo_id="ada/wordle", spec="wordle")[:4] == [
+        *("push", "env", "wordle", "ada/wordle"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [("curate", {"dedupe": "yes"}), ("sft", {"steps": [1, 2]}), ("sft", {"steps": {"a": 1}})],
+)
+def test_a_value_of_the_wrong_kind_is_named(command: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        words(command, **options)
+
+
+def test_defaults_go_to_the_stages_that_have_the_option() -> None:
+    stages = (
+        Stage("collect", "collect", {"seed": 3}),
+        Stage("curate", "curate", {"runs": ["{collect}"]}),
+    )
+    defaults = {"env": "wordle", "seed": 1}
+    recipe = apply_defaults(Recipe("loop", "", Path("out"), stages, defaults, ()))
+    assert recipe.stages[0].options == {"env": "wordle", "seed": 3}
+    assert recipe.stages[1].options == {"seed": 1, "runs": ["{collect}"]}

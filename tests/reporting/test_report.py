@@ -1,0 +1,199 @@
+"""What a report says about each kind of folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from data.sample_episodes import attempt, written
+
+from ludus import CurateConfig, EvalConfig, collect_sync, curate, evaluate_sync
+from ludus.agents.oracle import OracleAgent
+from ludus.agents.random_agent import RandomAgent
+from ludus.data.episode import StopReason
+from ludus.data.messages import Message
+from ludus.errors import ConfigError, RunError
+from ludus.evaluation import Candidate
+from ludus.evaluation.stored_evaluation import load_evaluation
+from ludus.reporting import report
+from ludus.reporting.charts import _ticks, render_chart
+from ludus.reporting.document import Histogram, LineChart, Section, Series
+from ludus.reporting.sections import read_section
+from ludus.rollout import CollectConfig
+
+
+def section_of(path: Path, samples: int = 2) -> Section:
+    return read_section(path, samples=samples, name_flags=lambda text, command: text)
+
+
+def facts_of(section: Section) -> dict[str, str]:
+    return dict(section.facts)
+
+
+@pytest.fixture(scope="module")
+def loop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, a data set and an evaluation."""
+    folder = tmp_path_factory.mktemp("loop")
+    config = CollectConfig(num_episodes=12, agent=RandomAgent())
+    collect_sync("catch", folder / "run", config)
+    curate(folder / "run", folder / "data", CurateConfig(min_reward=0.5))
+    candidates = [Candidate("chance", RandomAgent), Candidate("oracle", OracleAgent)]
+    how = EvalConfig(num_episodes=8, sweep=("rows=4,10",))
+    evaluate_sync("catch", candidates, folder / "eval", how)
+    return folder
+
+
+def test_a_run_has_its_best_beside_its_worst(loop: Path) -> None:
+    section = section_of(loop / "run")
+    assert (section.kind, section.title) == ("Run", "catch")
+    assert facts_of(section)["Episodes"] == "12" and facts_of(section)["Agent"] == "random"
+    kinds = [each.kind for each in section.transcripts]
+    assert kinds[:2] == ["good", "problem"]
+    rewards = {each.kind: each.detail.split(",")[0] for each in section.transcripts}
+    assert rewards == {"good": "reward 1", "problem": "reward 0"}
+    assert section.settings["environment"] == "catch"
+
+
+def test_a_data_set_says_what_was_left_out(loop: Path) -> None:
+    section = section_of(loop / "data", samples=1)
+    (table,) = section.tables
+    assert table.rows[0][0] == "min-reward" and "reward >= 0.5" in table.rows[0][1]
+    assert "12 episodes" in section.headline and len(section.transcripts) == 1
+
+
+def test_pairs_show_the_chosen_beside_the_rejected(tmp_path: Path) -> None:
+    def replies(text: str) -> list[dict[str, str]]:
+        return [{"role": "assistant", "content": text}]
+
+    row = {"prompt": [{"role": "user", "content": "?"}], "chosen": replies("yes"),
+           "rejected": replies("no")}  # fmt: skip
+    (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
+    fields = {"report": {"episodes": 2, "kept": 2, "steps": [], "rows": {"train": 1}}}
+    (tmp_path / "curation.json").write_text(json.dumps(fields))
+    section = section_of(tmp_path)
+    said = [(each.kind, [turn.text for turn in each.turns]) for each in section.transcripts]
+    assert said == [("good", ["?", "yes"]), ("problem", ["?", "no"])]
+
+
+def test_an_evaluation_has_verdicts_and_levels(loop: Path) -> None:
+    section = section_of(loop / "eval")
+    assert [each.kind for each in section.findings] == ["good"]
+    assert "oracle is better than chance" in section.headline
+    assert section.tables[0].title == "Results"
+    assert [row[0] for row in section.tables[1].rows] == ["rows=4", "rows=10"]
+    assert any("difficulty" in chart.title for chart in section.charts)
+
+
+def test_a_stored_evaluation_is_the_one_that_was_written(loop: Path) -> None:
+    stored = json.loads((loop / "eval" / "summary.json").read_text())
+    assert load_evaluation(loop / "eval").as_json() == stored
+    for key in ("slices",):
+        del stored[key]
+    for candidate in stored["candidates"]:
+        del candidate["verdicts"]
+    older = loop / "older"
+    older.mkdir()
+    (older / "summary.json").write_text(json.dumps(stored))
+    assert load_evaluation(older).describe_verdicts() == []
+
+
+def write_training(folder: Path, kind: str, lines: list[dict[str, Any]], **record: Any) -> Path:
+    folder.mkdir()
+    fields = {"kind": kind, "model": "tiny", "command": f"ludus train {kind}", "settings": {}}
+    (folder / "training.json").write_text(json.dumps({**fields, **record}))
+    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_a_training_has_curves_and_a_diagnosis(tmp_path: Path) -> None:
+    lines = [
+        {"step": step, "reward": 0.1 + step / 100, "loss": 0.1, "unscored": 0.0, "equal": 0.1,
+         "eval_reward": 0.2 if step % 20 == 0 else None, "entropy": 1 - step / 100}
+        for step in range(1, 61)
+    ]  # fmt: skip
+    section = section_of(write_training(tmp_path / "model", "grpo", lines))
+    charts = {chart.title: chart for chart in section.charts}
+    reward = charts["Reward"]
+    assert isinstance(reward, LineChart)
+    assert [each.label for each in reward.series] == ["training tasks", "held-out tasks"]
+    assert "reward 0.11 → 0.7" in section.headline and section.findings
+    assert section.command == "ludus train grpo"
+
+
+def test_an_unfinished_training_is_reported(tmp_path: Path) -> None:
+    section = section_of(write_training(tmp_path / "model", "grpo", []))
+    assert facts_of(section)["Steps"] == "not finished"
+    assert [each.kind for each in section.findings] == ["note"]
+
+
+def test_broken_episodes_are_a_finding(tmp_path: Path) -> None:
+    episodes = [attempt(index, StopReason.BROKEN) for index in range(3)] + [attempt(3)]
+    section = section_of(written(tmp_path / "episodes.jsonl", *episodes))
+    assert [each.kind for each in section.findings] == ["problem"]
+    assert [each.title.split(":")[0] for each in section.transcripts] == ["Sample", "Broken"]
+
+
+def test_long_texts_are_cut(tmp_path: Path) -> None:
+    message = Message(role="user", content="x" * 10_000)
+    section = section_of(written(tmp_path / "episodes.jsonl", attempt(0, messages=(message,))))
+    (turn,) = section.transcripts[0].turns
+    assert turn.text.count("x") == 4_000 and "6,000 more characters" in turn.text
+
+
+def test_all_folders_are_in_one_page_in_their_order(loop: Path, tmp_path: Path) -> None:
+    folders = [loop / "run", loop / "data", loop / "eval"]
+    text = report(folders, tmp_path / "report.html").read_text()
+    places = [text.index(f'id="section-{number}"') for number in (1, 2, 3)]
+    assert (
+        places == sorted(places) and "<script" not in text and "http" not in text.split("<body")[1]
+    )
+    markdown = report(folders, tmp_path / "report.md", format="md").read_text()
+    assert markdown.count("\n## ") == 3 and "oracle is better than chance" in markdown
+
+
+def test_markdown_of_transcripts_has_no_effect(tmp_path: Path) -> None:
+    message = Message(role="user", content="```\n</details><script>alert(1)</script>\n# Title")
+    run = written(tmp_path / "episodes.jsonl", attempt(0, messages=(message,)))
+    text = report(run, tmp_path / "report.md", format="md", title="<b>*x*").read_text()
+    assert text.startswith("# \\<b\\>\\*x\\*\n")
+    inside = text.split("````text\n")[1].split("\n````")[0]
+    assert "<script>alert(1)</script>" in inside and "<script>" not in text.replace(inside, "")
+
+
+@pytest.mark.parametrize("low", [-5.0, 0.0, 0.3, 1234.5])
+@pytest.mark.parametrize("span", [0.0, 1e-9, 0.7, 3.0, 1e6])
+def test_ticks_enclose_the_range(low: float, span: float) -> None:
+    ticks = _ticks(low, low + span)
+    assert 2 <= len(ticks) <= 7 and ticks[0] <= low + 1e-12 and ticks[-1] >= low + span - 1e-9
+
+
+def test_charts_of_constant_and_single_values_can_be_drawn() -> None:
+    for chart in (
+        LineChart("flat", [Series("a", [(1, 0.5), (2, 0.5)])]),
+        LineChart("zero", [Series("a", [(1, 0.0), (1, 0.0)])]),
+        Histogram("one", [0.0]),
+        Histogram("many", [number / 7 for number in range(100)]),
+    ):
+        assert "NaN" not in render_chart(chart) and "<svg" in render_chart(chart)
+
+
+@pytest.mark.parametrize(
+    ("source", "out", "how", "error"),
+    [
+        ("missing", "r.html", {}, RunError),
+        ("empty", "r.html", {}, RunError),
+        ("run", "empty", {}, RunError),
+        ("run", "r.pdf", {"format": "pdf"}, ConfigError),
+        ("run", "r.html", {"samples": -1}, ConfigError),
+    ],
+)
+def test_what_cannot_be_reported_raises(
+    loop: Path, tmp_path: Path, source: str, out: str, how: dict[str, Any], error: type[Exception]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    folder = loop / source if source == "run" else tmp_path / source
+    with pytest.raises(error) as caught:
+        report(folder, tmp_path / out, **how)
+    assert "\n" not in str(caught.value) and not (tmp_path / "r.html").exists()

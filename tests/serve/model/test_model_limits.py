@@ -1,0 +1,141 @@
+"""Limits of a model server: the queue, sizes, access; clients that leave, and the shutdown."""
+
+from __future__ import annotations
+
+import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import openai
+import pytest
+from world import wait_until
+
+from ludus.serve.config import ServeError
+from ludus.serve.model.model_config import ModelServeConfig, check_model_config
+from serve.model.model_serving import QUESTION, serving_model
+
+BODY = {"messages": QUESTION, "max_tokens": 8}
+CHAT = "/v1/chat/completions"
+IN_FLIGHT = "ludus_model_requests_in_flight"
+
+
+def test_a_full_queue_refuses_with_the_time_to_wait() -> None:
+    with serving_model(max_batch=1, max_queue=1) as served, ThreadPoolExecutor(2) as pool:
+        served.agent.engine.pause()
+        waiting = [pool.submit(served.post, CHAT, BODY) for _ in range(2)]
+        wait_until(lambda: served.metric(IN_FLIGHT) == 2)
+        refused = served.post(CHAT, BODY)
+        assert refused.status_code == 429
+        assert refused.json()["error"]["type"] == "rate_limit_error"
+        assert int(refused.headers["retry-after"]) >= 1
+        served.agent.engine.release()
+        assert [each.result().status_code for each in waiting] == [200, 200]
+        assert served.post(CHAT, BODY).status_code == 200
+        assert served.metric(IN_FLIGHT) == 0
+
+
+def test_choices_count_in_the_queue() -> None:
+    with serving_model(max_batch=1, max_queue=2) as served:
+        assert served.post(CHAT, {**BODY, "n": 3}).status_code == 200
+        assert served.post(CHAT, {**BODY, "n": 4}).status_code == 429
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_gives_up_its_place(stream: bool) -> None:
+    with serving_model(max_batch=1) as served:
+        served.agent.engine.pause()
+        content = json.dumps({**BODY, "stream": stream}).encode()
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
+        port = int(served.url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(head.encode() + content)
+            wait_until(lambda: served.metric(IN_FLIGHT) == 1)
+        wait_until(lambda: served.metric(IN_FLIGHT) == 0)
+        assert served.metric("ludus_model_requests_cancelled_total") == 1
+        served.agent.engine.release()
+        assert served.post(CHAT, BODY).status_code == 200
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_decoding_stops_for_a_stream_that_is_closed(fast: bool) -> None:
+    with serving_model(max_batch=1, fast=fast) as served:
+        assert served.agent.engine_description.startswith("Triton" if fast else "HF")
+        served.agent.engine.pause(after_polls=4)
+        body = {**BODY, "max_tokens": 2000, "stream": True, "temperature": 0}
+        with httpx.stream("POST", f"{served.url}{CHAT}", json=body, timeout=60) as response:
+            lines = response.iter_lines()
+            assert '"role": "assistant"' in next(lines)
+            wait_until(lambda: served.metric("ludus_model_first_token_seconds_count") == 1)
+        wait_until(lambda: served.metric("ludus_model_requests_cancelled_total") == 1)
+        served.agent.engine.release()
+        assert served.post(CHAT, {**BODY, "max_tokens": 1}).status_code == 200
+        assert served.metric("ludus_engine_sampled_tokens") < 100
+
+
+def test_a_body_that_is_too_large_is_refused() -> None:
+    with serving_model(max_body=2000) as served:
+        refused = served.post(CHAT, {"messages": [{"role": "user", "content": "x" * 3000}]})
+        assert refused.status_code == 413
+        assert refused.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_token_is_required_and_foreign_pages_are_refused() -> None:
+    with serving_model(token="s3cret") as served:
+        refused = served.post(CHAT, BODY)
+        assert refused.status_code == 401
+        assert refused.json()["error"]["code"] == "invalid_api_key"
+        with pytest.raises(openai.AuthenticationError):
+            served.client().models.list()
+        client = openai.OpenAI(base_url=f"{served.url}/v1", api_key="s3cret")
+        assert client.chat.completions.create(model="nonsense", messages=QUESTION, max_tokens=1)
+        assert httpx.get(f"{served.url}/health").status_code == 200
+        headers = {"Origin": "https://evil.example", "Authorization": "Bearer s3cret"}
+        page = served.post(CHAT, BODY, headers=headers)
+        assert page.status_code == 403 and page.json()["error"]["type"] == "permission_error"
+
+
+def test_running_requests_finish_before_the_server_stops() -> None:
+    with serving_model() as served, ThreadPoolExecutor(1) as pool:
+        served.agent.engine.pause()
+        running = pool.submit(served.post, CHAT, BODY)
+        wait_until(lambda: served.metric(IN_FLIGHT) == 1)
+        served.server.should_exit = True
+        wait_until(lambda: _is_refused(served.url))
+        served.agent.engine.release()
+        assert running.result().status_code == 200
+
+
+def test_requests_that_do_not_finish_are_told_that_the_server_stops() -> None:
+    with serving_model(shutdown_timeout=0.1) as served, ThreadPoolExecutor(1) as pool:
+        served.agent.engine.pause()
+        running = pool.submit(served.post, CHAT, BODY)
+        wait_until(lambda: served.metric(IN_FLIGHT) == 1)
+        served.server.should_exit = True
+        response = running.result()
+        served.agent.engine.release()
+        assert response.status_code == 503
+        assert response.json()["error"]["type"] == "server_error"
+
+
+def _is_refused(url: str) -> bool:
+    try:
+        httpx.get(f"{url}/health")
+    except httpx.ConnectError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"host": "0.0.0.0"},
+        {"port": 70000},
+        {"max_tokens": 0},
+        {"max_queue": -1},
+        {"session_timeout": 0.0},
+    ],
+)
+def test_an_invalid_config_is_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(ServeError):
+        check_model_config(ModelServeConfig(**settings))  # type: ignore[arg-type]
