@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from recipe.small_recipes import REDUCED, save_models, set_flags
 
+import ludus
+
 ROOT = Path(__file__).parent.parent
 TEXTS = sorted(
     file
@@ -29,6 +31,12 @@ def test_the_program_is_installed_by_the_distribution_ludus_rl() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = [line for lines in extras["optional-dependencies"].values() for line in lines]
     assert not [line for line in named if line.startswith("ludus") and "ludus-rl[" not in line]
+
+
+def test_the_package_and_the_changelog_have_one_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None and newest[1] == version == ludus.__version__
 
 
 @pytest.mark.parametrize("file", [*TEXTS, ROOT / "README.md"], ids=lambda file: file.name)

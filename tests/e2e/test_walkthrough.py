@@ -169,7 +169,8 @@ def smaller(words: list[str]) -> list[str]:
         more += ["--eval-every", "1" if "--eval-every" in words else "0"]
         more += ["--eval-episodes", "2"] if "--eval-every" in words else []
     elif words[0] == "train":
-        more = ["--steps", "2", "--batch-size", "2"]
+        few = ["--epochs", "1"] if "--epochs" in words else ["--steps", "2"]
+        more = [*few, "--batch-size", "2"]
         if words[1] == "tutor":
             more += shlex.split("--rounds 2 --episodes 4 --eval-episodes 2")
             more += ["--max-tokens", "8", "--max-turns", "2"]
