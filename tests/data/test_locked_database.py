@@ -94,3 +94,20 @@ def test_only_a_single_query_is_accepted(tmp_path: Path, sql: str) -> None:
         check_single_query(database, "SELECT 1", "where")
         with pytest.raises(ConfigError, match="`where`"):
             check_single_query(database, sql, "where")
+
+
+def test_a_database_opens_in_a_notebook_without_widgets(tmp_path: Path) -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
+    code = f"""
+import sys
+sys.modules["ipywidgets"] = None
+from pathlib import Path
+from ludus.data.locked_database import open_locked_database
+database = open_locked_database("Testing", temp_directory=Path({str(tmp_path)!r}))
+database.execute("SELECT 7").fetchall()
+"""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    NotebookClient(notebook, kernel_name="python3", timeout=300).execute()
+    assert notebook.cells[0].outputs[0]["data"]["text/plain"] == "[(7,)]"
