@@ -65,7 +65,7 @@ format: $(VENV)/.dev
 
 # The documentation as a site, in site/. Warnings, such as a broken link, are errors.
 docs: $(VENV)/.dev
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
 
 # The pages of `ludus serve` and `ludus view`, from frontend/ into the package. Needs Node 20.19.

@@ -23,7 +23,7 @@ from cli.collect_cli import PYTHONPATH
 def test_help_names_every_command_and_imports_nothing_heavy() -> None:
     done = run_ludus("--help")
     assert done.returncode == 0
-    for command in ("envs", "serve", "check", "play", "init", "collect", "runs", "show"):
+    for command in ("envs", "serve", "check", "play", "init", "collect", "runs", "show", "doctor"):
         assert f"  {command} " in done.stdout
     # What help loads decides how fast it answers; benchmarks/wire.py reports the time.
     script = (

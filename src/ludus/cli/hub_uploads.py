@@ -76,9 +76,14 @@ def push_trained_model(folder: Path, repo_id: str, **options: Any) -> str:
 def _with_progress(push: Callable[..., str], *arguments: Any, **options: Any) -> str:
     from ludus.cli.display.status import status_callback
 
-    with status_callback() as show:
+    try:
+        with status_callback() as show:
 
-        def show_bytes(sent: int, total: int) -> None:
-            show("uploading, in MB", sent // 1_000_000, total // 1_000_000)
+            def show_bytes(sent: int, total: int) -> None:
+                show("uploading, in MB", sent // 1_000_000, total // 1_000_000)
 
-        return push(*arguments, progress=show_bytes, **options)
+            return push(*arguments, progress=show_bytes, **options)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            "The upload was stopped; the same command sends the rest."
+        ) from None

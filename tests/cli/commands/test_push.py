@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
-from ludus_process import run_ludus
+from ludus_process import run_ludus, start_ludus
 from publish.fake_hub import TOKEN, FakeHub, fake_hub
+from world import wait_until
 
 from cli.collect_cli import error_line
 from cli.curate_cli import curate, make_episode, stdout_of, write_run
@@ -136,6 +138,18 @@ def test_an_interrupted_upload_sends_only_what_is_missing(
         name: (tmp_path / name).read_bytes() for name in names
     }
     assert len(hub.messages) == 1
+
+
+def test_ctrl_c_ends_an_upload_with_one_line(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    command = ("push", "model", model, "ada/player")
+    with fake_hub(fail={"preupload": "hang"}) as hub:
+        with start_ludus(*command, env=logged_in(hub, tmp_path)) as process:
+            wait_until(lambda: any("preupload" in path for path in hub.requests), seconds=60)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        assert process.returncode == 130 and hub.files == {}
+    assert "the same command" in errors and "Traceback" not in errors
 
 
 def test_the_retry_command_of_a_failed_upload_is_the_command(tmp_path: Path) -> None:
