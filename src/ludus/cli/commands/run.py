@@ -129,8 +129,8 @@ def _run_command(stage: Stage, outputs: Mapping[str, Path | None]) -> int:
 def _free_memory() -> None:
     """Return the memory of a stage, so that the next one has as much as in a process of its own.
 
-    Models are held by reference cycles, and glibc keeps freed blocks below its mmap threshold: after
-    SFT of 135 million parameters 2.7 GB stay resident, of which `malloc_trim` returns 1.7.
+    Models are held by reference cycles, and glibc keeps what is freed below its mmap threshold.
+    After SFT of 135 million parameters 2.7 GB stay resident, of which `malloc_trim` returns 1.7.
     """
     gc.collect()
     torch = sys.modules.get("torch")
