@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -125,8 +127,15 @@ def _run_command(stage: Stage, outputs: Mapping[str, Path | None]) -> int:
 
 
 def _free_memory() -> None:
-    """Release what a stage has left in reference cycles, above all models on the GPU."""
+    """Return the memory of a stage, so that the next one has as much as in a process of its own.
+
+    Models are held by reference cycles, and glibc keeps what is freed below its mmap threshold.
+    After SFT of 135 million parameters 2.7 GB stay resident, of which `malloc_trim` returns 1.7.
+    """
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         torch.cuda.empty_cache()
+    if sys.platform == "linux":
+        with suppress(AttributeError, OSError):  # Another C library, such as musl.
+            ctypes.CDLL(None).malloc_trim(0)

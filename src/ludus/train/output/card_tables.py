@@ -34,6 +34,7 @@ def metrics_table(metrics: FinalMetrics | None) -> str:
         "Tokens": _format_number(metrics.tokens),
         "Reward, first and last": _range_cell(metrics.first_reward, metrics.last_reward),
         "Reward on held-out tasks": _format_number(metrics.eval_reward),
+        "Step of the model": _format_number(metrics.kept_step),
         "Loss, first and last": _range_cell(metrics.first_loss, metrics.last_loss),
         "Loss on the test split": _format_number(metrics.eval_loss),
         "Seconds": _format_number(seconds and round(seconds, 1)),
