@@ -12,7 +12,7 @@ from ludus.cli.stage_commands import stage_command, stage_commands
 from ludus.errors import ConfigError
 from ludus.recipe.recipe_file import Recipe, Stage
 
-MANAGED = {"output_dir", "out", "overwrite", "resume", "json"}
+MANAGED = {"output_dir", "output", "out", "overwrite", "resume", "json"}
 
 
 def words(command: str, **options: Any) -> list[str]:

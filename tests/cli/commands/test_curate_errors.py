@@ -23,7 +23,7 @@ EPISODES = (
     [
         (("--where", "rward > 0.5"), "'reward'"),
         (("--where", "reward >="), "'reward >='"),
-        (("--where", "true; drop table episodes"), "drop table"),
+        (("--where", "true; drop table episodes"), "--where"),
         (("--where", "reward > 'high'"), "'high'"),
         (("--min-reward", "7"), "min-reward 3"),
         (("--min-turns", "3", "--max-turns", "2"), "3 episodes"),

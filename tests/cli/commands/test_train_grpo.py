@@ -194,10 +194,9 @@ def _terminate_once_logged(out: Path) -> None:
 def test_ctrl_c_stops_after_the_current_step(trained: TrainedRun, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = ("grpo", COUNTER, "-m", trained.model, "-o", out, *SMALL, "--steps", "500")
-    with start_train(*command) as process:
+    with start_train(*command, "--reward-func", REWARD_SPEC) as process:
         assert process.stderr is not None
-        line = next(text for text in process.stderr if ", reward " in text)
-        assert ", reward 0.000" in line and "zero-variance groups 100%" in line
+        assert any(", reward " in line for line in process.stderr)
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr

@@ -77,7 +77,9 @@ def test_episodes_have_messages_tokens_and_reward(tmp_path: Path, policy: Policy
     assert [each.stop_reason for each in kept] == [
         StopReason.DONE, StopReason.DONE, StopReason.NO_TOOL_CALL, StopReason.NO_TOOL_CALL,
     ]  # fmt: skip
-    assert [each.seed for each in kept] == [task_seed(3, number // 2) for number in range(4)]
+    assert [each.seed for each in kept] == [
+        task_seed(SETTINGS.tasks_seed, number // 2) for number in range(4)
+    ]
     assert kept[0].group_id == kept[1].group_id != kept[2].group_id
     assert [each.episode_id for each in kept] == [f"0badcafe-{at:06d}" for at in range(4)]
     first = kept[2]
