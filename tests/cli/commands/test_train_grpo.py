@@ -191,6 +191,7 @@ def _terminate_once_logged(out: Path) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_after_the_current_step(trained: TrainedRun, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = ("grpo", COUNTER, "-m", trained.model, "-o", out, *SMALL, "--steps", "500")
