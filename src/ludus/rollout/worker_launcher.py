@@ -11,9 +11,9 @@ from ludus.agents.agent import Agent
 from ludus.client.endpoint import Endpoint, LocalEndpoint
 from ludus.errors import ConfigError, WorkersFailed
 from ludus.rollout.attempts import EpisodeRunner
-from ludus.rollout.endpoints import EnvironmentEndpoint
 from ludus.rollout.available_cores import available_cores
 from ludus.rollout.block_work import EpisodePlay
+from ludus.rollout.endpoints import EnvironmentEndpoint
 from ludus.rollout.episode_workers import EpisodeWorkers
 from ludus.rollout.process_worker import ProcessWorkers
 from ludus.rollout.ray_cluster import RayCluster
