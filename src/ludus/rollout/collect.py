@@ -111,7 +111,7 @@ async def collect(
         if cluster is not None and find_obstacle(agent, endpoints) is not None:
             # The agent stays here: its key, its rate limit and its cache are those of one process.
             num_hosts = min(config.workers or cluster.num_cores, config.concurrency)
-            hosted = hosted_endpoints(cluster, endpoints, num_hosts)
+            hosted = hosted_endpoints(endpoints, num_hosts)
             endpoints = await stack.enter_async_context(hosted)
         progress.checked()
         folder = (

@@ -104,6 +104,7 @@ class EpisodeWorkers:
         self.workers: list[Worker] = []
         self._waiting: deque[_Request] = deque()
         self._starts: set[asyncio.Task[None]] = set()
+        self._reported: set[str] = set()
         self._deaths_in_a_row = 0
         self._failure: str | None = None
         self._block_size = 1
@@ -220,9 +221,10 @@ class EpisodeWorkers:
     async def _replace(self, worker: Worker) -> None:
         """Send the blocks of a worker that has ended again, and start another worker."""
         status = await worker.exit_status()
-        if await worker.is_node_lost():
-            self._warn(f"A worker ended with {status}. Others play its episodes.")
-        else:
+        if status not in self._reported:
+            self._reported.add(status)
+            self._warn(f"A worker ended with {status}. What it was playing is played again.")
+        if not await worker.is_node_lost():
             self._deaths_in_a_row += 1
             for request in worker.blocks[0] if worker.blocks else ():
                 request.deaths += 1

@@ -87,7 +87,10 @@ def check_address(address: str) -> None:
 
 def _connect(ray: Any, address: str) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Reports of Ray about lost workers would tear the progress display; ours are warnings.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
+    # Reports of Ray about lost workers, which are pages of its logs and have no option, would tear
+    # the progress display. Ours are warnings of one line.
+    ray._private.worker.print_to_stdstream = lambda *arguments, **options: None
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     if address == LOCAL:
         options |= {"num_cpus": available_cores(), "include_dashboard": False}

@@ -28,8 +28,8 @@ from ludus.errors import LudusError, SessionLost, describe_in_one_line
 from ludus.protocol.frames import action_payload
 from ludus.protocol.types import StepResult
 from ludus.rollout.endpoints import EnvironmentEndpoint
-from ludus.rollout.ray_cluster import RayCluster, import_ray
-from ludus.rollout.ray_worker import ActorSetup, ActorStart, last_line, start_actor
+from ludus.rollout.ray_cluster import import_ray
+from ludus.rollout.ray_worker import ActorSetup, ActorStart, Node, last_line, start_actor
 
 MAX_CALLS_PER_ACTOR = 1000
 
@@ -52,14 +52,13 @@ class SessionActor:
         ExitStack().enter_context(capture_faults(self._faults))
 
     async def open(self, setup: ActorSetup, specs: list[str]) -> ActorStart:
-        node_id = import_ray().get_runtime_context().get_node_id()
         try:
             setup.apply()
             for spec in specs:
                 connect(spec)
         except Exception as error:
-            return ActorStart(node_id, describe_in_one_line(error))
-        return ActorStart(node_id, None)
+            return ActorStart(Node.of_this_process(), describe_in_one_line(error))
+        return ActorStart(Node.of_this_process(), None)
 
     async def open_session(self, number: int, spec: str) -> SessionReply:
         session = self._sessions[number] = connect(spec).session()
@@ -92,7 +91,6 @@ class _Host:
 class SessionHosts:
     """The actors that hold the sessions of a run. One that is lost is replaced."""
 
-    cluster: RayCluster
     specs: list[str]
     hosts: list[_Host] = field(default_factory=list)
     numbers: Any = field(default_factory=count)
@@ -103,7 +101,7 @@ class SessionHosts:
         options = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
         actor_class = import_ray().remote(SessionActor)
         actor = actor_class.options(max_concurrency=MAX_CALLS_PER_ACTOR, **options).remote()
-        await start_actor(self.cluster, actor, self.specs)
+        await start_actor(actor, self.specs)
         self.hosts.append(_Host(actor))
 
     async def start(self, count: int) -> None:
@@ -215,10 +213,10 @@ class RayEndpoint(Endpoint):
 
 @asynccontextmanager
 async def hosted_endpoints(
-    cluster: RayCluster, endpoints: Mapping[str, EnvironmentEndpoint], num_hosts: int
+    endpoints: Mapping[str, EnvironmentEndpoint], num_hosts: int
 ) -> AsyncIterator[dict[str, EnvironmentEndpoint]]:
     """Endpoints of the same environments, with their sessions on the nodes of a cluster."""
-    hosts = SessionHosts(cluster, list(endpoints))
+    hosts = SessionHosts(list(endpoints))
     hosted: dict[str, EnvironmentEndpoint] = {}
     for spec, each in endpoints.items():
         assert isinstance(each.endpoint, LocalEndpoint)

@@ -39,10 +39,22 @@ class ActorSetup(NamedTuple):
             os.chdir(self.folder)
 
 
+class Node(NamedTuple):
+    """The machine of an actor."""
+
+    id: str
+    address: str
+
+    @classmethod
+    def of_this_process(cls) -> Node:
+        ray = import_ray()
+        return cls(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address())
+
+
 class ActorStart(NamedTuple):
     """The first reply of an actor."""
 
-    node_id: str
+    node: Node
     problem: str | None
 
 
@@ -53,15 +65,13 @@ class BlockActor:
         self._loop = asyncio.new_event_loop()
 
     def open(self, setup: ActorSetup, pickled_work: bytes) -> ActorStart:
-        ray = import_ray()
-        node_id = ray.get_runtime_context().get_node_id()
         try:
             setup.apply()
-            self._work: BlockWork = ray.cloudpickle.loads(pickled_work)
+            self._work: BlockWork = import_ray().cloudpickle.loads(pickled_work)
             self._loop.run_until_complete(self._work.open())
         except Exception as error:
-            return ActorStart(node_id, describe_in_one_line(error))
-        return ActorStart(node_id, None)
+            return ActorStart(Node.of_this_process(), describe_in_one_line(error))
+        return ActorStart(Node.of_this_process(), None)
 
     def run(self, items: Sequence[Any]) -> BlockReply:
         return self._loop.run_until_complete(run_block(self._work, items))
@@ -70,7 +80,7 @@ class BlockActor:
         self._loop.run_until_complete(self._work.close())
 
 
-async def start_actor(cluster: RayCluster, actor: Any, *arguments: Any) -> str:
+async def start_actor(actor: Any, *arguments: Any) -> Node:
     """Open an actor; returns its node, or raises `WorkersFailed` where that cannot run it."""
     ray = import_ray()
     try:
@@ -80,11 +90,9 @@ async def start_actor(cluster: RayCluster, actor: Any, *arguments: Any) -> str:
             f"A node of the cluster cannot start a worker: {last_line(error)}. {_ADVICE}"
         ) from error
     if start.problem is not None:
-        nodes = await asyncio.to_thread(ray.nodes)
-        names = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes}
-        name = names.get(start.node_id, start.node_id)
-        raise WorkersFailed(f"The node {name} cannot play: {start.problem.rstrip('.')}. {_ADVICE}")
-    return start.node_id
+        problem = start.problem.rstrip(".")
+        raise WorkersFailed(f"The node {start.node.address} cannot play: {problem}. {_ADVICE}")
+    return start.node
 
 
 def last_line(error: BaseException) -> str:
@@ -102,9 +110,9 @@ _ADVICE = (
 class RayWorker(Worker):
     """One actor."""
 
-    def __init__(self, cluster: RayCluster, actor: Any, node_id: str) -> None:
+    def __init__(self, cluster: RayCluster, actor: Any, node: Node) -> None:
         super().__init__()
-        self.node_id = node_id
+        self.node = node
         self._cluster = cluster
         self._actor = actor
         self._replies: deque[Any] = deque()
@@ -131,14 +139,12 @@ class RayWorker(Worker):
         return reply
 
     async def exit_status(self) -> str:
-        if await self.is_node_lost():
-            return f"its node {self.node_id[:8]}"
-        return last_line(self._error) if self._error else "no reply"
+        return f"{type(self._error).__name__} on the node {self.node.address} ({self.node.id[:8]})"
 
     async def is_node_lost(self) -> bool:
-        if "node" in str(self._error) and "died" in str(self._error).partition("node")[2][:30]:
-            return True
-        return not await self._cluster.is_alive(self.node_id)
+        # The cluster notices some seconds after the connection was closed. Until then it looks as
+        # if the episodes had ended the worker, which costs them nothing the first time.
+        return not await self._cluster.is_alive(self.node.id)
 
     def kill(self) -> None:
         import_ray().kill(self._actor)
@@ -178,4 +184,4 @@ class RayWorkers(WorkerSource):
 
     async def start_worker(self) -> RayWorker:
         actor = self._actor_class.remote()
-        return RayWorker(self._cluster, actor, await start_actor(self._cluster, actor, self._work))
+        return RayWorker(self._cluster, actor, await start_actor(actor, self._work))

@@ -89,12 +89,13 @@ async def rescore(
     if config.judge is not None and (pending or not config.resume):
         config.judge.agent.check()
         await config.judge.agent.prepare()
-    folder = (
-        RunFolder.resume_or_create(path, settings, kind=RUN_KIND)
-        if config.resume
-        else RunFolder.create(create_unused_dir(path), settings, kind=RUN_KIND)
-    )
     async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(open_cluster(config.ray if pending else None))
+        folder = (
+            RunFolder.resume_or_create(path, settings, kind=RUN_KIND)
+            if config.resume
+            else RunFolder.create(create_unused_dir(path), settings, kind=RUN_KIND)
+        )
         journal = stack.enter_context(Journal.open(folder.episodes_path))
         judgements = None
         if config.judge is not None:
@@ -102,7 +103,6 @@ async def rescore(
         for file in (journal, judgements):
             if file is not None and file.repair_note:
                 progress.warn(file.repair_note)
-        cluster = await stack.enter_async_context(open_cluster(config.ray if pending else None))
         rescorer = Rescorer(config, functions, source, folder, progress, cluster=cluster)
         await rescorer.run(journal, judgements)
     comparison = compare_rewards(source, folder, has_judge=config.judge is not None)
