@@ -121,9 +121,9 @@ async def test_a_node_without_the_code_is_named(
 ) -> None:
     (tmp_path / "picky.py").write_text(ELSEWHERE)
     monkeypatch.syspath_prepend(tmp_path)
-    for agent in (None, Priced()):
+    for name, agent in (("blocks", None), ("sessions", Priced())):
         with pytest.raises(WorkersFailed, match=r"node [\d.]+ .*no dictionary"):
-            await run(tmp_path / "run", agent, spec="picky:Picky", n=9, ray=cluster.address)
+            await run(tmp_path / name, agent, spec="picky:Picky", n=9, ray=cluster.address)
 
 
 @pytest.mark.parametrize("address", ["ray://head:10001", "head", "head:", "head:x"])
