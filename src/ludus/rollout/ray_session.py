@@ -98,10 +98,12 @@ class SessionHosts:
     closing: bool = False
 
     async def add_host(self) -> None:
-        options = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
-        actor_class = import_ray().remote(SessionActor)
-        actor = actor_class.options(max_concurrency=MAX_CALLS_PER_ACTOR, **options).remote()
-        await start_actor(actor, self.specs)
+        actor_class = (
+            import_ray()
+            .remote(SessionActor)
+            .options(num_cpus=1, scheduling_strategy="SPREAD", max_concurrency=MAX_CALLS_PER_ACTOR)
+        )
+        actor, _ = await start_actor(actor_class, self.specs)
         self.hosts.append(_Host(actor))
 
     async def start(self, count: int) -> None:

@@ -17,6 +17,7 @@ from ludus.rollout.episode_workers import Worker, WorkerSource
 from ludus.rollout.ray_cluster import RayCluster, import_ray
 
 CLOSE_TIMEOUT_S = 5.0
+MAX_START_ATTEMPTS, START_RETRY_S = 10, 3.0
 
 
 class ActorSetup(NamedTuple):
@@ -80,19 +81,28 @@ class BlockActor:
         self._loop.run_until_complete(self._work.close())
 
 
-async def start_actor(actor: Any, *arguments: Any) -> Node:
-    """Open an actor; returns its node, or raises `WorkersFailed` where that cannot run it."""
-    ray = import_ray()
-    try:
-        start: ActorStart = await actor.open.remote(ActorSetup.of_this_process(), *arguments)
-    except ray.exceptions.RayError as error:
-        raise WorkersFailed(
-            f"A node of the cluster cannot start a worker: {last_line(error)}. {_ADVICE}"
-        ) from error
+async def start_actor(actor_class: Any, *arguments: Any) -> tuple[Any, Node]:
+    """Start and open an actor; raises `WorkersFailed` where its node cannot run it.
+
+    Waits until the cluster has a free core. Some seconds pass before the cluster notices that a
+    node is gone, and what it starts there meanwhile is started again.
+    """
+    lost = import_ray().exceptions.RayError
+    for attempt in range(1, MAX_START_ATTEMPTS + 1):
+        actor = actor_class.remote()
+        try:
+            start: ActorStart = await actor.open.remote(ActorSetup.of_this_process(), *arguments)
+            break
+        except lost as error:
+            if attempt == MAX_START_ATTEMPTS or getattr(error, "actor_init_failed", False):
+                raise WorkersFailed(
+                    f"A node of the cluster cannot start a worker: {last_line(error)}. {_ADVICE}"
+                ) from error
+            await asyncio.sleep(START_RETRY_S)
     if start.problem is not None:
         problem = start.problem.rstrip(".")
         raise WorkersFailed(f"The node {start.node.address} cannot play: {problem}. {_ADVICE}")
-    return start.node
+    return actor, start.node
 
 
 def last_line(error: BaseException) -> str:
@@ -183,5 +193,4 @@ class RayWorkers(WorkerSource):
         self._actor_class = ray.remote(BlockActor).options(num_cpus=1, scheduling_strategy="SPREAD")
 
     async def start_worker(self) -> RayWorker:
-        actor = self._actor_class.remote()
-        return RayWorker(self._cluster, actor, await start_actor(actor, self._work))
+        return RayWorker(self._cluster, *await start_actor(self._actor_class, self._work))
