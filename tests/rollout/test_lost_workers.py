@@ -118,7 +118,7 @@ async def test_the_run_fails_once_no_worker_is_left() -> None:
 
 async def test_a_run_starts_with_the_workers_that_are_there() -> None:
     class Waiting(PretendedWorkers):
-        start_timeout_s = 0.05
+        join_timeout_s = 0.05
 
         async def start_worker(self) -> Worker:
             if len(self.started) == 1:
@@ -133,3 +133,12 @@ async def test_a_run_starts_with_the_workers_that_are_there() -> None:
 async def test_a_start_that_fails_is_an_error(limit: int) -> None:
     with pytest.raises(WorkersFailed, match="No machine"):
         await play(PretendedWorkers(lambda worker, items: False, limit=limit))
+
+
+async def test_many_workers_get_small_blocks() -> None:
+    source = PretendedWorkers(lambda worker, items: False)
+    workers = EpisodeWorkers(source, 5000)
+    await workers.start()
+    await asyncio.gather(*(workers.run(item) for item in range(20)))
+    assert workers.capacity == 20_000
+    await workers.close()

@@ -18,6 +18,8 @@ from ludus.rollout.block_work import BlockReply
 
 BLOCKS_PER_WORKER = 2
 """The second one waits, so that a worker does not wait for this process."""
+MAX_IN_PROGRESS = 20_000
+"""Episodes that are sent at once, over all workers: each takes about 20 KB of this process."""
 MAX_DEATHS_PER_ITEM = 2
 """Ends of workers on blocks with an item after which the item has a fault."""
 MAX_DEATHS_IN_A_ROW = 10
@@ -77,7 +79,9 @@ class WorkerSource(ABC):
     """Seconds of work that are sent to a worker at once: less would cost more than it takes."""
     max_block_size: int = 64
     start_timeout_s: float | None = None
-    """Seconds after which a run begins with the workers that have started; the others join."""
+    """Seconds that the first worker may take to start."""
+    join_timeout_s: float | None = None
+    """Seconds after the first worker in which the others may start; later ones join the run."""
 
     @abstractmethod
     async def start_worker(self) -> Worker:
@@ -120,9 +124,14 @@ class EpisodeWorkers:
         """Start the workers; returns when they can work, or raises `WorkersFailed`."""
         starts = [asyncio.create_task(self._add_worker()) for _ in range(self._count)]
         try:
-            done, late = await asyncio.wait(
+            await asyncio.wait(
                 starts,
                 timeout=self._source.start_timeout_s,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            done, late = await asyncio.wait(
+                starts,
+                timeout=self._source.join_timeout_s if self.workers else 0,
                 return_when=asyncio.FIRST_EXCEPTION,
             )
             problem = next((each.exception() for each in done if each.exception()), None)
@@ -250,4 +259,5 @@ class EpisodeWorkers:
 
     def _next_block_size(self, mean_s: float) -> int:
         size = int(self._source.block_s / max(mean_s, 1e-6))
-        return max(1, min(self._source.max_block_size, size))
+        share = MAX_IN_PROGRESS // (self._count * BLOCKS_PER_WORKER)
+        return max(1, min(self._source.max_block_size, share, size))

@@ -29,7 +29,15 @@ from ludus.protocol.frames import action_payload
 from ludus.protocol.types import StepResult
 from ludus.rollout.endpoints import EnvironmentEndpoint
 from ludus.rollout.ray_cluster import import_ray
-from ludus.rollout.ray_worker import ActorSetup, ActorStart, Node, last_line, start_actor
+from ludus.rollout.ray_worker import (
+    JOIN_TIMEOUT_S,
+    START_TIMEOUT_S,
+    ActorSetup,
+    ActorStart,
+    Node,
+    last_line,
+    start_actor,
+)
 
 MAX_CALLS_PER_ACTOR = 1000
 
@@ -110,7 +118,10 @@ class SessionHosts:
         """Start actors; returns when one can hold sessions. Raises where a node cannot."""
         starts = [asyncio.create_task(self.add_host()) for _ in range(count)]
         self.starts.update(starts)
-        done, _ = await asyncio.wait(starts, timeout=60.0, return_when=asyncio.FIRST_EXCEPTION)
+        await asyncio.wait(starts, timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(
+            starts, timeout=JOIN_TIMEOUT_S, return_when=asyncio.FIRST_EXCEPTION
+        )
         for task in done:
             self.starts.discard(task)
             task.result()

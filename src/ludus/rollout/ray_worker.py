@@ -18,6 +18,7 @@ from ludus.rollout.ray_cluster import RayCluster, import_ray
 
 CLOSE_TIMEOUT_S = 5.0
 MAX_START_ATTEMPTS, START_RETRY_S = 10, 3.0
+START_TIMEOUT_S, JOIN_TIMEOUT_S = 60.0, 5.0
 
 
 class ActorSetup(NamedTuple):
@@ -180,7 +181,8 @@ class RayWorkers(WorkerSource):
     advice = "See `ray status`."
     block_s = 0.1
     max_block_size = 256
-    start_timeout_s = 60.0
+    start_timeout_s = START_TIMEOUT_S
+    join_timeout_s = JOIN_TIMEOUT_S
 
     def __init__(self, cluster: RayCluster, work: BlockWork) -> None:
         ray = import_ray()
