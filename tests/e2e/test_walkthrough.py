@@ -35,7 +35,7 @@ GUIDES = (
 )
 MORE = (
     *("shipped", "rewards", "containers", "environments", "serving", "python"),
-    *("architecture", "glossary", "benchmarks"),
+    *("scale", "architecture", "glossary", "benchmarks"),
 )
 PAGES = ["README.md", *(f"docs/{name}.md" for name in (*GUIDES, *MORE))]
 """In the order of the loop: a page may use what the pages before it have made."""
@@ -59,6 +59,10 @@ SKIPPED = {
     "ludus play docker:": "tests/client has a stand-in for the container engine",
     "ludus collect docker:": "tests/client has a stand-in for the container engine",
     "ludus train grpo docker:": "tests/client has a stand-in for the container engine",
+    "ray start": "tests/rollout/test_ray.py starts a cluster",
+    "ludus collect wordle --ray": "tests/rollout/test_ray.py starts a cluster",
+    "ludus eval wordle --ray": "tests/rollout/test_ray.py starts a cluster",
+    "ludus rescore runs/wordle --ray": "tests/rollout/test_ray.py starts a cluster",
     "ludus build wordle": "builds an image",
     "ludus build browsergym": "builds an image",
     "ludus build my_env.py:Guess": "builds an image",

@@ -136,7 +136,7 @@ async def test_a_start_that_fails_is_an_error(limit: int) -> None:
 
 
 async def test_many_workers_get_small_blocks() -> None:
-    source = PretendedWorkers(lambda worker, items: False)
+    source = PretendedWorkers(lambda worker, items: False, limit=5000)
     workers = EpisodeWorkers(source, 5000)
     await workers.start()
     await asyncio.gather(*(workers.run(item) for item in range(20)))
