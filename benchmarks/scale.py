@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from journal import write_episodes
+from journal import write_episodes  # type: ignore[import-not-found]  # beside this file
 from rich.console import Console
 from rich.table import Table
 
