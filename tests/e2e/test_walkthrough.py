@@ -40,7 +40,7 @@ GUIDES = (
 MORE = (
     *("recipes", "shipped", "rewards", "containers", "environments", "serving", "serving-models"),
     "python",
-    *("architecture", "glossary", "benchmarks"),
+    *("scale", "architecture", "glossary", "benchmarks"),
     *("first-environment", "troubleshooting", "operations", "publishing", "formats"),
     *(f"coming-from-{tool}" for tool in ("openenv", "nemo-gym", "verifiers", "trl")),
 )
@@ -74,6 +74,10 @@ SKIPPED = {
     "ludus train grpo docker:": "tests/client has a stand-in for the container engine",
     "ludus view": "tests/viewer opens its page in a browser",
     "ludus run chain-sum.toml": "tests/cli/commands/test_run.py runs all recipes",
+    "ray start": "tests/rollout/test_ray.py starts a cluster",
+    "ludus collect wordle --ray": "tests/rollout/test_ray.py starts a cluster",
+    "ludus eval wordle --ray": "tests/rollout/test_ray.py starts a cluster",
+    "ludus rescore runs/wordle --ray": "tests/rollout/test_ray.py starts a cluster",
     "ludus build wordle": "builds an image",
     "ludus build browsergym": "builds an image",
     "ludus build my_env.py:Guess": "builds an image",

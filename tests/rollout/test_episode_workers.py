@@ -17,6 +17,7 @@ from ludus.environment.fault_log import FaultHandler, capture_faults
 from ludus.errors import ConfigError, StoppedEarly, WorkersFailed
 from ludus.rollout import episode_workers, worker_launcher
 from ludus.rollout.collector import Collector
+from ludus.rollout.process_worker import ProcessWorker
 
 from .small_runs import Stopping, Warnings, quick_config, read, run
 
@@ -104,7 +105,8 @@ async def test_workers_go_on_with_a_run_and_end_with_it(tmp_path: Path) -> None:
 
     def stop(collector: Collector) -> None:
         assert collector._runner.workers is not None
-        pids.extend(collector._runner.workers.process_ids)
+        workers = collector._runner.workers.workers
+        pids.extend(worker.process.pid for worker in workers if isinstance(worker, ProcessWorker))
         collector.drain("enough")
 
     stopping = Stopping(stop, when=lambda collector: collector.stats.new_episodes >= 3)

@@ -97,6 +97,15 @@ Tasks = Annotated[
         help="JSONL file of tasks: reset arguments, or input rows of NeMo Gym.",
     ),
 ]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Ray cluster that does the work: HOST:PORT of its head node, auto for the one of this "
+        "machine, or local to start one here.",
+        show_default="none",
+    ),
+]
 Explore = Annotated[
     float,
     typer.Option(

@@ -41,7 +41,7 @@ class EpisodeRunner:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Once set, no further attempt is started."""
     workers: EpisodeWorkers | None = None
-    """Processes that play the attempts, instead of this one."""
+    """Processes, here or on other machines, that play the attempts instead of this one."""
 
     async def run(self, assignment: Assignment, pool: SessionPool) -> Episode | None:
         """Play an episode until an attempt ends without a fault that a retry may solve.
@@ -75,8 +75,8 @@ class EpisodeRunner:
         limits, started_at = self.limits, datetime.now(UTC)
         try:
             if self.workers is not None:
-                with status.track("environment", "a worker process"):
-                    return await self.workers.play(assignment, attempt)
+                with status.track("environment", "a worker"):
+                    return await self.workers.run((assignment, attempt))
             with status.track("environment", f"a session of {pool.endpoint.spec}"):
                 async with asyncio.timeout(limits.episode_timeout):
                     session = await pool.acquire()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,10 @@ from ludus.rollout.config import CollectConfig
 from ludus.rollout.endpoints import open_endpoints, preflight_endpoints, preflight_tasks
 from ludus.rollout.phase_progress import PhaseProgress
 from ludus.rollout.plan import Plan
+from ludus.rollout.ray_cluster import open_cluster
+from ludus.rollout.ray_session import hosted_endpoints
 from ludus.rollout.summary import summarize_run
-from ludus.rollout.worker_launcher import check_workers
+from ludus.rollout.worker_launcher import check_workers, find_obstacle
 
 RUNS_DIR = Path("runs")
 
@@ -77,10 +80,16 @@ async def collect(
     agent.check()
     model = agent.local_model
     progress.phase(PhaseProgress(f"Checking {mixture}", in_log=model is not None))
-    async with open_endpoints(
-        mixture, base_url=config.base_url, token=config.token, warn=progress.warn
-    ) as endpoints:
-        check_workers(config.workers, agent, endpoints)
+    async with AsyncExitStack() as stack:
+        if config.ray is not None:
+            progress.phase(PhaseProgress(f"Connecting to Ray ({config.ray})"))
+        cluster = await stack.enter_async_context(open_cluster(config.ray))
+        endpoints = await stack.enter_async_context(
+            open_endpoints(
+                mixture, base_url=config.base_url, token=config.token, warn=progress.warn
+            )
+        )
+        check_workers(config.workers, agent, endpoints, cluster)
         plan = Plan(
             run_id=config_digest(settings),
             mixture=mixture,
@@ -99,6 +108,11 @@ async def collect(
         if model is not None:
             progress.phase(PhaseProgress(f"Loading {model}", in_log=True))
         await agent.prepare([each.name for each in endpoints.values()])
+        if cluster is not None and find_obstacle(agent, endpoints) is not None:
+            # The agent stays here: its key, its rate limit and its cache are those of one process.
+            num_hosts = min(config.workers or cluster.num_cores, config.concurrency)
+            hosted = hosted_endpoints(endpoints, num_hosts)
+            endpoints = await stack.enter_async_context(hosted)
         progress.checked()
         folder = (
             RunFolder.resume_or_create(path, settings)
@@ -109,7 +123,9 @@ async def collect(
             if journal.repair_note:
                 progress.warn(journal.repair_note)
             index = _read_index(folder, progress.warn)
-            collector = Collector(config, agent, folder, plan, endpoints, index, progress)
+            collector = Collector(
+                config, agent, folder, plan, endpoints, index, progress, cluster=cluster
+            )
             await collector.run(journal)
     return CollectResult(
         folder=folder.path,

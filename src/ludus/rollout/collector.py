@@ -20,6 +20,7 @@ from ludus.rollout.episode_scheduler import SUMMARY_INTERVAL_S, TICK_INTERVAL_S,
 from ludus.rollout.monitoring import EpisodeStatus, Watchdog
 from ludus.rollout.phase_progress import DecodeProgress
 from ludus.rollout.plan import Plan
+from ludus.rollout.ray_cluster import RayCluster
 from ludus.rollout.session_pool import SessionPool
 from ludus.rollout.stats import RunStats
 from ludus.rollout.worker_launcher import WorkerLauncher
@@ -42,6 +43,8 @@ class Collector(EpisodeScheduler):
         endpoints: Mapping[str, EnvironmentEndpoint],
         index: ResumeIndex,
         progress: CollectProgress,
+        *,
+        cluster: RayCluster | None = None,
     ) -> None:
         stats = RunStats.from_index(index, config.total_episodes, retry_broken=config.retry_broken)
         super().__init__(folder, stats, progress.warn)
@@ -80,6 +83,7 @@ class Collector(EpisodeScheduler):
             self.stats,
             progress.warn,
             max_workers=config.concurrency,
+            cluster=cluster,
         )
         self._write_error: RunError | None = None
 

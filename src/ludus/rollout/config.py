@@ -62,6 +62,9 @@ class RolloutConfig:
     """Address of a server of the environment; by default the environment runs in this process."""
     token: str | None = field(default=None, repr=False)
     """Bearer token for that server."""
+    ray: str | None = None
+    """Address of a Ray cluster that plays: HOST:PORT of its head node, `auto` for the one that this
+    machine belongs to, or `local` for one that is started on this machine."""
     resume: bool = True
     """Continue a run in the same folder; False starts a new one beside it."""
     retry_broken: bool = False
@@ -172,10 +175,16 @@ class CollectConfig(RolloutConfig):
     """Seconds, from this start on."""
     workers: int | None = None
     """Processes that play, where environment and agent only compute; 1: this process alone. By
-    default they are started where the run is long enough, at most one per core."""
+    default they are started where the run is long enough, at most one per core. With `ray` the
+    number of workers on the cluster, by default one per core of its nodes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.ray is not None and self.max_attempts < 2:
+            raise ConfigError(
+                f"`max_attempts` must be at least 2 with `ray`, because nodes can be lost, got "
+                f"{self.max_attempts}."
+            )
         if self.workers is not None and self.workers < 1:
             raise ConfigError(f"`workers` must be positive, got {self.workers}.")
         for name in ("agent", "tutor"):

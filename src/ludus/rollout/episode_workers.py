@@ -1,139 +1,159 @@
-"""Worker processes that play episodes, so that environments which compute use all cores."""
+"""Workers that play or score episodes, so that what computes uses all cores, or a cluster."""
 
 from __future__ import annotations
 
 import asyncio
-import pickle
-import signal
-import sys
+from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from ludus.data.episode import Episode
 from ludus.data.unparsed_episode import episode_from_line
 from ludus.environment.fault_log import log_recorded_fault
-from ludus.environment.worker_processes import worker_command, worker_env
-from ludus.errors import WorkerDied, WorkersFailed
-from ludus.rollout.plan import Assignment
-from ludus.rollout.worker_program import EXIT_TIMEOUT_S, LENGTH_BYTES
+from ludus.errors import LudusError, WorkerDied, WorkersFailed
+from ludus.rollout.block_work import BlockReply
 
-BATCH_S = 0.02
-"""Seconds of playing that are sent to a worker at once: less would cost more than it takes."""
-MAX_BATCH_SIZE = 64
-BATCHES_PER_WORKER = 2
+BLOCKS_PER_WORKER = 2
 """The second one waits, so that a worker does not wait for this process."""
+MAX_IN_PROGRESS = 20_000
+"""Episodes that are sent at once, over all workers: each takes about 20 KB of this process."""
+MAX_DEATHS_PER_ITEM = 2
+"""Ends of workers on blocks with an item after which the item has a fault."""
 MAX_DEATHS_IN_A_ROW = 10
 """So many ends of workers without an episode between them end the run."""
-_READ_BUFFER_BYTES = 1 << 20
-_ADVICE = "Set `workers` to 1 to play in this process."
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    assignment: Assignment
-    attempt: int
+    item: Any
     reply: asyncio.Future[Episode]
-    is_suspect: bool = False
-    """Whether a worker ended on the batch that it was in; it is played alone then."""
+    deaths: int = 0
+    """How many workers ended on the block that it was in. After the first it is sent alone."""
 
-    def fail(self, error: WorkerDied) -> None:
+    def fail(self, error: LudusError) -> None:
         if not self.reply.done():
             self.reply.set_exception(error)
 
 
-@dataclass(slots=True, eq=False)
-class _Worker:
-    process: asyncio.subprocess.Process
-    batches: deque[list[_Request]] = field(default_factory=deque)
-    """Batches without a reply yet; it plays the first of them."""
-    reader: asyncio.Task[None] | None = None
+class Worker(ABC):
+    """One worker. It answers blocks in the order in which they were sent."""
 
-    def send(self, batch: list[_Request]) -> None:
-        self.batches.append(batch)
-        assert self.process.stdin is not None
-        episodes = [(request.assignment, request.attempt) for request in batch]
-        self.process.stdin.write(pickle.dumps(episodes))
+    def __init__(self) -> None:
+        self.blocks: deque[list[_Request]] = deque()
+        """Blocks without a reply yet; it works on the first of them."""
+        self.reader: asyncio.Task[None] | None = None
 
-    async def read_reply(self) -> Any:
-        """The next reply; raises `EOFError` where the worker has ended."""
-        assert self.process.stdout is not None
-        header = await self.process.stdout.readexactly(LENGTH_BYTES)
-        length = int.from_bytes(header, "little")
-        return pickle.loads(await self.process.stdout.readexactly(length))
+    @abstractmethod
+    def send(self, items: Sequence[Any]) -> None:
+        """Send a block."""
 
+    @abstractmethod
+    async def read_reply(self) -> BlockReply:
+        """The next reply; raises `EOFError` or `OSError` where the worker has ended."""
+
+    @abstractmethod
     async def exit_status(self) -> str:
-        code = await self.process.wait()
-        if code >= 0:
-            return f"exit status {code}"
-        with suppress(ValueError):
-            return signal.Signals(-code).name
-        return f"signal {-code}"
+        """Why it has ended, as the end of a sentence: "SIGKILL"."""
 
-    def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            self.process.kill()
+    async def is_node_lost(self) -> bool:
+        """Whether it ended because of its machine, so that no episode is to blame."""
+        return False
 
+    @abstractmethod
+    def kill(self) -> None: ...
+
+    @abstractmethod
     async def end(self) -> None:
-        """Close the pipe, upon which it ends; kill it if it still plays, or does not end."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        if not self.batches:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(EXIT_TIMEOUT_S + 1.0):
-                    await self.process.wait()
-        self.kill()
-        if self.reader is not None:
-            await self.reader
-        await self.process.wait()
+        """Let it close its environments if it is idle, and wait for its end."""
+
+
+class WorkerSource(ABC):
+    """Starts workers."""
+
+    advice: ClassVar[str]
+    """What a user can do where workers fail."""
+    block_s: float = 0.02
+    """Seconds of work that are sent to a worker at once: less would cost more than it takes."""
+    max_block_size: int = 64
+    start_timeout_s: float | None = None
+    """Seconds that the first worker may take to start."""
+    join_timeout_s: float | None = None
+    """Seconds after the first worker in which the others may start; later ones join the run."""
+
+    @abstractmethod
+    async def start_worker(self) -> Worker:
+        """Start a worker; returns when it can work, or raises `WorkersFailed`."""
 
 
 class EpisodeWorkers:
-    """Worker processes that play attempts at episodes.
+    """Workers that play attempts at episodes, or score them.
 
-    Episodes are sent in batches. A worker that ends is replaced, and the episodes of its batch are
-    played again, each alone: so the one that ends a worker is found, and has a fault.
-
-    Args:
-        setup: what `worker_program` needs, pickled.
+    Items are sent in blocks. A worker that ends is replaced, and the items of its block are sent
+    again, each alone: so the one that ends a worker is found, and has a fault. Where the machine
+    was lost, no item is suspected.
     """
 
-    def __init__(self, setup: bytes, count: int) -> None:
-        self._setup = setup
+    def __init__(
+        self,
+        source: WorkerSource,
+        count: int,
+        warn: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        self._source = source
         self._count = count
-        self._workers: list[_Worker] = []
+        self._warn = warn
+        self.workers: list[Worker] = []
         self._waiting: deque[_Request] = deque()
-        self._replacements: set[asyncio.Task[None]] = set()
+        self._starts: set[asyncio.Task[None]] = set()
+        self._reported: set[str] = set()
         self._deaths_in_a_row = 0
         self._failure: str | None = None
-        self._batch_size = 1
+        self._block_size = 1
         self._will_dispatch = False
         self._closing = False
 
     @property
     def capacity(self) -> int:
         """Number of episodes that should be in progress: more would only wait."""
-        return self._count * BATCHES_PER_WORKER * self._batch_size
-
-    @property
-    def process_ids(self) -> list[int]:
-        return [worker.process.pid for worker in self._workers]
+        return self._count * BLOCKS_PER_WORKER * self._block_size
 
     async def start(self) -> None:
-        """Start the workers; returns when all can play, or raises `WorkersFailed`."""
-        starts = (self._add_worker() for _ in range(self._count))
-        for problem in await asyncio.gather(*starts, return_exceptions=True):
+        """Start the workers; returns when they can work, or raises `WorkersFailed`."""
+        starts = [asyncio.create_task(self._add_worker()) for _ in range(self._count)]
+        try:
+            await asyncio.wait(
+                starts,
+                timeout=self._source.start_timeout_s,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            done, late = await asyncio.wait(
+                starts,
+                timeout=self._source.join_timeout_s if self.workers else 0,
+                return_when=asyncio.FIRST_EXCEPTION,
+            )
+            problem = next((each.exception() for each in done if each.exception()), None)
+            if problem is None and not self.workers:
+                problem = WorkersFailed(f"No worker has started in time. {self._source.advice}")
             if problem is not None:
-                await self.close()
                 raise problem
+            for task in late:
+                self._track_start(task)
+        except BaseException:
+            for task in starts:
+                task.cancel()
+            await asyncio.gather(*starts, return_exceptions=True)
+            await self.close()
+            raise
 
-    async def play(self, assignment: Assignment, attempt: int) -> Episode:
-        """Play an attempt at an episode. Raises `WorkerDied` where a worker ended meanwhile."""
+    async def run(self, item: Any) -> Episode:
+        """Let a worker work on an item. Raises `WorkerDied` where workers ended on it."""
         if self._failure is not None:
             raise WorkersFailed(self._failure)
         loop = asyncio.get_running_loop()
-        request = _Request(assignment, attempt, loop.create_future())
+        request = _Request(item, loop.create_future())
         self._waiting.append(request)
         if not self._will_dispatch:
             # Later, when the other episodes that can start now have come here, too.
@@ -144,101 +164,100 @@ class EpisodeWorkers:
     async def close(self) -> None:
         """End the workers. May be called twice."""
         self._closing = True
-        for task in self._replacements:
+        for task in self._starts:
             task.cancel()
-        await asyncio.gather(*self._replacements, return_exceptions=True)
-        await asyncio.gather(*(worker.end() for worker in self._workers))
-        self._workers.clear()
+        await asyncio.gather(*self._starts, return_exceptions=True)
+        await asyncio.gather(*(worker.end() for worker in self.workers))
+        self.workers.clear()
 
     def _dispatch(self) -> None:
-        """Send waiting requests to the workers that have the fewest batches."""
+        """Send waiting requests to the workers that have the fewest blocks."""
         self._will_dispatch = False
-        while self._waiting and self._workers:
-            worker = min(self._workers, key=lambda worker: len(worker.batches))
-            if len(worker.batches) >= BATCHES_PER_WORKER:
+        while self._waiting and self.workers:
+            worker = min(self.workers, key=lambda worker: len(worker.blocks))
+            if len(worker.blocks) >= BLOCKS_PER_WORKER:
                 return
-            batch = [self._waiting.popleft()]
-            while self._waiting and len(batch) < self._batch_size and not batch[0].is_suspect:
-                if self._waiting[0].is_suspect:
+            block = [self._waiting.popleft()]
+            while self._waiting and len(block) < self._block_size and not block[0].deaths:
+                if self._waiting[0].deaths:
                     break
-                batch.append(self._waiting.popleft())
-            worker.send(batch)
+                block.append(self._waiting.popleft())
+            worker.blocks.append(block)
+            worker.send([request.item for request in block])
 
     async def _add_worker(self) -> None:
-        """Start a worker and wait until it can play."""
-        process = await asyncio.create_subprocess_exec(
-            *worker_command("ludus.rollout.worker_program"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=worker_env(),
-            limit=_READ_BUFFER_BYTES,
-            # Ctrl-C is for this process alone, which ends the workers.
-            start_new_session=True,
-        )
-        worker = _Worker(process)
-        try:
-            assert process.stdin is not None
-            process.stdin.write(pickle.dumps(sys.path) + self._setup)
-            problem = await worker.read_reply()
-        except (EOFError, OSError):
-            problem = f"One ended with {await worker.exit_status()}."
-        except BaseException:
-            await worker.end()
-            raise
-        if problem is not None:
-            await worker.end()
-            raise WorkersFailed(f"The worker processes cannot be started: {problem} {_ADVICE}")
-        self._workers.append(worker)
+        worker = await self._source.start_worker()
+        self.workers.append(worker)
         worker.reader = asyncio.create_task(self._read_replies(worker))
         self._dispatch()
 
-    async def _read_replies(self, worker: _Worker) -> None:
+    async def _read_replies(self, worker: Worker) -> None:
         with suppress(EOFError, OSError):
             while True:
-                lines, faults, seconds = await worker.read_reply()
-                for fault in faults:
+                reply = await worker.read_reply()
+                for fault in reply.faults:
                     log_recorded_fault(fault)
-                batch = worker.batches.popleft()
+                block = worker.blocks.popleft()
                 self._deaths_in_a_row = 0
-                self._batch_size = _next_batch_size(seconds / len(batch))
+                self._block_size = self._next_block_size(reply.seconds / len(block))
                 self._dispatch()
-                for request, line in zip(batch, lines, strict=True):
-                    if not request.reply.done():
+                for request, line in zip(block, reply.lines, strict=True):
+                    if isinstance(line, LudusError):
+                        request.fail(line)
+                    elif not request.reply.done():
                         request.reply.set_result(episode_from_line(line))
         if not self._closing:
-            self._workers.remove(worker)
-            task = asyncio.create_task(self._replace(worker))
-            self._replacements.add(task)
-            task.add_done_callback(self._replacements.discard)
+            self.workers.remove(worker)
+            self._track_start(asyncio.create_task(self._replace(worker)))
 
-    async def _replace(self, worker: _Worker) -> None:
-        """Play the batches of a worker that has ended again, and start another worker."""
-        self._deaths_in_a_row += 1
+    def _track_start(self, task: asyncio.Task[None]) -> None:
+        """Keep a start in the background; where it fails, the other workers go on."""
+        self._starts.add(task)
+        task.add_done_callback(self._on_started)
+
+    def _on_started(self, task: asyncio.Task[None]) -> None:
+        self._starts.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if not isinstance(error, WorkersFailed):
+            self._fail_all(f"{type(error).__name__}: {error}")
+        elif self.workers or self._starts:
+            self._count = max(1, self._count - 1)
+            self._warn(str(error))
+        else:
+            self._fail_all(str(error))
+
+    async def _replace(self, worker: Worker) -> None:
+        """Send the blocks of a worker that has ended again, and start another worker."""
         status = await worker.exit_status()
-        if worker.batches and len(worker.batches[0]) == 1:
-            (request,) = worker.batches.popleft()
-            request.fail(WorkerDied(f"The worker process that played it ended with {status}."))
-        elif worker.batches:
-            for request in worker.batches[0]:
-                request.is_suspect = True
-        self._waiting.extendleft(request for batch in worker.batches for request in batch)
-        if self._deaths_in_a_row >= MAX_DEATHS_IN_A_ROW:
-            ended = f"{MAX_DEATHS_IN_A_ROW} worker processes in a row ended, the last with {status}"
-            self._fail_all(f"{ended}. {_ADVICE}")
+        if status not in self._reported:
+            self._reported.add(status)
+            self._warn(f"A worker ended with {status}. What it was playing is played again.")
+        if not await worker.is_node_lost():
+            self._deaths_in_a_row += 1
+            for request in worker.blocks[0] if worker.blocks else ():
+                request.deaths += 1
+        for request in (request for block in worker.blocks for request in block):
+            if request.deaths >= MAX_DEATHS_PER_ITEM:
+                request.fail(WorkerDied(f"The worker that played it ended with {status}."))
+            else:
+                self._waiting.appendleft(request)
+        if self._deaths_in_a_row >= max(MAX_DEATHS_IN_A_ROW, 2 * self._count):
+            ended = f"{self._deaths_in_a_row} workers in a row ended, the last with {status}"
+            self._fail_all(f"{ended}. {self._source.advice}")
+        self._dispatch()
         if self._failure is None:
-            try:
-                await self._add_worker()
-            except WorkersFailed as error:
-                self._fail_all(str(error))
+            await self._add_worker()
 
     def _fail_all(self, failure: str) -> None:
         self._failure = failure
-        for worker in self._workers:
-            self._waiting.extend(request for batch in worker.batches for request in batch)
+        for worker in self.workers:
+            self._waiting.extend(request for block in worker.blocks for request in block)
             worker.kill()
         while self._waiting:
             self._waiting.popleft().fail(WorkersFailed(failure))
 
-
-def _next_batch_size(mean_s: float) -> int:
-    return max(1, min(MAX_BATCH_SIZE, int(BATCH_S / max(mean_s, 1e-6))))
+    def _next_block_size(self, mean_s: float) -> int:
+        size = int(self._source.block_s / max(mean_s, 1e-6))
+        share = MAX_IN_PROGRESS // (self._count * BLOCKS_PER_WORKER)
+        return max(1, min(self._source.max_block_size, share, size))

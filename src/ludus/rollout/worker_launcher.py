@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import pickle
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 
 from ludus.agents.agent import Agent
-from ludus.client.endpoint import LocalEndpoint
+from ludus.client.endpoint import Endpoint, LocalEndpoint
 from ludus.errors import ConfigError, WorkersFailed
 from ludus.rollout.attempts import EpisodeRunner
+from ludus.rollout.available_cores import available_cores
+from ludus.rollout.block_work import EpisodePlay
 from ludus.rollout.endpoints import EnvironmentEndpoint
 from ludus.rollout.episode_workers import EpisodeWorkers
+from ludus.rollout.process_worker import ProcessWorkers
+from ludus.rollout.ray_cluster import RayCluster
 from ludus.rollout.stats import RunStats
 
 MEASURED_S = 1.0
@@ -30,8 +32,8 @@ MAX_WORKERS = 16
 class WorkerLauncher:
     """Starts the workers of a run, and hands them to its `EpisodeRunner`.
 
-    A given number of them starts with the run. Else the first episodes are played in this process,
-    and workers start once there is enough left for them to do.
+    A given number of them, or those of a cluster, start with the run. Else the first episodes are
+    played in this process, and workers start once there is enough left for them to do.
     """
 
     def __init__(
@@ -43,8 +45,10 @@ class WorkerLauncher:
         warn: Callable[[str], None],
         *,
         max_workers: int,
+        cluster: RayCluster | None = None,
     ) -> None:
         self._count = count
+        self._cluster = cluster
         self._runner = runner
         self._endpoints = endpoints
         self._stats = stats
@@ -56,13 +60,17 @@ class WorkerLauncher:
         self._obstacle = find_obstacle(runner.agent, endpoints)
 
     async def start(self) -> None:
-        """Start the given number of workers, if there is one."""
-        if self._count is not None and self._count > 1:
+        """Start the given number of workers, if there is one, or those of the cluster."""
+        if self._cluster is not None:
+            if self._obstacle is None:
+                await self._start_ray_workers(self._cluster)
+        elif self._count is not None and self._count > 1:
             await self._start_workers(self._count)
 
     def start_if_worthwhile(self) -> None:
         """Start workers in the background, if the rest of the run takes long enough."""
-        if self._count is not None or self._start is not None or self._obstacle is not None:
+        decided = self._cluster is not None or self._count is not None
+        if decided or self._start is not None or self._obstacle is not None:
             return
         if (count := self._worthwhile_count()) > 1:
             self._start = asyncio.create_task(self._start_in_background(count))
@@ -91,25 +99,40 @@ class WorkerLauncher:
             self._warn(str(error))
 
     async def _start_workers(self, count: int) -> None:
-        specs = {each.name: spec for spec, each in self._endpoints.items()}
-        runner = self._runner
-        setup = pickle.dumps((runner.agent, specs, runner.limits, runner.system_prompt))
-        self._workers = EpisodeWorkers(setup, min(count, self._max_workers))
+        source = ProcessWorkers(self._work())
+        self._workers = EpisodeWorkers(source, min(count, self._max_workers), self._warn)
         await self._workers.start()
-        runner.workers = self._workers
+        self._runner.workers = self._workers
 
+    async def _start_ray_workers(self, cluster: RayCluster) -> None:
+        from ludus.rollout.ray_worker import RayWorkers
 
-def available_cores() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        source = RayWorkers(cluster, self._work())
+        self._workers = EpisodeWorkers(source, self._count or cluster.num_cores, self._warn)
+        await self._workers.start()
+        self._runner.workers = self._workers
+
+    def _work(self) -> EpisodePlay:
+        return EpisodePlay(
+            agent=self._runner.agent,
+            specs={each.name: spec for spec, each in self._endpoints.items()},
+            limits=self._runner.limits,
+            system_prompt=self._runner.system_prompt,
+        )
 
 
 def check_workers(
-    count: int | None, agent: Agent, endpoints: Mapping[str, EnvironmentEndpoint]
+    count: int | None,
+    agent: Agent,
+    endpoints: Mapping[str, EnvironmentEndpoint],
+    cluster: RayCluster | None = None,
 ) -> None:
-    """Raise where workers are asked for and cannot play these episodes."""
+    """Raise where workers or a cluster are asked for and cannot play these episodes."""
+    if cluster is not None:
+        for spec, each in endpoints.items():
+            if (reason := _placement_obstacle(spec, each.endpoint)) is not None:
+                raise ConfigError(f"`ray`: {reason}. Leave it out.")
+        return
     obstacle = find_obstacle(agent, endpoints)
     if count is not None and count > 1 and obstacle is not None:
         raise ConfigError(f"`workers` cannot be {count}: {obstacle}. Leave it out.")
@@ -120,13 +143,20 @@ def find_obstacle(agent: Agent, endpoints: Mapping[str, EnvironmentEndpoint]) ->
     if not agent.is_stateless:
         return f"the agent {agent.provider!r} cannot be copied to other processes"
     for spec, each in endpoints.items():
-        endpoint = each.endpoint
-        if not isinstance(endpoint, LocalEndpoint):
-            return f"{spec} does not run in this process"
-        env = endpoint.env_spec
-        if env.cls.__module__ == "__main__":
-            return f"{spec} is defined in the script itself, which other processes cannot import"
+        if (reason := _placement_obstacle(spec, each.endpoint)) is not None:
+            return reason
+        assert isinstance(each.endpoint, LocalEndpoint)
+        env = each.endpoint.env_spec
         if env.is_async or env.single_thread or not env.concurrent or env.max_sessions is not None:
             return f"{spec} is asynchronous or limits its sessions"
     names = Counter(each.name for each in endpoints.values())
     return next((f"{n} specs are named {name}" for name, n in names.items() if n > 1), None)
+
+
+def _placement_obstacle(spec: str, endpoint: Endpoint) -> str | None:
+    """Why other processes cannot run this environment."""
+    if not isinstance(endpoint, LocalEndpoint):
+        return f"{spec} does not run in this process"
+    if endpoint.env_spec.cls.__module__ == "__main__":
+        return f"{spec} is defined in the script itself, which other processes cannot import"
+    return None

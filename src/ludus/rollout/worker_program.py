@@ -1,7 +1,6 @@
-"""The program of a worker process, which plays episodes for `episode_workers`.
+"""The program of a worker process: see `process_worker`.
 
-It reads pickled batches of episodes from stdin, and answers each with their lines. Episodes are
-played one after the other: they compute, so that nothing is gained by overlapping them.
+It reads pickled blocks of items from stdin, and answers each with their lines.
 """
 
 from __future__ import annotations
@@ -16,11 +15,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, BinaryIO
 
-from ludus.client.endpoint import connect
-from ludus.environment.fault_log import FaultRecorder, capture_faults
 from ludus.errors import describe_in_one_line
-from ludus.rollout.attempts import EpisodeRunner
-from ludus.rollout.session_pool import SessionPool
+from ludus.rollout.block_work import BlockWork, run_block
 
 LENGTH_BYTES = 4
 """Length of the number of bytes before each reply."""
@@ -42,29 +38,18 @@ def run_worker() -> None:
 
 async def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
     try:
-        agent, specs, limits, system_prompt = pickle.load(requests)
-        pools = {name: SessionPool(connect(spec)) for name, spec in specs.items()}
+        work: BlockWork = pickle.load(requests)
+        await work.open()
     except Exception as error:
         _send(replies, describe_in_one_line(error))
         return
     _send(replies, None)
-    runner = EpisodeRunner(agent=agent, limits=limits, system_prompt=system_prompt)
     queue: SimpleQueue[Any] = SimpleQueue()
     Thread(target=_read_requests, args=(requests, queue), daemon=True).start()
-    faults = FaultRecorder()
-    with capture_faults(faults):
-        # Nothing else runs on the event loop between two episodes, so that waiting may block it.
-        while (batch := queue.get()) is not None:
-            started_at = time.monotonic()
-            lines = []
-            for assignment, attempt in batch:
-                pool = pools[assignment.environment]
-                episode = await runner.run_attempt(assignment, pool, attempt)
-                lines.append(episode.to_line())
-            runner.statuses.clear()
-            _send(replies, (lines, faults.take(), time.monotonic() - started_at))
-    for pool in pools.values():
-        await pool.close()
+    # Nothing else runs on the event loop between two blocks, so that waiting may block it.
+    while (block := queue.get()) is not None:
+        _send(replies, await run_block(work, block))
+    await work.close()
 
 
 def _read_requests(requests: BinaryIO, queue: SimpleQueue[Any]) -> None:

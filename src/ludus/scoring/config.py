@@ -27,6 +27,9 @@ class RescoreConfig:
     judge_weight: float = 1.0
     concurrency: int = 64
     """Maximum number of episodes, or groups, that are scored at once."""
+    ray: str | None = None
+    """Address of a Ray cluster whose nodes call the reward functions; see `RolloutConfig.ray`. The
+    judge is called from this process."""
     max_time: float | None = None
     """Seconds, from this start on."""
     resume: bool = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from ludus.data.reward_variance import is_zero_variance
 from ludus.data.run_folder import RunFolder, create_unused_dir
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
+from ludus.rollout.ray_cluster import open_cluster
 from ludus.scoring.agreement import Agreement, ScorePair, measure_agreement
 from ludus.scoring.config import JUDGE, RescoreConfig
 from ludus.scoring.rescore_progress import RescoreProgress
@@ -88,12 +89,13 @@ async def rescore(
     if config.judge is not None and (pending or not config.resume):
         config.judge.agent.check()
         await config.judge.agent.prepare()
-    folder = (
-        RunFolder.resume_or_create(path, settings, kind=RUN_KIND)
-        if config.resume
-        else RunFolder.create(create_unused_dir(path), settings, kind=RUN_KIND)
-    )
-    with ExitStack() as stack:
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(open_cluster(config.ray if pending else None))
+        folder = (
+            RunFolder.resume_or_create(path, settings, kind=RUN_KIND)
+            if config.resume
+            else RunFolder.create(create_unused_dir(path), settings, kind=RUN_KIND)
+        )
         journal = stack.enter_context(Journal.open(folder.episodes_path))
         judgements = None
         if config.judge is not None:
@@ -101,7 +103,7 @@ async def rescore(
         for file in (journal, judgements):
             if file is not None and file.repair_note:
                 progress.warn(file.repair_note)
-        rescorer = Rescorer(config, functions, source, folder, progress)
+        rescorer = Rescorer(config, functions, source, folder, progress, cluster=cluster)
         await rescorer.run(journal, judgements)
     comparison = compare_rewards(source, folder, has_judge=config.judge is not None)
     summary = {**rescorer.summary(), "comparison": comparison.as_json()}

@@ -17,8 +17,11 @@ from ludus.errors import LudusError, StoppedEarly
 from ludus.rollout.budget import Budget
 from ludus.rollout.circuit_breaker import CircuitBreaker
 from ludus.rollout.episode_scheduler import SUMMARY_INTERVAL_S, EpisodeScheduler
+from ludus.rollout.episode_workers import EpisodeWorkers
+from ludus.rollout.ray_cluster import RayCluster
 from ludus.rollout.stats import RunStats
 from ludus.scoring.config import JUDGE, RescoreConfig
+from ludus.scoring.episode_scoring import EpisodeScoring
 from ludus.scoring.judge import BudgetExhausted, Judgement, JudgeStats
 from ludus.scoring.rescore_progress import RescoreProgress
 from ludus.scoring.reward_functions import RewardFunction, RewardFunctions
@@ -40,6 +43,8 @@ class Rescorer(EpisodeScheduler):
         source: SourceRun,
         folder: RunFolder,
         progress: RescoreProgress,
+        *,
+        cluster: RayCluster | None = None,
     ) -> None:
         self._pending = source.find_pending(folder.episodes_path, retry_broken=config.retry_broken)
         earlier_summary = folder.read_summary()
@@ -56,7 +61,9 @@ class Rescorer(EpisodeScheduler):
         self._progress = progress
         self._judgements: dict[str, Judgement] = {}
         """Of the units in progress, by episode id."""
-        self._functions = functions
+        self._functions = self._user_functions = functions
+        self._cluster = cluster
+        self._workers: EpisodeWorkers | None = None
         if self.judge is not None:
             judge = RewardFunction(JUDGE, config.judge_weight, self._judge_score)
             self._functions = RewardFunctions(
@@ -72,7 +79,7 @@ class Rescorer(EpisodeScheduler):
     @property
     def max_active(self) -> float:
         if self.judge is None:
-            return self.config.concurrency
+            return self.config.concurrency if self._workers is None else self._workers.capacity
         limit = self.judge.agent.concurrency_limit
         concurrency = self.config.concurrency if limit is None else limit
         return min(concurrency, self.judge.max_active)
@@ -87,9 +94,13 @@ class Rescorer(EpisodeScheduler):
         self._progress.begin(self)
         ticker = asyncio.create_task(self._tick())
         try:
+            if self._cluster is not None and self._pending:
+                self._workers = await self._start_workers(self._cluster)
             await self.run_tasks(self._units(), self._score_unit)
         finally:
             ticker.cancel()
+            if self._workers is not None:
+                await self._workers.close()
             if self.stop_reason is None:
                 for episode in self._breaker.finish():
                     self._write(episode)
@@ -102,6 +113,15 @@ class Rescorer(EpisodeScheduler):
                 f"{self.stats.totals.episodes:,} of {self.stats.planned:,} episodes are recorded "
                 f"in {self.folder.path}; the same command scores the rest."
             )
+
+    async def _start_workers(self, cluster: RayCluster) -> EpisodeWorkers:
+        from ludus.rollout.ray_worker import RayWorkers
+
+        judge_weight = self.config.judge_weight if self.judge is not None else None
+        work = EpisodeScoring(functions=self._user_functions, judge_weight=judge_weight)
+        workers = EpisodeWorkers(RayWorkers(cluster, work), cluster.num_cores, self._progress.warn)
+        await workers.start()
+        return workers
 
     def summary_details(self) -> JsonObject:
         return {JUDGE: self.judge.stats.as_json()} if self.judge is not None else {}
@@ -168,7 +188,11 @@ class Rescorer(EpisodeScheduler):
             update = {"reward": None, "stop_reason": StopReason.BROKEN, "error": fault}
             self._breaker.record_fault(episode.model_copy(update=update), self._active_ids)
             return
-        scored = await self._functions.score(episode)
+        if self._workers is None:
+            scored = await self._functions.score(episode)
+        else:
+            score = None if judgement is None else judgement.score
+            scored = await self._workers.run((episode.to_line(), score))
         if not episode.broken:
             for held_back in self._breaker.record_success():
                 self._write(held_back)

@@ -93,10 +93,12 @@ def collect(
         int | None,
         typer.Option(
             min=1,
-            help="Worker processes that play, where environment and agent only compute; 1: none.",
+            help="Worker processes that play, where environment and agent only compute; 1: none. "
+            "With --ray, workers on the cluster.",
             show_default="up to one per core, if the run is long enough",
         ),
     ] = None,
+    ray: common.Ray = None,
     call_timeout: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Timeout of one API call.", show_default="5m"),
@@ -212,6 +214,7 @@ def collect(
         retry_broken=retry_broken,
         concurrency=1 if is_human else concurrency,
         workers=workers,
+        ray=ray,
         max_attempts=max_attempts,
         stall_warning=math.inf if is_human else STALL_WARNING_S,
         max_cost=max_cost,

@@ -113,6 +113,7 @@ def evaluate(
     max_tokens: common.MaxTokens = 512,
     max_episode_tokens: common.MaxEpisodeTokens = None,
     concurrency: common.Concurrency = 64,
+    ray: common.Ray = None,
     episode_timeout: common.EpisodeTimeout = "1h",
     out: Annotated[
         Path | None,
@@ -163,6 +164,7 @@ def evaluate(
         resume=resume,
         retry_broken=retry_broken,
         concurrency=concurrency,
+        ray=ray,
         solved_at=solved_at,
         exclude_tasks_in=exclude_tasks_in,
         sweep=tuple(sweep or ()),

@@ -77,6 +77,7 @@ def rescore(
     max_cost: common.MaxCost = None,
     max_time: common.MaxTime = None,
     concurrency: common.Concurrency = 64,
+    ray: common.Ray = None,
     prices: common.Prices = None,
     cache: Annotated[
         Path | None,
@@ -156,6 +157,7 @@ def rescore(
         judge=judge_model,
         judge_weight=judge_weight,
         concurrency=concurrency,
+        ray=ray,
         max_time=parse_duration(max_time, "--max-time") if max_time is not None else None,
         resume=resume,
         retry_broken=retry_broken,
