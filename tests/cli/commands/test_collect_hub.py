@@ -108,7 +108,9 @@ def test_the_tutorial_command_creates_the_data_set_that_its_code_reads(
         answer = json.dumps({"name": "answer", "arguments": {"answer": str(total)}})
         assert response == f"<tool_call>\n{answer}\n</tool_call>"
 
-    guide = next(block for block in blocks("docs/coming-from-openenv.md") if "raw_rollouts" in block)
+    guide = next(
+        block for block in blocks("docs/coming-from-openenv.md") if "raw_rollouts" in block
+    )
     found: dict[str, Any] = {}
     exec(guide.replace("user/chain-sum-rollouts", str(pulled)), found)
     assert found["correct"] == correct and "=" in found["question"]
