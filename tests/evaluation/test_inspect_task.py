@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,13 @@ from ludus.evaluation import Candidate, EvalConfig, evaluate_sync, inspect_task
 inspect_ai = pytest.importorskip("inspect_ai")
 # Inspect leaves streams to the garbage collector, and uses deprecated calls of its dependencies.
 pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def collect_garbage() -> Iterator[None]:
+    """Collect those streams while their warnings are ignored, and not during another test."""
+    yield
+    gc.collect()
 
 
 def run_inspect(folder: Path, task: Any, outputs: list[Any]) -> Any:
