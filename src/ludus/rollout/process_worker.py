@@ -42,7 +42,11 @@ class ProcessWorker(Worker):
         return pickle.loads(await self.process.stdout.readexactly(length))
 
     async def exit_status(self) -> str:
-        code = await self.process.wait()
+        try:
+            code = await self.process.wait()
+        except asyncio.CancelledError:
+            await self._kill_and_wait()
+            raise
         if code >= 0:
             return f"exit status {code}"
         with suppress(ValueError):
@@ -56,10 +60,15 @@ class ProcessWorker(Worker):
     async def end(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        if not self.blocks:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(EXIT_TIMEOUT_S + 1.0):
-                    await self.process.wait()
+        try:
+            if not self.blocks:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(EXIT_TIMEOUT_S + 1.0):
+                        await self.process.wait()
+        finally:
+            await self._kill_and_wait()
+
+    async def _kill_and_wait(self) -> None:
         self.kill()
         if self.reader is not None:
             await self.reader
