@@ -93,8 +93,8 @@ def kill_and_compare(tmp_path: Path, *, kills: int, seed: int) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_two_kills_change_neither_files_nor_figures(tmp_path: Path) -> None:
-    kill_and_compare(tmp_path, kills=2, seed=5)
+def test_a_kill_changes_neither_files_nor_figures(tmp_path: Path) -> None:
+    kill_and_compare(tmp_path, kills=1, seed=5)
 
 
 @pytest.mark.slow
