@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from benchmarks.decode_live import GROUP, measure_live
     from benchmarks.gpu_check import require_gpu
+    from benchmarks.random_model import smollm2_shape
 else:
     from decode_live import GROUP, measure_live
     from gpu_check import require_gpu
+    from random_model import smollm2_shape
 
 H200_BANDWIDTH = 4.2e12
 """Bytes per second."""
@@ -73,25 +75,13 @@ def _parse_args() -> argparse.Namespace:
 
 def _load_model(name: str | None) -> Any:
     import torch
-    from transformers import AutoModelForCausalLM, LlamaConfig
+    from transformers import AutoModelForCausalLM
 
     if name is not None:
         from ludus.policy.load import load_model
 
         return load_model(name, device="cuda", dtype="bfloat16")
-    config = LlamaConfig(
-        vocab_size=49152,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        max_position_embeddings=8192,
-        tie_word_embeddings=True,
-        initializer_range=0.05,
-        eos_token_id=2,
-        pad_token_id=0,
-    )
+    config = smollm2_shape(initializer_range=0.05)
     torch.manual_seed(0)
     # Not cast afterwards, because that would round the rotary frequencies too.
     return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).to("cuda").eval()

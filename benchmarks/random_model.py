@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 VOCAB_SIZE = 49152
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -16,7 +17,7 @@ def save_random_model(folder: Path, *, seed: int = 0) -> Path:
     """Save it in bfloat16, as `from_pretrained` reads it. It hardly ever ends a reply itself."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
     # Prompts are split into bytes; all other tokens are words that only the model writes.
     tokens = [*_SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
@@ -33,7 +34,16 @@ def save_random_model(folder: Path, *, seed: int = 0) -> Path:
         additional_special_tokens=["<|im_start|>"],
         chat_template=CHAT_TEMPLATE,
     ).save_pretrained(folder)
-    config = LlamaConfig(
+    torch.manual_seed(seed)
+    LlamaForCausalLM(smollm2_shape(bos_token_id=1)).to(torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
+def smollm2_shape(**options: Any) -> Any:
+    """A `LlamaConfig` of SmolLM2-135M's shape."""
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
         vocab_size=VOCAB_SIZE,
         hidden_size=576,
         intermediate_size=1536,
@@ -42,10 +52,7 @@ def save_random_model(folder: Path, *, seed: int = 0) -> Path:
         num_key_value_heads=3,
         max_position_embeddings=8192,
         tie_word_embeddings=True,
-        bos_token_id=1,
         eos_token_id=2,
         pad_token_id=0,
+        **options,
     )
-    torch.manual_seed(seed)
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
-    return folder

@@ -20,9 +20,8 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from journal import write_episodes  # type: ignore[import-not-found]  # beside this file
 from rich.console import Console
 from rich.table import Table
 
@@ -40,6 +39,12 @@ from ludus.rollout.config import CollectConfig
 from ludus.rollout.endpoints import open_endpoints
 from ludus.rollout.episode_workers import EpisodeWorkers, Worker, WorkerSource
 from ludus.rollout.plan import Plan
+
+if TYPE_CHECKING:
+    from benchmarks.journal import write_episodes
+else:
+    # Scripts import modules of their own folder by bare names.
+    from journal import write_episodes
 
 CORES_PER_NODE = 16
 

@@ -17,8 +17,9 @@ from urllib.parse import urlencode
 
 from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import Call, Function, Message
+from ludus.serve.listening import bind_socket
 from ludus.viewer.library import Library
-from ludus.viewer.server import bind_loopback, build_server
+from ludus.viewer.server import HOST, build_server
 
 TINY_WAIT_S = 0.02
 
@@ -73,7 +74,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 @contextmanager
 def viewing(*folders: Path) -> Iterator[Viewed]:
     addresses: SimpleQueue[str] = SimpleQueue()
-    with bind_loopback(0) as bound, Library(folders) as library:
+    with bind_socket(HOST, 0) as bound, Library(folders) as library:
         server = build_server(library, bound, addresses.put)
         thread = Thread(target=server.run, kwargs={"sockets": [bound]})
         thread.start()

@@ -14,14 +14,15 @@ from __future__ import annotations
 import base64
 import binascii
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
-from fastapi import HTTPException
+from fastapi import FastAPI, HTTPException
 from fastapi.responses import JSONResponse, Response
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ludus.protocol.loopback import is_loopback
@@ -208,3 +209,25 @@ class AccessMiddleware:
             return message
 
         return receive_limited
+
+
+def add_access_middleware(
+    app: FastAPI,
+    access: AccessPolicy,
+    *,
+    max_body: int,
+    allow_origins: Sequence[str],
+    session_header: str,
+    to_response: Callable[[Refusal], Response] = Refusal.to_response,
+) -> None:
+    """Apply the policy to an app. Pages of allowed origins can read the session's header."""
+    app.add_middleware(AccessMiddleware, access=access, max_body=max_body, to_response=to_response)
+    if allow_origins:
+        # Added last, so that it runs first: a preflight request has no token.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=allow_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=[session_header],
+        )

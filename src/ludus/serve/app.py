@@ -11,12 +11,11 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse, Response
-from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import WebSocketRoute
 
 from ludus.environment.spec import EnvSpec
 from ludus.protocol.types import EnvironmentMetadata
-from ludus.serve.access import AccessMiddleware, AccessPolicy
+from ludus.serve.access import AccessPolicy, add_access_middleware
 from ludus.serve.capacity import SessionCapacity
 from ludus.serve.config import ServeConfig
 from ludus.serve.episode_routes import add_episode_routes
@@ -78,16 +77,13 @@ def create_app(
     add_episode_routes(app, sessions)
     McpHttp(sessions, rpc, proxy).add_routes(app)
     add_task_routes(app, sessions)
-    app.add_middleware(AccessMiddleware, access=access, max_body=config.max_frame)
-    if config.allow_origins:
-        # Added last, so that it runs first: a preflight request has no token.
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=config.allow_origins,
-            allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=[MCP_SESSION_HEADER],
-        )
+    add_access_middleware(
+        app,
+        access,
+        max_body=config.max_frame,
+        allow_origins=config.allow_origins,
+        session_header=MCP_SESSION_HEADER,
+    )
     return app
 
 

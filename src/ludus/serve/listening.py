@@ -10,46 +10,30 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 
 from ludus.serve.config import ServeError
 
-LISTEN_BACKLOG = 4096
+_LISTEN_BACKLOG = 4096
 _RECEIVE_BUFFER_BYTES = 256 * 1024
 """Small, because requests are small: it bounds what is read and parsed at once, before a client
 that sends too much can be paused."""
 Drain = Callable[[Callable[[], bool]], Awaitable[None]]
 
 
-class DrainingServer(uvicorn.Server):
-    """A uvicorn server that calls `on_ready`, and lets running work finish at shutdown.
+class InterruptibleServer(uvicorn.Server):
+    """A uvicorn server that calls `on_ready`, and returns after SIGINT or SIGTERM."""
 
-    `drain` waits for it; it takes a function that says whether to stop waiting.
-    """
-
-    def __init__(
-        self, config: uvicorn.Config, drain: Drain, on_ready: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None] = lambda: None) -> None:
         super().__init__(config)
-        self._drain = drain
         self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        # Modules stay loaded, and steps create few cycles: exclude what exists by now from garbage
-        # collection, and collect less often.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 50)
-        if self.started and self._on_ready is not None:
+        if self.started:
             self._on_ready()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for server in getattr(self, "servers", []):
-            server.close()
-        await self._drain(lambda: self.force_exit)
-        await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -68,7 +52,52 @@ class DrainingServer(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def bind_socket(host: str, port: int, *, reuse_port: bool) -> socket.socket:
+class DrainingServer(InterruptibleServer):
+    """A server that lets running work finish at shutdown.
+
+    `drain` waits for it; it takes a function that says whether to stop waiting.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        drain: Drain,
+        on_ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(config, on_ready)
+        self._drain = drain
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        # Modules stay loaded, and steps create few cycles: exclude what exists by now from garbage
+        # collection, and collect less often.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
+        await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in getattr(self, "servers", []):
+            server.close()
+        await self._drain(lambda: self.force_exit)
+        await super().shutdown(sockets)
+
+
+def build_uvicorn_config(app: Any, **options: Any) -> uvicorn.Config:
+    """The settings that all public servers share, with some of their own."""
+    return uvicorn.Config(
+        app,
+        # X-Forwarded-For can be forged, so clients behind a proxy count as the proxy.
+        proxy_headers=False,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        backlog=_LISTEN_BACKLOG,
+        timeout_graceful_shutdown=5,
+        **options,
+    )
+
+
+def bind_socket(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -18,7 +18,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI
 
 from ludus.environment.error_mapping import raise_with_location
@@ -30,30 +29,28 @@ from ludus.serve.app import create_app
 from ludus.serve.capacity import SessionCapacity
 from ludus.serve.client_quota import ClientRow, QuotaTables, WorkerTotals, rows_per_worker
 from ludus.serve.config import ServeConfig, ServeError, check_config
-from ludus.serve.listening import LISTEN_BACKLOG, DrainingServer, bind_socket, raise_file_limit
+from ludus.serve.listening import (
+    DrainingServer,
+    bind_socket,
+    build_uvicorn_config,
+    raise_file_limit,
+)
 from ludus.serve.metrics import ROW_WIDTH, Metrics
 from ludus.serve.worker_proxy import WorkerProxy
 from ludus.serve.ws_fast_path import AsgiWebSocketProtocol, UpgradingProtocol
 
 
 def build_server(
-    app: FastAPI, serve_config: ServeConfig, on_ready: Callable[[], None] | None = None
+    app: FastAPI, serve_config: ServeConfig, on_ready: Callable[[], None] = lambda: None
 ) -> DrainingServer:
-    config = uvicorn.Config(
+    config = build_uvicorn_config(
         app,
-        http=partial(UpgradingProtocol, upgrade_config=app.state.upgrade_config),  # type: ignore[arg-type]
-        ws=partial(AsgiWebSocketProtocol, send_timeout=serve_config.send_timeout),  # type: ignore[arg-type]
+        http=partial(UpgradingProtocol, upgrade_config=app.state.upgrade_config),
+        ws=partial(AsgiWebSocketProtocol, send_timeout=serve_config.send_timeout),
         ws_max_size=serve_config.max_frame,
         ws_ping_interval=serve_config.ping_interval,
         ws_ping_timeout=serve_config.ping_interval,
         ws_per_message_deflate=False,
-        # X-Forwarded-For can be forged, so clients behind a proxy count as the proxy.
-        proxy_headers=False,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        backlog=LISTEN_BACKLOG,
-        timeout_graceful_shutdown=5,
     )
     return DrainingServer(config, app.state.sessions.drain, on_ready)
 
@@ -68,7 +65,7 @@ def serve(spec: str, config: ServeConfig, *, on_ready: Callable[[str], None]) ->
     multiple = config.workers > 1
     if multiple:
         # With SO_REUSEPORT the bind below would also succeed on the port of another server.
-        bind_socket(config.host, config.port, reuse_port=False).close()
+        bind_socket(config.host, config.port).close()
     listener = bind_socket(config.host, config.port, reuse_port=multiple)
     port = listener.getsockname()[1]
     url = replace(config, port=port).url

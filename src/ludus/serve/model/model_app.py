@@ -13,11 +13,10 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import LudusError
-from ludus.serve.access import AccessMiddleware, AccessPolicy
+from ludus.serve.access import AccessPolicy, add_access_middleware
 from ludus.serve.model.api_errors import (
     ApiError,
     from_refusal,
@@ -76,21 +75,14 @@ def create_model_app(
     if recorder is not None:
         _add_session_routes(app, recorder, config)
     _add_error_handlers(app)
-    app.add_middleware(
-        AccessMiddleware,
-        access=AccessPolicy(config),
+    add_access_middleware(
+        app,
+        AccessPolicy(config),
         max_body=config.max_body,
+        allow_origins=config.allow_origins,
+        session_header=SESSION_HEADER,
         to_response=from_refusal,
     )
-    if config.allow_origins:
-        # Added last, so that it runs first: a preflight request has no token.
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=config.allow_origins,
-            allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=[SESSION_HEADER],
-        )
     return app
 
 

@@ -8,11 +8,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import uvicorn
-
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.model_ref import find_local_model
-from ludus.serve.listening import LISTEN_BACKLOG, DrainingServer, bind_socket, raise_file_limit
+from ludus.serve.listening import (
+    DrainingServer,
+    bind_socket,
+    build_uvicorn_config,
+    raise_file_limit,
+)
 from ludus.serve.model.generator import Generator
 from ludus.serve.model.model_app import create_model_app
 from ludus.serve.model.model_config import ModelServeConfig, check_model_config
@@ -40,7 +43,7 @@ def serve_model(
     check_model_config(config)
     agent.check()
     with ExitStack() as stack:
-        listener = stack.enter_context(bind_socket(config.host, config.port, reuse_port=False))
+        listener = stack.enter_context(bind_socket(config.host, config.port))
         config = replace(config, port=listener.getsockname()[1])
         recorder = None
         if config.record is not None:
@@ -67,16 +70,7 @@ def build_model_server(
     generator = Generator(runtime, config, metrics, max_batch=agent.max_batch)
     names = served_names(agent.model, config.served_name)
     app = create_model_app(generator, metrics, config, names=names, recorder=recorder)
-    uvicorn_config = uvicorn.Config(
-        app,
-        ws="none",
-        proxy_headers=False,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        backlog=LISTEN_BACKLOG,
-        timeout_graceful_shutdown=5,
-    )
+    uvicorn_config = build_uvicorn_config(app, ws="none")
     served = ServedModel(config.url, names[0], agent.engine_description, agent.max_batch)
     return DrainingServer(uvicorn_config, generator.drain, lambda: on_ready(served))
 
