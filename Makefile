@@ -137,7 +137,7 @@ $(VENV)/bin/python:
 # What the quickstart needs, which is quicker to install than everything.
 $(VENV)/.demo: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "Installing Ludus with PyTorch and TRL into $(VENV): a few minutes ..."
-	$(PIP) --editable '.[reasoning,train]'
+	$(PIP) --editable '.[reasoning,serve,train]'
 	@touch $@
 
 $(VENV)/.ludus: $(VENV)/bin/python pyproject.toml constraints.txt
