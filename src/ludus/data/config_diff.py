@@ -24,13 +24,23 @@ def config_digest(settings: JsonObject) -> str:
 
 def describe_differences(there: JsonObject, here: JsonObject) -> Iterator[str]:
     """Yield `temperature: 0.2 there, 0.7 here` for every setting that differs."""
-    for key, before, after in compare_settings(there, here)[0]:
+    for key, old, new in _excerpt_differences(there, here):
+        yield f"{key}: {old} there, {new} here"
+
+
+def describe_changes(before: JsonObject, after: JsonObject) -> Iterator[str]:
+    """Yield `steps 24 -> 200` for every setting that has changed."""
+    for key, old, new in _excerpt_differences(before, after):
+        yield f"{key} {old} -> {new}"
+
+
+def _excerpt_differences(old: JsonObject, new: JsonObject) -> Iterator[tuple[str, str, str]]:
+    """Yield name and both values; of long values the part where they begin to differ."""
+    for key, before, after in compare_settings(old, new)[0]:
         pairs = zip(before, after, strict=False)
         num_equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         start = max(0, num_equal - _EXCERPT_LEAD)
-        old_text = _config_value_excerpt(before, start)
-        new_text = _config_value_excerpt(after, start)
-        yield f"{key}: {old_text} there, {new_text} here"
+        yield key, _config_value_excerpt(before, start), _config_value_excerpt(after, start)
 
 
 def compare_settings(there: JsonObject, here: JsonObject) -> tuple[list[tuple[str, str, str]], int]:

@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ludus.data.config_diff import describe_differences
+from ludus.data.config_diff import describe_changes
 from ludus.errors import ConfigError, did_you_mean
 from ludus.recipe.fingerprint import fingerprint_stage
 from ludus.recipe.recipe_file import Recipe, Stage
 from ludus.recipe.state import RecipeState, StageRecord, changed_keys
 
-CONTINUES = "continues where it was stopped"
+RESUMES = "resumes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class StagePlan:
     record: StageRecord
     """What it is run with now."""
     reason: str
-    """Why it runs; empty where its result is up to date."""
+    """Why it runs, such as `input changed: collect`; empty where its result is up to date."""
     replaces: bool = False
     """Whether an earlier result has to be set aside, because it is of other inputs or code."""
 
@@ -43,18 +43,18 @@ def plan_stage(stage: Stage, outputs: Mapping[str, Path | None], state: RecipeSt
         return StagePlan(stage, output, record, reason, replaces)
 
     if before is None:
-        return plan("was not run yet")
+        return plan("new")
     if output is not None and not output.exists():
-        return plan("its result is missing" if before.done else CONTINUES)
+        return plan("result missing" if before.done else RESUMES)
     if before.command != record.command:
-        return plan(f"runs {record.command} instead of {before.command}", replaces=True)
+        return plan(f"command changed: {before.command} -> {record.command}", replaces=True)
     if inputs := changed_keys(before.inputs, record.inputs):
-        return plan(f"its input changed: {', '.join(inputs)}", replaces=True)
+        return plan(f"input changed: {', '.join(inputs)}", replaces=True)
     if code := changed_keys(before.code, record.code):
-        return plan(f"the code changed: {', '.join(code)}", replaces=True)
-    if differences := list(describe_differences(before.settings, record.settings)):
-        return plan("; ".join(differences))
-    return plan("" if before.done else CONTINUES)
+        return plan(f"code changed: {', '.join(code)}", replaces=True)
+    if changes := list(describe_changes(before.settings, record.settings)):
+        return plan(f"settings changed: {', '.join(changes)}")
+    return plan("" if before.done else RESUMES)
 
 
 def plan_recipe(
@@ -71,7 +71,9 @@ def plan_recipe(
         plan = plan_stage(stage, outputs, state)
         running = {each.stage.name for each in plans if each.runs}
         if not plan.runs and (after := [name for name in stage.inputs if name in running]):
-            plan = StagePlan(stage, plan.output, plan.record, f"after {', '.join(after)}")
+            plan = StagePlan(
+                stage, plan.output, plan.record, f"input will change: {', '.join(after)}"
+            )
         plans.append(plan)
     return plans
 

@@ -68,23 +68,22 @@ class Recipe:
 
 
 def shipped_recipes() -> dict[str, str]:
-    """The recipes that Ludus ships, as text by their names."""
+    """The built-in recipes, as text by their names."""
     folder = files("ludus.recipe") / "shipped"
-    found = sorted(folder.iterdir(), key=lambda file: file.name)
+    recipes = [file for file in folder.iterdir() if file.name.endswith(".toml")]
     return {
         file.name.removesuffix(".toml"): file.read_text(encoding="utf-8")
-        for file in found
-        if file.name.endswith(".toml")
+        for file in sorted(recipes, key=lambda file: file.name)
     }
 
 
 def read_recipe(
     source: str, *, overrides: Iterable[str] = (), output_dir: Path | None = None
 ) -> Recipe:
-    """Read a file, or a recipe that ships by its name.
+    """Read a file, or a built-in recipe by its name.
 
     Args:
-        source: A path, or the name of a shipped recipe.
+        source: A path, or the name of a built-in recipe.
         overrides: Values that replace those of the file: `grpo.steps=50`.
         output_dir: Replaces the recipe's own.
     """
@@ -126,7 +125,7 @@ def _read_text(source: str) -> tuple[str, str]:
         return path.stem, path.read_text(encoding="utf-8")
     except FileNotFoundError:
         hint = did_you_mean(source, shipped) or similar_path_hint(source)
-        hint = hint or f"Recipes that ship: {', '.join(shipped)}."
+        hint = hint or f"Built-in recipes: {', '.join(shipped)}."
         raise ConfigError(f"There is no recipe {source!r}. {hint}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{source} is not a text file in UTF-8.") from None

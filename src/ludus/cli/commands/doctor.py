@@ -75,11 +75,11 @@ def _table(findings: list[Finding]) -> object:
 
 
 def _print_advice(findings: list[Finding]) -> None:
-    """What to do, first about what is broken; about optional parts last."""
+    """Print what to do: first about what is broken, last about optional parts."""
     for status, title in (
         ("broken", "Broken:"),
-        ("warning", "Worth a look:"),
-        ("missing", "Optional, and not there:"),
+        ("warning", "Warnings:"),
+        ("missing", "Optional, not installed:"),
     ):
         concerned = [each for each in findings if each.status == status and each.advice]
         if concerned:

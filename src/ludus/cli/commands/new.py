@@ -1,4 +1,4 @@
-"""`ludus new`: copy a recipe that ships, to edit it."""
+"""`ludus new`: copy a built-in recipe, to edit it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ import typer
 def new(
     recipe: Annotated[
         str | None,
-        typer.Argument(metavar="RECIPE", help="Recipe that ships.", show_default="list them"),
+        typer.Argument(
+            metavar="RECIPE", help="Name of a built-in recipe.", show_default="list them"
+        ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="File.", show_default="RECIPE.toml"),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="File to write.", show_default="RECIPE.toml"
+        ),
     ] = None,
 ) -> None:
-    """Copy a recipe that ships, with its comments, to edit it; without RECIPE list them.
+    """Copy a built-in recipe, with its comments, to edit it; without RECIPE, list all.
 
     Example: ludus new chain-sum && ludus run chain-sum.toml --dry-run
     """
@@ -32,7 +36,7 @@ def new(
             typer.echo(f"{name:<14}{read_recipe(name).description}")
         return
     if recipe not in recipes:
-        hint = did_you_mean(recipe, recipes, f"Recipes that ship: {', '.join(recipes)}.")
+        hint = did_you_mean(recipe, recipes, f"Built-in recipes: {', '.join(recipes)}.")
         raise ConfigError(f"There is no recipe {recipe!r} to copy. {hint}")
     file = out or Path(f"{recipe}.toml")
     try:
@@ -41,4 +45,4 @@ def new(
         raise RunError(f"{file} cannot be written: {error.strerror or error}.") from error
     if not is_new:
         raise RunError(f"{file} exists already. Choose another file with --output.")
-    typer.echo(f"Wrote {file}. See what it does: ludus run {file} --dry-run")
+    typer.echo(f"Wrote {file}. Its plan: ludus run {file} --dry-run")

@@ -32,12 +32,14 @@ def report(
     ] = None,
     samples: Annotated[
         int,
-        typer.Option(min=0, help="Good and bad transcripts per folder, at most; 0 for none."),
+        typer.Option(
+            min=0, help="Maximum number of best and of worst transcripts per folder; 0 for none."
+        ),
     ] = 2,
 ) -> None:
-    """Write a report for people who were not there: what was run, and what came of it.
+    """Write a report to send to others: what was run, charts, verdicts and sample transcripts.
 
-    The page is a single file. It opens from disk, runs no script and loads nothing.
+    The page is a single file, which opens from disk, runs no script and makes no request.
 
     Examples:
 

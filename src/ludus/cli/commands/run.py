@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def run(
     recipe: Annotated[
         str,
-        typer.Argument(metavar="RECIPE", help="TOML file, or the name of a recipe that ships."),
+        typer.Argument(metavar="RECIPE", help="TOML file, or the name of a built-in recipe."),
     ],
     dry_run: Annotated[
         bool,
@@ -40,7 +40,7 @@ def run(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="STAGE", help="Run no other stage; repeatable."),
+        typer.Option(metavar="STAGE", help="Run only this stage; repeatable."),
     ] = None,
     overrides: Annotated[
         list[str] | None,
@@ -55,8 +55,8 @@ def run(
 ) -> None:
     """Run the stages of a recipe, each only if its settings, inputs or code have changed.
 
-    Run the same command again after Ctrl-C or a crash: it goes on where it was stopped. A result
-    that has to be replaced is kept in OUT/earlier.
+    Run the same command again after Ctrl-C or a crash to resume. A result that has to be
+    replaced is moved to OUT/earlier.
 
     Examples:
 

@@ -55,7 +55,7 @@ class RecipeView:
 
     def skip(self, plan: StagePlan) -> None:
         self._marks[plan.stage.name] = ""
-        self._print(f"{self._position(plan)} is up to date", "dim")
+        self._print(f"{self._position(plan)}: up to date", "dim")
 
     def start(self, plan: StagePlan) -> None:
         self.current, self._started_at = plan.stage.name, time.monotonic()
@@ -64,7 +64,7 @@ class RecipeView:
         self._print(f"  {join_command(arguments)}", "dim")
 
     def set_aside(self, plan: StagePlan, kept_in: Path) -> None:
-        self._print(f"  its earlier result is kept in {kept_in}", "yellow")
+        self._print(f"  the previous result is kept in {kept_in}", "yellow")
 
     def finish(self, plan: StagePlan, seconds: float) -> None:
         self.ran.append(plan.stage.name)
@@ -72,8 +72,8 @@ class RecipeView:
         self.current = None
 
     def print_stopped(self) -> None:
-        """Say in which stage the recipe was stopped, and how it goes on."""
-        self._print(f"Stopped in [{self.current}]; `{typed_command()}` goes on there.", "yellow")
+        """Print in which stage the recipe was stopped, and the command that resumes it."""
+        self._print(f"Stopped in [{self.current}]; `{typed_command()}` resumes it.", "yellow")
 
     def render(self) -> RenderableType:
         """All stages in one line: done, running, to do."""
@@ -126,20 +126,20 @@ def print_plan(
     for plan in plans:
         estimate, record = estimates[plan.stage.name], state.stages.get(plan.stage.name)
         if not plan.runs and record is not None:
-            table.add_row(plan.stage.name, format_clock(record.seconds), "", "", Text("done"))
+            table.add_row(plan.stage.name, format_clock(record.seconds), "", "", Text("up to date"))
             continue
         cells = [
             format_estimate(estimate.seconds),
             f"~{format_count(estimate.tokens)}" if estimate.tokens else "",
             f"~{format_dollars(estimate.cost)}" if estimate.cost is not None else "",
         ]
-        status = escape_control_chars(f"runs: {plan.reason}")
+        status = escape_control_chars(plan.reason)
         table.add_row(plan.stage.name, *cells, Text(status, style="cyan"))
     out.print(table)
     running = [plan.stage for plan in plans if plan.runs]
     seconds = sum(estimates[stage.name].seconds for stage in running)
     costs = [cost for stage in running if (cost := estimates[stage.name].cost) is not None]
-    total = f"{format_estimate(seconds)} in all" if running else "Nothing is left to do"
+    total = f"{format_estimate(seconds)} in all" if running else "Nothing to do"
     total += f", ~{format_dollars(sum(costs))}" if costs else ""
     out.print(Text(f"{total}; results in {recipe.output_dir}"), soft_wrap=True)
     planned = [warning for stage in running for warning in estimates[stage.name].warnings]
