@@ -89,8 +89,7 @@ def test_an_evaluation_has_verdicts_and_levels(loop: Path) -> None:
 def test_a_stored_evaluation_is_the_one_that_was_written(loop: Path) -> None:
     stored = json.loads((loop / "eval" / "summary.json").read_text())
     assert load_evaluation(loop / "eval").as_json() == stored
-    for key in ("slices",):
-        del stored[key]
+    del stored["slices"]
     for candidate in stored["candidates"]:
         del candidate["verdicts"]
     older = loop / "older"
@@ -133,6 +132,12 @@ def test_broken_episodes_are_a_finding(tmp_path: Path) -> None:
     section = section_of(written(tmp_path / "episodes.jsonl", *episodes))
     assert [each.kind for each in section.findings] == ["problem"]
     assert [each.title.split(":")[0] for each in section.transcripts] == ["Sample", "Broken"]
+
+
+def test_without_samples_no_transcript_is_in_the_report(loop: Path, tmp_path: Path) -> None:
+    broken = written(tmp_path / "episodes.jsonl", attempt(0, StopReason.BROKEN), attempt(1))
+    for path in (loop / "run", loop / "data", loop / "eval", broken):
+        assert section_of(path).transcripts and not section_of(path, samples=0).transcripts
 
 
 def test_long_texts_are_cut(tmp_path: Path) -> None:

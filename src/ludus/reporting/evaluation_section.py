@@ -114,13 +114,13 @@ def _charts(evaluation: Evaluation) -> list[Chart]:
 
 
 def _transcripts(path: Path, evaluation: Evaluation, samples: int) -> list[Transcript]:
-    """The best and the worst of each candidate."""
+    """The best and the worst of each candidate: at least one of each, unless `samples` is 0."""
+    per_candidate = max(min(samples, 1), samples // len(evaluation.scores))
     transcripts = []
     for score in evaluation.scores:
         file = path / score.label / "episodes.jsonl"
         if not file.is_file():
             continue
-        per_candidate = max(1, samples // len(evaluation.scores))
         for each in read_samples(file, per_candidate).transcripts():
             title = f"{score.label}, {each.title[:1].lower()}{each.title[1:]}"
             transcripts.append(Transcript(title, each.kind, each.detail, each.turns))

@@ -49,7 +49,7 @@ class EpisodeSamples:
         self.cost += head.cost or 0.0
         if StopReason(head.stop_reason).is_fault:
             self.broken += 1
-            if not self._broken_lines:
+            if len(self._broken_lines) < min(self.num_samples, 1):
                 self._broken_lines.append(line)
         elif head.reward is not None:
             self.rewards.append(head.reward)
