@@ -20,6 +20,8 @@ from ludus.evaluation.score_intervals import paired_share_interval, share_interv
 
 ACCURACY = "accuracy"
 MEAN_REWARD = "mean_reward"
+COMPARED_METRICS = (ACCURACY, MEAN_REWARD)
+"""Metrics with a verdict, and with results by environment and difficulty."""
 
 
 def mean(values: Sequence[float]) -> float:
@@ -49,6 +51,12 @@ class Metric:
     """Whether it is shown only if some candidate's is not 0."""
     combine: Callable[[Sequence[float]], float | None] = mean
     """The value of a task from those of its attempts; None where there are too few."""
+    decimals: int = 1
+    """Digits behind the point, of shares in percent."""
+
+    def format_number(self, value: float, sign: str = "") -> str:
+        """A value without its unit; `sign` "+" is for differences."""
+        return f"{100 * value if self.is_share else value:{sign},.{self.decimals}f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +111,7 @@ def build_metrics(solved_at: float, pass_k: Sequence[int] = ()) -> tuple[Metric,
             Metric(f"pass@{k}", f"pass@{k}", True, accuracy, combine=partial(pass_at_k, k=k))
             for k in pass_k
         ),
-        Metric(MEAN_REWARD, "Mean reward", False, lambda it: it.reward),
+        Metric(MEAN_REWARD, "Mean reward", False, lambda it: it.reward, decimals=3),
         Metric("reply_tokens", "Tokens in a reply", False, lambda it: it.reply_tokens),
     )
 

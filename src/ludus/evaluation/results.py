@@ -11,6 +11,7 @@ from ludus.evaluation.attempts import Attempt
 from ludus.evaluation.contamination import KnownQuestions, exclude_known
 from ludus.evaluation.metrics import (
     ACCURACY,
+    COMPARED_METRICS,
     MEAN_REWARD,
     Metric,
     MetricEstimate,
@@ -20,8 +21,6 @@ from ludus.evaluation.metrics import (
 )
 from ludus.evaluation.slices import Slice
 from ludus.evaluation.verdict import Outcome, Verdict, judge_difference
-
-VERDICT_METRICS = (ACCURACY, MEAN_REWARD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,7 @@ class Evaluation:
             or score.estimates[ACCURACY].value == score.estimates[MEAN_REWARD].value
             for score in self.scores
         )
-        names = VERDICT_METRICS[:1] if is_same else VERDICT_METRICS
+        names = (ACCURACY,) if is_same else COMPARED_METRICS
         return tuple(metric for metric in self.shown_metrics if metric.name in names)
 
     @property
@@ -124,11 +123,16 @@ class Evaluation:
 
     def describe_verdicts(self) -> list[str]:
         """Return how each candidate compares with the first one, as sentences."""
+        return [text for _, text in self.verdict_texts()]
+
+    def verdict_texts(self) -> list[tuple[Outcome, str]]:
+        """Return the sentences of `describe_verdicts`, each with its outcome."""
+        base = self.scores[0].label
         return [
-            score.verdicts[metric.name].describe(metric, score.label, self.scores[0].label)
+            (verdict.outcome, verdict.describe(metric, score.label, base))
             for score in self.scores[1:]
             for metric in self.verdict_metrics
-            if metric.name in score.verdicts
+            if (verdict := score.verdicts.get(metric.name)) is not None
         ]
 
     def as_json(self) -> JsonObject:
@@ -177,7 +181,7 @@ def score_candidates(
         verdicts = {
             metric.name: judge_difference(delta, pair_tasks(metric, base, attempts))
             for metric in compared
-            if metric.name in VERDICT_METRICS and (delta := deltas[metric.name]) is not None
+            if metric.name in COMPARED_METRICS and (delta := deltas[metric.name]) is not None
         }
         score = CandidateScore(
             label=candidate.label,

@@ -14,8 +14,7 @@ from typing import Any
 from ludus.data.tool_schema import JsonObject
 from ludus.evaluation.attempts import Attempt
 from ludus.evaluation.metrics import (
-    ACCURACY,
-    MEAN_REWARD,
+    COMPARED_METRICS,
     Metric,
     MetricEstimate,
     estimate,
@@ -24,7 +23,6 @@ from ludus.evaluation.metrics import (
 
 MAX_LEVELS = 30
 """With more combinations of arguments they are different tasks, not levels of difficulty."""
-SLICED_METRICS = (ACCURACY, MEAN_REWARD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,7 @@ def _build_slice(
     candidates: Sequence[Sequence[Attempt]],
     metrics: Sequence[Metric],
 ) -> Slice:
-    sliced = [metric for metric in metrics if metric.name in SLICED_METRICS]
+    sliced = [metric for metric in metrics if metric.name in COMPARED_METRICS]
     estimates, deltas = [], []
     for number, attempts in enumerate(candidates):
         own = {metric.name: estimate(metric, attempts) for metric in sliced}

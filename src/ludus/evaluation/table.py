@@ -5,11 +5,12 @@ Cells are plain text, for the terminal and for Markdown.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ludus.data.intervals import MIN_SAMPLES
 from ludus.evaluation.metrics import Metric, MetricEstimate
-from ludus.evaluation.results import CandidateScore, Evaluation
+from ludus.evaluation.results import Evaluation
 from ludus.evaluation.slices import Slice
 from ludus.evaluation.verdict import NO_INTERVAL, format_difference
 
@@ -40,8 +41,8 @@ def build_wide_table(evaluation: Evaluation) -> ResultTable:
     rows = [
         [
             metric.title,
-            *(_result_cell(score, metric) for score in scores),
-            *(_delta_cell(score, metric) for score in others),
+            *(_result_cell(score.estimates, metric) for score in scores),
+            *(_delta_cell(score.deltas, metric) for score in others),
         ]
         for metric in evaluation.shown_metrics
     ]
@@ -58,8 +59,8 @@ def build_long_table(evaluation: Evaluation) -> ResultTable:
         [
             "" if number else metric.title,
             score.label,
-            _result_cell(score, metric),
-            _delta_cell(score, metric) if number else "",
+            _result_cell(score.estimates, metric),
+            _delta_cell(score.deltas, metric) if number else "",
             _count_cell(score.estimates.get(metric.name)),
         ]
         for metric in evaluation.shown_metrics
@@ -78,8 +79,8 @@ def build_slice_tables(evaluation: Evaluation) -> list[ResultTable]:
         rows = [
             [
                 _slice_title(each, indented=has_environments),
-                *(_format_value(own.get(metric.name), metric) for own in each.estimates),
-                *(_format_delta(own.get(metric.name), metric) for own in each.deltas[1:]),
+                *(_result_cell(own, metric) for own in each.estimates),
+                *(_delta_cell(own, metric) for own in each.deltas[1:]),
                 _count_cell(*(own.get(metric.name) for own in each.estimates)),
             ]
             for each in evaluation.slices
@@ -140,34 +141,21 @@ def describe_method(evaluation: Evaluation) -> str:
     return text
 
 
-def _result_cell(score: CandidateScore, metric: Metric) -> str:
-    """Return the cell of a result table for a candidate's value."""
-    return _format_value(score.estimates.get(metric.name), metric)
-
-
-def _delta_cell(score: CandidateScore, metric: Metric) -> str:
-    """Return the cell of a result table for a difference from the first candidate."""
-    return _format_delta(score.deltas.get(metric.name), metric)
-
-
-def _format_value(estimate: MetricEstimate | None, metric: Metric) -> str:
-    return _format_estimate(estimate, metric, "%" if metric.is_share else "")
-
-
-def _format_delta(estimate: MetricEstimate | None, metric: Metric) -> str:
-    return _NO_VALUE if estimate is None else format_difference(estimate, metric)
-
-
-def _format_estimate(estimate: MetricEstimate | None, metric: Metric, unit: str) -> str:
-    """Format a value with its interval in brackets: 80.0% (67.0 to 88.8)."""
-    if estimate is None:
+def _result_cell(estimates: Mapping[str, MetricEstimate], metric: Metric) -> str:
+    """A value with its interval in brackets: 80.0% (67.0 to 88.8)."""
+    if (estimate := estimates.get(metric.name)) is None:
         return _NO_VALUE
-    digits = 1 if metric.is_share or metric.name == "reply_tokens" else 3
-    scale, spec = 100 if metric.is_share else 1, f",.{digits}f"
-    value = f"{scale * estimate.value:{spec}}{unit}"
+    value = metric.format_number(estimate.value) + ("%" if metric.is_share else "")
     if estimate.low is None or estimate.high is None:
         return f"{value} {NO_INTERVAL}"
-    return f"{value} ({scale * estimate.low:{spec}} to {scale * estimate.high:{spec}})"
+    low, high = map(metric.format_number, (estimate.low, estimate.high))
+    return f"{value} ({low} to {high})"
+
+
+def _delta_cell(deltas: Mapping[str, MetricEstimate], metric: Metric) -> str:
+    """A difference from the first candidate with its interval: +12.0 pp (+3.1 to +20.4)."""
+    delta = deltas.get(metric.name)
+    return _NO_VALUE if delta is None else format_difference(delta, metric)
 
 
 def _count_cell(*estimates: MetricEstimate | None) -> str:

@@ -18,8 +18,6 @@ from ludus.evaluation.power import tasks_to_detect
 
 _MAX_EPISODES = 10_000_000
 """Above it the proposal would be of no use, and the difference of no consequence."""
-
-
 NO_INTERVAL = "(no interval)"
 
 
@@ -53,11 +51,13 @@ class Verdict:
                 f"n = {self.difference.n:,}."
             )
         text = (
-            f"{label} and {base} are not resolved in {title} at n = {self.difference.n:,}: "
-            f"{difference}."
+            f"The difference between {label} and {base} in {title} is not resolved at "
+            f"n = {self.difference.n:,}: {difference}."
         )
         if self.episodes_needed is not None:
-            text += f" About {self.episodes_needed:,} episodes would resolve such a difference."
+            text += (
+                f" About {self.episodes_needed:,} episodes would resolve a difference of this size."
+            )
         return text
 
 
@@ -72,14 +72,11 @@ def judge_difference(difference: MetricEstimate, tasks: Sequence[PairedTask]) ->
 
 def format_difference(difference: MetricEstimate, metric: Metric) -> str:
     """Format a difference with its interval: +12.0 pp (+3.1 to +20.4)."""
-    digits = 1 if metric.is_share or metric.name == "reply_tokens" else 3
-    scale, unit = (100, " pp") if metric.is_share else (1, "")
-    text = f"{scale * difference.value:+,.{digits}f}{unit}"
+    text = metric.format_number(difference.value, "+") + (" pp" if metric.is_share else "")
     if difference.low is None or difference.high is None:
         return f"{text} {NO_INTERVAL}"
-    return (
-        f"{text} ({scale * difference.low:+,.{digits}f} to {scale * difference.high:+,.{digits}f})"
-    )
+    low, high = (metric.format_number(end, "+") for end in (difference.low, difference.high))
+    return f"{text} ({low} to {high})"
 
 
 def _episodes_needed(difference: MetricEstimate, tasks: Sequence[PairedTask]) -> int | None:

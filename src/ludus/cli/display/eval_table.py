@@ -47,12 +47,9 @@ def print_results(out: Console, evaluation: Evaluation) -> None:
         out.print(_fit_table([table], out.width))
     for line in _level_curves(evaluation):
         out.print(Text(escape_control_chars(line)), soft_wrap=True)
-    for score in evaluation.scores[1:]:
-        for metric in evaluation.verdict_metrics:
-            if (verdict := score.verdicts.get(metric.name)) is not None:
-                text = verdict.describe(metric, score.label, evaluation.scores[0].label)
-                style = _VERDICT_STYLES[verdict.outcome.value]
-                out.print(Text(escape_control_chars(text), style=style), soft_wrap=True)
+    for outcome, text in evaluation.verdict_texts():
+        style = _VERDICT_STYLES[outcome]
+        out.print(Text(escape_control_chars(text), style=style), soft_wrap=True)
 
 
 def print_stored_evaluation(out: Console, folder: Path) -> None:
