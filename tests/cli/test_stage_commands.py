@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ludus.cli.recipe_checks import apply_defaults
+from ludus.cli.recipe_checks import apply_defaults, check_options, check_recipe
 from ludus.cli.stage_commands import stage_command, stage_commands
 from ludus.errors import ConfigError
 from ludus.recipe.recipe_file import Recipe, Stage
@@ -33,6 +33,31 @@ def test_the_stages_of_the_loop_are_commands() -> None:
     loop = ["collect", "curate", "sft", "dpo", "tutor", "grpo", "eval", "report"]
     assert [name for name in stage_commands() if name in loop] == loop
     assert {"push env", "push dataset", "push model"} < stage_commands().keys()
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("collect", {"env": "wordle"}),
+        ("curate", {"runs": ["runs/it"]}),
+        ("sft", {"data": "data", "model": "smollm2"}),
+        ("dpo", {"data": "data", "model": "smollm2"}),
+        ("tutor", {"env": "wordle", "model": "smollm2"}),
+        ("grpo", {"env": "wordle", "model": "smollm2"}),
+        ("eval", {"env": "wordle", "candidate": "oracle"}),
+        ("report", {"sources": ["run"]}),
+        ("push env", {"spec": "wordle", "repo_id": "ada/it", "dry_run": True}),
+        ("push dataset", {"source": "run", "repo_id": "ada/it", "dry_run": True}),
+        ("push model", {"model": "model", "repo_id": "ada/it", "dry_run": True}),
+    ],
+)
+def test_every_command_can_check_its_options_without_running(
+    command: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe = Recipe("loop", "", Path("out"), (Stage("it", command, options),), {}, ())
+    assert check_options(recipe, check_recipe(recipe)) == {}
+    assert not [*tmp_path.iterdir()]
 
 
 def test_values_become_words() -> None:

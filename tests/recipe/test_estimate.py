@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ludus.cli.stage_commands import fill_defaults
 from ludus.recipe.estimate import EpisodeShape, Estimate, Estimator, count_parameters
 from ludus.recipe.probe import probe_episodes
 from ludus.recipe.recipe_file import Stage, read_recipe
@@ -14,12 +15,12 @@ from ludus.recipe.recipe_file import Stage, read_recipe
 def estimates(name: str, *overrides: str) -> dict[str, Estimate]:
     estimator = Estimator(lambda stage: EpisodeShape(turns=2, tokens=200))
     stages = read_recipe(name, overrides=overrides).stages
-    return {stage.name: estimator.estimate(stage) for stage in stages}
+    return {stage.name: estimator.estimate(fill_defaults(stage)) for stage in stages}
 
 
 def test_tokens_follow_from_episodes_and_steps() -> None:
-    found = estimates("quickstart", "sft.steps=10", "sft.batch_size=4")
-    assert found["sft"].tokens == 10 * 4 * 200
+    by_steps = estimates("quickstart", "sft.steps=10", "sft.batch_size=4")
+    assert by_steps["sft"].tokens == 10 * 4 * 200
     by_epochs = estimates("offline-dpo", "collect.num_episodes=100", "sft.epochs=2")
     assert by_epochs["sft"].tokens == 100 * 200 * 2
     assert by_epochs["dpo"].tokens == 100 * 200 * 2  # Chosen and rejected.

@@ -13,6 +13,7 @@ from dotenv import dotenv_values, find_dotenv
 from ludus.errors import ConfigError, MissingCredentials
 
 _KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+API_PROVIDERS = tuple(_KEY_VARIABLES)
 _SHARED_VARIABLE = "API_KEY"
 _MAX_PLACEHOLDER_CHARS = 3
 """Keys up to this length are placeholders such as "x", and no secrets."""

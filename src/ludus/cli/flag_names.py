@@ -61,6 +61,11 @@ def name_flags(message: str, flags: Mapping[str, str] | None = None) -> str:
 
 def command_flags(*path: str) -> dict[str, str]:
     """Parameter names and flags of any command: `command_flags("train", "grpo")`."""
+    return _flags_of(find_command(*path).params)
+
+
+def find_command(*path: str) -> Any:
+    """A command, or a group of commands, as Click has it: `find_command("train", "grpo")`."""
     import typer
 
     from ludus.cli.main import app
@@ -68,7 +73,7 @@ def command_flags(*path: str) -> dict[str, str]:
     command: Any = typer.main.get_command(app)
     for name in path:
         command = command.commands[name]
-    return _flags_of(command.params)
+    return command
 
 
 def _flags_of(params: Iterable[Any]) -> dict[str, str]:

@@ -13,12 +13,6 @@ from ludus.errors import ConfigError, LudusError, MissingCredentials, did_you_me
 from ludus.policy import smollm2
 from ludus.recipe.recipe_file import DEFAULTS, Recipe, Stage
 
-_CHECKED = (
-    *("collect", "curate", "sft", "dpo", "tutor", "grpo", "eval"),
-    *("push env", "push dataset", "push model"),
-)
-"""Commands that can check their options without running: they call `end_if_checking`."""
-
 
 def apply_defaults(recipe: Recipe) -> Recipe:
     """Give every stage the defaults that its command has an option for."""
@@ -53,6 +47,7 @@ def check_recipe(recipe: Recipe) -> dict[str, Path | None]:
 def check_options(recipe: Recipe, outputs: Mapping[str, Path | None]) -> dict[str, str]:
     """Let the commands of all stages check their options, before the first one runs.
 
+    Each command of a stage ends at `end_if_checking`, before it reads or writes anything.
     Candidates of an evaluation must exist: a known model stands in for those still to be trained.
     Returns by stage which keys or logins are missing: a stage that is done needs none.
     """
@@ -60,8 +55,6 @@ def check_options(recipe: Recipe, outputs: Mapping[str, Path | None]) -> dict[st
 
     missing = {}
     for stage in recipe.stages:
-        if stage.command not in _CHECKED:
-            continue
         stand_ins = dict.fromkeys(outputs, Path(smollm2.NAME)) if stage.command == "eval" else {}
         folders = {**outputs, **stand_ins, stage.name: outputs[stage.name]}
         words = stage_command(stage).arguments(stage, folders)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import typer
-
+from ludus.cli.flag_names import find_command
 from ludus.errors import ConfigError, did_you_mean
 from ludus.recipe.recipe_file import Stage, substitute
 
@@ -38,6 +37,7 @@ class StageOption:
     is_switch: bool
     is_repeatable: bool
     is_json: bool
+    default: Any = None
 
     def words(self, value: Any) -> Iterator[str]:
         """The words of a command line that give the option this value."""
@@ -82,8 +82,7 @@ class StageCommand:
             return None
         if self.path[-1] != "report":
             return folder / stage.name
-        suffix = {"md": ".md"}.get(str(stage.options.get("format")), ".html")
-        return folder / f"{stage.name}{suffix}"
+        return folder / f"{stage.name}.{stage.options.get('format', 'html')}"
 
     def arguments(self, stage: Stage, outputs: Mapping[str, Path | None]) -> list[str]:
         """The command line of a stage, without `ludus`."""
@@ -98,6 +97,7 @@ class StageCommand:
             words += self.options[key].words(options[key])
         if self.output is not None:
             words += [self.output.flag, folders[stage.name]]
+        # Other commands resume, or raise OtherSettings; `curate` is quick, and does neither.
         return [*words, "--overwrite"] if self.path[-1] == "curate" else words
 
 
@@ -119,27 +119,20 @@ def stage_command(stage: Stage) -> StageCommand:
 @cache
 def stage_commands() -> dict[str, StageCommand]:
     """All commands of stages by their name in recipes, in the order of the loop."""
-    from ludus.cli.main import app
-
-    root: Any = typer.main.get_command(app)
-    commands = {}
-    for name, path in _COMMAND_PATHS.items():
-        if (command := _find_command(root, path)) is not None:
-            commands[name] = _describe(path, command)
-    for kind, command in root.commands[_PUSH].commands.items():
-        commands[f"{_PUSH} {kind}"] = _describe((_PUSH, kind), command)
-    return commands
+    paths = dict(_COMMAND_PATHS)
+    paths |= {f"{_PUSH} {kind}": (_PUSH, kind) for kind in find_command(_PUSH).commands}
+    return {name: _describe(path) for name, path in paths.items()}
 
 
-def _find_command(root: Any, path: tuple[str, ...]) -> Any | None:
-    for name in path:
-        root = root.commands.get(name)
-        if root is None:
-            return None
-    return root
+def fill_defaults(stage: Stage) -> Stage:
+    """The stage with the defaults of its command for options that it does not set."""
+    options = stage_command(stage).options.items()
+    defaults = {key: option.default for key, option in options if option.default is not None}
+    return replace(stage, options={**defaults, **stage.options})
 
 
-def _describe(path: tuple[str, ...], command: Any) -> StageCommand:
+def _describe(path: tuple[str, ...]) -> StageCommand:
+    command = find_command(*path)
     options: dict[str, StageOption] = {}
     output = None
     for param in command.params:
@@ -151,6 +144,7 @@ def _describe(path: tuple[str, ...], command: Any) -> StageCommand:
             is_switch=bool(getattr(param, "is_flag", False)),
             is_repeatable=bool(getattr(param, "multiple", False)) or param.nargs == -1,
             is_json=param.metavar == "JSON",
+            default=param.default,
         )
         if "-o" in param.opts:
             output = option

@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ludus.agents.api_keys import API_PROVIDERS
 from ludus.agents.prices import PriceTable
 from ludus.data.episode import Usage
 from ludus.evaluation.config import EvalConfig
 from ludus.evaluation.power import detectable_effect, episodes_to_detect
 from ludus.recipe.recipe_file import Stage
 from ludus.rollout.config import CollectConfig
+from ludus.train.config import DEFAULT_BATCH_SIZE, DEFAULT_EPOCHS
 
 _REFERENCE_PARAMETERS = 135e6
 _REFERENCE_CORES = 2
@@ -26,8 +28,9 @@ _DECODE_TOKENS_PER_S = {"cpu": 150.0, "gpu": 40_000.0}
 _START_S, _LOAD_S = 2.0, 10.0
 _ORACLE_EPISODES_PER_S = 500.0
 _API_CALL_S, _API_REPLY_TOKENS = 6.0, 300
+_REPLY_TOKENS, _TUTOR_REPLY_TOKENS = 100, 40
+"""Tokens of a local model's reply: before training, and of one that learns a tutor's replies."""
 _PARAMETERS = re.compile(r"(\d+(?:\.\d+)?)\s*([bm])(?![a-z])", re.IGNORECASE)
-_API_PROVIDERS = ("openai", "anthropic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class Estimator:
     """The base model of each stage that trains."""
 
     def estimate(self, stage: Stage) -> Estimate:
+        """Estimate a stage, whose options hold the defaults of its command, too."""
         estimators: Mapping[str, Callable[[Stage], Estimate]] = {
             "collect": self._collect,
             "curate": self._curate,
@@ -84,7 +88,7 @@ class Estimator:
         count = int(options.get("num_episodes") or CollectConfig.default_num_episodes)
         self._episodes[stage.name] = count
         provider = options.get("provider") or ("hf" if options.get("model") else "oracle")
-        return self._play(stage, str(provider), str(options.get("model", "")), count, shape, 2048)
+        return self._play(stage, str(provider), str(options.get("model", "")), count, shape)
 
     def _curate(self, stage: Stage) -> Estimate:
         self._episodes[stage.name] = sum(self._episodes.get(name, 0) for name in stage.inputs)
@@ -97,32 +101,33 @@ class Estimator:
         options, is_dpo = stage.options, stage.command == "dpo"
         source = next(iter(stage.inputs), "")
         shape = self._shapes.get(source, EpisodeShape())
-        rows = self._episodes.get(source, 0) * float(options.get("epochs") or (1 if is_dpo else 3))
+        epochs = float(options.get("epochs") or DEFAULT_EPOCHS[stage.command])
+        rows = self._episodes.get(source, 0) * epochs
         if steps := options.get("steps"):
-            accumulated = int(options.get("gradient_accumulation_steps", 1))
-            rows = int(steps) * int(options.get("batch_size") or 8) * accumulated
+            rows = int(steps) * _rows_per_step(stage)
         tokens = rows * shape.tokens * (2 if is_dpo else 1)
         seconds = self._train_seconds(stage, tokens * (1.5 if is_dpo else 1))
         return Estimate(_START_S + _LOAD_S + seconds, tokens)
 
     def _tutor(self, stage: Stage) -> Estimate:
         options, shape = stage.options, self._shape(stage)
-        rounds, episodes = int(options.get("rounds", 3)), int(options.get("episodes", 500))
-        epochs = float(options.get("epochs") or 3)
+        rounds, episodes = int(options["rounds"]), int(options["episodes"])
+        epochs = float(options.get("epochs") or DEFAULT_EPOCHS["sft"])
         trained = sum(range(1, rounds + 1)) * episodes * epochs * shape.tokens
         if steps := options.get("steps"):
-            trained = rounds * int(steps) * int(options.get("batch_size") or 8) * shape.tokens
-        held_out = rounds * int(options.get("eval_episodes", 64))
-        sampled = (rounds * episodes / 2 + held_out) * shape.turns * 40
+            trained = rounds * int(steps) * _rows_per_step(stage) * shape.tokens
+        held_out = rounds * int(options["eval_episodes"])
+        sampled = (rounds * episodes / 2 + held_out) * shape.turns * _TUTOR_REPLY_TOKENS
         seconds = self._train_seconds(stage, trained) + self._decode_seconds(stage, sampled)
         return Estimate(_START_S + 2 * rounds * _LOAD_S + seconds, trained + sampled)
 
     def _grpo(self, stage: Stage) -> Estimate:
         options, shape = stage.options, self._shape(stage)
-        steps = int(options.get("steps", 150))
-        episodes = steps * int(options.get("groups", 16)) * int(options.get("group_size", 4))
-        sampled = episodes * int(options.get("max_episode_tokens", 256)) / 4
-        trained = sampled + episodes * shape.tokens / int(options.get("group_size", 4))
+        group_size = int(options["group_size"])
+        episodes = int(options["steps"]) * int(options["groups"]) * group_size
+        sampled = episodes * int(options["max_episode_tokens"]) / 4
+        # The prompt is computed once for all episodes of a group.
+        trained = sampled + episodes * shape.tokens / group_size
         seconds = self._train_seconds(stage, trained) + self._decode_seconds(stage, sampled)
         return Estimate(_START_S + _LOAD_S + seconds, sampled + trained)
 
@@ -134,8 +139,7 @@ class Estimator:
             given = [f"{label}={agent}" for label, agent in given.items()]
         candidates = given if isinstance(given, list) else [given]
         estimates = [
-            self._play(stage, *_split_candidate(str(each)), count, shape, 512)
-            for each in candidates
+            self._play(stage, *_split_candidate(str(each)), count, shape) for each in candidates
         ]
         warnings: tuple[str, ...] = ()
         needed = episodes_to_detect(stage.min_effect)
@@ -160,16 +164,13 @@ class Estimator:
         model: str,
         episodes: int,
         shape: EpisodeShape,
-        default_max_tokens: int,
     ) -> Estimate:
         """Estimate episodes that an agent plays."""
-        if provider in _API_PROVIDERS:
+        if provider in API_PROVIDERS:
             # Each call sends the conversation so far.
             prompt = round(episodes * shape.tokens * (shape.turns + 1) / 2)
             reply = round(episodes * shape.turns * _API_REPLY_TOKENS)
-            calls = (
-                episodes * shape.turns / min(episodes, int(stage.options.get("concurrency", 64)))
-            )
+            calls = episodes * shape.turns / min(episodes, int(stage.options["concurrency"]))
             price = PriceTable.load(stage.options.get("prices")).price_for(
                 provider, model, endpoint_given="llm_endpoint" in stage.options
             )
@@ -178,8 +179,8 @@ class Estimator:
             return Estimate(_START_S + calls * _API_CALL_S, prompt + reply, cost)
         if provider != "hf":
             return Estimate(_START_S + episodes / _ORACLE_EPISODES_PER_S)
-        limit = int(stage.options.get("max_tokens", default_max_tokens))
-        sampled = episodes * shape.turns * min(limit / 2, 100)
+        limit = int(stage.options["max_tokens"])
+        sampled = episodes * shape.turns * min(limit / 2, _REPLY_TOKENS)
         seconds = sampled / self._rate(_DECODE_TOKENS_PER_S, model)
         return Estimate(_START_S + _LOAD_S + seconds, sampled)
 
@@ -221,10 +222,15 @@ def detect_device() -> str:
     return "gpu" if Path("/dev/nvidia0").exists() or Path("/dev/kfd").exists() else "cpu"
 
 
+def _rows_per_step(stage: Stage) -> int:
+    batch_size = int(stage.options.get("batch_size") or DEFAULT_BATCH_SIZE)
+    return batch_size * int(stage.options["gradient_accumulation_steps"])
+
+
 def _split_candidate(candidate: str) -> tuple[str, str]:
     """Provider and model of `[LABEL=]AGENT`."""
     agent = candidate.rpartition("=")[2]
     provider, _, model = agent.partition(":")
-    if provider in ("oracle", "random", "human", *_API_PROVIDERS):
+    if provider in ("oracle", "random", "human", *API_PROVIDERS):
         return provider, model
     return "hf", agent.removeprefix("hf:")

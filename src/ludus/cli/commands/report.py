@@ -47,12 +47,14 @@ def report(
 
     ludus report runs/demo data/chain_sum models/chain_sum evals/chain_sum -o loop.html
     """
+    from ludus.cli.command_line import end_if_checking
     from ludus.cli.flag_names import command_flags, name_flags
     from ludus.cli.run_lookup import resolve_run_path
     from ludus.reporting import report as write_report
 
     if format is None:
         format = "md" if out is not None and out.suffix == ".md" else "html"
+    end_if_checking()
     path = write_report(
         [resolve_run_path(source) for source in sources],
         out or Path(f"report.{format}"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ def print_ending(
     from rich.text import Text
 
     from ludus.cli.display.eval_table import print_stored_evaluation
+    from ludus.evaluation.stored_evaluation import load_evaluation
     from ludus.recipe.recipe_file import substitute
 
     out = console()
@@ -33,10 +33,9 @@ def print_ending(
     if evaluations:
         folder = outputs[evaluations[-1]]
         assert folder is not None
-        summary = json.loads((folder / "summary.json").read_bytes())
         if evaluations[-1] not in ran:
             print_stored_evaluation(out, folder)
-        _print_samples(folder, [each["label"] for each in summary["candidates"]])
+        _print_samples(folder, [score.label for score in load_evaluation(folder).scores])
     for name, stage in stages.items():
         if stage.command == "report":
             out.print(Text(f"\nReport: {outputs[name]}", style="bold"), soft_wrap=True)
@@ -52,13 +51,14 @@ def _print_samples(folder: Path, labels: Sequence[str]) -> None:
     from rich.text import Text
 
     from ludus.cli.display.transcript import print_message
+    from ludus.data.episode_head import EpisodeHead
     from ludus.data.episode_reader import episodes
 
     if len(labels) < 2:
         return
     out = console()
     before, after = (
-        {each.episode_id.rpartition("-")[2]: each for each in episodes(folder / label)}
+        {EpisodeHead.from_episode(each).plan_index: each for each in episodes(folder / label)}
         for label in (labels[0], labels[-1])
     )
     pair = _choose_pair(before, after)
@@ -76,16 +76,13 @@ def _print_samples(folder: Path, labels: Sequence[str]) -> None:
 
 
 def _choose_pair(
-    before: Mapping[str, Episode], after: Mapping[str, Episode]
+    before: Mapping[int | None, Episode], after: Mapping[int | None, Episode]
 ) -> tuple[Episode, Episode] | None:
     """The task that shows best what has changed: by reward, then by valid calls."""
 
-    def gain(key: str) -> tuple[float, int, str]:
-        old, new = before[key], after[key]
-        return (new.reward or 0) - (old.reward or 0), new.tool_calls - old.tool_calls, key
+    def gain(pair: tuple[Episode, Episode]) -> tuple[float, int]:
+        old, new = pair
+        return (new.reward or 0) - (old.reward or 0), new.tool_calls - old.tool_calls
 
-    common = [key for key in before if key in after]
-    if not common:
-        return None
-    best = max(common, key=gain)
-    return before[best], after[best]
+    pairs = [(before[index], after[index]) for index in before if index in after]
+    return max(pairs, key=gain, default=None)

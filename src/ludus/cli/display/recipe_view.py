@@ -17,7 +17,7 @@ from ludus.cli.display.formatting import (
     format_estimate,
 )
 from ludus.cli.display.status import status_header
-from ludus.cli.stage_commands import stage_command
+from ludus.cli.stage_commands import fill_defaults, stage_command
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -119,7 +119,7 @@ def print_plan(
 
     out = console()
     estimator = Estimator(probe_episodes, detect_device())
-    estimates = {stage.name: estimator.estimate(stage) for stage in recipe.stages}
+    estimates = {stage.name: estimator.estimate(fill_defaults(stage)) for stage in recipe.stages}
     table = Table(box=None, pad_edge=False)
     for name in ("Stage", "Time", "Tokens", "Cost", "Status"):
         table.add_column(name, no_wrap=name != "Status", overflow="fold")

@@ -136,9 +136,9 @@ def _check_folder(subject: str, folder: Path, variable: str | None = None) -> Fi
 
 def check_accounts() -> Iterator[Finding]:
     """Keys and logins; whether they are there, never what they are."""
-    from ludus.agents.api_keys import find_key
+    from ludus.agents.api_keys import API_PROVIDERS, find_key
 
-    for provider in ("openai", "anthropic"):
+    for provider in API_PROVIDERS:
         try:
             key = find_key(provider)
         except LudusError as error:
