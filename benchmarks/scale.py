@@ -37,8 +37,9 @@ from ludus.rollout.collect_progress import CollectProgress
 from ludus.rollout.collector import Collector
 from ludus.rollout.config import CollectConfig
 from ludus.rollout.endpoints import open_endpoints
-from ludus.rollout.episode_workers import EpisodeWorkers, Worker, WorkerSource
+from ludus.rollout.episode_workers import EpisodeWorkers
 from ludus.rollout.plan import Plan
+from ludus.rollout.worker import Worker, WorkerSource
 
 if TYPE_CHECKING:
     from benchmarks.journal import write_episodes

@@ -1,4 +1,4 @@
-"""What happens to the episodes of workers that are lost, with workers that only pretend to play."""
+"""What happens to the episodes of workers that are lost, with fake workers."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from data.sample_episodes import attempt
 
 from ludus.errors import WorkerDied, WorkersFailed
 from ludus.rollout.block_work import BlockReply
-from ludus.rollout.episode_workers import EpisodeWorkers, Worker, WorkerSource
+from ludus.rollout.episode_workers import EpisodeWorkers
+from ludus.rollout.worker import Worker, WorkerSource
 
-Fate = Callable[["PretendedWorker", Sequence[int]], bool]
+EndsOn = Callable[["FakeWorker", Sequence[int]], bool]
 """Whether a worker ends on a block."""
 
 
-class PretendedWorker(Worker):
-    def __init__(self, number: int, fate: Fate, *, node_lost: bool) -> None:
+class FakeWorker(Worker):
+    def __init__(self, number: int, ends_on: EndsOn, *, node_lost: bool) -> None:
         super().__init__()
         self.number = number
         self.played: list[int] = []
-        self._fate, self._node_lost = fate, node_lost
+        self._ends_on, self._node_lost = ends_on, node_lost
         self._blocks: asyncio.Queue[Sequence[int] | None] = asyncio.Queue()
 
     def send(self, items: Sequence[Any]) -> None:
@@ -30,7 +31,7 @@ class PretendedWorker(Worker):
 
     async def read_reply(self) -> BlockReply:
         items = await self._blocks.get()
-        if items is None or self._fate(self, items):
+        if items is None or self._ends_on(self, items):
             raise EOFError
         self.played += items
         lines = [attempt(item).to_line() for item in items]
@@ -51,22 +52,22 @@ class PretendedWorker(Worker):
             await self.reader
 
 
-class PretendedWorkers(WorkerSource):
+class FakeWorkers(WorkerSource):
     advice = "Buy another machine."
 
-    def __init__(self, fate: Fate, *, node_lost: bool = False, limit: int = 1000) -> None:
-        self.fate, self.node_lost, self.limit = fate, node_lost, limit
-        self.started: list[PretendedWorker] = []
+    def __init__(self, ends_on: EndsOn, *, node_lost: bool = False, limit: int = 1000) -> None:
+        self.ends_on, self.node_lost, self.limit = ends_on, node_lost, limit
+        self.started: list[FakeWorker] = []
 
     async def start_worker(self) -> Worker:
         if len(self.started) == self.limit:
             raise WorkersFailed("No machine is left.")
-        worker = PretendedWorker(len(self.started), self.fate, node_lost=self.node_lost)
+        worker = FakeWorker(len(self.started), self.ends_on, node_lost=self.node_lost)
         self.started.append(worker)
         return worker
 
 
-async def play(source: PretendedWorkers, count: int = 3, n: int = 300) -> list[Any]:
+async def play(source: FakeWorkers, count: int = 3, n: int = 300) -> list[Any]:
     workers = EpisodeWorkers(source, count)
     await workers.start()
     try:
@@ -83,7 +84,7 @@ def indices(results: list[Any]) -> list[int]:
 
 
 async def test_a_lost_nodes_blocks_are_played_once_by_others() -> None:
-    source = PretendedWorkers(
+    source = FakeWorkers(
         lambda worker, items: worker.number == 0 and len(worker.played) > 5,
         node_lost=True,
         limit=3,  # None takes its place.
@@ -95,29 +96,27 @@ async def test_a_lost_nodes_blocks_are_played_once_by_others() -> None:
 
 
 async def test_no_number_of_lost_nodes_is_blamed_on_an_episode() -> None:
-    source = PretendedWorkers(
-        lambda worker, items: worker.number < 30 and 7 in items, node_lost=True
-    )
+    source = FakeWorkers(lambda worker, items: worker.number < 30 and 7 in items, node_lost=True)
     results = await play(source, n=20)
     assert indices(results) == list(range(20))
     assert len(source.started) > 30
 
 
 async def test_an_item_that_ends_its_workers_is_found() -> None:
-    source = PretendedWorkers(lambda worker, items: 7 in items)
+    source = FakeWorkers(lambda worker, items: 7 in items)
     results = await play(source, n=100)
     assert isinstance(results[7], WorkerDied) and "a bang" in str(results[7])
     assert [type(each) for each in results].count(WorkerDied) == 1
 
 
 async def test_the_run_fails_once_no_worker_is_left() -> None:
-    source = PretendedWorkers(lambda worker, items: True, node_lost=True, limit=2)
+    source = FakeWorkers(lambda worker, items: True, node_lost=True, limit=2)
     results = await play(source, count=2, n=10)
     assert all(isinstance(each, WorkersFailed) for each in results)
 
 
 async def test_a_run_starts_with_the_workers_that_are_there() -> None:
-    class Waiting(PretendedWorkers):
+    class Waiting(FakeWorkers):
         join_timeout_s = 0.05
 
         async def start_worker(self) -> Worker:
@@ -129,14 +128,26 @@ async def test_a_run_starts_with_the_workers_that_are_there() -> None:
     assert len(indices(results)) == 20
 
 
+async def test_a_run_fails_where_no_worker_starts_in_time() -> None:
+    class Waiting(FakeWorkers):
+        start_timeout_s = 0.05
+
+        async def start_worker(self) -> Worker:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    with pytest.raises(WorkersFailed, match="in time"):
+        await play(Waiting(lambda worker, items: False))
+
+
 @pytest.mark.parametrize("limit", [0, 2])
 async def test_a_start_that_fails_is_an_error(limit: int) -> None:
     with pytest.raises(WorkersFailed, match="No machine"):
-        await play(PretendedWorkers(lambda worker, items: False, limit=limit))
+        await play(FakeWorkers(lambda worker, items: False, limit=limit))
 
 
 async def test_many_workers_get_small_blocks() -> None:
-    source = PretendedWorkers(lambda worker, items: False, limit=5000)
+    source = FakeWorkers(lambda worker, items: False, limit=5000)
     workers = EpisodeWorkers(source, 5000)
     await workers.start()
     await asyncio.gather(*(workers.run(item) for item in range(20)))

@@ -17,12 +17,11 @@ from ludus.data.episode import Episode, Usage
 from ludus.data.messages import Call, Function, Message
 from ludus.data.tool_schema import ToolSpec
 from ludus.environment.mixture import Mixture
-from ludus.environment.task_buckets import evenly
 from ludus.errors import LudusError, MissingExtra
 from ludus.evaluation.config import EvalConfig
 from ludus.rollout.endpoints import EnvironmentEndpoint, resolve_endpoints
 from ludus.rollout.loop import run_episode
-from ludus.rollout.plan import Plan
+from ludus.rollout.plan import build_plan
 
 if TYPE_CHECKING:
     from inspect_ai import Task
@@ -76,7 +75,7 @@ class _InspectEpisodes:
         if config.base_url is None:
             mixture.check_installed()
         self.mixture, self.config = mixture, config
-        self.buckets = config.build_sweep(mixture)
+        self._buckets = config.build_sweep(mixture)
         self._endpoints: dict[str, EnvironmentEndpoint] = {}
 
     async def play(self, agent: InspectAgent, task: int, epoch: int) -> Episode:
@@ -85,7 +84,10 @@ class _InspectEpisodes:
             self._endpoints = await resolve_endpoints(
                 self.mixture, base_url=config.base_url, token=config.token
             )
-        plan = self._plan(self._endpoints)
+        settings = {"environment": str(self.mixture), "seed": self.config.seed}
+        plan = build_plan(
+            self.config, config_digest(settings), self.mixture, self._endpoints, self._buckets
+        )
         index = task * self.config.group_size + epoch - 1
         endpoint = self._endpoints[plan.spec_of(index)].endpoint
         async with endpoint.session() as session:
@@ -96,20 +98,6 @@ class _InspectEpisodes:
                 limits=self.config.limits,
                 system_prompt=self.config.system_prompt,
             )
-
-    def _plan(self, endpoints: dict[str, EnvironmentEndpoint]) -> Plan:
-        config = self.config
-        return Plan(
-            run_id=config_digest({"environment": str(self.mixture), "seed": config.seed}),
-            mixture=self.mixture,
-            seed=config.seed,
-            group_size=config.group_size,
-            task=config.task,
-            names={spec: each.name for spec, each in endpoints.items()},
-            variant_tasks={spec: each.variant_task for spec, each in endpoints.items()},
-            tasks=config.tasks,
-            choose=evenly(self.buckets, len(self.buckets)) if self.buckets else None,
-        )
 
 
 def _play_solver(episodes: _InspectEpisodes) -> Solver:
@@ -132,8 +120,8 @@ def _play_solver(episodes: _InspectEpisodes) -> Solver:
 
         return solve
 
-    played: Solver = solver(name="ludus")(play)()
-    return played
+    play_task: Solver = solver(name="ludus")(play)()
+    return play_task
 
 
 def _reward_scorer(solved_at: float) -> Scorer:
@@ -154,8 +142,8 @@ def _reward_scorer(solved_at: float) -> Scorer:
         return score
 
     metrics = {"reward": [mean(), stderr()], "solved": [mean(), stderr()]}
-    scored: Scorer = scorer(name="ludus", metrics=metrics)(reward)()
-    return scored
+    score_reward: Scorer = scorer(name="ludus", metrics=metrics)(reward)()
+    return score_reward
 
 
 class InspectAgent(Agent):

@@ -16,7 +16,9 @@ from ludus.recipe.state import RecipeState, StageRecord
 
 _ENVIRONMENT_KEYS = ("env", "spec")
 _SECRET_KEYS = ("token",)
-_NON_DECISIVE_KEYS = ("report_to", "device", "concurrency", "workers", "checkpoint_every", "debug")
+_NON_DECISIVE_KEYS = (
+    *("report_to", "device", "concurrency", "workers", "ray", "checkpoint_every", "debug"),
+)
 """Options that do not affect the result: changing them does not run a stage again."""
 _WEIGHT = re.compile(r"=\s*[\d.]+\s*$")
 

@@ -18,14 +18,13 @@ from ludus.data.resume_index import ResumeIndex, read_resume_index
 from ludus.data.run_folder import RunFolder, create_unused_dir
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
-from ludus.environment.task_buckets import evenly
 from ludus.errors import ConfigError
 from ludus.rollout.collect_progress import CollectProgress
 from ludus.rollout.collector import Collector
 from ludus.rollout.config import CollectConfig
 from ludus.rollout.endpoints import open_endpoints, preflight_endpoints, preflight_tasks
 from ludus.rollout.phase_progress import PhaseProgress
-from ludus.rollout.plan import Plan
+from ludus.rollout.plan import build_plan
 from ludus.rollout.ray_cluster import open_cluster
 from ludus.rollout.ray_session import hosted_endpoints
 from ludus.rollout.summary import summarize_run
@@ -90,17 +89,7 @@ async def collect(
             )
         )
         check_workers(config.workers, agent, endpoints, cluster)
-        plan = Plan(
-            run_id=config_digest(settings),
-            mixture=mixture,
-            seed=config.seed,
-            group_size=config.group_size,
-            task=config.task,
-            names={spec: each.name for spec, each in endpoints.items()},
-            variant_tasks={spec: each.variant_task for spec, each in endpoints.items()},
-            tasks=config.tasks,
-            choose=evenly(buckets, len(buckets)) if buckets else None,
-        )
+        plan = build_plan(config, config_digest(settings), mixture, endpoints, buckets)
         await preflight_endpoints(plan, endpoints, config.total_episodes)
         for number, bucket in enumerate(buckets):
             task = plan[number * config.group_size].task

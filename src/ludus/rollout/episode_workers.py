@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from ludus.data.episode import Episode
 from ludus.data.unparsed_episode import episode_from_line
 from ludus.environment.fault_log import log_recorded_fault
 from ludus.errors import LudusError, WorkerDied, WorkersFailed
-from ludus.rollout.block_work import BlockReply
+from ludus.rollout.worker import Worker, WorkerRequest, WorkerSource, wait_for_starts
 
 BLOCKS_PER_WORKER = 2
 """The second one waits, so that a worker does not wait for this process."""
@@ -24,68 +22,6 @@ MAX_DEATHS_PER_ITEM = 2
 """Ends of workers on blocks with an item after which the item has a fault."""
 MAX_DEATHS_IN_A_ROW = 10
 """So many ends of workers without an episode between them end the run."""
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    item: Any
-    reply: asyncio.Future[Episode]
-    deaths: int = 0
-    """How many workers ended on the block that it was in. After the first it is sent alone."""
-
-    def fail(self, error: LudusError) -> None:
-        if not self.reply.done():
-            self.reply.set_exception(error)
-
-
-class Worker(ABC):
-    """One worker. It answers blocks in the order in which they were sent."""
-
-    def __init__(self) -> None:
-        self.blocks: deque[list[_Request]] = deque()
-        """Blocks without a reply yet; it works on the first of them."""
-        self.reader: asyncio.Task[None] | None = None
-
-    @abstractmethod
-    def send(self, items: Sequence[Any]) -> None:
-        """Send a block."""
-
-    @abstractmethod
-    async def read_reply(self) -> BlockReply:
-        """The next reply; raises `EOFError` or `OSError` where the worker has ended."""
-
-    @abstractmethod
-    async def exit_status(self) -> str:
-        """Why it has ended, as the end of a sentence: "SIGKILL"."""
-
-    async def is_node_lost(self) -> bool:
-        """Whether it ended because of its machine, so that no episode is to blame."""
-        return False
-
-    @abstractmethod
-    def kill(self) -> None: ...
-
-    @abstractmethod
-    async def end(self) -> None:
-        """Let it close its environments if it is idle, and wait for its end."""
-
-
-class WorkerSource(ABC):
-    """Starts workers."""
-
-    advice: ClassVar[str]
-    """What a user can do where workers fail."""
-    block_s: float = 0.02
-    """Seconds of work that are sent to a worker at once: less would cost more than it takes."""
-    max_block_size: int = 64
-    start_timeout_s: float | None = None
-    """Seconds that the first worker may take to start."""
-    join_timeout_s: float | None = None
-    """Seconds after the first worker in which the others may start; later ones join the run."""
-
-    @abstractmethod
-    async def start_worker(self) -> Worker:
-        """Start a worker; returns when it can work, or raises `WorkersFailed`."""
 
 
 class EpisodeWorkers:
@@ -106,7 +42,7 @@ class EpisodeWorkers:
         self._count = count
         self._warn = warn
         self.workers: list[Worker] = []
-        self._waiting: deque[_Request] = deque()
+        self._waiting: deque[WorkerRequest] = deque()
         self._starts: set[asyncio.Task[None]] = set()
         self._reported: set[str] = set()
         self._deaths_in_a_row = 0
@@ -124,36 +60,24 @@ class EpisodeWorkers:
         """Start the workers; returns when they can work, or raises `WorkersFailed`."""
         starts = [asyncio.create_task(self._add_worker()) for _ in range(self._count)]
         try:
-            await asyncio.wait(
+            late = await wait_for_starts(
                 starts,
-                timeout=self._source.start_timeout_s,
-                return_when=asyncio.FIRST_COMPLETED,
+                start_timeout_s=self._source.start_timeout_s,
+                join_timeout_s=self._source.join_timeout_s,
+                advice=self._source.advice,
             )
-            done, late = await asyncio.wait(
-                starts,
-                timeout=self._source.join_timeout_s if self.workers else 0,
-                return_when=asyncio.FIRST_EXCEPTION,
-            )
-            problem = next((each.exception() for each in done if each.exception()), None)
-            if problem is None and not self.workers:
-                problem = WorkersFailed(f"No worker has started in time. {self._source.advice}")
-            if problem is not None:
-                raise problem
-            for task in late:
-                self._track_start(task)
         except BaseException:
-            for task in starts:
-                task.cancel()
-            await asyncio.gather(*starts, return_exceptions=True)
             await self.close()
             raise
+        for task in late:
+            self._track_start(task)
 
     async def run(self, item: Any) -> Episode:
         """Let a worker work on an item. Raises `WorkerDied` where workers ended on it."""
         if self._failure is not None:
             raise WorkersFailed(self._failure)
         loop = asyncio.get_running_loop()
-        request = _Request(item, loop.create_future())
+        request = WorkerRequest(item, loop.create_future())
         self._waiting.append(request)
         if not self._will_dispatch:
             # Later, when the other episodes that can start now have come here, too.

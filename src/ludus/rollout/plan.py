@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ludus.data.episode import format_episode_id, task_group_id
 from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
+from ludus.environment.task_buckets import Bucket, evenly
+
+if TYPE_CHECKING:
+    from ludus.rollout.config import RolloutConfig
+    from ludus.rollout.endpoints import EnvironmentEndpoint
 
 _NUM_SEEDS = 2**31
 """Seeds fit into 31 bits: environments pass them to numpy and to C code."""
@@ -103,3 +108,24 @@ def task_seed(seed: int, number: int) -> int:
     seed 0 and its held-out tasks with seed 1 would overlap almost completely.
     """
     return stable_hash(f"{seed}/{number}") % _NUM_SEEDS
+
+
+def build_plan(
+    config: RolloutConfig,
+    run_id: str,
+    mixture: Mixture,
+    endpoints: Mapping[str, EnvironmentEndpoint],
+    buckets: Sequence[Bucket],
+) -> Plan:
+    """The plan of a config's episodes; `buckets` are those of its `sweep`."""
+    return Plan(
+        run_id=run_id,
+        mixture=mixture,
+        seed=config.seed,
+        group_size=config.group_size,
+        task=config.task,
+        names={spec: each.name for spec, each in endpoints.items()},
+        variant_tasks={spec: each.variant_task for spec, each in endpoints.items()},
+        tasks=config.tasks,
+        choose=evenly(buckets, len(buckets)) if buckets else None,
+    )

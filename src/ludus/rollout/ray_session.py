@@ -32,12 +32,14 @@ from ludus.rollout.ray_cluster import import_ray
 from ludus.rollout.ray_worker import (
     JOIN_TIMEOUT_S,
     START_TIMEOUT_S,
+    STATUS_ADVICE,
     ActorSetup,
     ActorStart,
     Node,
     last_line,
     start_actor,
 )
+from ludus.rollout.worker import wait_for_starts
 
 MAX_CALLS_PER_ACTOR = 1000
 
@@ -115,16 +117,14 @@ class SessionHosts:
         self.hosts.append(_Host(actor))
 
     async def start(self, count: int) -> None:
-        """Start actors; returns when one can hold sessions. Raises where a node cannot."""
+        """Start actors; returns when one can hold sessions, or raises `WorkersFailed`."""
         starts = [asyncio.create_task(self.add_host()) for _ in range(count)]
-        self.starts.update(starts)
-        await asyncio.wait(starts, timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
-        done, _ = await asyncio.wait(
-            starts, timeout=JOIN_TIMEOUT_S, return_when=asyncio.FIRST_EXCEPTION
+        self.starts |= await wait_for_starts(
+            starts,
+            start_timeout_s=START_TIMEOUT_S,
+            join_timeout_s=JOIN_TIMEOUT_S,
+            advice=STATUS_ADVICE,
         )
-        for task in done:
-            self.starts.discard(task)
-            task.result()
 
     def drop(self, host: _Host) -> None:
         """Use a lost actor no more, and ask for another one."""

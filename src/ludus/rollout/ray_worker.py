@@ -13,12 +13,17 @@ from typing import Any, NamedTuple
 from ludus import __version__
 from ludus.errors import WorkersFailed, describe_in_one_line
 from ludus.rollout.block_work import BlockReply, BlockWork, run_block
-from ludus.rollout.episode_workers import Worker, WorkerSource
 from ludus.rollout.ray_cluster import RayCluster, import_ray
+from ludus.rollout.worker import Worker, WorkerSource
 
 CLOSE_TIMEOUT_S = 5.0
 MAX_START_ATTEMPTS, START_RETRY_S = 10, 3.0
 START_TIMEOUT_S, JOIN_TIMEOUT_S = 60.0, 5.0
+STATUS_ADVICE = "See `ray status`."
+_CODE_ADVICE = (
+    "All nodes need the same version of Ludus, and the code of environments, agents and reward "
+    "functions: install it there, or run in a folder that they share."
+)
 
 
 class ActorSetup(NamedTuple):
@@ -96,13 +101,14 @@ async def start_actor(actor_class: Any, *arguments: Any) -> tuple[Any, Node]:
             break
         except lost as error:
             if attempt == MAX_START_ATTEMPTS or getattr(error, "actor_init_failed", False):
-                raise WorkersFailed(
-                    f"A node of the cluster cannot start a worker: {last_line(error)}. {_ADVICE}"
-                ) from error
+                problem = f"A node of the cluster cannot start a worker: {last_line(error)}"
+                raise WorkersFailed(f"{problem}. {_CODE_ADVICE}") from error
             await asyncio.sleep(START_RETRY_S)
     if start.problem is not None:
         problem = start.problem.rstrip(".")
-        raise WorkersFailed(f"The node {start.node.address} cannot play: {problem}. {_ADVICE}")
+        raise WorkersFailed(
+            f"The node {start.node.address} cannot run a worker: {problem}. {_CODE_ADVICE}"
+        )
     return actor, start.node
 
 
@@ -110,12 +116,6 @@ def last_line(error: BaseException) -> str:
     """The line of a Ray error that says what happened: the others are a traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1].rstrip(".")[:300] if lines else type(error).__name__
-
-
-_ADVICE = (
-    "All nodes need the same version of Ludus, and the code of environments, agents and reward "
-    "functions: install it there, or run in a folder that they share."
-)
 
 
 class RayWorker(Worker):
@@ -178,7 +178,7 @@ class RayWorkers(WorkerSource):
     An actor for which there is none waits: it takes the place of a lost node once there is another.
     """
 
-    advice = "See `ray status`."
+    advice = STATUS_ADVICE
     block_s = 0.1
     max_block_size = 256
     start_timeout_s = START_TIMEOUT_S

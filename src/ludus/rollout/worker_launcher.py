@@ -18,6 +18,7 @@ from ludus.rollout.episode_workers import EpisodeWorkers
 from ludus.rollout.process_worker import ProcessWorkers
 from ludus.rollout.ray_cluster import RayCluster
 from ludus.rollout.stats import RunStats
+from ludus.rollout.worker import WorkerSource
 
 MEASURED_S = 1.0
 """Seconds of playing in this process from which the rest of the run is estimated."""
@@ -63,9 +64,12 @@ class WorkerLauncher:
         """Start the given number of workers, if there is one, or those of the cluster."""
         if self._cluster is not None:
             if self._obstacle is None:
-                await self._start_ray_workers(self._cluster)
+                from ludus.rollout.ray_worker import RayWorkers
+
+                source = RayWorkers(self._cluster, self._work())
+                await self._start_workers(source, self._count or self._cluster.num_cores)
         elif self._count is not None and self._count > 1:
-            await self._start_workers(self._count)
+            await self._start_processes(self._count)
 
     def start_if_worthwhile(self) -> None:
         """Start workers in the background, if the rest of the run takes long enough."""
@@ -94,21 +98,15 @@ class WorkerLauncher:
 
     async def _start_in_background(self, count: int) -> None:
         try:
-            await self._start_workers(count)
+            await self._start_processes(count)
         except WorkersFailed as error:
             self._warn(str(error))
 
-    async def _start_workers(self, count: int) -> None:
-        source = ProcessWorkers(self._work())
-        self._workers = EpisodeWorkers(source, min(count, self._max_workers), self._warn)
-        await self._workers.start()
-        self._runner.workers = self._workers
+    async def _start_processes(self, count: int) -> None:
+        await self._start_workers(ProcessWorkers(self._work()), min(count, self._max_workers))
 
-    async def _start_ray_workers(self, cluster: RayCluster) -> None:
-        from ludus.rollout.ray_worker import RayWorkers
-
-        source = RayWorkers(cluster, self._work())
-        self._workers = EpisodeWorkers(source, self._count or cluster.num_cores, self._warn)
+    async def _start_workers(self, source: WorkerSource, count: int) -> None:
+        self._workers = EpisodeWorkers(source, count, self._warn)
         await self._workers.start()
         self._runner.workers = self._workers
 
