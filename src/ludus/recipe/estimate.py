@@ -134,10 +134,11 @@ class Estimator:
     def _evaluate(self, stage: Stage) -> Estimate:
         options, shape = stage.options, self._shape(stage)
         count = int(options.get("num_episodes") or EvalConfig.default_num_episodes)
-        given = options.get("candidate", ())
-        if isinstance(given, Mapping):
-            given = [f"{label}={agent}" for label, agent in given.items()]
-        candidates = given if isinstance(given, list) else [given]
+        candidates = options.get("candidate", ())
+        if isinstance(candidates, Mapping):
+            candidates = [f"{label}={agent}" for label, agent in candidates.items()]
+        elif not isinstance(candidates, list):
+            candidates = [candidates]
         estimates = [
             self._play(stage, *_split_candidate(str(each)), count, shape) for each in candidates
         ]

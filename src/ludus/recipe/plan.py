@@ -83,10 +83,10 @@ def select_stages(
 ) -> list[str]:
     """The names of the stages from `start` on, or of those in `only`; by default all."""
     names = [stage.name for stage in recipe.stages]
-    given = [("only", name) for name in only]
+    selected = [("only", name) for name in only]
     if start is not None:
-        given.append(("start", start))
-    for argument, name in given:
+        selected.append(("start", start))
+    for argument, name in selected:
         if name not in names:
             hint = did_you_mean(name, names, f"Its stages: {', '.join(names)}.")
             raise ConfigError(f"`{argument}`: the recipe has no stage {name!r}. {hint}")

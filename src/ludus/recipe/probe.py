@@ -43,14 +43,14 @@ def probe_episodes(stage: Stage) -> EpisodeShape:
                     episode_timeout=_EPISODE_TIMEOUT_S,
                 ),
             )
-            played = [each for each in episodes(run.folder) if each.error is None]
+            complete = [each for each in episodes(run.folder) if each.error is None]
     except LudusError:  # The stage itself reports it.
         return EpisodeShape()
-    if not played:
+    if not complete:
         return EpisodeShape()
     return EpisodeShape(
-        turns=fmean(max(1, each.turns) for each in played),
-        tokens=fmean(map(_count_chars, played)) / _CHARS_PER_TOKEN,
+        turns=fmean(max(1, each.turns) for each in complete),
+        tokens=fmean(map(_count_chars, complete)) / _CHARS_PER_TOKEN,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from math import floor, isfinite, log10
+from math import floor, log10
 
 from ludus.reporting.document import BarChart, Chart, Histogram, IntervalChart, LineChart
 from ludus.reporting.html import Html, element
@@ -14,7 +14,10 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 14, 14, 34
 _MAX_POINTS = 160
 _SMOOTH_FROM = 40
 """From this many points on, a smoothed line is drawn over the raw one."""
+_MAX_DOTS = 12
+"""Lines with more points are drawn without dots."""
 _MAX_DISTINCT = 12
+"""A histogram of more different values has `_BINS` bars."""
 _BINS = 20
 _ROW_HEIGHT = 30
 _LABEL_WIDTH = 120
@@ -23,13 +26,16 @@ _MAX_LABEL_CHARS = 20
 
 def render_chart(chart: Chart) -> Html:
     """Return the chart as a figure with its title."""
-    draw = {
-        LineChart: _line_chart,
-        Histogram: _histogram,
-        IntervalChart: _interval_chart,
-        BarChart: _bar_chart,
-    }[type(chart)]
-    return element("figure", element("figcaption", chart.title), draw(chart))  # type: ignore[operator]
+    match chart:
+        case LineChart():
+            svg = _line_chart(chart)
+        case Histogram():
+            svg = _histogram(chart)
+        case IntervalChart():
+            svg = _interval_chart(chart)
+        case BarChart():
+            svg = _bar_chart(chart)
+    return element("figure", element("figcaption", chart.title), svg)
 
 
 def _svg(height: float, label: str, *children: Html) -> Html:
@@ -74,30 +80,32 @@ def _line_chart(chart: LineChart) -> Html:
     for number, (label, each) in enumerate(series):
         color = f"series-{number % 4}"
         if len(each) >= _SMOOTH_FROM:
-            raw = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y in each)
-            parts.append(element("polyline", points=raw, class_=f"curve raw {color}"))
+            parts.append(_curve([place(x, y) for x, y in each], f"raw {color}"))
             each = _smooth(each)
-        path = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y in each)
-        parts.append(element("polyline", points=path, class_=f"curve {color}"))
-        if len(each) <= 12:
+        places = [place(x, y) for x, y in each]
+        parts.append(_curve(places, color))
+        if len(places) <= _MAX_DOTS:
             parts += [
-                element("circle", cx=px, cy=py, r=3.0, class_=f"dot series-{number % 4}")
-                for px, py in (place(x, y) for x, y in each)
+                element("circle", cx=x, cy=y, r=3.0, class_=f"dot {color}") for x, y in places
             ]
         if len(series) > 1:
             x = _LEFT + 6 + 150 * number
             parts += [
-                _line(x, _TOP - 5, x + 14, _TOP - 5, f"curve series-{number % 4}"),
+                _line(x, _TOP - 5, x + 14, _TOP - 5, f"curve {color}"),
                 _text(x + 19, _TOP - 1, label),
             ]
     return _svg(HEIGHT, chart.title, *parts)
 
 
+def _curve(places: Sequence[tuple[float, float]], class_: str) -> Html:
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    return element("polyline", points=points, class_=f"curve {class_}")
+
+
 def _thin(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """At most `_MAX_POINTS`: the means of neighbours."""
-    finite = [(float(x), float(y)) for x, y in points if isfinite(y)]
-    size = max(1, -(-len(finite) // _MAX_POINTS))
-    chunks = [finite[start : start + size] for start in range(0, len(finite), size)]
+    size = max(1, -(-len(points) // _MAX_POINTS))
+    chunks = [points[start : start + size] for start in range(0, len(points), size)]
     return [(chunk[-1][0], sum(y for _, y in chunk) / len(chunk)) for chunk in chunks]
 
 

@@ -23,7 +23,7 @@ from ludus.reporting.document import (
     Table,
     Transcript,
 )
-from ludus.reporting.transcripts import read_samples
+from ludus.reporting.transcripts import summarize_episodes
 
 _KINDS: dict[Outcome, FindingKind] = {
     Outcome.BETTER: "good",
@@ -111,7 +111,7 @@ def _transcripts(path: Path, evaluation: Evaluation, samples: int) -> list[Trans
         file = path / score.label / "episodes.jsonl"
         if not file.is_file():
             continue
-        for each in read_samples(file, per_candidate).transcripts():
+        for each in summarize_episodes(file, per_candidate).transcripts():
             title = f"{score.label}, {each.title[:1].lower()}{each.title[1:]}"
             transcripts.append(Transcript(title, each.kind, each.detail, each.turns))
     return transcripts

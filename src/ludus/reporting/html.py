@@ -20,14 +20,14 @@ def element(tag: str, *children: str | None, **attributes: Any) -> Html:
     A trailing underscore of an attribute's name is removed (`class_`), others become dashes.
     Attributes that are None or False are left out.
     """
-    written = "".join(
+    attribute_text = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{escape(_attribute(value))}"'
         for name, value in attributes.items()
         if value is not None and value is not False
     )
     if tag in _VOID_TAGS:
-        return Html(f"<{tag}{written}/>")
-    return Html(f"<{tag}{written}>{join(*children)}</{tag}>")
+        return Html(f"<{tag}{attribute_text}/>")
+    return Html(f"<{tag}{attribute_text}>{join(*children)}</{tag}>")
 
 
 def join(*children: str | None) -> Html:

@@ -1,6 +1,7 @@
 """A report as one HTML page: no script, no other file, and no request.
 
-The policy in its head forbids both, so that nothing in a transcript can do what it says.
+The content security policy in its head forbids scripts and requests, so that no text of a
+transcript can cause any.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from ludus.reporting.document import Document, Section, Table, Transcript, Turn
 from ludus.reporting.html import Html, element
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'"
-_BADGES = {"good": "good", "problem": "problem", "note": "note"}
 _WIDE_COLUMNS = 60
-"""Characters of a cell from which it may be wrapped."""
+"""Cells with more characters may be wrapped."""
 
 
 def render_html(document: Document) -> str:
@@ -36,13 +36,13 @@ def render_html(document: Document) -> str:
         element("p", "Ludus report", class_="kicker"),
         element("h1", document.title),
         element("p", f"{document.created} · {document.versions}", class_="muted"),
-        _glance(document),
+        _overview(document),
     )
     body = element("body", element("main", header, *sections))
     return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'
 
 
-def _glance(document: Document) -> Html:
+def _overview(document: Document) -> Html:
     """The sections with their results, as links."""
     rows = [
         element(
@@ -61,7 +61,7 @@ def _glance(document: Document) -> Html:
         )
         for number, section in enumerate(document.sections, 1)
     ]
-    return element("nav", element("ol", *rows), class_="glance", aria_label="Sections")
+    return element("nav", element("ol", *rows), class_="overview", aria_label="Sections")
 
 
 def _section(number: int, section: Section) -> Html:
@@ -71,7 +71,7 @@ def _section(number: int, section: Section) -> Html:
     findings = [
         element(
             "li",
-            element("span", _BADGES[each.kind], class_="badge"),
+            element("span", each.kind, class_="badge"),
             element("span", *_with_code(each.text)),
             class_=f"finding {each.kind}",
         )
@@ -94,7 +94,7 @@ def _section(number: int, section: Section) -> Html:
         *map(_table, section.tables),
         *(element("p", *_with_code(note), class_="muted note-text") for note in section.notes),
         _transcripts(section),
-        _how(section),
+        _reproduction(section),
         id=f"section-{number}",
     )
 
@@ -181,8 +181,8 @@ def _turn(turn: Turn) -> Html:
     return element("div", role, *body, class_=f"turn {name}")
 
 
-def _how(section: Section) -> Html | None:
-    """How to do it again: command and settings."""
+def _reproduction(section: Section) -> Html | None:
+    """Command and settings, to run it again."""
     if not section.command and not section.settings:
         return None
     settings = json.dumps(section.settings, indent=2, ensure_ascii=False, default=str)

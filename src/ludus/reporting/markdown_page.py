@@ -22,14 +22,14 @@ _SIGNS = {"good": "✅", "problem": "❌", "note": "🟡"}
 
 def render_markdown(document: Document) -> str:
     """Return the file."""
-    glance = [
+    overview = [
         f"{number}. **{_plain(section.kind)}: {_plain(section.title)}**: {_plain(section.headline)}"
         for number, section in enumerate(document.sections, 1)
     ]
     parts = [
         f"# {_plain(document.title)}",
         f"{document.created}, {document.versions}",
-        "\n".join(glance),
+        "\n".join(overview),
         *(part for section in document.sections for part in _section(section)),
     ]
     return "\n\n".join(parts) + "\n"

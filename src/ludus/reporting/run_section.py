@@ -10,7 +10,7 @@ from ludus.data.intervals import MIN_SAMPLES
 from ludus.data.run_folder import RunFolder
 from ludus.data.tool_schema import JsonObject
 from ludus.reporting.document import BarChart, Chart, Finding, Histogram, Section
-from ludus.reporting.transcripts import EpisodeSamples, read_samples
+from ludus.reporting.transcripts import EpisodeSummary, summarize_episodes
 
 _MANY_BROKEN = 0.05
 """Share of broken episodes from which they are a problem of the run."""
@@ -18,7 +18,7 @@ _MANY_BROKEN = 0.05
 
 def run_section(path: Path, episodes: Path, *, samples: int) -> Section:
     """Return the section about a run folder, or about a file of episodes."""
-    numbers = read_samples(episodes, samples)
+    summary = summarize_episodes(episodes, samples)
     settings: JsonObject = {}
     if (path / "run.json").is_file():
         settings = RunFolder.open(path).metadata.settings
@@ -27,21 +27,21 @@ def run_section(path: Path, episodes: Path, *, samples: int) -> Section:
     facts = [
         ("Environment", str(settings.get("environment", ""))),
         ("Agent", name),
-        ("Episodes", f"{numbers.episodes:,}"),
-        ("Mean reward", format_mean(numbers.rewards)),
+        ("Episodes", f"{summary.episodes:,}"),
+        ("Mean reward", format_mean(summary.rewards)),
         ("Attempts per task", str(settings.get("group_size", ""))),
-        ("Tokens sampled", f"{numbers.tokens:,}" if numbers.tokens else ""),
-        ("Cost", f"${numbers.cost:,.2f}" if numbers.cost else ""),
+        ("Tokens sampled", f"{summary.tokens:,}" if summary.tokens else ""),
+        ("Cost", f"${summary.cost:,.2f}" if summary.cost else ""),
     ]
     return Section(
         kind="Run",
         title=str(settings.get("environment") or path.name),
         path=str(path),
-        headline=f"{numbers.episodes:,} episodes, mean reward {format_mean(numbers.rewards)}",
+        headline=f"{summary.episodes:,} episodes, mean reward {format_mean(summary.rewards)}",
         facts=[(title, value) for title, value in facts if value],
-        findings=_findings(numbers),
-        charts=episode_charts(numbers),
-        transcripts=numbers.transcripts(),
+        findings=_findings(summary),
+        charts=episode_charts(summary),
+        transcripts=summary.transcripts(),
         settings=settings,
     )
 
@@ -56,28 +56,28 @@ def format_mean(values: list[float]) -> str:
     return f"{mean} ± {stdev(values) / sqrt(len(values)):.3f}"
 
 
-def episode_charts(numbers: EpisodeSamples) -> list[Chart]:
+def episode_charts(summary: EpisodeSummary) -> list[Chart]:
     charts: list[Chart] = []
-    if numbers.rewards:
-        charts.append(Histogram("Rewards", numbers.rewards))
-    if numbers.stop_reasons:
+    if summary.rewards:
+        charts.append(Histogram("Rewards", summary.rewards))
+    if summary.stop_reasons:
         rows = [
             (reason.replace("_", " "), count)
-            for reason, count in numbers.stop_reasons.most_common()
+            for reason, count in summary.stop_reasons.most_common()
         ]
         charts.append(BarChart("How episodes ended", rows))
     return charts
 
 
-def _findings(numbers: EpisodeSamples) -> list[Finding]:
+def _findings(summary: EpisodeSummary) -> list[Finding]:
     findings = []
-    if numbers.broken > _MANY_BROKEN * numbers.episodes:
-        share = 100 * numbers.broken / numbers.episodes
-        text = f"{numbers.broken:,} episodes ({share:.0f} %) broke, and have no reward."
+    if summary.broken > _MANY_BROKEN * summary.episodes:
+        share = 100 * summary.broken / summary.episodes
+        text = f"{summary.broken:,} episodes ({share:.0f} %) broke, and have no reward."
         findings.append(Finding("problem", text))
-    if len(numbers.rewards) >= MIN_SAMPLES and min(numbers.rewards) == max(numbers.rewards):
+    if len(summary.rewards) >= MIN_SAMPLES and min(summary.rewards) == max(summary.rewards):
         text = (
-            f"All episodes have the reward {numbers.rewards[0]:g}: there is nothing to learn from."
+            f"All episodes have the reward {summary.rewards[0]:g}: there is nothing to learn from."
         )
         findings.append(Finding("note", text))
     return findings

@@ -17,7 +17,7 @@ from ludus.reporting.training_section import training_section
 
 
 def read_section(path: Path, *, samples: int, name_flags: NameFlags) -> Section:
-    """Return the section about a folder, or about a file of episodes; raises RunError else."""
+    """Return the section about a folder, or about a file of episodes."""
     if not path.exists():
         hint = similar_path_hint(str(path)) or "`ludus runs` lists runs."
         raise RunError(f"There is no folder {path}. {hint}")

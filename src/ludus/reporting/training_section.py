@@ -16,7 +16,7 @@ from ludus.diagnose.text import format_verdict
 from ludus.errors import RunError
 from ludus.reporting.document import Chart, Finding, LineChart, NameFlags, Section, Series
 from ludus.reporting.run_section import episode_charts
-from ludus.reporting.transcripts import read_samples
+from ludus.reporting.transcripts import summarize_episodes
 
 _CURVES: Sequence[tuple[str, Mapping[str, str]]] = (
     ("Reward", {"reward": "training tasks", "eval_reward": "held-out tasks"}),
@@ -49,9 +49,9 @@ def training_section(path: Path, *, samples: int, name_flags: NameFlags) -> Sect
     charts = _curves(lines)
     transcripts = []
     if (path / EPISODES_FILE).is_file():
-        numbers = read_samples(path / EPISODES_FILE, samples)
-        charts += episode_charts(numbers)
-        transcripts = numbers.transcripts()
+        summary = summarize_episodes(path / EPISODES_FILE, samples)
+        charts += episode_charts(summary)
+        transcripts = summary.transcripts()
     return Section(
         kind=f"{_KINDS.get(kind, kind)} training",
         title=path.name,

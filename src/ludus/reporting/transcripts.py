@@ -1,4 +1,4 @@
-"""Sample transcripts: the best and the worst episodes of a file, in one pass over it."""
+"""Summaries of episode files with sample transcripts, in one pass over the file."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _IMAGE_URL = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]
 
 
 @dataclass(slots=True)
-class EpisodeSamples:
-    """Numbers of all episodes of a file, and the lines of a few."""
+class EpisodeSummary:
+    """Counts of all episodes of a file, and the lines of the best and the worst."""
 
     num_samples: int
     rewards: list[float] = field(default_factory=list)
@@ -74,13 +74,13 @@ class EpisodeSamples:
         return [sample for sample in samples if sample is not None]
 
 
-def read_samples(path: Path, num_samples: int) -> EpisodeSamples:
-    """Read the numbers of all episodes, and the lines of the best and the worst."""
-    samples = EpisodeSamples(num_samples)
+def summarize_episodes(path: Path, num_samples: int) -> EpisodeSummary:
+    """Count the episodes of a file, and keep the lines of `num_samples` best and worst ones."""
+    summary = EpisodeSummary(num_samples)
     for number, line in numbered_lines(path):
         if (head := parse_head(line, path, number)) is not None:
-            samples.add(head, line)
-    return samples
+            summary.add(head, line)
+    return summary
 
 
 def _keep_highest(kept: list[tuple[float, bytes]], value: float, line: bytes, count: int) -> None:

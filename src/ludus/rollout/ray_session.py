@@ -164,10 +164,10 @@ class RaySession(Session):
     async def open(self) -> None:
         self._host = await self._hosts.choose_host()
         self._host.num_sessions += 1
-        opened: tuple[tuple[ToolSpec, ...], bool] = await self._reply(
+        session: tuple[tuple[ToolSpec, ...], bool] = await self._reply(
             self._host.actor.open_session.remote(self._number, self._spec)
         )
-        self.tools, self.calls_by_name = opened
+        self.tools, self.calls_by_name = session
 
     async def reset(self, **task: Any) -> StepResult[dict[str, Any]]:
         result: StepResult[dict[str, Any]] = await self._call("reset", task)

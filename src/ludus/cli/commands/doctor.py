@@ -81,8 +81,8 @@ def _print_advice(findings: list[Finding]) -> None:
         ("warning", "Warnings:"),
         ("missing", "Optional, not installed:"),
     ):
-        concerned = [each for each in findings if each.status == status and each.advice]
-        if concerned:
+        with_advice = [each for each in findings if each.status == status and each.advice]
+        if with_advice:
             typer.echo(f"\n{title}")
-        for finding in concerned:
+        for finding in with_advice:
             typer.echo(f"  {finding.subject:<17} {finding.advice}")

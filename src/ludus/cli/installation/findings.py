@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Status = Literal["ok", "missing", "warning", "broken"]
-"""`missing` is optional and not there; `broken` is needed, or installed and unusable."""
+"""`missing`: optional and not installed. `broken`: required, or installed and unusable."""
 
 
 @dataclass(frozen=True, slots=True)

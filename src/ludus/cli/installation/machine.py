@@ -86,7 +86,7 @@ def _check_chromium() -> Finding:
     try:
         return Finding("Chromium", "ok", find_chromium())
     except LudusError as error:
-        # Who installed the extra wants the browser.
+        # With the extra installed, a browser is expected.
         status: Status = "missing" if find_spec("browsergym") is None else "warning"
         return Finding("Chromium", status, "needed by browsergym", str(error))
 
@@ -100,10 +100,10 @@ def _check_bubblewrap() -> Finding:
         advice = f"Install it: apt install bubblewrap. {ADVICE}"
         return Finding("bubblewrap", "missing", "needed by the python environment", advice)
     sandbox = [program, "--unshare-all", "--ro-bind", "/", "/", sys.executable, "-c", ""]
-    tried = subprocess.run(sandbox, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S)
-    if tried.returncode == 0:
+    result = subprocess.run(sandbox, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S)
+    if result.returncode == 0:
         return Finding("bubblewrap", "ok", program)
-    reason = (tried.stderr.strip().splitlines() or ["it fails"])[-1]
+    reason = (result.stderr.strip().splitlines() or ["it fails"])[-1]
     return Finding("bubblewrap", "warning", f"cannot make a sandbox: {reason}", ADVICE)
 
 
