@@ -5,20 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 LAST = "last"
-_RUNS_DIR = Path("runs")
 
 
 def resolve_run_path(text: str) -> Path:
     """The path of a run, given a path, or the name of a folder in runs/ or in this folder."""
     from ludus.cli.common_options import expand_user_path
-    from ludus.data.run_folder import walk_run_folders
+    from ludus.data.run_folder import RUNS_DIR, walk_run_folders
     from ludus.errors import RunError, did_you_mean
 
     path = expand_user_path(text)
     if path.exists() or len(path.parts) > 1:
         return path
     folders = {
-        *walk_run_folders(_RUNS_DIR),
+        *walk_run_folders(RUNS_DIR),
         *(child for child in Path().iterdir() if child.is_dir()),
     }
     runs = sorted(folder for folder in folders if (folder / "run.json").is_file())

@@ -25,6 +25,8 @@ from ludus.data.tool_schema import JsonObject
 from ludus.data.versions import versions
 from ludus.errors import OtherSettings, RunError
 
+RUNS_DIR = Path("runs")
+"""Folder, in the current one, of runs that are given no other."""
 _MAX_DEPTH = 3
 _MAX_SHOWN = 20
 

@@ -6,7 +6,6 @@ of 135 million parameters (docs/benchmarks.md), in proportion to size and cores.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from ludus.data.episode import Usage
 from ludus.evaluation.config import EvalConfig
 from ludus.evaluation.power import detectable_effect, episodes_to_detect
 from ludus.recipe.recipe_file import Stage
+from ludus.rollout.available_cores import available_cores
 from ludus.rollout.config import CollectConfig
 from ludus.train.config import DEFAULT_BATCH_SIZE, DEFAULT_EPOCHS
 
@@ -204,7 +204,7 @@ class Estimator:
     def _rate(self, rates: Mapping[str, float], model: str) -> float:
         """Tokens per second of a model on this machine."""
         model = self._models.get(model.strip("{}"), model)
-        cores = (os.cpu_count() or 1) / _REFERENCE_CORES if self.device == "cpu" else 1.0
+        cores = available_cores() / _REFERENCE_CORES if self.device == "cpu" else 1.0
         return rates[self.device] * cores * _REFERENCE_PARAMETERS / count_parameters(model)
 
 

@@ -21,9 +21,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from ludus.data.run_folder import RUNS_DIR
 from ludus.errors import ConfigError, did_you_mean, similar_path_hint
 
-RUNS_DIR = Path("runs")
 DEFAULTS = "defaults"
 EARLIER_DIR = "earlier"
 """Folder, beside those of the stages, of results that were replaced."""

@@ -15,7 +15,7 @@ from ludus.data.config_diff import config_digest
 from ludus.data.episode_reader import format_damaged_lines
 from ludus.data.journal import Journal
 from ludus.data.resume_index import ResumeIndex, read_resume_index
-from ludus.data.run_folder import RunFolder, create_unused_dir
+from ludus.data.run_folder import RUNS_DIR, RunFolder, create_unused_dir
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
 from ludus.errors import ConfigError
@@ -29,8 +29,6 @@ from ludus.rollout.ray_cluster import open_cluster
 from ludus.rollout.ray_session import hosted_endpoints
 from ludus.rollout.summary import summarize_run
 from ludus.rollout.worker_launcher import check_workers, find_obstacle
-
-RUNS_DIR = Path("runs")
 
 
 @dataclass(frozen=True, slots=True)

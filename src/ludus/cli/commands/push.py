@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,9 @@ from ludus.cli.commands.build import (
     write_context,
 )
 from ludus.cli.flag_names import FlagCommand
+
+if TYPE_CHECKING:
+    from ludus.publish.hub_upload import RepoKind
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -47,15 +50,12 @@ def push_env(
 
     Example: ludus push env wordle ada/wordle
     """
-    from ludus.cli.command_line import end_if_checking, typed_command
+    from ludus.cli.command_line import typed_command
     from ludus.publish.build_context import context_files
     from ludus.publish.env_space import push_space, space_server_url
-    from ludus.publish.hub_upload import SPACE, check_login, check_upload_target
+    from ludus.publish.hub_upload import SPACE
 
-    check_upload_target(repo_id, SPACE)
-    if not dry_run:
-        check_login()
-    end_if_checking()
+    _check_upload(repo_id, SPACE, dry_run=dry_run)
     _, folder = write_context(spec, out, base_image, system_packages, python_packages)
     if dry_run:
         _print_plan(folder, context_files(folder), repo_id, private=private)
@@ -87,14 +87,11 @@ def push_dataset(
     ludus push dataset data/wordle ada/wordle-sft
     """
     from ludus.cli import hub_uploads
-    from ludus.cli.command_line import end_if_checking, typed_command
+    from ludus.cli.command_line import typed_command
     from ludus.cli.run_lookup import resolve_run_path
-    from ludus.publish.hub_upload import DATASET, check_login, check_upload_target
+    from ludus.publish.hub_upload import DATASET
 
-    check_upload_target(repo_id, DATASET)
-    if not dry_run:
-        check_login()
-    end_if_checking()
+    _check_upload(repo_id, DATASET, dry_run=dry_run)
     folder = _check_folder(resolve_run_path(source))
     is_run = hub_uploads.is_run(folder)
     files = hub_uploads.run_files(folder) if is_run else hub_uploads.dataset_files(folder)
@@ -125,21 +122,29 @@ def push_model(
 
     Example: ludus push model models/wordle ada/wordle-player --private
     """
-    from ludus.cli.command_line import end_if_checking, typed_command
+    from ludus.cli.command_line import typed_command
     from ludus.cli.hub_uploads import push_trained_model
-    from ludus.publish.hub_upload import MODEL, check_login, check_upload_target
+    from ludus.publish.hub_upload import MODEL
     from ludus.publish.model_upload import check_model_folder, model_files
 
-    check_upload_target(repo_id, MODEL)
-    if not dry_run:
-        check_login()
-    end_if_checking()
+    _check_upload(repo_id, MODEL, dry_run=dry_run)
     check_model_folder(_check_folder(model))
     if dry_run:
         _print_plan(model, sorted(model_files(model)), repo_id, private=private)
         return
     url = push_trained_model(model, repo_id, private=private, retry_command=typed_command())
     typer.echo(f"Model: {url}")
+
+
+def _check_upload(repo_id: str, kind: RepoKind, *, dry_run: bool) -> None:
+    """Check the name and, unless it is a dry run, the login; the last step of checking options."""
+    from ludus.cli.command_line import end_if_checking
+    from ludus.publish.hub_upload import check_login, check_upload_target
+
+    check_upload_target(repo_id, kind)
+    if not dry_run:
+        check_login()
+    end_if_checking()
 
 
 def _check_folder(folder: Path) -> Path:
