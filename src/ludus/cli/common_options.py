@@ -191,13 +191,13 @@ MaxTime = Annotated[
         metavar="TIME", help="Stop after this time: 90s, 10m or 2h.", show_default="no limit"
     ),
 ]
-SolvedAt = Annotated[float, typer.Option(help="Reward from which on a task counts as solved.")]
+SolvedAt = Annotated[float, typer.Option(help="Minimum reward of a solved task.")]
 ResumeRun = Annotated[
     bool,
     typer.Option("--resume/--no-resume", help="Resume the run, or start a new one beside it."),
 ]
 RetryBroken = Annotated[
-    bool, typer.Option("--retry-broken", help="Play episodes again that broke in an earlier run.")
+    bool, typer.Option("--retry-broken", help="Play broken episodes of an earlier run again.")
 ]
 Debug = Annotated[
     bool,

@@ -79,27 +79,28 @@ MaxResamples = Annotated[
 TargetKL = Annotated[
     float,
     typer.Option(
-        help="KL divergence per episode, in nats, to which the learning rate adapts a step; 0: the "
-        "rate is only scheduled."
+        help="Target KL divergence of a training step, per episode in nats; the learning rate is "
+        "scaled to reach it. 0: no scaling."
     ),
 ]
 ImportanceCorrection = Annotated[
     bool,
     typer.Option(
-        help="Correct for differences between the probabilities of the decoder and the trainer."
+        help="Importance-sampling correction for the mismatch of the probabilities of decoder and "
+        "trainer."
     ),
 ]
 Credit = Annotated[
     CreditMode,
     typer.Option(
-        help="Whose advantage a reply is trained with: that of its episode, or its own, from the "
-        "rewards and the progress that follow it."
+        help="Advantage of a reply: that of its episode, or its own, from the rewards and the "
+        "progress that follow it."
     ),
 ]
 GaeLambda = Annotated[
     float | None,
     typer.Option(
-        help="How far progress is credited to earlier replies, from 0 to 1, with --credit turn.",
+        help="Lambda of generalized advantage estimation, from 0 to 1, with --credit turn.",
         show_default="0.9",
     ),
 ]
@@ -132,7 +133,7 @@ EvalEvery = Annotated[
     int | None,
     typer.Option(
         help="Steps between evaluations on held-out tasks; 0: never.",
-        show_default="by their cost",
+        show_default="so that a tenth of all episodes are held-out",
     ),
 ]
 EvalEpisodes = Annotated[
@@ -146,8 +147,8 @@ Keep = Annotated[
 MaxRollbacks = Annotated[
     int,
     typer.Option(
-        help="How often a run that gets worse goes back to its best model, at half the learning "
-        "rate, before it is stopped."
+        help="Maximum number of rollbacks to the best model, at half the learning rate, before a "
+        "run that gets worse is stopped."
     ),
 ]
 EarlyStop = Annotated[bool, typer.Option("--early-stop", help="Stop when the reward is saturated.")]

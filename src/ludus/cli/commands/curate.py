@@ -38,7 +38,7 @@ def curate(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...",
+            metavar="RUN",
             parser=resolve_run_path,
             help="Run folders, their names in runs/, `last`, or episodes.jsonl files.",
         ),

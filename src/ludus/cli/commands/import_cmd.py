@@ -33,7 +33,7 @@ def import_rollouts(
         typer.Argument(metavar="FORMAT", help=f"Format of the files: {', '.join(ImportFormat)}."),
     ],
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="Files, or folders of files.")
+        list[Path], typer.Argument(metavar="PATH", help="Files, or folders of files.")
     ],
     out: Annotated[
         Path | None,

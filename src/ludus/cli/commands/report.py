@@ -12,7 +12,7 @@ def report(
     sources: Annotated[
         list[str],
         typer.Argument(
-            metavar="DIR...",
+            metavar="DIR",
             help="Runs (path, name or `last`), data sets, trained models and evaluations, in the "
             "order of the report.",
         ),
@@ -28,7 +28,7 @@ def report(
         typer.Option(help="Format of the file.", show_default="the suffix of --output, else html"),
     ] = None,
     title: Annotated[
-        str | None, typer.Option(help="Title of the report.", show_default="names of the folders")
+        str | None, typer.Option(help="Title of the report.", show_default="titles of its sections")
     ] = None,
     samples: Annotated[
         int,

@@ -53,19 +53,19 @@ class GRPOConfig(BaseTrainConfig):
     max_resamples: int = 2
     """How often such a group is replaced at most, with `zero_variance_groups="resample"`."""
     target_kl: float = 0.05
-    """How far a step should move the policy: the KL divergence per episode, in nats, to which the
-    learning rate is adapted. 0: the rate is only scheduled."""
+    """Target KL divergence of a step, per episode in nats, to which the learning rate is adapted.
+    0: the rate is only scheduled."""
     importance_correction: bool = True
     """Weigh each token by its probability in the trainer over that in the decoder, clipped: both
     round differently. TRL does it for vLLM only."""
     credit: CreditMode = "episode"
-    """Whose advantage a reply is trained with: that of its episode, or its own, from the rewards
+    """The advantage of a reply: that of its episode, or its own, from the rewards
     and the environment's `progress()` from this turn on."""
     gae_lambda: float = 0.9
-    """How far progress is credited to the turns before it, with `credit="turn"`: 0, only to the
-    turn that made it; 1, progress is a mere baseline. Without effect where there is no progress."""
+    """Lambda of generalized advantage estimation, with `credit="turn"`: 0 credits progress only to
+    the turn that made it; with 1 it is only a baseline. Without effect without progress."""
     rollouts: RolloutBackend = "fast"
-    """Who plays episodes: Ludus (fast), or TRL's own loop."""
+    """The rollout loop: that of Ludus (fast), or of TRL."""
     vllm_mode: VllmMode | None = None
     """Decode with TRL's vLLM, in this process or on a server."""
     reward_funcs: tuple[str, ...] = ()

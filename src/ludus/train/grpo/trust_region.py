@@ -61,21 +61,21 @@ class Probe:
         """Score rows spread over the batch, because rows of a group are neighbours."""
         count = len(batch["prompt_ids"])
         length = batch["prompt_ids"].shape[1] + batch["completion_ids"].shape[1]
-        wanted = min(count, MAX_PROBE_ROWS, max(1, MAX_PROBE_TOKENS // length))
-        rows = range(0, count, max(1, count // wanted))[:wanted]
+        num_rows = min(count, MAX_PROBE_ROWS, max(1, MAX_PROBE_TOKENS // length))
+        rows = range(0, count, max(1, count // num_rows))[:num_rows]
         selected = select_batch_rows(batch, list(rows))
-        return cls(selected, _exact_logprobs(model, selected))
+        return cls(selected, _completion_logprobs(model, selected))
 
     def measure_kl(self, model: Any) -> float:
         """The divergence per episode between the policy before the step and now."""
-        log_ratio = _exact_logprobs(model, self.batch) - self.logprobs
+        log_ratio = _completion_logprobs(model, self.batch) - self.logprobs
         log_ratio = log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
         # An estimate that is never negative, and has less variance than the mean of log ratios.
         kl = (log_ratio.exp() - 1 - log_ratio) * sampled_token_mask(self.batch)
         return float(kl.sum(1).mean())
 
 
-def _exact_logprobs(model: Any, batch: Batch) -> Any:
+def _completion_logprobs(model: Any, batch: Batch) -> Any:
     """Log-probabilities of the completions' tokens."""
     import torch
 
