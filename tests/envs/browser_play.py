@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-import pytest
 
 from ludus.envs.browsergym import BrowserGym
 from ludus.envs.browsergym.page_tree import Element
 from ludus.envs.browsergym.workers import process_pool
 from ludus.protocol.types import CallToolAction, CallToolObservation, Observation
-
-needs_chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
 
 
 @contextmanager

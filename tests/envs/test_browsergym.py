@@ -9,9 +9,10 @@ import struct
 from collections.abc import Iterator
 
 import pytest
+from browser import needs_chromium
 from world import serving
 
-from envs.browser_play import call, needs_chromium, only, open_environment
+from envs.browser_play import call, only, open_environment
 from ludus.client.local_session import LocalSession
 from ludus.data.content import Image
 from ludus.environment.introspection import build_env_spec

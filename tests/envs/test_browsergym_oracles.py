@@ -6,8 +6,9 @@ import random
 from collections.abc import Iterator
 
 import pytest
+from browser import needs_chromium
 
-from envs.browser_play import call, needs_chromium, open_environment, play_on, play_oracle
+from envs.browser_play import call, open_environment, play_on, play_oracle
 from ludus.envs.browsergym import BrowserGym
 from ludus.envs.browsergym.oracles import ORACLES
 

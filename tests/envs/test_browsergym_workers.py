@@ -13,10 +13,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from browser import needs_chromium
 from ludus_process import run_ludus
 from world import wait_until
 
-from envs.browser_play import call, needs_chromium, only, open_environment, play_oracle
+from envs.browser_play import call, only, open_environment, play_oracle
 from ludus.client.local_session import LocalSession
 from ludus.environment.introspection import build_env_spec
 from ludus.envs.browsergym import BrowserGym

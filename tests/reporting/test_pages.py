@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import browser, needs_chromium
 from data.sample_episodes import attempt, written
 
 from ludus.data.messages import ImagePart, ImageUrl, Message
 from ludus.reporting import report
 
-sync_api = pytest.importorskip("playwright.sync_api")
-pytestmark = pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+__all__ = ["browser"]
+pytestmark = needs_chromium
 
 HOSTILE = (
     "<script>document.title = 'owned'</script>",
@@ -29,16 +28,6 @@ PIXEL = (
     "YPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 )
 IMAGES = ("https://example.org/a.png", "data:image/svg+xml;base64,PHN2Zy8+", PIXEL)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
-        )
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
