@@ -101,8 +101,8 @@ Ray = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="Ray cluster that does the work: HOST:PORT of its head node, auto for the one of this "
-        "machine, or local to start one here.",
+        help="Ray cluster to run on: HOST:PORT of its head node, auto for the cluster of this "
+        "machine, or local to start one.",
         show_default="none",
     ),
 ]

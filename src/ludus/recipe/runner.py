@@ -65,9 +65,9 @@ def _run_planned(
     name, folder, state = plan.stage.name, recipe.output_dir, RecipeState.load(recipe.output_dir)
     if plan.replaces:
         _set_aside(recipe, plan, progress)
-    before = state.stages.get(name)
-    continues = before is not None and not before.done and not plan.replaces
-    seconds = before.seconds if before is not None and continues else 0.0
+    before, seconds = state.stages.get(name), 0.0
+    if before is not None and not before.done and not plan.replaces:
+        seconds = before.seconds
     state.with_record(name, plan.record).save(folder)
     started_at = time.monotonic()
     try:
