@@ -58,6 +58,13 @@ def test_references_are_replaced_also_within_texts_and_tables() -> None:
     }
 
 
+def test_double_braces_are_text(tmp_path: Path) -> None:
+    text = "[collect]\nsystem_prompt = 'Reply with {{answer}}.'\n[sft]\ndata = '{collect}'"
+    collect, sft = read(tmp_path, text).stages
+    assert (collect.inputs, sft.inputs) == ((), ("collect",))
+    assert substitute(collect.options, {"answer": "no"})["system_prompt"] == "Reply with {answer}."
+
+
 def test_overrides_are_toml_values_or_else_texts(tmp_path: Path) -> None:
     recipe = read(
         tmp_path,
@@ -84,6 +91,7 @@ def test_overrides_are_toml_values_or_else_texts(tmp_path: Path) -> None:
         ("[earlier]\ncommand = 'sft'", "'earlier'"),
         ("[eval]\nmin_effect = 0", "min_effect"),
         ("[defaults]\nmodel = '{sft}'\n[sft]", "defaults"),
+        ("[collect]\nsystem_prompt = 'Reply with {answer}.'", "{{answer}}"),
     ],
 )
 def test_a_mistake_is_named(tmp_path: Path, text: str, words: str) -> None:

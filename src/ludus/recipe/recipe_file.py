@@ -29,7 +29,10 @@ EARLIER_DIR = "earlier"
 """Folder, beside those of the stages, of results that were replaced."""
 _TOP_LEVEL = ("description", "output_dir", "next")
 _STAGE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-_REFERENCE = re.compile(r"\{([A-Za-z][A-Za-z0-9_-]*)\}")
+_REFERENCE = re.compile(
+    rf"\{{(?P<stage>{_STAGE_NAME.pattern})\}}|\{{(?P<literal>\{{{_STAGE_NAME.pattern}\}})\}}"
+)
+"""`{collect}` is a stage, and `{{answer}}` the text {answer}."""
 _COMMAND_KEY, _EFFECT_KEY = "command", "min_effect"
 DEFAULT_MIN_EFFECT = 0.1
 
@@ -49,8 +52,7 @@ class Stage:
     @property
     def inputs(self) -> tuple[str, ...]:
         """The stages that it names, each once."""
-        names = (name for text in texts_in(self.options) for name in _REFERENCE.findall(text))
-        return tuple(dict.fromkeys(names))
+        return tuple(dict.fromkeys(_references_in(self.options)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,9 @@ def read_recipe(
 def substitute(value: Any, folders: Mapping[str, str]) -> Any:
     """Replace references to stages by their folders, in texts, lists and tables."""
     if isinstance(value, str):
-        return _REFERENCE.sub(lambda match: folders.get(match[1], match[0]), value)
+        return _REFERENCE.sub(
+            lambda match: match["literal"] or folders.get(match["stage"], match[0]), value
+        )
     if isinstance(value, Mapping):
         return {key: substitute(item, folders) for key, item in value.items()}
     return [substitute(item, folders) for item in value] if isinstance(value, list) else value
@@ -113,6 +117,16 @@ def texts_in(value: Any) -> Iterator[str]:
     elif isinstance(value, Mapping | list):
         for item in value.values() if isinstance(value, Mapping) else value:
             yield from texts_in(item)
+
+
+def _references_in(value: Any) -> Iterator[str]:
+    """Yield the names of the stages that a value refers to."""
+    for text in texts_in(value):
+        yield from (match["stage"] for match in _REFERENCE.finditer(text) if match["stage"])
+
+
+def _literal_hint(word: str) -> str:
+    return f"To write braces, double them: {{{{{word}}}}}."
 
 
 def _read_text(source: str) -> tuple[str, str]:
@@ -167,8 +181,10 @@ def _parse_recipe(name: str, table: Mapping[str, Any], output_dir: Path | None) 
             raise ConfigError(f"{key!r} must be a {expected.__name__}, got {value!r}.")
     tables = {key: value for key, value in table.items() if key not in top_level}
     defaults = tables.pop(DEFAULTS, {})
-    if any(map(_REFERENCE.search, texts_in(defaults))):
-        raise ConfigError(f"[{DEFAULTS}] cannot name stages.")
+    for reference in _references_in(defaults):
+        raise ConfigError(
+            f"[{DEFAULTS}] cannot name stages, and has {{{reference}}}. {_literal_hint(reference)}"
+        )
     stages = [_parse_stage(key, value, [*tables]) for key, value in tables.items()]
     if not stages:
         raise ConfigError("The recipe has no stages. A stage is a table, such as [collect].")
@@ -198,6 +214,8 @@ def _parse_stage(name: str, options: Mapping[str, Any], order: list[str]) -> Sta
         if reference not in before:
             hint = did_you_mean(reference, before, f"Before it: {', '.join(before) or 'none'}.")
             problem = "comes later" if reference in order else "is not a stage"
+            if reference not in order:
+                hint += f" {_literal_hint(reference)}"
             raise ConfigError(f"[{name}] names {{{reference}}}, which {problem}. {hint}")
     return stage
 
