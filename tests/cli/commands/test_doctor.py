@@ -21,5 +21,5 @@ def test_something_broken_is_named_with_exit_code_1(tmp_path: Path) -> None:
     done = run_ludus("doctor", env={"LUDUS_CACHE": str(tmp_path / "file")})
     assert done.returncode == 1
     broken = done.stdout.partition("Broken:")[2]
-    assert "cache of Ludus" in broken and "LUDUS_CACHE" in broken
+    assert "Ludus cache" in broken and "LUDUS_CACHE" in broken
     assert "[train]" in done.stdout

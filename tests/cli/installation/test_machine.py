@@ -75,8 +75,8 @@ def test_a_cache_that_cannot_be_written_is_broken(
     monkeypatch.setenv("LUDUS_CACHE", str(tmp_path / "file" / "cache"))
     monkeypatch.chdir(tmp_path)
     found = by_subject(machine.check_folders())
-    assert found["cache of Ludus"].status == "broken"
-    assert "LUDUS_CACHE" in found["cache of Ludus"].advice
+    assert found["Ludus cache"].status == "broken"
+    assert "LUDUS_CACHE" in found["Ludus cache"].advice
     assert found["this folder"].status in ("ok", "warning")
 
 
@@ -86,8 +86,8 @@ def test_keys_are_found_and_never_shown(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     found = by_subject(machine.check_accounts())
-    assert found["key of openai"].status == "ok" and "secret" not in str(found)
-    assert found["key of anthropic"].status == "missing"
+    assert found["openai key"].status == "ok" and "secret" not in str(found)
+    assert found["anthropic key"].status == "missing"
 
 
 def test_the_environments_of_this_installation_load() -> None:

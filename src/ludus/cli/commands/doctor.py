@@ -79,7 +79,7 @@ def _print_advice(findings: list[Finding]) -> None:
     for status, title in (
         ("broken", "Broken:"),
         ("warning", "Warnings:"),
-        ("missing", "Optional, not installed:"),
+        ("missing", "Optional, missing:"),
     ):
         with_advice = [each for each in findings if each.status == status and each.advice]
         if with_advice:

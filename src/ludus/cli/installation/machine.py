@@ -113,11 +113,11 @@ def check_folders() -> Iterator[Finding]:
     if find_spec("platformdirs") is not None or os.environ.get("LUDUS_CACHE"):
         from ludus.policy.smollm2 import CACHE_ENV_VAR, cache_dir
 
-        yield _check_folder("cache of Ludus", cache_dir(), CACHE_ENV_VAR)
+        yield _check_folder("Ludus cache", cache_dir(), CACHE_ENV_VAR)
     if find_spec("huggingface_hub") is not None:
         from huggingface_hub import constants
 
-        yield _check_folder("cache of the Hub", Path(constants.HF_HOME), "HF_HOME")
+        yield _check_folder("Hub cache", Path(constants.HF_HOME), "HF_HOME")
 
 
 def _check_folder(subject: str, folder: Path, variable: str | None = None) -> Finding:
@@ -142,11 +142,11 @@ def check_accounts() -> Iterator[Finding]:
         try:
             key = find_key(provider)
         except LudusError as error:
-            subject = f"key of {provider}"
+            subject = f"{provider} key"
             yield Finding(subject, "missing", f"needed by --provider {provider}", str(error))
         else:
             assert key is not None
-            yield Finding(f"key of {provider}", "ok", f"in {key.source}")
+            yield Finding(f"{provider} key", "ok", f"in {key.source}")
     if find_spec("huggingface_hub") is not None:
         from huggingface_hub import get_token
 
