@@ -15,8 +15,10 @@ from chat_stub import chat_stub
 
 from ludus.agents.openai import OpenAIAgent
 from ludus.errors import ConfigError, MissingExtra, WorkersFailed
+from ludus.rollout import ray_session
 from ludus.rollout.collector import Collector
 from ludus.rollout.ray_cluster import check_address, open_cluster
+from ludus.rollout.ray_session import SessionHosts
 from ludus.scoring.config import RescoreConfig
 from ludus.scoring.rescore import rescore
 
@@ -124,6 +126,18 @@ async def test_a_node_without_the_code_is_named(
     for name, agent in (("blocks", None), ("sessions", Priced())):
         with pytest.raises(WorkersFailed, match=r"node [\d.]+ .*no dictionary"):
             await run(tmp_path / name, agent, spec="picky:Picky", n=9, ray=cluster.address)
+
+
+async def test_sessions_that_no_node_has_a_core_for_are_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Waiting(SessionHosts):
+        async def add_host(self) -> None:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(ray_session, "START_TIMEOUT_S", 0.05)
+    with pytest.raises(WorkersFailed, match="in time"):
+        await Waiting(["wordle"]).start(2)
 
 
 @pytest.mark.parametrize("address", ["ray://head:10001", "head", "head:", "head:x"])
