@@ -58,6 +58,10 @@ class Metric:
         """A value without its unit; `sign` "+" is for differences."""
         return f"{100 * value if self.is_share else value:{sign},.{self.decimals}f}"
 
+    def format_value(self, value: float) -> str:
+        """A value with its unit: 80.0% or 0.125."""
+        return self.format_number(value) + ("%" if self.is_share else "")
+
 
 @dataclass(frozen=True, slots=True)
 class MetricEstimate:

@@ -145,7 +145,7 @@ def _result_cell(estimates: Mapping[str, MetricEstimate], metric: Metric) -> str
     """A value with its interval in brackets: 80.0% (67.0 to 88.8)."""
     if (estimate := estimates.get(metric.name)) is None:
         return _NO_VALUE
-    value = metric.format_number(estimate.value) + ("%" if metric.is_share else "")
+    value = metric.format_value(estimate.value)
     if estimate.low is None or estimate.high is None:
         return f"{value} {NO_INTERVAL}"
     low, high = map(metric.format_number, (estimate.low, estimate.high))

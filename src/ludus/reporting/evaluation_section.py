@@ -70,14 +70,13 @@ def evaluation_section(path: Path, *, samples: int, name_flags: NameFlags) -> Se
 def _headline(evaluation: Evaluation, findings: list[Finding]) -> str:
     if findings:
         return findings[0].text
+    score = evaluation.scores[0]
     parts = [
-        f"{metric.title.lower()} {100 * estimate.value:.1f} %"
-        if metric.is_share
-        else f"{metric.title.lower()} {estimate.value:.3f}"
+        f"{metric.title.lower()} {metric.format_value(score.estimates[metric.name].value)}"
         for metric in evaluation.verdict_metrics
-        if (estimate := evaluation.scores[0].estimates.get(metric.name)) is not None
+        if metric.name in score.estimates
     ]
-    return f"{evaluation.scores[0].label}: {', '.join(parts) or 'no results'}"
+    return f"{score.label}: {', '.join(parts) or 'no results'}"
 
 
 def _charts(evaluation: Evaluation) -> list[Chart]:
