@@ -20,6 +20,7 @@ from ludus.evaluation.score_intervals import paired_share_interval, share_interv
 
 ACCURACY = "accuracy"
 MEAN_REWARD = "mean_reward"
+PASS_PREFIX = "pass@"
 
 
 def mean(values: Sequence[float]) -> float:
@@ -100,8 +101,8 @@ def build_metrics(solved_at: float, pass_k: Sequence[int] = ()) -> tuple[Metric,
         Metric("cut_off", "Cut off", True, lambda it: float(it.cut_off), hide_if_zero=True),
         Metric(ACCURACY, "Accuracy", True, accuracy),
         *(
-            Metric(f"pass@{k}", f"pass@{k}", True, accuracy, combine=partial(pass_at_k, k=k))
-            for k in pass_k
+            Metric(name, name, True, accuracy, combine=partial(pass_at_k, k=k))
+            for k, name in ((k, f"{PASS_PREFIX}{k}") for k in pass_k)
         ),
         Metric(MEAN_REWARD, "Mean reward", False, lambda it: it.reward),
         Metric("reply_tokens", "Tokens in a reply", False, lambda it: it.reply_tokens),

@@ -122,13 +122,14 @@ class Evaluation:
             if any(each.outcome is Outcome.WORSE for each in score.verdicts.values())
         )
 
-    def describe_verdicts(self) -> list[str]:
-        """Return how each candidate compares with the first one, as sentences."""
+    def describe_verdicts(self) -> list[tuple[Outcome, str]]:
+        """Return how each candidate compares with the first one, in words."""
+        base = self.scores[0].label
         return [
-            score.verdicts[metric.name].describe(metric, score.label, self.scores[0].label)
+            (verdict.outcome, verdict.describe(metric, score.label, base))
             for score in self.scores[1:]
             for metric in self.verdict_metrics
-            if metric.name in score.verdicts
+            if (verdict := score.verdicts.get(metric.name)) is not None
         ]
 
     def as_json(self) -> JsonObject:

@@ -10,13 +10,11 @@ from pydantic_core import from_json
 
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
-from ludus.evaluation.metrics import MetricEstimate, build_metrics
+from ludus.evaluation.metrics import PASS_PREFIX, MetricEstimate, build_metrics
 from ludus.evaluation.output_dir import SUMMARY_FILE
 from ludus.evaluation.results import CandidateScore, Evaluation
 from ludus.evaluation.slices import Slice
 from ludus.evaluation.verdict import Outcome, Verdict
-
-_PASS_PREFIX = "pass@"
 
 
 def is_evaluation(folder: Path) -> bool:
@@ -39,7 +37,7 @@ def load_evaluation(folder: Path) -> Evaluation:
 def _parse_evaluation(folder: Path, summary: JsonObject) -> Evaluation:
     scores = tuple(map(_parse_score, summary["candidates"]))
     names = dict.fromkeys(name for score in scores for name in score.estimates)
-    pass_k = [int(name.removeprefix(_PASS_PREFIX)) for name in names if _PASS_PREFIX in name]
+    pass_k = [int(name.removeprefix(PASS_PREFIX)) for name in names if name.startswith(PASS_PREFIX)]
     return Evaluation(
         folder=folder,
         settings=summary["settings"],

@@ -36,7 +36,7 @@ def evaluation_section(path: Path, *, samples: int, name_flags: NameFlags) -> Se
     """Return the section about the output of `ludus eval`."""
     evaluation = load_evaluation(path)
     settings, table = evaluation.settings, build_wide_table(evaluation)
-    findings = _findings(evaluation)
+    findings = [Finding(_KINDS[kind], text) for kind, text in evaluation.describe_verdicts()]
     facts = [
         ("Environment", str(settings.get("environment", ""))),
         ("Candidates", ", ".join(score.label for score in evaluation.scores)),
@@ -65,16 +65,6 @@ def evaluation_section(path: Path, *, samples: int, name_flags: NameFlags) -> Se
         transcripts=_transcripts(path, evaluation, samples),
         settings=settings,
     )
-
-
-def _findings(evaluation: Evaluation) -> list[Finding]:
-    base = evaluation.scores[0].label
-    return [
-        Finding(_KINDS[verdict.outcome], verdict.describe(metric, score.label, base))
-        for score in evaluation.scores[1:]
-        for metric in evaluation.verdict_metrics
-        if (verdict := score.verdicts.get(metric.name)) is not None
-    ]
 
 
 def _headline(evaluation: Evaluation, findings: list[Finding]) -> str:
