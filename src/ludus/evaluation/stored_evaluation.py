@@ -17,15 +17,6 @@ from ludus.evaluation.slices import Slice
 from ludus.evaluation.verdict import Outcome, Verdict
 
 
-def is_evaluation(folder: Path) -> bool:
-    """Whether a folder holds an evaluation."""
-    try:
-        summary = from_json((folder / SUMMARY_FILE).read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(summary, dict) and summary.get("kind") == "eval"
-
-
 def load_evaluation(folder: Path) -> Evaluation:
     """Load an evaluation; older ones have neither verdicts nor slices."""
     try:

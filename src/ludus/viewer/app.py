@@ -159,7 +159,7 @@ def _answer_episodes(library: Library, query: QueryParams) -> JsonObject:
 
 def _answer_tokens(library: Library, query: QueryParams) -> JsonObject:
     entry = library.find(query.get("run", ""))
-    fields = read_fields(library.index, entry.key, _number(query, "line"))
+    fields = read_fields(library.index, entry.shown_path, _number(query, "line"))
     tokens, agent = fields.get("tokens"), fields.get("agent")
     if not isinstance(tokens, dict):
         raise RunError("This episode has no tokens: only local policies keep them.")
