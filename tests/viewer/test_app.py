@@ -10,6 +10,7 @@ from typing import Literal
 import pytest
 
 from ludus.curation import CurateConfig, curate
+from ludus.curation.file_formats import FileFormat
 from ludus.data.episode import StopReason
 from ludus.data.messages import Message
 from ludus.data.run_folder import RunFolder
@@ -167,13 +168,12 @@ def test_advantages_are_those_of_the_group_and_step(folder: Path) -> None:
 @pytest.mark.parametrize("to", ["sft", "dpo"])
 def test_rows_of_parquet_are_those_of_jsonl(folder: Path, to: Literal["sft", "dpo"]) -> None:
     run = folder / "runs" / "first"
-    for format in ("jsonl", "parquet"):
+    formats: tuple[FileFormat, ...] = ("jsonl", "parquet")
+    for format in formats:
         curate(run, folder / "data" / format, CurateConfig(to=to, format=format, min_margin=0.5))
     with viewing(folder / "data") as viewed:
-        pages = [viewed.get("rows", dataset=f"data/{name}") for name in ("jsonl", "parquet")]
-        rows = [
-            viewed.get("row", dataset=f"data/{name}", number=0) for name in ("jsonl", "parquet")
-        ]
+        pages = [viewed.get("rows", dataset=f"data/{format}") for format in formats]
+        rows = [viewed.get("row", dataset=f"data/{format}", number=0) for format in formats]
         beyond = f"{viewed.address}api/row?dataset=data/parquet&number={pages[0]['total']}"
         assert viewed.request(beyond)[0] == 400
         assert viewed.get("rows", dataset="data/parquet", offset=1)["rows"] == pages[0]["rows"][1:]
@@ -182,7 +182,7 @@ def test_rows_of_parquet_are_those_of_jsonl(folder: Path, to: Literal["sft", "dp
 
 
 def test_a_single_parquet_file_is_a_data_set(folder: Path) -> None:
-    curate(folder / "runs", folder / "data", CurateConfig(format="parquet"))
+    curate(folder / "runs" / "first", folder / "data", CurateConfig(format="parquet"))
     with viewing(folder / "data" / "train.parquet") as viewed:
         (entry,) = viewed.get("state")["entries"]
         assert (entry["kind"], entry["splits"]) == ("dataset", ["train"])

@@ -15,7 +15,7 @@ def view(
         typer.Argument(
             metavar="[DIR]...",
             help="Runs, evaluations, data sets or trained models, or folders that hold some; also "
-            "JSONL files, names of runs, and `last`.",
+            "JSONL and Parquet files, names of runs, and `last`.",
             show_default="runs, evals, data and models",
         ),
     ] = None,
