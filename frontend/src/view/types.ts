@@ -59,8 +59,35 @@ export interface EntryDetail extends Entry {
   stats?: Stats;
   curves?: Curve[];
   unreadable?: number;
-  /** How the candidates of an evaluation compare, in sentences. */
-  verdicts?: string[];
+  evaluation?: EvaluationDetail;
+}
+
+/** A mean with its 95 % interval, if there is one. */
+export interface Estimate {
+  value: number;
+  low: number | null;
+  high: number | null;
+  n: number;
+}
+
+export interface TextTable {
+  header: string[];
+  rows: string[][];
+}
+
+/** Lists of estimates have one for each candidate, in their order. */
+export interface EvaluationDetail {
+  /** How the candidates compare with the first. */
+  verdicts: { outcome: "better" | "worse" | "not resolved"; text: string }[];
+  notes: string[];
+  method: string;
+  results: TextTable;
+  /** By environment and difficulty, a table per metric. */
+  slices: TextTable[];
+  candidates: { label: string; agent: JsonObject; episodes: number }[];
+  metrics: { title: string; is_share: boolean; estimates: (Estimate | null)[]; deltas: (Estimate | null)[] }[];
+  /** Over levels of difficulty, and over k of pass@k. */
+  curves: { title: string; is_share: boolean; x_title: string; labels: string[]; candidates: (Estimate | null)[][] }[];
 }
 
 export interface Comparison {

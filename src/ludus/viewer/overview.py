@@ -13,6 +13,7 @@ from ludus.evaluation.stored_evaluation import load_evaluation
 from ludus.viewer.episode_filter import EpisodeFilter
 from ludus.viewer.episode_index import EpisodeIndex
 from ludus.viewer.episode_queries import EpisodeQueries
+from ludus.viewer.evaluation_detail import describe_evaluation
 from ludus.viewer.folders import summarize_entry
 
 CURVES = {
@@ -48,7 +49,7 @@ def describe_entry(entry: StageOutput, index: EpisodeIndex, queries: EpisodeQuer
     if entry.kind == "training":
         overview["curves"] = build_curves(tuple(read_log(entry.path)))
     if entry.kind == "evaluation":
-        overview["verdicts"] = load_evaluation(entry.path).describe_verdicts()
+        overview["evaluation"] = describe_evaluation(load_evaluation(entry.path))
     if entry.episodes is not None:
         file = index.find_file(entry.shown_path)
         overview["stats"] = queries.find(EpisodeFilter(runs=(entry.shown_path,))).stats
