@@ -44,7 +44,7 @@ export function IntervalChart(props: {
           <g key={tick} class={tick === 0 && props.isDifference ? "tick zero" : "tick"}>
             <line x1={toX(tick)} x2={toX(tick)} y1={0} y2={height - 20} />
             <text x={toX(tick)} y={height - 4} text-anchor="middle">
-              {formatTick(tick, props.isShare)}
+              {formatTick(tick, props.isShare, props.isDifference)}
             </text>
           </g>
         ))}
@@ -168,6 +168,7 @@ function formatEstimate(value: number, isShare: boolean, isDifference = false): 
   return isShare ? formatShare(value) : formatNumber(Number(value.toPrecision(3)));
 }
 
-function formatTick(tick: number, isShare: boolean): string {
-  return isShare ? `${Number((100 * tick).toPrecision(4))} %` : formatNumber(Number(tick.toPrecision(6)));
+function formatTick(tick: number, isShare: boolean, isDifference = false): string {
+  if (!isShare) return formatNumber(Number(tick.toPrecision(6)));
+  return `${Number((100 * tick).toPrecision(4))} ${isDifference ? "pp" : "%"}`;
 }

@@ -18,22 +18,23 @@ export function Evaluation({ path, evaluation }: { path: string; evaluation: Eva
           {text}
         </p>
       ))}
-      {evaluation.notes.map((note) => (
-        <p key={note} class="notice">
-          <Prose text={note} />
-        </p>
-      ))}
       <section class="card stack">
         <h2>Results</h2>
         <ResultTable table={evaluation.results} />
-        <p class="muted small">{evaluation.method}</p>
+        <ul class="notes">
+          {[evaluation.method, ...evaluation.notes].map((note) => (
+            <li key={note}>
+              <Prose text={note} />
+            </li>
+          ))}
+        </ul>
       </section>
       {curves.length > 0 && (
         <div class="chart-grid">
           {curves.map(({ title, x_title, is_share, ...curve }) => (
             <CurveChart
               key={title}
-              title={x_title ? `${title} by ${x_title}` : title}
+              title={title}
               xTitle={x_title}
               names={labels}
               isShare={is_share}
@@ -48,22 +49,24 @@ export function Evaluation({ path, evaluation }: { path: string; evaluation: Eva
           <ResultTable table={{ header: ["", ...table.header.slice(1)], rows: table.rows }} />
         </section>
       ))}
-      <div class="chart-grid">
-        {metrics.map(({ title, is_share, estimates }) => (
-          <IntervalChart key={title} title={`${title}, 95 % intervals`} labels={labels} estimates={estimates} isShare={is_share} />
-        ))}
-        {hasDeltas &&
-          metrics.map(({ title, is_share, deltas }) => (
-            <IntervalChart
-              key={`difference ${title}`}
-              title={`${title}: difference from ${labels[0]}`}
-              labels={labels}
-              estimates={deltas}
-              isShare={is_share}
-              isDifference
-            />
+      <section class="stack">
+        <h2>95 % intervals</h2>
+        <div class="chart-grid">
+          {metrics.map(({ title, is_share, estimates }) => (
+            <IntervalChart key={title} title={title} labels={labels} estimates={estimates} isShare={is_share} />
           ))}
-      </div>
+        </div>
+      </section>
+      {hasDeltas && (
+        <section class="stack">
+          <h2>95 % intervals of the difference from {labels[0]}</h2>
+          <div class="chart-grid">
+            {metrics.map(({ title, is_share, deltas }) => (
+              <IntervalChart key={title} title={title} labels={labels} estimates={deltas} isShare={is_share} isDifference />
+            ))}
+          </div>
+        </section>
+      )}
       <section class="card stack">
         <h2>Candidates</h2>
         <div class="scroll-x">
@@ -115,7 +118,7 @@ function ResultTable({ table }: { table: TextTable }) {
                 const [value, ...interval] = at ? cell.split(" (") : [cell];
                 return (
                   <td key={at} class={at ? "number" : ""}>
-                    {value} {interval.length > 0 && <span class="muted">({interval.join(" (")}</span>}
+                    {value} {interval.length > 0 && <span class="muted interval">({interval.join(" (")}</span>}
                   </td>
                 );
               })}

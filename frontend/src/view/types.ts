@@ -14,6 +14,8 @@ export interface Entry {
   splits: string[];
   episodes: number | null;
   reward: number | null;
+  /** Sizes of a data set, or accuracies of an evaluation. */
+  summary: string;
 }
 
 export interface LibraryState {
@@ -198,12 +200,6 @@ export interface RenderedConversation {
   loss_tokens: number;
   unmarked: string | null;
   spans: { text: string; loss: boolean; special: boolean }[];
-}
-
-export interface RowDetail {
-  row: JsonObject;
-  rendered?: RenderedConversation[];
-  render_error?: string;
 }
 
 export interface LeftOut extends Page<{ file: string; line: number; reason: string; episode_id: string | null; run: string | null }> {

@@ -16,6 +16,8 @@ class ResultCurves:
 
     title: str
     metric: Metric
+    environment: str
+    """The environment of the levels, if there are several; else empty."""
     x_title: str
     """What the labels are values of, such as `max_digits`; empty if they name it themselves."""
     labels: tuple[str, ...]
@@ -48,7 +50,7 @@ def build_pass_curves(evaluation: Evaluation) -> Iterator[ResultCurves]:
     candidates = tuple(
         tuple(score.estimates.get(sizes[k]) for k in sorted(sizes)) for score in evaluation.scores
     )
-    yield ResultCurves("pass@k", accuracy, "k", tuple(map(str, sorted(sizes))), candidates)
+    yield ResultCurves("pass@k", accuracy, "", "k", tuple(map(str, sorted(sizes))), candidates)
 
 
 def _level_curves(metric: Metric, environment: str, levels: Sequence[Slice]) -> ResultCurves:
@@ -57,8 +59,11 @@ def _level_curves(metric: Metric, environment: str, levels: Sequence[Slice]) -> 
     names = {text.partition("=")[0] for text in texts}
     common = names.pop() if len(names) == 1 and not any(" " in text for text in texts) else ""
     return ResultCurves(
-        title=f"{metric.title}, {environment}" if environment else metric.title,
+        title=" ".join(
+            part for part in (metric.title, environment, "by", common or "difficulty") if part
+        ),
         metric=metric,
+        environment=environment,
         x_title=common,
         labels=tuple(text.removeprefix(f"{common}=") if common else text for text in texts),
         candidates=tuple(

@@ -175,14 +175,12 @@ def _answer_tokens(library: Library, query: QueryParams) -> JsonObject:
 
 def _answer_row(library: Library, query: QueryParams) -> JsonObject:
     entry = library.find(query.get("dataset", ""))
-    row = library.rows.read(entry, query.get("split", "train"), _number(query, "number"))
-    answer: JsonObject = {"row": row}
-    if student := query.get("student"):
-        try:
-            answer["rendered"] = library.tokenizers.render_row(student, row)
-        except RunError as error:  # The row can be viewed without a chat template.
-            answer["render_error"] = str(error)
-    return answer
+    return library.rows.read(entry, query.get("split", "train"), _number(query, "number"))
+
+
+def _answer_rendered_row(library: Library, query: QueryParams) -> list[JsonObject]:
+    row = _answer_row(library, query)
+    return library.tokenizers.render_row(query.get("student", ""), row)
 
 
 def _answer_left_out(library: Library, query: QueryParams) -> JsonObject:
@@ -210,6 +208,7 @@ ANSWERS: dict[str, Answer] = {
         library.find(query.get("dataset", "")), query.get("split", "train"), *_page(query)
     ),
     "row": _answer_row,
+    "rendered_row": _answer_rendered_row,
     "left_out": _answer_left_out,
 }
 """What answers `GET api/NAME`."""

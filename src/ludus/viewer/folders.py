@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import time
 
+from ludus.data.jsonable import object_field
 from ludus.data.run_folder import walk_run_folders
 from ludus.data.stage_output import StageOutput, find_output
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError, similar_path_hint
+from ludus.evaluation.metrics import ACCURACY
+from ludus.evaluation.stored_evaluation import parse_evaluation
 
 DEFAULT_FOLDERS = ("runs", "evals", "data", "models")
 _MAX_DEPTH = 5
@@ -64,4 +68,23 @@ def summarize_entry(entry: StageOutput) -> JsonObject:
         "running": time() - modified_at < _RUNNING_WINDOW_S and not entry.is_complete,
         "has_episodes": entry.episodes is not None,
         "splits": list(entry.rows),
+        "summary": _summarize_record(entry),
     }
+
+
+def _summarize_record(entry: StageOutput) -> str:
+    """The sizes of a data set, or the accuracy of each candidate; empty where it says neither."""
+    if entry.kind == "dataset":
+        sizes = object_field(object_field(entry.record, "report"), "rows")
+        return ", ".join(
+            f"{count:,} {split}" if isinstance(count := sizes.get(split), int) else split
+            for split in entry.rows
+        )
+    if entry.kind == "evaluation":
+        with suppress(RunError):
+            return ", ".join(
+                f"{score.label} {100 * accuracy.value:.1f}%"
+                for score in parse_evaluation(entry.path, entry.record).scores
+                if (accuracy := score.estimates.get(ACCURACY)) is not None
+            )
+    return ""

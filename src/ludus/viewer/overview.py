@@ -9,7 +9,7 @@ from ludus.data.jsonable import object_field
 from ludus.data.stage_output import StageOutput
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import LogEntry, metric, read_log, step_number
-from ludus.evaluation.stored_evaluation import load_evaluation
+from ludus.evaluation.stored_evaluation import parse_evaluation
 from ludus.viewer.episode_filter import EpisodeFilter
 from ludus.viewer.episode_index import EpisodeIndex
 from ludus.viewer.episode_queries import EpisodeQueries
@@ -49,7 +49,7 @@ def describe_entry(entry: StageOutput, index: EpisodeIndex, queries: EpisodeQuer
     if entry.kind == "training":
         overview["curves"] = build_curves(tuple(read_log(entry.path)))
     if entry.kind == "evaluation":
-        overview["evaluation"] = describe_evaluation(load_evaluation(entry.path))
+        overview["evaluation"] = describe_evaluation(parse_evaluation(entry.path, entry.record))
     if entry.episodes is not None:
         file = index.find_file(entry.shown_path)
         overview["stats"] = queries.find(EpisodeFilter(runs=(entry.shown_path,))).stats

@@ -98,7 +98,7 @@ def _level_curves(evaluation: Evaluation) -> list[str]:
             continue
         name = f"{curves.x_title}=" if curves.x_title else ""
         ends = f"{name}{curves.labels[0]} to {name}{curves.labels[-1]}"
-        title = f"{curves.title[0].lower()}{curves.title[1:]}"
+        title = ", ".join(filter(None, (curves.metric.title.lower(), curves.environment)))
         for score, estimates in zip(evaluation.scores, curves.candidates, strict=True):
             values = [estimate.value for estimate in estimates if estimate is not None]
             high = 1.0 if curves.metric.is_share else max([0.0, *values])
