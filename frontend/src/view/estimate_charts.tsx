@@ -110,7 +110,7 @@ export function CurveChart(props: {
         width={width}
         height={CURVE_HEIGHT}
         role="img"
-        aria-label={`${props.title} by ${props.xTitle || "level"}`}
+        aria-label={props.title}
         onPointerMove={(event) => {
           const at = event.clientX - event.currentTarget.getBoundingClientRect().left;
           setHovered(Math.max(0, Math.min(labels.length - 1, Math.floor((at - MARGIN.left) / slot))));
