@@ -159,8 +159,11 @@ function ends({ value, low, high }: Estimate): number[] {
   return [value, low ?? value, high ?? value];
 }
 
+/** Cut out the middle: long labels often differ in their ends. */
 function shorten(label: string): string {
-  return label.length > MAX_LABEL_LENGTH ? `${label.slice(0, MAX_LABEL_LENGTH - 1)}…` : label;
+  if (label.length <= MAX_LABEL_LENGTH) return label;
+  const kept = MAX_LABEL_LENGTH / 2;
+  return `${label.slice(0, kept)}…${label.slice(1 - kept)}`;
 }
 
 function formatEstimate(value: number, isShare: boolean, isDifference = false): string {

@@ -13,11 +13,15 @@ export function Evaluation({ path, evaluation }: { path: string; evaluation: Eva
   const hasDeltas = metrics.some(({ deltas }) => deltas.some((each) => each !== null));
   return (
     <>
-      {evaluation.verdicts.map(({ outcome, text }) => (
-        <p key={text} class={`notice ${TONES[outcome]}`}>
-          {text}
-        </p>
-      ))}
+      {evaluation.verdicts.length > 0 && (
+        <div class="verdicts">
+          {evaluation.verdicts.map(({ outcome, text }) => (
+            <p key={text} class={`notice ${TONES[outcome]}`}>
+              {text}
+            </p>
+          ))}
+        </div>
+      )}
       <section class="card stack">
         <h2>Results</h2>
         <ResultTable table={evaluation.results} />
@@ -99,13 +103,14 @@ export function Evaluation({ path, evaluation }: { path: string; evaluation: Eva
 
 /** A table of the terminal; intervals stand out less than the values before them. */
 function ResultTable({ table }: { table: TextTable }) {
+  const columns = table.header.map((name, at) => (at === 0 || name === "Candidate" ? "" : "number"));
   return (
     <div class="scroll-x">
       <table class="data results">
         <thead>
           <tr>
             {table.header.map((name, at) => (
-              <th key={at} class={at ? "number" : ""}>
+              <th key={at} class={columns[at]}>
                 {name}
               </th>
             ))}
@@ -115,9 +120,9 @@ function ResultTable({ table }: { table: TextTable }) {
           {table.rows.map((cells, row) => (
             <tr key={row}>
               {cells.map((cell, at) => {
-                const [value, ...interval] = at ? cell.split(" (") : [cell];
+                const [value, ...interval] = columns[at] ? cell.split(" (") : [cell];
                 return (
-                  <td key={at} class={at ? "number" : ""}>
+                  <td key={at} class={columns[at]}>
                     {value} {interval.length > 0 && <span class="muted interval">({interval.join(" (")}</span>}
                   </td>
                 );

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ludus.errors import NameFlags
 from ludus.evaluation.results import Evaluation
 from ludus.evaluation.stored_evaluation import load_evaluation
 from ludus.evaluation.table import (
@@ -18,7 +19,6 @@ from ludus.reporting.document import (
     Finding,
     FindingKind,
     IntervalChart,
-    NameFlags,
     Section,
     Table,
     Transcript,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ludus.data.stage_output import find_output
-from ludus.errors import RunError, similar_path_hint
+from ludus.errors import NameFlags, RunError, similar_path_hint
 from ludus.reporting.dataset_section import dataset_section
-from ludus.reporting.document import NameFlags, Section
+from ludus.reporting.document import Section
 from ludus.reporting.evaluation_section import evaluation_section
 from ludus.reporting.run_section import run_section
 from ludus.reporting.training_section import training_section

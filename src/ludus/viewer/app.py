@@ -194,7 +194,7 @@ def _answer_left_out(library: Library, query: QueryParams) -> JsonObject:
 ANSWERS: dict[str, Answer] = {
     "state": lambda library, query: library.describe(),
     "entry": lambda library, query: describe_entry(
-        library.find(query.get("key", "")), library.index, library.queries
+        library.find(query.get("key", "")), library.index, library.queries, library.name_flags
     ),
     "compare": lambda library, query: compare_entries(
         library.find(query.get("first", "")), library.find(query.get("second", ""))

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from ludus.data.tool_schema import JsonObject
+from ludus.errors import NameFlags
 from ludus.evaluation.metrics import MetricEstimate
 from ludus.evaluation.result_curves import build_level_curves, build_pass_curves
 from ludus.evaluation.results import Evaluation
 from ludus.evaluation.table import build_notes, build_slice_tables, build_tables, describe_method
 
 
-def describe_evaluation(evaluation: Evaluation) -> JsonObject:
+def describe_evaluation(evaluation: Evaluation, name_flags: NameFlags) -> JsonObject:
     """The results, with the tables and sentences that `ludus eval` prints."""
     scores = evaluation.scores
     return {
@@ -20,7 +21,7 @@ def describe_evaluation(evaluation: Evaluation) -> JsonObject:
             {"outcome": outcome.value, "text": text}
             for outcome, text in evaluation.describe_verdicts()
         ],
-        "notes": build_notes(evaluation),
+        "notes": [name_flags(note, ("eval",)) for note in build_notes(evaluation)],
         "method": describe_method(evaluation),
         "results": asdict(build_tables(evaluation)[0]),
         "slices": list(map(asdict, build_slice_tables(evaluation))),

@@ -10,7 +10,7 @@ from typing import Self
 
 from ludus.data.stage_output import StageOutput
 from ludus.data.tool_schema import JsonObject
-from ludus.errors import RunError
+from ludus.errors import NameFlags, RunError
 from ludus.viewer.dataset_rows import DatasetRows
 from ludus.viewer.episode_index import EpisodeIndex
 from ludus.viewer.episode_queries import EpisodeQueries
@@ -23,9 +23,12 @@ _SCAN_INTERVAL_S = 3.0
 class Library:
     """The entries, looked for again every few seconds, and what answers questions about them."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
+    def __init__(
+        self, folders: Sequence[Path], *, name_flags: NameFlags = lambda text, command: text
+    ) -> None:
         check_folders(folders)
         self._folders = folders
+        self.name_flags = name_flags
         self.entries: dict[str, StageOutput] = {}
         self.index = EpisodeIndex()
         self.queries = EpisodeQueries(self.index)

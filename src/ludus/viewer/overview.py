@@ -9,6 +9,7 @@ from ludus.data.jsonable import object_field
 from ludus.data.stage_output import StageOutput
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import LogEntry, metric, read_log, step_number
+from ludus.errors import NameFlags
 from ludus.evaluation.stored_evaluation import parse_evaluation
 from ludus.viewer.episode_filter import EpisodeFilter
 from ludus.viewer.episode_index import EpisodeIndex
@@ -40,7 +41,9 @@ CURVES = {
 _MAX_POINTS = 1_000
 
 
-def describe_entry(entry: StageOutput, index: EpisodeIndex, queries: EpisodeQueries) -> JsonObject:
+def describe_entry(
+    entry: StageOutput, index: EpisodeIndex, queries: EpisodeQueries, name_flags: NameFlags
+) -> JsonObject:
     """Everything that the page of one entry shows."""
     overview: JsonObject = {
         **summarize_entry(entry),
@@ -49,7 +52,8 @@ def describe_entry(entry: StageOutput, index: EpisodeIndex, queries: EpisodeQuer
     if entry.kind == "training":
         overview["curves"] = build_curves(tuple(read_log(entry.path)))
     if entry.kind == "evaluation":
-        overview["evaluation"] = describe_evaluation(parse_evaluation(entry.path, entry.record))
+        evaluation = parse_evaluation(entry.path, entry.record)
+        overview["evaluation"] = describe_evaluation(evaluation, name_flags)
     if entry.episodes is not None:
         file = index.find_file(entry.shown_path)
         overview["stats"] = queries.find(EpisodeFilter(runs=(entry.shown_path,))).stats
