@@ -7,8 +7,8 @@ import type { Entry } from "./types";
 
 const SECTIONS: [string, (entry: Entry) => boolean][] = [
   ["Trainings", ({ kind }) => kind === "training"],
-  ["Runs", ({ kind }) => kind === "run"],
   ["Evaluations", ({ kind }) => kind === "evaluation"],
+  ["Runs", ({ kind }) => kind === "run"],
   ["Data sets", ({ kind }) => kind === "dataset"],
 ];
 
