@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from pydantic_core import from_json
 
@@ -13,24 +13,23 @@ from ludus.data.locked_database import escape_glob, open_locked_database, quote_
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
-
 _MEMORY_LIMIT = "160MB"
 
 
 class ParquetRows:
-    """The rows of a file, for several threads at once. The file is opened at the first access."""
+    """The rows of a file, for several threads at once."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def __enter__(self) -> Self:
+        self._database = open_locked_database(
+            "Reading Parquet", readable_files=[self._file], memory_limit=_MEMORY_LIMIT, threads=1
+        )
         return self
 
     def __exit__(self, *error: object) -> None:
-        if "_database" in self.__dict__:
-            self._database.close()
+        self._database.close()
 
     def count_rows(self) -> int:
         """How many rows there are, from the metadata of the file."""
@@ -55,19 +54,12 @@ class ParquetRows:
         columns = self._query("DESCRIBE FROM {file}")
         return {name for name, kind, *_ in columns if "JSON" in kind}
 
-    @cached_property
-    def _database(self) -> DuckDBPyConnection:
-        return open_locked_database(
-            "Reading Parquet", readable_files=[self._file], memory_limit=_MEMORY_LIMIT, threads=1
-        )
-
     def _query(self, query: str) -> list[Any]:
-        database = self._database
         import duckdb
 
         source = f"read_parquet({quote_sql(escape_glob(str(self._file)))})"
         try:
-            return database.cursor().execute(query.format(file=source)).fetchall()
+            return self._database.cursor().execute(query.format(file=source)).fetchall()
         except duckdb.Error as error:
             reason = " ".join(str(error).split())[:200]
             raise RunError(f"{self._file} cannot be read as Parquet: {reason}") from None

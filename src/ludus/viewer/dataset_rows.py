@@ -62,7 +62,10 @@ class DatasetRows:
                 f"{entry.shown_path} has no {split}.jsonl or {split}.parquet. Other formats cannot "
                 "be viewed: write the data set again with `ludus curate --format parquet`."
             )
-        status = path.stat()
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise RunError(f"{path} cannot be read: {error.strerror or error}.") from None
         key = path, status.st_size, status.st_mtime_ns
         with self._lock:
             if key not in self._files:
