@@ -9,9 +9,14 @@ from functools import partial
 
 from ludus.data.tool_schema import JsonObject
 from ludus.serve.model.api_errors import ApiError
-from ludus.serve.model.concurrent_choices import PutChunk, sample_choices, stream_choices
+from ludus.serve.model.concurrent_choices import PutEvent, sample_choices, stream_choices
 from ludus.serve.model.generator import Generation, Generator, OnText, Prompt, SamplingPlan
-from ludus.serve.model.reply_formats import envelope, text_logprobs, usage
+from ludus.serve.model.reply_formats import (
+    CompletionEvents,
+    envelope,
+    text_logprobs,
+    usage,
+)
 from ludus.serve.model.request_schema import CompletionBody
 
 
@@ -23,6 +28,11 @@ class TextCall:
     plan: SamplingPlan
     prompts: list[Prompt]
     stack: AsyncExitStack
+
+    @property
+    def session_ids(self) -> list[str]:
+        """Text completions are not recorded."""
+        return []
 
     @property
     def choices(self) -> list[Prompt]:
@@ -37,11 +47,13 @@ class TextCall:
 class TextCompletions:
     """Answers requests without a chat template. They are not recorded."""
 
+    body_type = CompletionBody
+
     def __init__(self, generator: Generator, model: str) -> None:
         self._generator, self._model = generator, model
         self._tokenizer = generator.runtime.policy.tokenizer
 
-    async def open(self, body: CompletionBody) -> TextCall:
+    async def open(self, body: CompletionBody, session_id: str | None) -> TextCall:
         """Take places in the queue and tokenize the prompts, or raise what is wrong with them."""
         async with AsyncExitStack() as stack:
             stack.enter_context(self._generator.admit(max(1, len(body.prompts)) * body.n))
@@ -88,23 +100,31 @@ class TextCompletions:
 
     def stream(self, call: TextCall) -> AsyncGenerator[bytes, None]:
         """Sample all choices, and yield server-sent events as tokens arrive."""
+        events = CompletionEvents(envelope("text_completion", "cmpl", self._model))
+        with_usage = call.body.stream_options.include_usage
         return stream_choices(
-            [partial(self._stream_choice, call, index) for index in range(len(call.choices))],
-            head=envelope("text_completion", "cmpl", self._model),
-            usage=call.usage if call.body.stream_options.include_usage else None,
+            [
+                partial(self._stream_choice, call, index, events)
+                for index in range(len(call.choices))
+            ],
+            at_end=lambda generations: events.end(call.usage(generations) if with_usage else None),
+            on_error=events.error,
         )
 
-    async def _stream_choice(self, call: TextCall, index: int, put_chunk: PutChunk) -> Generation:
+    async def _stream_choice(
+        self, call: TextCall, index: int, events: CompletionEvents, put_event: PutEvent
+    ) -> Generation:
         length = 0
 
         def on_text(text: str, ids: Sequence[int], logprobs: Sequence[float]) -> None:
             nonlocal length
-            put_chunk(self._choice_to_json(call.body, index, text, ids, logprobs, offset=length))
+            choice = self._choice_to_json(call.body, index, text, ids, logprobs, offset=length)
+            put_event(events.chunk(choice))
             length += len(text)
 
         generation = await self._generate(call, index, on_text)
         finish = generation.finish_reason
-        put_chunk(self._choice_to_json(call.body, index, "", (), (), finish=finish))
+        put_event(events.chunk(self._choice_to_json(call.body, index, "", (), (), finish=finish)))
         return generation
 
     async def _generate(
