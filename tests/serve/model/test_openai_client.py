@@ -59,7 +59,9 @@ def test_a_seed_repeats_a_reply_and_choices_differ(nonsense: ServedModel) -> Non
             model="nonsense", messages=QUESTION, max_completion_tokens=8, n=3, seed=seed
         )
         assert [choice.index for choice in reply.choices] == [0, 1, 2]
-        assert reply.usage is not None and reply.usage.completion_tokens == 24
+        assert reply.usage is not None
+        # Without a seed, a reply may end by itself.
+        assert seed is None or reply.usage.completion_tokens == 24
         return [choice.message.content for choice in reply.choices]
 
     assert ask(5) == ask(5)
