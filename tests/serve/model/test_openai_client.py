@@ -198,7 +198,7 @@ def test_unsupported_fields_are_refused_and_unknown_ones_ignored(nonsense: Serve
     assert nonsense.post("/v1/chat/completions", {**body, **neutral}).status_code == 200
     refused = nonsense.post("/v1/chat/completions", {**body, "frequency_penalty": 1.5})
     assert refused.status_code == 400
-    assert "frequency_penalty" in refused.json()["error"]["message"]
+    assert refused.json()["error"]["param"] == "frequency_penalty"
 
 
 def test_a_prompt_beyond_the_context_is_refused(nonsense: ServedModel) -> None:

@@ -15,8 +15,9 @@ from ludus.policy.sampled_conversation import SampledConversation
 from ludus.serve.model.api_errors import ApiError
 from ludus.serve.model.concurrent_choices import sample_choices
 from ludus.serve.model.generator import Generation, Generator, Prompt, SamplingPlan
+from ludus.serve.model.message_schema import Conversation
 from ludus.serve.model.recorder import Recorder
-from ludus.serve.model.request_schema import ChatBody, Conversation
+from ludus.serve.model.request_schema import ChatBody
 from ludus.serve.model.session import Session, new_conversation
 
 OnDeltas = Callable[[Sequence[ReplyDelta], Sequence[int], Sequence[float]], None]

@@ -15,7 +15,7 @@ from ludus.serve.model.api_errors import ApiError, to_api_error
 from ludus.serve.model.disconnect import ClientDisconnected, run_while_connected
 from ludus.serve.model.event_stream import EventStream
 from ludus.serve.model.model_metrics import ModelMetrics
-from ludus.serve.model.request_parsing import check_model, parse_body
+from ludus.serve.model.request_body import check_model, parse_body
 from ludus.serve.model.request_schema import SamplingBody
 
 SESSION_HEADER = "Ludus-Session"

@@ -26,7 +26,7 @@ from ludus.policy.runtime import PolicyRuntime
 from ludus.serve.model.api_errors import ApiError
 from ludus.serve.model.model_config import ModelServeConfig
 from ludus.serve.model.model_metrics import ModelMetrics
-from ludus.serve.model.request_schema import SamplingBody
+from ludus.serve.model.request_schema import ChoicesBody
 from ludus.serve.model.text_stream import TextStream
 
 if TYPE_CHECKING:
@@ -117,14 +117,17 @@ class Generator:
             self._add_in_flight(-choices)
             self._durations_s.append(time.monotonic() - start)
 
-    def plan(self, body: SamplingBody, prompts: Sequence[Prompt]) -> SamplingPlan:
+    def plan(self, body: ChoicesBody, prompts: Sequence[Prompt]) -> SamplingPlan:
         """Check the request's limits, and resolve how to sample it."""
         limit, context = self._config.max_tokens, self.runtime.context_length
         if body.n > self._config.max_choices:
             raise ApiError(f"n must be at most {self._config.max_choices}.", param="n")
         if body.token_limit is not None and body.token_limit > limit:
             field = "max_completion_tokens" if body.max_completion_tokens else "max_tokens"
-            raise ApiError(f"{field} must be at most {limit}, got {body.token_limit}.", param=field)
+            raise ApiError(
+                f"A reply may have at most {limit} tokens on this server, got {body.token_limit}.",
+                param=field,
+            )
         for prompt in prompts:
             if not prompt.ids:
                 raise ApiError("The prompt is empty.", param="prompt")

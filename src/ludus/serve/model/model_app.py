@@ -24,7 +24,7 @@ from ludus.serve.model.generator import Generator
 from ludus.serve.model.model_config import ModelServeConfig
 from ludus.serve.model.model_metrics import ModelMetrics
 from ludus.serve.model.recorder import Recorder
-from ludus.serve.model.request_parsing import check_model, parse_body
+from ludus.serve.model.request_body import check_model, parse_body
 from ludus.serve.model.request_schema import RewardBody, TokenizeBody
 from ludus.serve.model.session import new_conversation
 from ludus.serve.model.text_completions import TextCompletions
