@@ -29,7 +29,8 @@ Call = TypeVar("Call", bound="OpenCall")
 class OpenCall(Protocol):
     """A request that has its place in the queue until the stack is closed."""
 
-    stack: AsyncExitStack
+    @property
+    def stack(self) -> AsyncExitStack: ...
 
     @property
     def session_ids(self) -> Sequence[str]: ...

@@ -26,6 +26,7 @@ from ludus.serve.model.model_metrics import ModelMetrics
 from ludus.serve.model.recorder import Recorder
 from ludus.serve.model.request_body import check_model, parse_body
 from ludus.serve.model.request_schema import RewardBody, TokenizeBody
+from ludus.serve.model.responses import Responses
 from ludus.serve.model.session import new_conversation
 from ludus.serve.model.text_completions import TextCompletions
 
@@ -51,6 +52,7 @@ def create_model_app(
     sampler = ChatSampler(generator, recorder)
     endpoints: dict[str, Endpoint[Any, Any]] = {
         "/v1/chat/completions": ChatCompletions(sampler, names[0]),
+        "/v1/responses": Responses(sampler, names[0]),
         "/v1/completions": TextCompletions(generator, names[0]),
     }
     add_completion_routes(app, endpoints, metrics, names=names)

@@ -17,10 +17,14 @@ _DONE_EVENT = b"data: [DONE]\n\n"
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
+def new_id(prefix: str, separator: str = "_") -> str:
+    return f"{prefix}{separator}{secrets.token_hex(12)}"
+
+
 def envelope(kind: str, prefix: str, model: str) -> JsonObject:
     """The fields that a response and all chunks of a stream begin with."""
     return {
-        "id": f"{prefix}-{secrets.token_hex(12)}",
+        "id": new_id(prefix, "-"),
         "object": kind,
         "created": int(time.time()),
         "model": model,
@@ -35,9 +39,11 @@ def usage(prompt_tokens: int, completion_tokens: int) -> JsonObject:
     }
 
 
-def event(data: JsonObject) -> bytes:
+def event(data: JsonObject, *, name: str | None = None) -> bytes:
     """A server-sent event."""
-    return b"data: " + json.dumps(data, ensure_ascii=False).encode("utf-8", "replace") + b"\n\n"
+    head = "" if name is None else f"event: {name}\n"
+    text = f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n"
+    return text.encode("utf-8", "replace")
 
 
 class CompletionEvents:

@@ -76,7 +76,7 @@ class SamplingBody(RequestBody):
 class ChoicesBody(SamplingBody):
     """What chat and text completions have in common."""
 
-    neutral_values = {
+    neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = {
         **SamplingBody.neutral_values,
         "response_format": ({"type": "text"},),
         "functions": ([],),
