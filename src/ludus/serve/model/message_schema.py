@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from ludus.data.content import Text
 from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message, Part
@@ -33,6 +33,14 @@ class PartBody(RequestBody):
         return ImagePart(image_url=ImageUrl(url=url))
 
 
+def _text_to_parts(content: Any) -> Any:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+Parts = Annotated[list[PartBody], BeforeValidator(_text_to_parts)]
+"""The content of a message, which may also be written as a text."""
+
+
 class FunctionBody(RequestBody):
     name: str
     arguments: str = "{}"
@@ -45,7 +53,7 @@ class CallBody(RequestBody):
 
 class MessageBody(RequestBody):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[PartBody] = ""
+    content: Parts = Field(default_factory=list)
     reasoning_content: str | None = None
     reasoning: str | None = None
     tool_calls: list[CallBody] = Field(default_factory=list)
@@ -53,13 +61,9 @@ class MessageBody(RequestBody):
     name: str | None = None
 
     def to_message(self) -> Message:
-        content: str | tuple[Part, ...]
-        if isinstance(self.content, str):
-            content = self.content
-        else:
-            content = tuple(part.to_part() for part in self.content)
-            if all(isinstance(part, Text) for part in content):
-                content = "\n".join(part.text for part in content if isinstance(part, Text))
+        parts = tuple(part.to_part() for part in self.content)
+        texts = [part.text for part in parts if isinstance(part, Text)]
+        content = "\n".join(texts) if len(texts) == len(parts) else parts
         calls = tuple(
             Call(
                 id=call.id,

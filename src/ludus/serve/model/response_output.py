@@ -30,7 +30,9 @@ class TextItem:
     def to_json(self, status: Status) -> JsonObject:
         content = [] if status == "in_progress" else [self._part(self.text)]
         item = {"id": self.id, "type": self.kind, "status": status, "content": content}
-        return item | ({"role": "assistant"} if self.kind == "message" else {"summary": []})
+        if self.kind == "message":
+            return {**item, "role": "assistant"}
+        return {**item, "summary": []}
 
     def open(self) -> list[JsonObject]:
         added = {"output_index": self.index, "item": self.to_json("in_progress")}

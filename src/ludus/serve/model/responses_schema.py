@@ -14,6 +14,7 @@ from ludus.serve.model.message_schema import (
     FunctionBody,
     MessageBody,
     PartBody,
+    Parts,
     ToolBody,
     ToolFunctionBody,
 )
@@ -28,13 +29,7 @@ class MessageItem(RequestBody):
     """A message; `type` may be missing."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[PartBody] = ""
-
-    @property
-    def parts(self) -> list[PartBody]:
-        if isinstance(self.content, list):
-            return self.content
-        return [PartBody(type="text", text=self.content)]
+    content: Parts = Field(default_factory=list)
 
 
 class FunctionCallItem(RequestBody):
@@ -49,7 +44,7 @@ class FunctionCallOutputItem(RequestBody):
     """The result of a tool call."""
 
     call_id: str
-    output: str | list[PartBody] = ""
+    output: Parts = Field(default_factory=list)
 
 
 class ReasoningText(RequestBody):
@@ -163,7 +158,7 @@ class ResponsesBody(SamplingBody):
             first = self.input[0]
             if isinstance(first, MessageItem) and first.role in ("system", "developer"):
                 # Chat templates may take only one system message.
-                system += first.parts
+                system += first.content
                 messages = messages[1:]
             messages = [MessageBody(role="system", content=system), *messages]
         sampling = {name: getattr(self, name) for name in SamplingBody.model_fields}
@@ -208,7 +203,7 @@ def _to_chat_message(group: Sequence[InputItem]) -> MessageBody:
         return MessageBody(role=first.role, content=first.content)
     return MessageBody(
         role="assistant",
-        content=[part for item in group if isinstance(item, MessageItem) for part in item.parts],
+        content=[part for item in group if isinstance(item, MessageItem) for part in item.content],
         reasoning_content="\n".join(
             item.text for item in group if isinstance(item, ReasoningItem) and item.text
         ),
