@@ -78,11 +78,11 @@ class ChatSampler:
         """Take a place in the queue and render the prompt, or raise what is wrong with it."""
         async with AsyncExitStack() as stack:
             stack.enter_context(self._generator.admit(body.n))
-            messages = to_messages(body)
+            messages = _to_messages(body)
             runtime = self._generator.with_template_kwargs(body.chat_template_kwargs)
             choices = await self._open_choices(body, messages, runtime, session_id, stack)
             for choice in choices:
-                ids = await render_prompt(choice.conversation, messages)
+                ids = await _render_prompt(choice.conversation, messages)
                 choice.prompt = Prompt(ids, choice.conversation.images)
             plan = self._generator.plan(body, [choices[0].prompt])
             return ChatCall(body, messages, plan, choices, stack.pop_all())
@@ -111,6 +111,12 @@ class ChatSampler:
             conversation = session.conversation_for(runtime, tools)
             choices.append(ChatChoice(index, conversation, session))
         return choices
+
+    async def tokenize(self, body: Conversation) -> tuple[int, ...]:
+        """The ids of the prompt of a chat request with these messages."""
+        runtime = self._generator.with_template_kwargs(body.chat_template_kwargs)
+        conversation = new_conversation(runtime, body.offered_tools)
+        return await _render_prompt(conversation, _to_messages(body))
 
     async def sample(self, call: ChatCall) -> list[Reply]:
         """Sample all choices."""
@@ -151,14 +157,14 @@ class ChatSampler:
         return Reply(message, generation)
 
 
-def to_messages(body: Conversation) -> tuple[Message, ...]:
+def _to_messages(body: Conversation) -> tuple[Message, ...]:
     try:
         return body.to_messages()
     except ValueError as error:
         raise ApiError(str(error), param="messages") from error
 
 
-async def render_prompt(
+async def _render_prompt(
     conversation: SampledConversation, messages: Sequence[Message]
 ) -> tuple[int, ...]:
     """The ids of the prompt; raises for messages that the chat template or model cannot take."""

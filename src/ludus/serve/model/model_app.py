@@ -18,7 +18,7 @@ from ludus.errors import LudusError
 from ludus.serve.access import AccessPolicy, add_access_middleware
 from ludus.serve.model.api_errors import ApiError, from_refusal, to_api_error
 from ludus.serve.model.chat_completions import ChatCompletions
-from ludus.serve.model.chat_sampler import ChatSampler, render_prompt, to_messages
+from ludus.serve.model.chat_sampler import ChatSampler
 from ludus.serve.model.completion_routes import SESSION_HEADER, Endpoint, add_completion_routes
 from ludus.serve.model.generator import Generator
 from ludus.serve.model.model_config import ModelServeConfig
@@ -27,7 +27,6 @@ from ludus.serve.model.recorder import Recorder
 from ludus.serve.model.request_body import check_model, parse_body
 from ludus.serve.model.request_schema import RewardBody, TokenizeBody
 from ludus.serve.model.responses import Responses
-from ludus.serve.model.session import new_conversation
 from ludus.serve.model.text_completions import TextCompletions
 
 
@@ -56,7 +55,7 @@ def create_model_app(
         "/v1/completions": TextCompletions(generator, names[0]),
     }
     add_completion_routes(app, endpoints, metrics, names=names)
-    _add_info_routes(app, generator, metrics, names[0], config)
+    _add_info_routes(app, sampler, generator, metrics, name=names[0])
     if recorder is not None:
         _add_session_routes(app, recorder, config)
     _add_error_handlers(app)
@@ -73,10 +72,11 @@ def create_model_app(
 
 def _add_info_routes(
     app: FastAPI,
+    sampler: ChatSampler,
     generator: Generator,
     metrics: ModelMetrics,
+    *,
     name: str,
-    config: ModelServeConfig,
 ) -> None:
     model: JsonObject = {
         "id": name,
@@ -107,9 +107,7 @@ def _add_info_routes(
             encoded = tokenizer(body.prompt, add_special_tokens=body.add_special_tokens)
             ids = list(encoded["input_ids"])
         else:
-            runtime = generator.with_template_kwargs(body.chat_template_kwargs)
-            conversation = new_conversation(runtime, body.offered_tools)
-            ids = list(await render_prompt(conversation, to_messages(body)))
+            ids = list(await sampler.tokenize(body))
         return {
             "count": len(ids),
             "max_model_len": generator.runtime.context_length,
