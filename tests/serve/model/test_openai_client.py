@@ -205,8 +205,11 @@ def test_a_prompt_beyond_the_context_is_refused(nonsense: ServedModel) -> None:
     long = [{"role": "user", "content": "seven and five make twelve " * 1000}]
     with pytest.raises(openai.BadRequestError) as refused:
         nonsense.client().chat.completions.create(model="nonsense", messages=long)
-    assert refused.value.code == "context_length_exceeded"
+    assert refused.value.code == "context_length_exceeded" and refused.value.param == "messages"
     assert "maximum context length" in refused.value.message
+    with pytest.raises(openai.BadRequestError) as refused:
+        nonsense.client().completions.create(model="nonsense", prompt=long[0]["content"])
+    assert refused.value.code == "context_length_exceeded" and refused.value.param == "prompt"
 
 
 def test_errors_of_routes_and_bodies_have_the_same_form(nonsense: ServedModel) -> None:

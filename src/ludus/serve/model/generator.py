@@ -123,19 +123,18 @@ class Generator:
         if body.n > self._config.max_choices:
             raise ApiError(f"n must be at most {self._config.max_choices}.", param="n")
         if body.token_limit is not None and body.token_limit > limit:
-            field = "max_completion_tokens" if body.max_completion_tokens else "max_tokens"
             raise ApiError(
                 f"A reply may have at most {limit} tokens on this server, got {body.token_limit}.",
-                param=field,
+                param=body.token_limit_field,
             )
         for prompt in prompts:
             if not prompt.ids:
-                raise ApiError("The prompt is empty.", param="prompt")
+                raise ApiError("The prompt is empty.", param=body.prompt_field)
             if context is not None and len(prompt.ids) >= context:
                 raise ApiError(
                     f"This model's maximum context length is {context} tokens, but the prompt has "
                     f"{len(prompt.ids)}.",
-                    param="messages",
+                    param=body.prompt_field,
                     code="context_length_exceeded",
                 )
         options = body.sampling_options

@@ -86,6 +86,8 @@ class ChoicesBody(SamplingBody):
         "suffix": ("",),
         "prompt_logprobs": (0,),
     }
+    prompt_field: ClassVar[str]
+    """The field that the prompt is made of, for errors."""
 
     n: int = Field(default=1, ge=1)
     stream_options: StreamOptions = StreamOptions()
@@ -100,9 +102,15 @@ class ChoicesBody(SamplingBody):
     def token_limit(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
 
+    @property
+    def token_limit_field(self) -> str:
+        return "max_completion_tokens" if self.max_completion_tokens else "max_tokens"
+
 
 class ChatBody(ChoicesBody, Conversation):
     """A request to `/v1/chat/completions`."""
+
+    prompt_field: ClassVar[str] = "messages"
 
     messages: list[MessageBody] = Field(min_length=1)
     logprobs: bool = False
@@ -112,6 +120,8 @@ class ChatBody(ChoicesBody, Conversation):
 
 class CompletionBody(ChoicesBody):
     """A request to `/v1/completions`."""
+
+    prompt_field: ClassVar[str] = "prompt"
 
     prompt: str | list[str] | list[int] | list[list[int]]
     logprobs: int | None = Field(default=None, ge=0, le=1)
