@@ -77,7 +77,7 @@ class ChatSampler:
     async def open(self, body: ChatBody, session_id: str | None) -> ChatCall:
         """Take a place in the queue and render the prompt, or raise what is wrong with it."""
         async with AsyncExitStack() as stack:
-            stack.enter_context(self._generator.admit(body.n))
+            stack.enter_context(self._generator.admission.admit(body.n))
             messages = _to_messages(body)
             runtime = self._generator.with_template_kwargs(body.chat_template_kwargs)
             choices = await self._open_choices(body, messages, runtime, session_id, stack)

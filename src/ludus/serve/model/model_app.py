@@ -65,7 +65,7 @@ def create_model_app(
         max_body=config.max_body,
         allow_origins=config.allow_origins,
         session_header=SESSION_HEADER,
-        to_response=from_refusal,
+        to_response=lambda refusal: from_refusal(refusal).to_response(),
     )
     return app
 
@@ -88,7 +88,7 @@ def _add_info_routes(
 
     @app.get("/health")
     async def health() -> dict[str, str]:
-        return {"status": "draining" if generator.is_draining else "healthy"}
+        return {"status": "draining" if generator.admission.is_draining else "healthy"}
 
     @app.get("/v1/models")
     async def models() -> JsonObject:

@@ -35,7 +35,7 @@ class TextCall:
         return []
 
     @property
-    def choices(self) -> list[Prompt]:
+    def choice_prompts(self) -> list[Prompt]:
         """The prompt of each choice: `n` for each prompt."""
         return [prompt for prompt in self.prompts for _ in range(self.body.n)]
 
@@ -56,7 +56,7 @@ class TextCompletions:
     async def open(self, body: CompletionBody, session_id: str | None) -> TextCall:
         """Take places in the queue and tokenize the prompts, or raise what is wrong with them."""
         async with AsyncExitStack() as stack:
-            stack.enter_context(self._generator.admit(max(1, len(body.prompts)) * body.n))
+            stack.enter_context(self._generator.admission.admit(max(1, len(body.prompts)) * body.n))
             prompts = [Prompt(self._tokenize(prompt)) for prompt in body.prompts]
             if not prompts:
                 raise ApiError("The prompt is empty.", param="prompt")
@@ -73,7 +73,7 @@ class TextCompletions:
 
     async def complete(self, call: TextCall) -> JsonObject:
         generations = await sample_choices(
-            [self._generate(call, index) for index in range(len(call.choices))]
+            [self._generate(call, index) for index in range(len(call.choice_prompts))]
         )
         choices = []
         for index, generation in enumerate(generations):
@@ -105,7 +105,7 @@ class TextCompletions:
         return stream_choices(
             [
                 partial(self._stream_choice, call, index, events)
-                for index in range(len(call.choices))
+                for index in range(len(call.choice_prompts))
             ],
             at_end=lambda generations: events.end(call.usage(generations) if with_usage else None),
             on_error=events.error,
@@ -131,7 +131,7 @@ class TextCompletions:
         self, call: TextCall, index: int, on_text: OnText | None = None
     ) -> Generation:
         return await self._generator.generate(
-            call.choices[index],
+            call.choice_prompts[index],
             call.plan,
             index=index,
             on_text=on_text,
