@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,6 +11,7 @@ from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
 from ludus.policy.chat.reply_stream import ReplyDelta
 from ludus.serve.model.api_errors import ApiError
+from ludus.serve.model.event_stream import encode_event
 
 _DONE_EVENT = b"data: [DONE]\n\n"
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -39,13 +39,6 @@ def usage(prompt_tokens: int, completion_tokens: int) -> JsonObject:
     }
 
 
-def event(data: JsonObject, *, name: str | None = None) -> bytes:
-    """A server-sent event."""
-    head = "" if name is None else f"event: {name}\n"
-    text = f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n"
-    return text.encode("utf-8", "replace")
-
-
 class CompletionEvents:
     """The events of a stream of chat or text completions, which all begin with the same fields."""
 
@@ -53,16 +46,16 @@ class CompletionEvents:
         self._head = head
 
     def chunk(self, choice: JsonObject) -> bytes:
-        return event({**self._head, "choices": [choice]})
+        return encode_event({**self._head, "choices": [choice]})
 
     def end(self, usage: JsonObject | None) -> Iterator[bytes]:
         """The last events; the usage comes where it was asked for."""
         if usage is not None:
-            yield event({**self._head, "choices": [], "usage": usage})
+            yield encode_event({**self._head, "choices": [], "usage": usage})
         yield _DONE_EVENT
 
     def error(self, error: ApiError) -> bytes:
-        return event(error.to_json())
+        return encode_event(error.to_json())
 
 
 def message_to_json(message: Message) -> JsonObject:

@@ -13,7 +13,8 @@ from ludus.policy.chat.reply_stream import ReplyDelta
 from ludus.serve.model.api_errors import ApiError
 from ludus.serve.model.chat_sampler import ChatCall, ChatSampler, Reply
 from ludus.serve.model.concurrent_choices import PutEvent, stream_choices
-from ludus.serve.model.reply_formats import event, new_id
+from ludus.serve.model.event_stream import encode_event
+from ludus.serve.model.reply_formats import new_id
 from ludus.serve.model.response_output import ResponseOutput, split_message
 from ludus.serve.model.responses_schema import ResponsesBody
 
@@ -45,7 +46,7 @@ class EventSequence:
 
     def encode(self, data: JsonObject) -> bytes:
         number, self._next = self._next, self._next + 1
-        return event({**data, "sequence_number": number}, name=data["type"])
+        return encode_event({**data, "sequence_number": number}, name=data["type"])
 
 
 class Responses:
