@@ -167,6 +167,30 @@ def test_calls_are_text_where_tool_choice_is_none(counting: ServedModel) -> None
     plain = client.responses.create(**{**request, "tools": []})
     assert none.output and none.usage == plain.usage
     assert "function_call" not in {item.type for item in none.output}
+    streamed = stream_events(counting, {**request, "tool_choice": "none"})[-1]["response"]
+    assert without_ids(streamed["output"]) == without_ids(
+        [item.model_dump(exclude_unset=True) for item in none.output]
+    )
+
+
+def test_fields_that_agents_send_and_that_change_nothing_are_accepted(
+    nonsense: ServedModel,
+) -> None:
+    fields = {
+        "store": True,
+        "previous_response_id": None,
+        "include": ["reasoning.encrypted_content"],
+        "parallel_tool_calls": False,
+        "prompt_cache_key": "thread-1",
+        "reasoning": {"effort": "low", "summary": "auto"},
+        "text": {"verbosity": "low"},
+        "truncation": "disabled",
+    }
+    response = nonsense.post(PATH, {"input": "Hello", "max_output_tokens": 1, **fields})
+    assert response.status_code == 200
+    parsed = Response.model_validate(response.json())
+    assert parsed.parallel_tool_calls is False
+    assert parsed.reasoning is not None and parsed.reasoning.effort == "low"
 
 
 @pytest.mark.parametrize(
