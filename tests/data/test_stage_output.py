@@ -76,3 +76,10 @@ def test_a_run_is_complete_when_its_summary_says_so(tmp_path: Path) -> None:
     assert not output.is_complete
     run.write_summary({"complete": True})
     assert output.is_complete and output.modified_at > 0
+
+
+def test_a_data_set_was_changed_when_its_rows_were(tmp_path: Path) -> None:
+    write(tmp_path / "data", train_jsonl="{}\n")
+    output = find_output(tmp_path / "data")
+    assert output is not None
+    assert output.modified_at == (tmp_path / "data/train.jsonl").stat().st_mtime

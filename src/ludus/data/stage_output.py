@@ -63,8 +63,9 @@ class StageOutput:
 
     @property
     def modified_at(self) -> float:
-        """The time of the last write to one of its growing files; 0 without any."""
-        files = [self.path / name for name in _GROWING_FILES] if self.path.is_dir() else [self.path]
+        """The time of the last write to one of its files; 0 without any."""
+        named = [self.path / name for name in _GROWING_FILES] if self.path.is_dir() else [self.path]
+        files = [*named, *self.rows.values()]
         times = [0.0]
         for file in files:
             with suppress(OSError):
