@@ -42,12 +42,14 @@ class names of the errors that broke them, so that these names are part of a sto
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 MAX_MESSAGE_CHARS = 500
 """Maximum length of an exception's message; the rest is cut off."""
+NameFlags = Callable[[str, Sequence[str]], str]
+"""Replaces arguments in backticks by the flags of a command, such as ("train", "grpo")."""
 
 
 class LudusError(Exception):

@@ -87,8 +87,12 @@ def test_vllm_plays_the_episodes_of_a_collector(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(NEMO_GYM is None, reason=f"NEMO_GYM_PYTHON {WHERE}")
-@pytest.mark.parametrize("with_token_ids", [False, True])
-def test_nemo_gym_gets_responses_of_a_model_server(with_token_ids: bool) -> None:
+@pytest.mark.parametrize(
+    "model_server",
+    ["vllm_model", "vllm_model with token ids", "vllm_model with responses", "openai_model"],
+)
+def test_nemo_gym_gets_responses_of_a_model_server(model_server: str) -> None:
+    calls_responses = model_server in ("vllm_model with responses", "openai_model")
     with serving_model(load("smollm2", device="cpu")) as served:
         script = Path(__file__).with_name("nemo_gym_calls.py")
         done = subprocess.run(
@@ -99,14 +103,16 @@ def test_nemo_gym_gets_responses_of_a_model_server(with_token_ids: bool) -> None
             env={
                 **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
                 "MODEL_URL": f"{served.url}/v1",
-                "WITH_TOKEN_IDS": str(int(with_token_ids)),
+                "MODEL_SERVER": model_server,
             },
         )
-    assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stderr
+        path = "responses" if calls_responses else "chat/completions"
+        assert served.metric(f'ludus_model_requests_total{{path="/v1/{path}",status="200"}}') == 2
     first, second = (json.loads(line) for line in done.stdout.splitlines()[-2:])
     for response in (first, second):
         assert response["output"] and 0 < response["usage"]["output_tokens"] <= 12
-    if with_token_ids:
+    if model_server == "vllm_model with token ids":
         (item,) = (item for item in second["output"] if item.get("generation_token_ids"))
         assert len(item["generation_token_ids"]) == len(item["generation_log_probs"])
         assert len(item["prompt_token_ids"]) == second["usage"]["input_tokens"]

@@ -283,7 +283,7 @@ async def test_verdicts_are_in_summary_and_report(tmp_path: Path) -> None:
     out = tmp_path / "eval"
     evaluation = await evaluate_counter(out, [RIGHT, WRONG, RIGHT_AGAIN], num_episodes=20)
     assert [score.label for score in evaluation.worse_candidates] == ["wrong"]
-    worse, same = evaluation.describe_verdicts()
+    (_, worse), (_, same) = evaluation.describe_verdicts()
     assert "wrong is worse than right" in worse and "not resolved" in same
     assert worse in (out / "README.md").read_text()
     stored = json.loads((out / "summary.json").read_text())["candidates"][1]["verdicts"]

@@ -63,6 +63,12 @@ def test_a_data_set_says_what_was_left_out(loop: Path) -> None:
     assert "12 episodes" in section.headline and len(section.transcripts) == 1
 
 
+def test_rows_of_parquet_are_shown_as_those_of_jsonl(loop: Path, tmp_path: Path) -> None:
+    curate(loop / "run", tmp_path / "rows", CurateConfig(min_reward=0.5, format="parquet"))
+    shown = section_of(tmp_path / "rows").transcripts
+    assert shown and shown == section_of(loop / "data").transcripts
+
+
 def test_pairs_show_the_chosen_beside_the_rejected(tmp_path: Path) -> None:
     def replies(text: str) -> list[dict[str, str]]:
         return [{"role": "assistant", "content": text}]
@@ -189,6 +195,7 @@ def test_charts_of_constant_and_single_values_can_be_drawn() -> None:
     [
         ("missing", "r.html", {}, RunError),
         ("empty", "r.html", {}, RunError),
+        ("no metadata", "r.html", {}, RunError),
         ("run", "empty", {}, RunError),
         ("run", "r.pdf", {"format": "pdf"}, ConfigError),
         ("run", "r.html", {"samples": -1}, ConfigError),
@@ -198,6 +205,8 @@ def test_what_cannot_be_reported_raises(
     loop: Path, tmp_path: Path, source: str, out: str, how: dict[str, Any], error: type[Exception]
 ) -> None:
     (tmp_path / "empty").mkdir()
+    (tmp_path / "no metadata").mkdir()
+    (tmp_path / "no metadata" / "train.jsonl").write_text('{"messages": []}\n')
     folder = loop / source if source == "run" else tmp_path / source
     with pytest.raises(error) as caught:
         report(folder, tmp_path / out, **how)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from ludus.curation import CurateConfig, curate
+from ludus.curation.file_formats import FileFormat
 from ludus.data.episode import StopReason
 from ludus.data.messages import Message
 from ludus.data.run_folder import RunFolder
@@ -162,9 +165,31 @@ def test_advantages_are_those_of_the_group_and_step(folder: Path) -> None:
     } in curves
 
 
-def test_removed_episodes_lead_to_their_lines(viewed: Viewed, folder: Path) -> None:
-    from ludus.curation import CurateConfig, curate
+@pytest.mark.parametrize("to", ["sft", "dpo"])
+def test_rows_of_parquet_are_those_of_jsonl(folder: Path, to: Literal["sft", "dpo"]) -> None:
+    run = folder / "runs" / "first"
+    formats: tuple[FileFormat, ...] = ("jsonl", "parquet")
+    for format in formats:
+        curate(run, folder / "data" / format, CurateConfig(to=to, format=format, min_margin=0.5))
+    with viewing(folder / "data") as viewed:
+        pages = [viewed.get("rows", dataset=f"data/{format}") for format in formats]
+        rows = [viewed.get("row", dataset=f"data/{format}", number=0) for format in formats]
+        beyond = f"{viewed.address}api/row?dataset=data/parquet&number={pages[0]['total']}"
+        assert viewed.request(beyond)[0] == 400
+        assert viewed.get("rows", dataset="data/parquet", offset=1)["rows"] == pages[0]["rows"][1:]
+    assert pages[0] == pages[1] and pages[0]["total"] >= 1
+    assert rows[0] == rows[1]
 
+
+def test_a_single_parquet_file_is_a_data_set(folder: Path) -> None:
+    curate(folder / "runs" / "first", folder / "data", CurateConfig(format="parquet"))
+    with viewing(folder / "data" / "train.parquet") as viewed:
+        (entry,) = viewed.get("state")["entries"]
+        assert (entry["kind"], entry["splits"]) == ("dataset", ["train"])
+        assert viewed.get("rows", dataset=entry["key"])["total"] > 0
+
+
+def test_removed_episodes_lead_to_their_lines(viewed: Viewed, folder: Path) -> None:
     write_episodes(
         folder / "runs" / "first",
         make_episode(3, "broke", reward=None, stop_reason=StopReason.BROKEN, messages=(

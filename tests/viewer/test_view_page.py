@@ -220,6 +220,8 @@ def test_attempts_part_where_they_differ(browser: Any, work: Path) -> None:
 
 
 def test_tokens_and_rows_are_coloured_by_their_masks(browser: Any, work: Path) -> None:
+    import pyarrow.parquet
+
     tokenizer = of_family("qwen3")
     tokenizer.save_pretrained(work / "student")
     ids = tuple(tokenizer("Say hello")["input_ids"])
@@ -235,6 +237,7 @@ def test_tokens_and_rows_are_coloured_by_their_masks(browser: Any, work: Path) -
     row = {"messages": [{"role": role, "content": content} for role, content in messages]}
     (work / "data").mkdir()
     (work / "data" / "train.jsonl").write_text(json.dumps(row) + "\n")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), work / "data" / "test.parquet")
     with viewing(work) as viewed, open_page(browser) as page:
         viewed.wait_until_indexed()
         page.goto(f"{viewed.address}#/episode?of=runs/r&line=0")
@@ -253,6 +256,13 @@ def test_tokens_and_rows_are_coloured_by_their_masks(browser: Any, work: Path) -
         shown.wait_for()
         with_loss = "".join(shown.locator(".loss").all_inner_texts())
         assert "Hello." in with_loss and "Hi." not in with_loss and "Hi." in shown.inner_text()
+        text = shown.inner_text()
+        page.goto(f"{viewed.address}#/dataset?key=data")
+        page.get_by_role("link", name="test", exact=True).click()
+        page.locator(".dataset-row").click()
+        page.locator("h1", has_text="of test").wait_for()
+        wait_until(lambda: shown.count() == 1 and shown.inner_text() == text)
+        assert "".join(shown.locator(".loss").all_inner_texts()) == with_loss
         page.get_by_label("Student").fill("no/such/model")
         page.get_by_label("Student").press("Enter")
         page.locator(".notice.bad").get_by_text("no/such/model").wait_for()

@@ -4,7 +4,7 @@ import { formatCount, formatNumber } from "./format";
 import "./charts.css";
 
 const HEIGHT = 150;
-const MARGIN = { top: 8, right: 10, bottom: 20, left: 46 };
+export const MARGIN = { top: 8, right: 10, bottom: 20, left: 46 };
 const SMOOTH_ABOVE = 40;
 const MAX_BAR_WIDTH = 90;
 
@@ -14,7 +14,7 @@ export interface Series {
 }
 
 /** Measure the width of an element, also when it changes. */
-function useWidth() {
+export function useWidth() {
   const element = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(320);
   useEffect(() => {
@@ -173,62 +173,13 @@ export function Histogram(props: { bins: Bin[]; title: string; onPick?: (bin: Bi
   );
 }
 
-export interface Interval {
-  label: string;
-  value: number;
-  low: number | null;
-  high: number | null;
-}
-
-/** Values with their 95 % intervals, one below the other on one scale. */
-export function IntervalChart(props: { title: string; rows: Interval[]; zero?: boolean }) {
-  const { element, width } = useWidth();
-  const values = props.rows.flatMap(({ value, low, high }) => [value, low ?? value, high ?? value]);
-  const [left, right] = padded(extent(props.zero ? [...values, 0] : values));
-  const labelWidth = Math.min(140, width / 3);
-  const toX = (x: number) => labelWidth + ((x - left) / (right - left || 1)) * (width - labelWidth - 60);
-  const height = props.rows.length * 26 + 24;
-  return (
-    <figure class="chart card" ref={element}>
-      <figcaption>
-        <strong>{props.title}</strong>
-      </figcaption>
-      <svg width={width} height={height} role="img" aria-label={props.title}>
-        {niceTicks(left, right, 4).map((tick) => (
-          <g key={tick} class={tick === 0 && props.zero ? "tick zero" : "tick"}>
-            <line x1={toX(tick)} x2={toX(tick)} y1={0} y2={height - 20} />
-            <text x={toX(tick)} y={height - 4} text-anchor="middle">
-              {formatNumber(Number(tick.toPrecision(6)))}
-            </text>
-          </g>
-        ))}
-        {props.rows.map(({ label, value, low, high }, at) => (
-          <g key={label} class="interval">
-            <text x={0} y={at * 26 + 17}>
-              {label.length > 18 ? `${label.slice(0, 17)}…` : label}
-              <title>{label}</title>
-            </text>
-            {low !== null && high !== null && (
-              <line x1={toX(low)} x2={toX(high)} y1={at * 26 + 13} y2={at * 26 + 13} />
-            )}
-            <circle cx={toX(value)} cy={at * 26 + 13} r={4} />
-            <text x={width} y={at * 26 + 17} text-anchor="end">
-              {formatNumber(Number(value.toPrecision(3)))}
-            </text>
-          </g>
-        ))}
-      </svg>
-    </figure>
-  );
-}
-
-function extent(values: number[]): [number, number] {
+export function extent(values: number[]): [number, number] {
   let [low, high] = [Infinity, -Infinity];
   for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
   return low <= high ? [low, high] : [0, 1];
 }
 
-function padded([low, high]: [number, number]): [number, number] {
+export function padded([low, high]: [number, number]): [number, number] {
   const margin = high > low ? (high - low) * 0.06 : Math.abs(high) * 0.1 || 0.5;
   return [low >= 0 ? Math.max(0, low - margin) : low - margin, high + margin];
 }

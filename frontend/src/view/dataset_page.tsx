@@ -31,12 +31,16 @@ export function DatasetPage(props: { params: URLSearchParams; onShortcuts: (list
         ))}
       </header>
       <Rows key={`${key} ${split}`} dataset={key} split={split} onShortcuts={props.onShortcuts} />
-      <Curation report={report} />
-      <LeftOutList dataset={key} />
-      <section class="card stack">
-        <h2>Settings</h2>
-        <JsonView value={{ runs: data.record.runs ?? [], settings: data.record.settings ?? {} }} />
-      </section>
+      {Object.keys(data.record).length > 0 && (
+        <>
+          <Curation report={report} />
+          <LeftOutList dataset={key} />
+          <section class="card stack">
+            <h2>Settings</h2>
+            <JsonView value={{ runs: data.record.runs ?? [], settings: data.record.settings ?? {} }} />
+          </section>
+        </>
+      )}
     </main>
   );
 }

@@ -55,7 +55,7 @@ export function EntryPage(props: { params: URLSearchParams; onShortcuts: (list: 
       </p>
       {error && <p class="notice bad">{error}</p>}
       {data.unreadable ? <p class="notice">{formatCount(data.unreadable)} lines are not episodes and left out.</p> : null}
-      {data.kind === "evaluation" && <Evaluation entry={data} />}
+      {data.evaluation && <Evaluation path={key} evaluation={data.evaluation} />}
       {data.stats && <Tiles stats={data.stats} />}
       {data.stats && data.stats.episodes > 0 && (
         <div class="two">

@@ -1,106 +1,136 @@
-import { type Json, type JsonObject, isObject } from "../shared/json";
-import { IntervalChart } from "./charts";
-import { formatCount, formatNumber } from "./format";
+import { Prose } from "../shared/prose";
+import { CurveChart, IntervalChart, seriesClass } from "./estimate_charts";
+import { formatCount } from "./format";
 import { link } from "./route";
-import type { EntryDetail } from "./types";
+import type { EvaluationDetail, TextTable } from "./types";
 
-interface Estimate {
-  value: number;
-  low: number | null;
-  high: number | null;
-  n: number;
-}
+const TONES = { better: "good", worse: "bad", "not resolved": "" };
 
-interface Candidate {
-  label: string;
-  episodes: number;
-  broken: number;
-  metrics: Record<string, Estimate>;
-  deltas: Record<string, Estimate>;
-}
-
-const TITLES: Record<string, string> = {
-  accuracy: "Accuracy",
-  mean_reward: "Mean reward",
-  format_compliance: "Format compliance",
-  cut_off: "Cut off",
-  reply_tokens: "Tokens in a reply",
-};
-
-/** The candidates of an evaluation: every metric with its interval, and differences to the first. */
-export function Evaluation({ entry }: { entry: EntryDetail }) {
-  const candidates = (Array.isArray(entry.record.candidates) ? entry.record.candidates : []).filter(isCandidate);
-  const names = [...new Set(candidates.flatMap(({ metrics }) => Object.keys(metrics)))];
-  const compared = candidates.filter(({ deltas }) => Object.keys(deltas).length > 0);
+/** The results of an evaluation: verdicts, tables as in the terminal, curves and intervals. */
+export function Evaluation({ path, evaluation }: { path: string; evaluation: EvaluationDetail }) {
+  const { candidates, curves, metrics, slices } = evaluation;
+  const labels = candidates.map(({ label }) => label);
+  const hasDeltas = metrics.some(({ deltas }) => deltas.some((each) => each !== null));
   return (
     <>
-      {typeof entry.record.stopped === "string" && <p class="notice">Not complete: {entry.record.stopped}</p>}
-      {entry.verdicts?.map((verdict) => (
-        <p key={verdict} class="notice">
-          {verdict}
-        </p>
-      ))}
-      <section class="card scroll-x">
-        <table class="data">
-          <thead>
-            <tr>
-              <th>Candidate</th>
-              <th class="number">Episodes</th>
-              <th class="number">Broken</th>
-              {names.map((name) => (
-                <th key={name} class="number">
-                  {TITLES[name] ?? name}
-                </th>
-              ))}
-            </tr>
-          </thead>
-          <tbody>
-            {candidates.map(({ label, episodes, broken, metrics }) => (
-              <tr key={label}>
-                <td>
-                  <a href={link("episodes", { run: [`${entry.key}/${label}`] })}>{label}</a>
-                </td>
-                <td class="number">{formatCount(episodes)}</td>
-                <td class="number">{formatCount(broken)}</td>
-                {names.map((name) => (
-                  <td key={name} class="number">
-                    {formatEstimate(metrics[name])}
-                  </td>
-                ))}
-              </tr>
-            ))}
-          </tbody>
-        </table>
+      {evaluation.verdicts.length > 0 && (
+        <div class="verdicts">
+          {evaluation.verdicts.map(({ outcome, text }) => (
+            <p key={text} class={`notice ${TONES[outcome]}`}>
+              {text}
+            </p>
+          ))}
+        </div>
+      )}
+      <section class="card stack">
+        <h2>Results</h2>
+        <ResultTable table={evaluation.results} />
+        <ul class="notes">
+          {[evaluation.method, ...evaluation.notes].map((note) => (
+            <li key={note}>
+              <Prose text={note} />
+            </li>
+          ))}
+        </ul>
       </section>
-      <div class="chart-grid">
-        {names.map((name) => (
-          <IntervalChart
-            key={name}
-            title={`${TITLES[name] ?? name}, 95 % intervals`}
-            rows={candidates.flatMap(({ label, metrics }) => (metrics[name] ? [{ label, ...metrics[name] }] : []))}
-          />
-        ))}
-        {compared.length > 0 &&
-          names.map((name) => (
-            <IntervalChart
-              key={`delta ${name}`}
-              title={`${TITLES[name] ?? name}: difference from ${candidates[0]?.label}`}
-              rows={compared.flatMap(({ label, deltas }) => (deltas[name] ? [{ label, ...deltas[name] }] : []))}
-              zero
+      {curves.length > 0 && (
+        <div class="chart-grid">
+          {curves.map(({ title, x_title, is_share, ...curve }) => (
+            <CurveChart
+              key={title}
+              title={title}
+              xTitle={x_title}
+              names={labels}
+              isShare={is_share}
+              {...curve}
             />
           ))}
-      </div>
+        </div>
+      )}
+      {slices.map((table) => (
+        <section key={table.header[0]} class="card stack">
+          <h2>{table.header[0]} by environment and difficulty</h2>
+          <ResultTable table={{ header: ["", ...table.header.slice(1)], rows: table.rows }} />
+        </section>
+      ))}
+      <section class="stack">
+        <h2>95 % intervals</h2>
+        <div class="chart-grid">
+          {metrics.map(({ title, is_share, estimates }) => (
+            <IntervalChart key={title} title={title} labels={labels} estimates={estimates} isShare={is_share} />
+          ))}
+        </div>
+      </section>
+      {hasDeltas && (
+        <section class="stack">
+          <h2>95 % intervals of the difference from {labels[0]}</h2>
+          <div class="chart-grid">
+            {metrics.map(({ title, is_share, deltas }) => (
+              <IntervalChart key={title} title={title} labels={labels} estimates={deltas} isShare={is_share} isDifference />
+            ))}
+          </div>
+        </section>
+      )}
+      <section class="card stack">
+        <h2>Candidates</h2>
+        <div class="scroll-x">
+          <table class="data">
+            <tbody>
+              {candidates.map(({ label, agent, episodes }, at) => (
+                <tr key={label}>
+                  <td>
+                    <a class={seriesClass(at)} href={link("entry", { key: `${path}/${label}` })}>
+                      {label}
+                    </a>
+                  </td>
+                  <td class="muted">
+                    {Object.entries(agent)
+                      .map(([name, value]) => `${name} ${typeof value === "string" ? value : JSON.stringify(value)}`)
+                      .join(", ")}
+                  </td>
+                  <td class="number">
+                    <a href={link("episodes", { run: [`${path}/${label}`] })}>{formatCount(episodes)} episodes</a>
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      </section>
     </>
   );
 }
 
-function formatEstimate(estimate: Estimate | undefined): string {
-  if (!estimate) return "–";
-  const value = formatNumber(Number(estimate.value.toPrecision(3)));
-  if (estimate.low === null || estimate.high === null) return value;
-  return `${value} (${formatNumber(Number(estimate.low.toPrecision(3)))} to ${formatNumber(Number(estimate.high.toPrecision(3)))})`;
-}
-
-function isCandidate(value: Json): value is Json & JsonObject & Candidate {
-  return isObject(value) && typeof value.label === "string" && isObject(value.metrics) && isObject(value.deltas);
+/** A table of the terminal; intervals stand out less than the values before them. */
+function ResultTable({ table }: { table: TextTable }) {
+  const columns = table.header.map((name, at) => (at === 0 || name === "Candidate" ? "" : "number"));
+  return (
+    <div class="scroll-x">
+      <table class="data results">
+        <thead>
+          <tr>
+            {table.header.map((name, at) => (
+              <th key={at} class={columns[at]}>
+                {name}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {table.rows.map((cells, row) => (
+            <tr key={row}>
+              {cells.map((cell, at) => {
+                const [value, ...interval] = columns[at] ? cell.split(" (") : [cell];
+                return (
+                  <td key={at} class={columns[at]}>
+                    {value} {interval.length > 0 && <span class="muted interval">({interval.join(" (")}</span>}
+                  </td>
+                );
+              })}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
 }

@@ -26,6 +26,17 @@ export function formatPercent(share: number): string {
   return `${Number((100 * share).toPrecision(3))} %`;
 }
 
+/** A share with one decimal, as in the tables of an evaluation. */
+export function formatShare(share: number): string {
+  return `${(100 * share).toFixed(1)} %`;
+}
+
+/** A difference with its sign; that of shares in percentage points. */
+export function formatDifference(value: number, isShare: boolean): string {
+  const text = isShare ? `${(100 * value).toFixed(1)} pp` : formatNumber(Number(value.toPrecision(3)));
+  return value > 0 ? `+${text}` : text;
+}
+
 export function formatAge(seconds: number): string {
   const age = Date.now() / 1000 - seconds;
   if (age < 90) return "just now";

@@ -56,7 +56,7 @@ export function LeftOutList({ dataset }: { dataset: string }) {
             {data.rows.map((row) => (
               <tr key={`${row.file}:${row.line}`}>
                 <td>{row.reason}</td>
-                <td class="mono">
+                <td class="mono id">
                   {row.run ? <a href={episodeLink(row.run, row.line - 1)}>{row.episode_id ?? "unreadable"}</a> : row.episode_id}
                 </td>
                 <td class="muted">

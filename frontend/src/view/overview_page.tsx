@@ -7,8 +7,8 @@ import type { Entry } from "./types";
 
 const SECTIONS: [string, (entry: Entry) => boolean][] = [
   ["Trainings", ({ kind }) => kind === "training"],
-  ["Runs", ({ kind }) => kind === "run"],
   ["Evaluations", ({ kind }) => kind === "evaluation"],
+  ["Runs", ({ kind }) => kind === "run"],
   ["Data sets", ({ kind }) => kind === "dataset"],
 ];
 
@@ -90,13 +90,12 @@ function EntryRow(props: { entry: Entry; isSelected: boolean; isPicked: boolean;
       </td>
       <td class="entry-name">
         <a href={entryLink(entry)}>{entry.key}</a> {entry.running && <span class="badge good">live</span>}
-        <div class="muted small">{[entry.stage, entry.environment, entry.model].filter(Boolean).join(" · ")}</div>
+        <div class="muted small">{[entry.stage, entry.environment, entry.model, entry.summary].filter(Boolean).join(" · ")}</div>
       </td>
       <td class="number">
         {entry.has_episodes && (
           <a href={link("episodes", { run: [entry.key] })}>{formatCount(entry.episodes)} episodes</a>
         )}
-        {entry.kind === "dataset" && entry.splits.join(", ")}
       </td>
       <td class="number">{entry.reward !== null && `reward ${formatNumber(entry.reward)}`}</td>
       <td class="number muted">{formatAge(entry.modified_at)}</td>

@@ -1,5 +1,5 @@
 import { useEffect, useState } from "preact/hooks";
-import type { Json } from "../shared/json";
+import type { Json, JsonObject } from "../shared/json";
 import { JsonView } from "../shared/json_view";
 import { type Shortcut, useShortcuts } from "../shared/keyboard";
 import { useGet } from "./api";
@@ -7,7 +7,7 @@ import { formatCount } from "./format";
 import { useLibrary } from "./library";
 import { MessageEntry } from "./messages";
 import { link, navigate } from "./route";
-import type { Message, RenderedConversation, RowDetail } from "./types";
+import type { Message, RenderedConversation } from "./types";
 import "./tokens_view.css";
 
 const STUDENT_KEY = "ludus-student";
@@ -22,7 +22,7 @@ export function RowPage(props: { params: URLSearchParams; onShortcuts: (list: Sh
   const { state } = useLibrary();
   const trainings = state?.entries.filter((entry) => entry.kind === "training") ?? [];
   const [student, setStudent] = useState(params.get("student") ?? localStorage.getItem(STUDENT_KEY) ?? "");
-  const { data, error } = useGet<RowDetail>("row", { dataset, split, number: String(number), student });
+  const { data, error } = useGet<JsonObject>("row", { dataset, split, number: String(number) });
   const move = (by: number) =>
     number + by >= 0 && navigate(link("row", { dataset, split, number: String(number + by), student }), { replace: true });
   const shortcuts: Shortcut[] = [
@@ -69,10 +69,23 @@ export function RowPage(props: { params: URLSearchParams; onShortcuts: (list: Sh
           ))}
         </datalist>
       </label>
-      {data?.render_error && <p class="notice bad">{data.render_error}</p>}
-      {data?.rendered?.map((rendered) => <Rendered key={rendered.name} rendered={rendered} />)}
+      {student && <RenderedRow dataset={dataset} split={split} number={String(number)} student={student} />}
       {data && <Stored row={data} />}
     </main>
+  );
+}
+
+/** The row under the chat template, which takes seconds the first time: a tokenizer is loaded. */
+function RenderedRow(props: { dataset: string; split: string; number: string; student: string }) {
+  const { data, error, stale } = useGet<RenderedConversation[]>("rendered_row", props);
+  if (error) return <p class="notice bad">{error}</p>;
+  if (!data) return <p class="muted">Applying the chat template of {props.student}…</p>;
+  return (
+    <div class="stack" aria-busy={stale}>
+      {data.map((rendered) => (
+        <Rendered key={rendered.name} rendered={rendered} />
+      ))}
+    </div>
   );
 }
 
@@ -96,7 +109,7 @@ function Rendered({ rendered }: { rendered: RenderedConversation }) {
   );
 }
 
-function Stored({ row: { row } }: { row: RowDetail }) {
+function Stored({ row }: { row: JsonObject }) {
   const others = Object.fromEntries(Object.entries(row).filter(([name]) => !SIDES.includes(name)));
   return (
     <>

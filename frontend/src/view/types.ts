@@ -14,6 +14,8 @@ export interface Entry {
   splits: string[];
   episodes: number | null;
   reward: number | null;
+  /** Sizes of a data set, or accuracies of an evaluation. */
+  summary: string;
 }
 
 export interface LibraryState {
@@ -59,8 +61,35 @@ export interface EntryDetail extends Entry {
   stats?: Stats;
   curves?: Curve[];
   unreadable?: number;
-  /** How the candidates of an evaluation compare, in sentences. */
-  verdicts?: string[];
+  evaluation?: EvaluationDetail;
+}
+
+/** A mean with its 95 % interval, if there is one. */
+export interface Estimate {
+  value: number;
+  low: number | null;
+  high: number | null;
+  n: number;
+}
+
+export interface TextTable {
+  header: string[];
+  rows: string[][];
+}
+
+/** Lists of estimates have one for each candidate, in their order. */
+export interface EvaluationDetail {
+  /** How the candidates compare with the first. */
+  verdicts: { outcome: "better" | "worse" | "not resolved"; text: string }[];
+  notes: string[];
+  method: string;
+  results: TextTable;
+  /** By environment and difficulty, a table per metric. */
+  slices: TextTable[];
+  candidates: { label: string; agent: JsonObject; episodes: number }[];
+  metrics: { title: string; is_share: boolean; estimates: (Estimate | null)[]; deltas: (Estimate | null)[] }[];
+  /** Over levels of difficulty, and over k of pass@k. */
+  curves: { title: string; is_share: boolean; x_title: string; labels: string[]; candidates: (Estimate | null)[][] }[];
 }
 
 export interface Comparison {
@@ -171,12 +200,6 @@ export interface RenderedConversation {
   loss_tokens: number;
   unmarked: string | null;
   spans: { text: string; loss: boolean; special: boolean }[];
-}
-
-export interface RowDetail {
-  row: JsonObject;
-  rendered?: RenderedConversation[];
-  render_error?: string;
 }
 
 export interface LeftOut extends Page<{ file: string; line: number; reason: string; episode_id: string | null; run: string | null }> {

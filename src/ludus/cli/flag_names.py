@@ -7,7 +7,7 @@ replaces those that are parameters of the running command.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from typer.core import TyperCommand
@@ -74,6 +74,11 @@ def find_command(*path: str) -> Any:
     for name in path:
         command = command.commands[name]
     return command
+
+
+def name_command_flags(message: str, command: Sequence[str]) -> str:
+    """Replace argument names in backticks by the flags of a command, which need not run."""
+    return name_flags(message, command_flags(*command))
 
 
 def _flags_of(params: Iterable[Any]) -> dict[str, str]:

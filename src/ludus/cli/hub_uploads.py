@@ -26,12 +26,13 @@ def run_files(folder: Path) -> list[str]:
 
 def dataset_files(folder: Path) -> list[str]:
     """The files of a data set of `ludus curate`."""
-    from ludus.curation.output_dir import DATASET_FILES, METADATA_FILE
+    from ludus.curation.output_dir import DATASET_FILES
+    from ludus.data.stage_output import CURATION_FILE
 
-    if not (folder / METADATA_FILE).is_file():
+    if not (folder / CURATION_FILE).is_file():
         raise ConfigError(
             f"{folder} is neither a run of `ludus collect` nor a data set of `ludus curate`: it "
-            f"has no run.json and no {METADATA_FILE}."
+            f"has no run.json and no {CURATION_FILE}."
         )
     return sorted(
         str(file.relative_to(folder))

@@ -10,7 +10,7 @@ from pathlib import Path
 from ludus.curation.config import CurateConfig
 from ludus.curation.curation_report import CurateReport
 from ludus.curation.file_formats import COLUMNS_BY_KIND
-from ludus.curation.output_dir import CARD_FILE, METADATA_FILE
+from ludus.curation.output_dir import CARD_FILE
 from ludus.data.dataset_schema import DATASETS_VERSION
 from ludus.data.markdown import (
     build_front_matter,
@@ -20,6 +20,7 @@ from ludus.data.markdown import (
     markdown_table,
     to_single_line,
 )
+from ludus.data.stage_output import CURATION_FILE
 from ludus.data.versions import versions
 
 _TAGS = ("ludus", "tool-use")
@@ -64,7 +65,7 @@ def write_card(
         "report": report.as_json(),
     }
     text = json.dumps(metadata, indent=2, ensure_ascii=False, allow_nan=False, default=str)
-    (folder / METADATA_FILE).write_text(f"{text}\n", encoding="utf-8")
+    (folder / CURATION_FILE).write_text(f"{text}\n", encoding="utf-8")
     (folder / CARD_FILE).write_text(render_card(report, config, origin), encoding="utf-8")
 
 

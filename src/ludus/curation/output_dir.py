@@ -9,14 +9,14 @@ from pathlib import Path
 
 from ludus.curation.config import CurateConfig
 from ludus.data.atomic_write import atomic_dir, existing_files
+from ludus.data.stage_output import CURATION_FILE
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
-METADATA_FILE = "curation.json"
 CARD_FILE = "README.md"
 DATASET_FILES = (
     *(f"{split}{suffix}" for split in ("train", "test") for suffix in (".jsonl", ".parquet", "")),
-    *(METADATA_FILE, CARD_FILE, "left_out.jsonl", "dataset_dict.json"),
+    *(CURATION_FILE, CARD_FILE, "left_out.jsonl", "dataset_dict.json"),
 )
 """All files and folders that a data set can consist of."""
 _DRAFT_PREFIX = ".curating-"
@@ -42,7 +42,7 @@ def open_output_dir(out: Path, *, overwrite: bool = False) -> AbstractContextMan
         raise RunError(f"{out} is a file, but a data set is a folder. Use another `out`.")
     names = existing_files(out, _DRAFT_PREFIX) if out.exists() else []
     # A process that was killed while moving its files may have left all but the metadata file.
-    if METADATA_FILE in names or (names and set(names) <= {*DATASET_FILES}):
+    if CURATION_FILE in names or (names and set(names) <= {*DATASET_FILES}):
         if not overwrite:
             raise RunError(
                 f"{out} already holds a data set. Set `overwrite`, or use another `out`."
@@ -52,7 +52,7 @@ def open_output_dir(out: Path, *, overwrite: bool = False) -> AbstractContextMan
         raise RunError(
             f"{out} is not empty ({names[0]}{more}) and not a Ludus data set. Use another `out`."
         )
-    return atomic_dir(out, _DRAFT_PREFIX, marker=METADATA_FILE, owned=DATASET_FILES)
+    return atomic_dir(out, _DRAFT_PREFIX, marker=CURATION_FILE, owned=DATASET_FILES)
 
 
 def is_rerun(out: Path, config: CurateConfig, runs: Sequence[str], splits: Sequence[str]) -> bool:
@@ -83,7 +83,7 @@ def _previous_digest(folder: Path, config: CurateConfig, runs: Sequence[str]) ->
     None if the folder holds no such data set.
     """
     try:
-        metadata = json.loads((folder / METADATA_FILE).read_bytes())
+        metadata = json.loads((folder / CURATION_FILE).read_bytes())
         # Settings of an older file are converted; today's are left as they are.
         flat: JsonObject = {}
         for name, value in metadata["settings"].items():

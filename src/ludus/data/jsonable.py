@@ -63,6 +63,13 @@ def object_field(fields: JsonObject, key: str) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
+def prune_nulls(value: Any) -> Any:
+    """A JSON value without fields that are null, which Arrow adds to structs."""
+    if isinstance(value, dict):
+        return {key: prune_nulls(item) for key, item in value.items() if item is not None}
+    return [prune_nulls(item) for item in value] if isinstance(value, list) else value
+
+
 def int_field(fields: JsonObject, key: str) -> int | None:
     """The integer under a key; None where there is none."""
     value = fields.get(key)

@@ -24,7 +24,7 @@ DUCKDB_MEMORY_LIMIT = "1GB"
 def open_locked_database(
     purpose: str,
     *,
-    temp_directory: Path,
+    temp_directory: Path | None = None,
     readable_files: Sequence[Path] = (),
     memory_limit: str = DUCKDB_MEMORY_LIMIT,
     threads: int | None = None,
@@ -32,8 +32,8 @@ def open_locked_database(
 ) -> DuckDBPyConnection:
     """Open a database without access to anything but `readable_files`: in memory, or in a `file`.
 
-    It spills to `temp_directory`, whose files SQL can read. Its settings cannot be changed any
-    more, here neither. `purpose` starts the sentence if DuckDB is not installed.
+    It spills to `temp_directory`, if there is one, whose files SQL can read. Its settings cannot be
+    changed any more, here neither. `purpose` starts the sentence if DuckDB is not installed.
     """
     try:
         import duckdb
@@ -42,7 +42,7 @@ def open_locked_database(
 
     config: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": memory_limit,
-        "temp_directory": str(temp_directory),
+        "temp_directory": str(temp_directory or ""),
     }
     if threads is not None:
         config["threads"] = threads

@@ -22,6 +22,7 @@ ACCURACY = "accuracy"
 MEAN_REWARD = "mean_reward"
 COMPARED_METRICS = (ACCURACY, MEAN_REWARD)
 """Metrics with a verdict, and with results by environment and difficulty."""
+PASS_PREFIX = "pass@"
 
 
 def mean(values: Sequence[float]) -> float:
@@ -112,8 +113,8 @@ def build_metrics(solved_at: float, pass_k: Sequence[int] = ()) -> tuple[Metric,
         Metric("cut_off", "Cut off", True, lambda it: float(it.cut_off), hide_if_zero=True),
         Metric(ACCURACY, "Accuracy", True, accuracy),
         *(
-            Metric(f"pass@{k}", f"pass@{k}", True, accuracy, combine=partial(pass_at_k, k=k))
-            for k in pass_k
+            Metric(name, name, True, accuracy, combine=partial(pass_at_k, k=k))
+            for k, name in ((k, f"{PASS_PREFIX}{k}") for k in pass_k)
         ),
         Metric(MEAN_REWARD, "Mean reward", False, lambda it: it.reward, decimals=3),
         Metric("reply_tokens", "Tokens in a reply", False, lambda it: it.reply_tokens),

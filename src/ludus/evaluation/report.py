@@ -59,7 +59,7 @@ def render_report(evaluation: Evaluation) -> str:
         f"{settings['episodes']:,} episodes of {inline_code(settings['environment'])} with the "
         f"seed {settings['seed']}{repeats}, the same for every candidate.",
         _markdown_table(table),
-        "\n".join(f"- {to_single_line(text)}" for text in evaluation.describe_verdicts()),
+        "\n".join(f"- {to_single_line(verdict)}" for _, verdict in evaluation.describe_verdicts()),
         describe_method(evaluation),
         "\n".join(f"- {to_single_line(note)}" for note in build_notes(evaluation)),
         f"![Results of every candidate]({CHART_FILE})",

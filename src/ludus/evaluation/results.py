@@ -121,12 +121,8 @@ class Evaluation:
             if any(each.outcome is Outcome.WORSE for each in score.verdicts.values())
         )
 
-    def describe_verdicts(self) -> list[str]:
-        """Return how each candidate compares with the first one, as sentences."""
-        return [text for _, text in self.verdict_texts()]
-
-    def verdict_texts(self) -> list[tuple[Outcome, str]]:
-        """Return the sentences of `describe_verdicts`, each with its outcome."""
+    def describe_verdicts(self) -> list[tuple[Outcome, str]]:
+        """Return how each candidate compares with the first one, in words."""
         base = self.scores[0].label
         return [
             (verdict.outcome, verdict.describe(metric, score.label, base))

@@ -10,36 +10,34 @@ from pydantic_core import from_json
 
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
-from ludus.evaluation.metrics import MetricEstimate, build_metrics
+from ludus.evaluation.metrics import PASS_PREFIX, MetricEstimate, build_metrics
 from ludus.evaluation.output_dir import SUMMARY_FILE
 from ludus.evaluation.results import CandidateScore, Evaluation
 from ludus.evaluation.slices import Slice
 from ludus.evaluation.verdict import Outcome, Verdict
 
-_PASS_PREFIX = "pass@"
-
-
-def is_evaluation(folder: Path) -> bool:
-    """Whether a folder holds an evaluation."""
-    try:
-        summary = from_json((folder / SUMMARY_FILE).read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(summary, dict) and summary.get("kind") == "eval"
-
 
 def load_evaluation(folder: Path) -> Evaluation:
     """Load an evaluation; older ones have neither verdicts nor slices."""
     try:
-        return _parse_evaluation(folder, from_json((folder / SUMMARY_FILE).read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        summary = from_json((folder / SUMMARY_FILE).read_bytes())
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder / SUMMARY_FILE} holds no evaluation: {error}.") from None
+    return parse_evaluation(folder, summary)
+
+
+def parse_evaluation(folder: Path, summary: JsonObject) -> Evaluation:
+    """Parse the content of `summary.json`; raises RunError if it is no evaluation."""
+    try:
+        return _build_evaluation(folder, summary)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{folder / SUMMARY_FILE} holds no evaluation: {error}.") from None
 
 
-def _parse_evaluation(folder: Path, summary: JsonObject) -> Evaluation:
+def _build_evaluation(folder: Path, summary: JsonObject) -> Evaluation:
     scores = tuple(map(_parse_score, summary["candidates"]))
     names = dict.fromkeys(name for score in scores for name in score.estimates)
-    pass_k = [int(name.removeprefix(_PASS_PREFIX)) for name in names if _PASS_PREFIX in name]
+    pass_k = [int(name.removeprefix(PASS_PREFIX)) for name in names if name.startswith(PASS_PREFIX)]
     return Evaluation(
         folder=folder,
         settings=summary["settings"],

@@ -35,7 +35,7 @@ class YAxis:
             for end in (each.value, each.low, each.high)
             if end is not None
         ]
-        low, high = _round_up(min(0.0, *ends)), _round_up(max(0.0, *ends))
+        low, high = _round_up(min([0.0, *ends])), _round_up(max([0.0, *ends]))
         return cls(low, high if high > low else low + 1, top)
 
     def y(self, value: float) -> float:

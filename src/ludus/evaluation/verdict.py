@@ -13,7 +13,7 @@ from math import ceil, floor, fsum, log10
 
 from ludus.data.intervals import MIN_SAMPLES
 from ludus.data.tool_schema import JsonObject
-from ludus.evaluation.metrics import Metric, MetricEstimate, PairedTask, mean
+from ludus.evaluation.metrics import PASS_PREFIX, Metric, MetricEstimate, PairedTask, mean
 from ludus.evaluation.power import tasks_to_detect
 
 _MAX_EPISODES = 10_000_000
@@ -43,7 +43,7 @@ class Verdict:
     def describe(self, metric: Metric, label: str, base: str) -> str:
         """Return the verdict as one or two sentences."""
         difference, title = format_difference(self.difference, metric), metric.title
-        if not metric.title.startswith("pass@"):
+        if not metric.name.startswith(PASS_PREFIX):
             title = title.lower()
         if self.outcome is not Outcome.NOT_RESOLVED:
             return (

@@ -9,9 +9,10 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ludus.curation.output_dir import METADATA_FILE
 from ludus.data.jsonable import object_field
 from ludus.data.jsonl import numbered_lines
+from ludus.data.parquet_rows import ParquetRows
+from ludus.data.stage_output import CURATION_FILE, StageOutput
 from ludus.errors import RunError
 from ludus.reporting.document import BarChart, FindingKind, Section, Table, Transcript
 from ludus.reporting.transcripts import build_turns
@@ -25,17 +26,21 @@ _FIELDS: tuple[tuple[str, str, FindingKind], ...] = (
 """Fields of rows that hold a conversation, or what follows on `prompt`."""
 
 
-def dataset_section(path: Path, *, samples: int) -> Section:
+def dataset_section(output: StageOutput, *, samples: int) -> Section:
     """Return the section about the output of `ludus curate`."""
+    path, metadata, settings = output.path, output.record, output.settings
+    if not metadata:
+        raise RunError(
+            f"{path} holds nothing to report: a data set needs the {CURATION_FILE} of "
+            "`ludus curate`, and there is none that can be read."
+        )
     try:
-        metadata = from_json((path / METADATA_FILE).read_bytes())
         report = object_field(metadata, "report")
         steps, rows = report.get("steps") or [], object_field(report, "rows")
         episodes, kept = int(report.get("episodes", 0)), int(report.get("kept", 0))
-        settings = object_field(metadata, "settings")
         removed = [(step["reason"], step["detail"], step["removed"]) for step in steps]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{path / METADATA_FILE} cannot be read: {error}.") from None
+        raise RunError(f"{path / CURATION_FILE} cannot be read: {error}.") from None
     sizes = ", ".join(f"{count:,} {split}" for split, count in rows.items())
     facts = [
         ("Rows", sizes),
@@ -56,18 +61,22 @@ def dataset_section(path: Path, *, samples: int) -> Section:
         command=metadata.get("command"),
         charts=[BarChart("Episodes, from all to kept", funnel)],
         tables=[Table("Left out", ("reason", "condition", "episodes"), left)] if left else [],
-        transcripts=_read_rows(path / "train.jsonl", samples),
+        transcripts=_read_rows(output.rows.get("train"), samples),
         settings={key: value for key, value in settings.items() if value not in (None, [], {})},
     )
 
 
-def _read_rows(file: Path, samples: int) -> list[Transcript]:
+def _read_rows(file: Path | None, samples: int) -> list[Transcript]:
     """The first rows; of pairs, the chosen reply beside the rejected one."""
-    if not file.is_file():
+    if file is None:
         return []
+    if file.suffix == ".parquet":
+        with ParquetRows(file) as parquet:
+            rows = parquet.read(0, samples)
+    else:
+        rows = [from_json(line) for _, line in islice(numbered_lines(file), samples)]
     transcripts = []
-    for number, line in islice(numbered_lines(file), samples):
-        row = from_json(line)
+    for number, row in enumerate(rows, 1):
         prompt = _messages(row, "prompt")
         for field, title, kind in _FIELDS:
             if messages := _messages(row, field):

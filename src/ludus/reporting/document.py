@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from ludus.data.tool_schema import JsonObject
 
-NameFlags = Callable[[str, Sequence[str]], str]
-"""Replaces arguments in backticks by the flags of a command, such as ("train", "grpo")."""
 FindingKind = Literal["good", "problem", "note"]
 
 

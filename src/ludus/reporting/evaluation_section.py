@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ludus.errors import NameFlags
 from ludus.evaluation.results import Evaluation
 from ludus.evaluation.stored_evaluation import load_evaluation
 from ludus.evaluation.table import (
@@ -18,7 +19,6 @@ from ludus.reporting.document import (
     Finding,
     FindingKind,
     IntervalChart,
-    NameFlags,
     Section,
     Table,
     Transcript,
@@ -36,7 +36,7 @@ def evaluation_section(path: Path, *, samples: int, name_flags: NameFlags) -> Se
     """Return the section about the output of `ludus eval`."""
     evaluation = load_evaluation(path)
     settings, table = evaluation.settings, build_wide_table(evaluation)
-    findings = [Finding(_KINDS[outcome], text) for outcome, text in evaluation.verdict_texts()]
+    findings = [Finding(_KINDS[kind], text) for kind, text in evaluation.describe_verdicts()]
     facts = [
         ("Environment", str(settings.get("environment", ""))),
         ("Candidates", ", ".join(score.label for score in evaluation.scores)),

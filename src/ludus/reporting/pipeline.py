@@ -9,8 +9,8 @@ from typing import Literal
 
 from ludus.data.atomic_write import write_atomically
 from ludus.data.versions import versions
-from ludus.errors import ConfigError, RunError
-from ludus.reporting.document import Document, NameFlags
+from ludus.errors import ConfigError, NameFlags, RunError
+from ludus.reporting.document import Document
 from ludus.reporting.html_page import render_html
 from ludus.reporting.markdown_page import render_markdown
 from ludus.reporting.sections import read_section

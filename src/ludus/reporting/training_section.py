@@ -13,8 +13,8 @@ from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import EPISODES_FILE, RECORD_FILE, log_points, read_log
 from ludus.diagnose import Verdict, read_run
 from ludus.diagnose.text import format_verdict
-from ludus.errors import RunError
-from ludus.reporting.document import Chart, Finding, LineChart, NameFlags, Section, Series
+from ludus.errors import NameFlags, RunError
+from ludus.reporting.document import Chart, Finding, LineChart, Section, Series
 from ludus.reporting.run_section import episode_charts
 from ludus.reporting.transcripts import summarize_episodes
 

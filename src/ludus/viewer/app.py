@@ -159,7 +159,7 @@ def _answer_episodes(library: Library, query: QueryParams) -> JsonObject:
 
 def _answer_tokens(library: Library, query: QueryParams) -> JsonObject:
     entry = library.find(query.get("run", ""))
-    fields = read_fields(library.index, entry.key, _number(query, "line"))
+    fields = read_fields(library.index, entry.shown_path, _number(query, "line"))
     tokens, agent = fields.get("tokens"), fields.get("agent")
     if not isinstance(tokens, dict):
         raise RunError("This episode has no tokens: only local policies keep them.")
@@ -175,14 +175,12 @@ def _answer_tokens(library: Library, query: QueryParams) -> JsonObject:
 
 def _answer_row(library: Library, query: QueryParams) -> JsonObject:
     entry = library.find(query.get("dataset", ""))
-    row = library.rows.read(entry, query.get("split", "train"), _number(query, "number"))
-    answer: JsonObject = {"row": row}
-    if student := query.get("student"):
-        try:
-            answer["rendered"] = library.tokenizers.render_row(student, row)
-        except RunError as error:  # The row can be viewed without a chat template.
-            answer["render_error"] = str(error)
-    return answer
+    return library.rows.read(entry, query.get("split", "train"), _number(query, "number"))
+
+
+def _answer_rendered_row(library: Library, query: QueryParams) -> list[JsonObject]:
+    row = _answer_row(library, query)
+    return library.tokenizers.render_row(query.get("student", ""), row)
 
 
 def _answer_left_out(library: Library, query: QueryParams) -> JsonObject:
@@ -196,7 +194,7 @@ def _answer_left_out(library: Library, query: QueryParams) -> JsonObject:
 ANSWERS: dict[str, Answer] = {
     "state": lambda library, query: library.describe(),
     "entry": lambda library, query: describe_entry(
-        library.find(query.get("key", "")), library.index, library.queries
+        library.find(query.get("key", "")), library.index, library.queries, library.name_flags
     ),
     "compare": lambda library, query: compare_entries(
         library.find(query.get("first", "")), library.find(query.get("second", ""))
@@ -210,6 +208,7 @@ ANSWERS: dict[str, Answer] = {
         library.find(query.get("dataset", "")), query.get("split", "train"), *_page(query)
     ),
     "row": _answer_row,
+    "rendered_row": _answer_rendered_row,
     "left_out": _answer_left_out,
 }
 """What answers `GET api/NAME`."""

@@ -7,16 +7,17 @@ from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Self
 
 from pydantic_core import from_json
 
 from ludus.curation.line_index import LineIndex
 from ludus.data.jsonl import numbered_lines
 from ludus.data.messages import prompt_text
+from ludus.data.parquet_rows import ParquetRows
+from ludus.data.stage_output import StageOutput
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
-from ludus.viewer.folders import Entry
 
 LEFT_OUT_FILE = "left_out.jsonl"
 _EXCERPT_CHARS = 200
@@ -32,45 +33,76 @@ class DatasetRows:
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._lock = Lock()
-        self._indexes: dict[tuple[Path, int, int], LineIndex] = {}
+        self._files: dict[tuple[Path, int, int], RowFile] = {}
 
     def close(self) -> None:
         self._stack.close()
 
-    def page(self, entry: Entry, split: str, offset: int, limit: int) -> JsonObject:
+    def page(self, entry: StageOutput, split: str, offset: int, limit: int) -> JsonObject:
         """A few facts of some rows, and how many there are."""
-        index = self._open(entry, split)
-        total = index.count_lines(0)
-        numbers = range(offset, min(offset + limit, total))
-        rows = [_row_facts(number, _parse_row(index.read_line(0, number))) for number in numbers]
-        return {"total": total, "offset": offset, "rows": rows}
+        file = self._open(entry, split)
+        rows = enumerate(file.read(offset, offset + limit), offset)
+        return {
+            "total": file.count_rows(),
+            "offset": offset,
+            "rows": [_row_facts(number, row) for number, row in rows],
+        }
 
-    def read(self, entry: Entry, split: str, number: int) -> JsonObject:
+    def read(self, entry: StageOutput, split: str, number: int) -> JsonObject:
         """One row, counted from 0."""
-        index = self._open(entry, split)
-        if not 0 <= number < index.count_lines(0):
-            raise RunError(f"{entry.key} has no row {number} in {split}.")
-        return _parse_row(index.read_line(0, number))
+        rows = self._open(entry, split).read(number, number + 1)
+        if not rows:
+            raise RunError(f"{entry.shown_path} has no row {number} in {split}.")
+        return rows[0]
 
-    def _open(self, entry: Entry, split: str) -> LineIndex:
-        file = (entry.rows or {}).get(split)
-        if file is None:
+    def _open(self, entry: StageOutput, split: str) -> RowFile:
+        path = entry.rows.get(split)
+        if path is None:
             raise RunError(
-                f"{entry.key} has no {split}.jsonl. Other formats cannot be viewed: write the data "
-                "set again with `ludus curate --format jsonl`."
+                f"{entry.shown_path} has no {split}.jsonl or {split}.parquet. Other formats cannot "
+                "be viewed: write the data set again with `ludus curate --format parquet`."
             )
-        status = file.stat()
-        key = file, status.st_size, status.st_mtime_ns
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise RunError(f"{path} cannot be read: {error.strerror or error}.") from None
+        key = path, status.st_size, status.st_mtime_ns
         with self._lock:
-            if key not in self._indexes:
-                index = self._stack.enter_context(LineIndex([file]))
-                index.count_lines(0)
-                self._indexes[key] = index
-            return self._indexes[key]
+            if key not in self._files:
+                is_parquet = path.suffix == ".parquet"
+                file: RowFile = ParquetRows(path) if is_parquet else JsonlRows(path)
+                self._stack.enter_context(file)
+                self._files[key] = file
+            return self._files[key]
+
+
+class JsonlRows:
+    """The rows of a JSONL file; it is indexed when it is opened."""
+
+    def __init__(self, file: Path) -> None:
+        self._lines = LineIndex([file])
+
+    def __enter__(self) -> Self:
+        self._lines.count_lines(0)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._lines.__exit__(*error)
+
+    def count_rows(self) -> int:
+        return self._lines.count_lines(0)
+
+    def read(self, start: int, stop: int) -> list[JsonObject]:
+        """Read the rows from `start` to before `stop`; what is not an object is an empty row."""
+        numbers = range(start, min(stop, self.count_rows()))
+        return [_parse_row(self._lines.read_line(0, number)) for number in numbers]
+
+
+RowFile = JsonlRows | ParquetRows
 
 
 def read_left_out(
-    entry: Entry, keys: dict[Path, str], reason: str, offset: int, limit: int
+    entry: StageOutput, keys: dict[Path, str], reason: str, offset: int, limit: int
 ) -> JsonObject:
     """Excluded episodes, if `ludus curate --explain` listed them; `keys` are those of runs."""
     file = entry.path / LEFT_OUT_FILE

@@ -6,11 +6,11 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from ludus.data.episode import Episode
+from ludus.data.stage_output import StageOutput
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 from ludus.viewer.episode_index import EpisodeIndex
 from ludus.viewer.episode_queries import EpisodeQueries
-from ludus.viewer.folders import Entry
 
 _MAX_ATTEMPTS = 64
 _DEFAULT_GAE_LAMBDA = 1.0
@@ -28,14 +28,14 @@ def read_fields(index: EpisodeIndex, run: str, line: int) -> JsonObject:
 
 
 def describe_episode(
-    entry: Entry, line: int, index: EpisodeIndex, queries: EpisodeQueries
+    entry: StageOutput, line: int, index: EpisodeIndex, queries: EpisodeQueries
 ) -> JsonObject:
     """An episode without its tokens, the attempts at its task, and its advantages."""
-    fields = read_fields(index, entry.key, line)
+    fields = read_fields(index, entry.shown_path, line)
     has_tokens = fields.pop("tokens", None) is not None
-    attempts = queries.find_attempts(str(fields.get("group_id")), entry.key, _MAX_ATTEMPTS)
+    attempts = queries.find_attempts(str(fields.get("group_id")), entry.shown_path, _MAX_ATTEMPTS)
     return {
-        "run": entry.key,
+        "run": entry.shown_path,
         "line": line,
         "episode": fields,
         "has_tokens": has_tokens,
@@ -45,7 +45,7 @@ def describe_episode(
 
 
 def _compute_advantages(
-    entry: Entry, line: int, index: EpisodeIndex, attempts: list[JsonObject]
+    entry: StageOutput, line: int, index: EpisodeIndex, attempts: list[JsonObject]
 ) -> list[float] | None:
     """The advantage of each turn within the episode's group, as GRPO computes it.
 
@@ -58,7 +58,8 @@ def _compute_advantages(
     step = next((each["step"] for each in attempts if each["line"] == line), None)
     lines = [each["line"] for each in attempts if each["step"] == step]
     try:
-        group = [Episode.from_line(index.find_file(entry.key).read_line(each)) for each in lines]
+        file = index.find_file(entry.shown_path)
+        group = [Episode.from_line(file.read_line(each)) for each in lines]
     except ValidationError:
         return None
     by_turn = entry.settings.get("credit") == "turn"

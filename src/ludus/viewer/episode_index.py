@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ludus.curation.load_episodes import COLUMN_TYPES, SELECT_DERIVED
 from ludus.data.locked_database import describe_sql_error, open_locked_database, quote_sql
+from ludus.data.stage_output import StageOutput
 from ludus.errors import ConfigError, RunError
 from ludus.viewer.episode_files import EpisodeFile, number_line
-from ludus.viewer.folders import Entry
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -82,12 +82,12 @@ class EpisodeIndex:
         self._database.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def add_entries(self, entries: Sequence[Entry]) -> None:
+    def add_entries(self, entries: Sequence[StageOutput]) -> None:
         """Index the files of new entries, too."""
         known = {file.key for file in self.files}
         for entry in entries:
-            if entry.episodes is not None and entry.key not in known:
-                self.files.append(EpisodeFile(len(self.files), entry.key, entry.episodes))
+            if entry.episodes is not None and entry.shown_path not in known:
+                self.files.append(EpisodeFile(len(self.files), entry.shown_path, entry.episodes))
         self._wake.set()
 
     def find_file(self, key: str) -> EpisodeFile:

@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from ludus.curation.config import CurateConfig
 from ludus.curation.pipeline import curate
 from ludus.data.locked_database import quote_sql
+from ludus.data.stage_output import StageOutput
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 from ludus.viewer.episode_filter import EpisodeFilter
-from ludus.viewer.folders import Entry
 
 _MAX_PICKED = 10_000
 
@@ -46,7 +46,7 @@ class ExportRequest(BaseModel):
     group_id: str = ""
 
 
-def export_episodes(request: ExportRequest, entries: dict[str, Entry]) -> JsonObject:
+def export_episodes(request: ExportRequest, entries: dict[str, StageOutput]) -> JsonObject:
     """Write the data set. Returns its report, and the command that does the same."""
     out = _check_folder(request.out)
     if request.picked:
@@ -64,7 +64,7 @@ def export_episodes(request: ExportRequest, entries: dict[str, Entry]) -> JsonOb
     runs = [entry for key, entry in entries.items() if entry.episodes and (not keys or key in keys)]
     config = CurateConfig(to=request.to, where=condition or None, keep_unscored=True)
     report = curate([entry.path for entry in runs], out, config)
-    command = ["ludus", "curate", *(entry.key for entry in runs), "--to", request.to]
+    command = ["ludus", "curate", *(entry.shown_path for entry in runs), "--to", request.to]
     command += ["--where", condition] if condition else []
     command += ["--keep-unscored", "-o", str(out)]
     return {"out": str(out), "command": shlex.join(command), "report": report.as_json()}

@@ -2,97 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from time import time
-from typing import Literal
 
-from pydantic_core import from_json
-
-from ludus.curation.output_dir import METADATA_FILE
-from ludus.data.episode_reader import holds_episodes
 from ludus.data.jsonable import object_field
 from ludus.data.run_folder import walk_run_folders
+from ludus.data.stage_output import StageOutput, find_output
 from ludus.data.tool_schema import JsonObject
-from ludus.data.training_log import EPISODES_FILE, LOG_FILE, RECORD_FILE
 from ludus.errors import RunError, similar_path_hint
+from ludus.evaluation.metrics import ACCURACY
+from ludus.evaluation.stored_evaluation import parse_evaluation
 
 DEFAULT_FOLDERS = ("runs", "evals", "data", "models")
 _MAX_DEPTH = 5
-_SPLITS = ("train", "test")
 _RUNNING_WINDOW_S = 60
 """A folder whose files changed within this time belongs to a run that goes on."""
-
-EntryKind = Literal["run", "training", "evaluation", "dataset"]
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A folder, or a single JSONL file, that can be viewed."""
-
-    key: str
-    """Its path as the user would type it; part of the page's addresses."""
-    kind: EntryKind
-    path: Path
-    record: JsonObject
-    """`run.json`, `training.json`, `summary.json` of an evaluation, or `curation.json`."""
-    episodes: Path | None = None
-    rows: dict[str, Path] | None = None
-    """The JSONL files of a data set, by split."""
-
-    @property
-    def settings(self) -> JsonObject:
-        return object_field(self.record, "settings")
-
-    @property
-    def environment(self) -> str:
-        if self.kind == "training":
-            return str(object_field(self.record, "environment").get("spec") or "")
-        return str(self.settings.get("environment") or "")
-
-    @property
-    def model(self) -> str:
-        agent = object_field(self.settings, "agent")
-        return str(self.record.get("model") or agent.get("model") or agent.get("provider") or "")
-
-    @property
-    def modified_at(self) -> float:
-        """The time of the last write to one of its growing files."""
-        files = (EPISODES_FILE, LOG_FILE, "run.json", RECORD_FILE, "summary.json", METADATA_FILE)
-        paths = [self.path] if self.path.is_file() else [self.path / name for name in files]
-        return max((time_of(path) for path in paths), default=0.0)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether nothing will be written any more, unless it is extended."""
-        if self.kind == "training":
-            return self.record.get("figures") is not None
-        return self.kind != "run" or _read_json(self.path / "summary.json").get("complete") is True
-
-    def as_json(self) -> JsonObject:
-        modified_at = self.modified_at
-        return {
-            "key": self.key,
-            "kind": self.kind,
-            "stage": self.record.get("kind") or self.kind,
-            "environment": self.environment,
-            "model": self.model,
-            "created_at": self.record.get("created_at"),
-            "modified_at": modified_at,
-            "running": time() - modified_at < _RUNNING_WINDOW_S and not self.is_complete,
-            "has_episodes": self.episodes is not None,
-            "splits": list(self.rows or ()),
-        }
-
-
-def time_of(path: Path) -> float:
-    """The time of the last write to a file; 0 where it does not exist."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def default_folders() -> list[Path]:
@@ -114,62 +40,51 @@ def check_folders(folders: Sequence[Path]) -> None:
         )
 
 
-def find_entries(folders: Sequence[Path]) -> dict[str, Entry]:
-    """The entries in and below some folders by key, in the order of their paths."""
-    entries: dict[Path, Entry] = {}
+def find_entries(folders: Sequence[Path]) -> dict[str, StageOutput]:
+    """What the stages have written in and below some folders, in the order of the paths.
+
+    The keys are the paths as shown, which are part of the page's addresses.
+    """
+    entries: dict[Path, StageOutput] = {}
     for folder in folders:
-        if folder.is_file():
-            found = _open_file(folder)
-            entries.setdefault(folder.resolve(), found)
-            continue
-        for path in walk_run_folders(folder, _MAX_DEPTH):
-            for entry in _open_folder(path):
-                entries.setdefault(path.resolve() / entry.kind, entry)
-    return {entry.key: entry for entry in sorted(entries.values(), key=lambda entry: entry.key)}
+        for path in [folder] if folder.is_file() else walk_run_folders(folder, _MAX_DEPTH):
+            if (found := find_output(path)) is not None:
+                entries.setdefault(path.resolve(), found)
+    shown = {entry.shown_path: entry for entry in entries.values()}
+    return dict(sorted(shown.items()))
 
 
-def _open_file(file: Path) -> Entry:
-    if holds_episodes(file):
-        return Entry(_key(file), "run", file, {}, episodes=file)
-    return Entry(_key(file), "dataset", file, {}, rows={"train": file})
+def summarize_entry(entry: StageOutput) -> JsonObject:
+    """What the list of all entries shows of one."""
+    modified_at = entry.modified_at
+    return {
+        "key": entry.shown_path,
+        "kind": entry.kind,
+        "stage": entry.record.get("kind") or entry.kind,
+        "environment": entry.environment,
+        "model": entry.model,
+        "created_at": entry.record.get("created_at"),
+        "modified_at": modified_at,
+        "running": time() - modified_at < _RUNNING_WINDOW_S and not entry.is_complete,
+        "has_episodes": entry.episodes is not None,
+        "splits": list(entry.rows),
+        "summary": _summarize_record(entry),
+    }
 
 
-def _open_folder(path: Path) -> Iterator[Entry]:
-    key = _key(path)
-    try:
-        names = {file.name for file in path.iterdir()}
-    except OSError:
-        return
-    episodes = path / EPISODES_FILE if EPISODES_FILE in names else None
-    if RECORD_FILE in names:
-        yield Entry(key, "training", path, _read_json(path / RECORD_FILE), episodes)
-    elif "run.json" in names:
-        record = _read_json(path / "run.json")
-        if object_field(record, "settings") or episodes:
-            yield Entry(key, "run", path, record, episodes)
-    elif episodes is not None:
-        yield Entry(key, "run", path, {}, episodes)
-    elif "summary.json" in names:
-        summary = _read_json(path / "summary.json")
-        if summary.get("kind") == "eval":
-            yield Entry(key, "evaluation", path, summary)
-    rows = {split: path / f"{split}.jsonl" for split in _SPLITS if f"{split}.jsonl" in names}
-    if rows or METADATA_FILE in names:
-        yield Entry(key, "dataset", path, _read_json(path / METADATA_FILE), rows=rows)
-
-
-def _key(path: Path) -> str:
-    """The path relative to the working directory if it is below it, else as a whole."""
-    absolute = path.absolute()
-    with suppress(ValueError):
-        return absolute.relative_to(Path.cwd()).as_posix()
-    return absolute.as_posix()
-
-
-def _read_json(file: Path) -> JsonObject:
-    """The object in a file; empty while it is missing or half written."""
-    try:
-        fields = from_json(file.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return fields if isinstance(fields, dict) else {}
+def _summarize_record(entry: StageOutput) -> str:
+    """The sizes of a data set, or the accuracy of each candidate; empty where it says neither."""
+    if entry.kind == "dataset":
+        sizes = object_field(object_field(entry.record, "report"), "rows")
+        return ", ".join(
+            f"{count:,} {split}" if isinstance(count := sizes.get(split), int) else split
+            for split in entry.rows
+        )
+    if entry.kind == "evaluation":
+        with suppress(RunError):
+            return ", ".join(
+                f"{score.label} {100 * accuracy.value:.1f}%"
+                for score in parse_evaluation(entry.path, entry.record).scores
+                if (accuracy := score.estimates.get(ACCURACY)) is not None
+            )
+    return ""

@@ -8,12 +8,13 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Self
 
+from ludus.data.stage_output import StageOutput
 from ludus.data.tool_schema import JsonObject
-from ludus.errors import RunError
+from ludus.errors import NameFlags, RunError
 from ludus.viewer.dataset_rows import DatasetRows
 from ludus.viewer.episode_index import EpisodeIndex
 from ludus.viewer.episode_queries import EpisodeQueries
-from ludus.viewer.folders import Entry, check_folders, find_entries
+from ludus.viewer.folders import check_folders, find_entries, summarize_entry
 from ludus.viewer.tokenizer_process import TokenizerProcess
 
 _SCAN_INTERVAL_S = 3.0
@@ -22,10 +23,13 @@ _SCAN_INTERVAL_S = 3.0
 class Library:
     """The entries, looked for again every few seconds, and what answers questions about them."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
+    def __init__(
+        self, folders: Sequence[Path], *, name_flags: NameFlags = lambda text, command: text
+    ) -> None:
         check_folders(folders)
         self._folders = folders
-        self.entries: dict[str, Entry] = {}
+        self.name_flags = name_flags
+        self.entries: dict[str, StageOutput] = {}
         self.index = EpisodeIndex()
         self.queries = EpisodeQueries(self.index)
         self.rows = DatasetRows()
@@ -52,7 +56,7 @@ class Library:
         self.entries = find_entries(self._folders)
         self.index.add_entries(list(self.entries.values()))
 
-    def find(self, key: str) -> Entry:
+    def find(self, key: str) -> StageOutput:
         if key not in self.entries:
             raise RunError(f"{key!r} is not there any more, or was never viewed here.")
         return self.entries[key]
@@ -67,15 +71,15 @@ class Library:
             "error": self.index.error,
             "folder": str(Path.cwd()),
             "entries": [
-                {**entry.as_json(), **self._describe_episodes(entry)}
+                {**summarize_entry(entry), **self._describe_episodes(entry)}
                 for entry in self.entries.values()
             ],
         }
 
-    def _describe_episodes(self, entry: Entry) -> JsonObject:
+    def _describe_episodes(self, entry: StageOutput) -> JsonObject:
         if entry.episodes is None:
             return {"episodes": None, "reward": None}
-        file = self.index.find_file(entry.key)
+        file = self.index.find_file(entry.shown_path)
         means = self.queries.mean_rewards()
         return {"episodes": file.lines - file.unreadable, "reward": means.get(file.number)}
 

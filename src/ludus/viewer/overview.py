@@ -6,13 +6,16 @@ from collections.abc import Iterable, Sequence
 
 from ludus.data.config_diff import compare_settings
 from ludus.data.jsonable import object_field
+from ludus.data.stage_output import StageOutput
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import LogEntry, metric, read_log, step_number
-from ludus.evaluation.stored_evaluation import load_evaluation
+from ludus.errors import NameFlags
+from ludus.evaluation.stored_evaluation import parse_evaluation
 from ludus.viewer.episode_filter import EpisodeFilter
 from ludus.viewer.episode_index import EpisodeIndex
 from ludus.viewer.episode_queries import EpisodeQueries
-from ludus.viewer.folders import Entry
+from ludus.viewer.evaluation_detail import describe_evaluation
+from ludus.viewer.folders import summarize_entry
 
 CURVES = {
     "reward": "Reward",
@@ -38,22 +41,25 @@ CURVES = {
 _MAX_POINTS = 1_000
 
 
-def describe_entry(entry: Entry, index: EpisodeIndex, queries: EpisodeQueries) -> JsonObject:
+def describe_entry(
+    entry: StageOutput, index: EpisodeIndex, queries: EpisodeQueries, name_flags: NameFlags
+) -> JsonObject:
     """Everything that the page of one entry shows."""
     overview: JsonObject = {
-        **entry.as_json(),
+        **summarize_entry(entry),
         "record": {key: value for key, value in entry.record.items() if key != "example"},
     }
     if entry.kind == "training":
         overview["curves"] = build_curves(tuple(read_log(entry.path)))
     if entry.kind == "evaluation":
-        overview["verdicts"] = load_evaluation(entry.path).describe_verdicts()
+        evaluation = parse_evaluation(entry.path, entry.record)
+        overview["evaluation"] = describe_evaluation(evaluation, name_flags)
     if entry.episodes is not None:
-        file = index.find_file(entry.key)
-        overview["stats"] = queries.find(EpisodeFilter(runs=(entry.key,))).stats
+        file = index.find_file(entry.shown_path)
+        overview["stats"] = queries.find(EpisodeFilter(runs=(entry.shown_path,))).stats
         overview["unreadable"] = file.unreadable
         if entry.kind == "run":
-            overview["curves"] = build_curves(queries.reward_curve(entry.key), x="episode")
+            overview["curves"] = build_curves(queries.reward_curve(entry.shown_path), x="episode")
     return overview
 
 
@@ -83,7 +89,7 @@ def _other_keys(entries: Iterable[LogEntry]) -> list[str]:
     return [*(parts if len(parts) > 1 else ()), *buckets]
 
 
-def compare_entries(first: Entry, second: Entry) -> JsonObject:
+def compare_entries(first: StageOutput, second: StageOutput) -> JsonObject:
     """The settings in which two entries differ, and how many are the same."""
     pairs = [_comparable_settings(entry) for entry in (first, second)]
     differences, same = compare_settings(*pairs)
@@ -95,7 +101,7 @@ def compare_entries(first: Entry, second: Entry) -> JsonObject:
     }
 
 
-def _comparable_settings(entry: Entry) -> JsonObject:
+def _comparable_settings(entry: StageOutput) -> JsonObject:
     """Settings and the facts of a record that are no settings of the stage."""
     record = entry.record
     facts = {name: record[name] for name in ("model", "weights", "seeds") if record.get(name)}

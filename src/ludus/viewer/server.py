@@ -8,7 +8,7 @@ from pathlib import Path
 
 import uvicorn
 
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, NameFlags
 from ludus.serve.listening import InterruptibleServer, bind_socket
 from ludus.viewer.app import create_app, create_token
 from ludus.viewer.library import Library
@@ -21,11 +21,18 @@ def view(
     *,
     port: int = 0,
     on_ready: Callable[[str], None] = lambda address: None,
+    name_flags: NameFlags = lambda text, command: text,
 ) -> None:
-    """Serve the page over `folders`; `on_ready` is called with its address."""
+    """Serve the page over `folders`; `on_ready` is called with its address.
+
+    `name_flags` replaces arguments in advice by flags of a command.
+    """
     if not 0 <= port <= 65535:
         raise ConfigError(f"`port` must be between 0 and 65535, got {port}.")
-    with bind_socket(HOST, port) as bound, Library(folders) as library:
+    with (
+        bind_socket(HOST, port) as bound,
+        Library(folders, name_flags=name_flags) as library,
+    ):
         build_server(library, bound, on_ready).run(sockets=[bound])
 
 

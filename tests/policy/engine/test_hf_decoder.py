@@ -159,7 +159,7 @@ def test_ended_rows_leave_the_batch_and_are_delivered_at_once(architecture: str)
     finally:
         hook.remove()
     assert delivered == [(0, 1), (1, 3), (2, 5), (3, 7)]
-    assert sizes == [4, 4, 4, 2, 2, 1, 1], "rows are removed when half of them have ended"
+    assert sizes == [4, 3, 3, 2, 2, 1, 1], "rows are removed when a quarter of them has ended"
 
 
 def test_unwanted_requests_are_dropped() -> None:

@@ -48,7 +48,7 @@ def report(
     ludus report runs/demo data/chain_sum models/chain_sum evals/chain_sum -o loop.html
     """
     from ludus.cli.command_line import end_if_checking
-    from ludus.cli.flag_names import command_flags, name_flags
+    from ludus.cli.flag_names import name_command_flags
     from ludus.cli.run_lookup import resolve_run_path
     from ludus.reporting import report as write_report
 
@@ -61,6 +61,6 @@ def report(
         format=format,
         title=title,
         samples=samples,
-        name_flags=lambda text, command: name_flags(text, command_flags(*command)),
+        name_flags=name_command_flags,
     )
     typer.echo(f"report: {path} ({path.stat().st_size / 1024:,.0f} KiB)")

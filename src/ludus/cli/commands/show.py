@@ -88,20 +88,18 @@ def _show_evaluation(path: Path, episode: str | None, *, as_json: bool) -> bool:
     """Print the evaluation in this folder; False if there is none."""
     from ludus.cli.display.console import console
     from ludus.cli.display.eval_table import print_stored_evaluation
+    from ludus.data.stage_output import find_output
     from ludus.errors import RunError
 
-    try:
-        summary = json.loads((path / "summary.json").read_bytes())
-    except (OSError, ValueError):
-        return False
-    if not isinstance(summary, dict) or summary.get("kind") != "eval":
+    output = find_output(path)
+    if output is None or output.kind != "evaluation":
         return False
     if episode is not None:
-        runs = [str(path / one["label"]) for one in summary["candidates"]]
+        runs = [str(path / one["label"]) for one in output.record["candidates"]]
         commands = " or ".join(f"`ludus show {run} {episode}`" for run in runs)
         raise RunError(f"{path} is an evaluation. Choose a candidate: {commands}.")
     if as_json:
-        typer.echo(json.dumps(summary, ensure_ascii=False))
+        typer.echo(json.dumps(output.record, ensure_ascii=False))
     else:
         print_stored_evaluation(console(), path)
     return True

@@ -15,7 +15,7 @@ def view(
         typer.Argument(
             metavar="[DIR]...",
             help="Runs, evaluations, data sets or trained models, or folders that hold some; also "
-            "JSONL files, names of runs, and `last`.",
+            "JSONL and Parquet files, names of runs, and `last`.",
             show_default="runs, evals, data and models",
         ),
     ] = None,
@@ -36,6 +36,7 @@ def view(
     except ModuleNotFoundError as error:
         raise MissingExtra.of("serve", "Viewing") from error
     from ludus.cli.display.console import print_if_read
+    from ludus.cli.flag_names import name_command_flags
     from ludus.cli.run_lookup import resolve_run_path
 
     def print_address(address: str) -> None:
@@ -46,5 +47,10 @@ def view(
             webbrowser.open(address)
 
     paths = [resolve_run_path(folder) for folder in folders or ()]
-    run(paths or default_folders(), port=port, on_ready=print_address)
+    run(
+        paths or default_folders(),
+        port=port,
+        on_ready=print_address,
+        name_flags=name_command_flags,
+    )
     print_if_read("Stopped.")

@@ -47,8 +47,8 @@ def print_results(out: Console, evaluation: Evaluation) -> None:
         out.print(_fit_table([table], out.width))
     for line in _level_curves(evaluation):
         out.print(Text(escape_control_chars(line)), soft_wrap=True)
-    for outcome, text in evaluation.verdict_texts():
-        style = _VERDICT_STYLES[outcome]
+    for outcome, text in evaluation.describe_verdicts():
+        style = _VERDICT_STYLES[outcome.value]
         out.print(Text(escape_control_chars(text), style=style), soft_wrap=True)
 
 
@@ -90,19 +90,21 @@ def _fit_table(tables: list[ResultTable], width: int) -> Table:
 
 def _level_curves(evaluation: Evaluation) -> list[str]:
     """The results by difficulty as a line of blocks for each candidate, from easy to hard."""
-    levels = [each for each in evaluation.slices if each.level is not None]
-    if len(levels) < 2:
-        return []
-    metric, lines = evaluation.verdict_metrics[0], [""]
-    width = max(len(score.label) for score in evaluation.scores)
-    for number, score in enumerate(evaluation.scores):
-        estimates = [each.estimates[number].get(metric.name) for each in levels]
-        values = [estimate.value for estimate in estimates if estimate is not None]
-        high = 1.0 if metric.is_share else max(0.0, *values)
-        curve = sparkline(values, low=min(0.0, *values), high=high)
-        ends = f"{levels[0].level} to {levels[-1].level}"
-        lines.append(f"{score.label:<{width}}  {curve}  {metric.title.lower()}, {ends}")
-    return lines
+    from ludus.evaluation.result_curves import build_level_curves
+
+    width, lines = max(len(score.label) for score in evaluation.scores), [""]
+    for curves in build_level_curves(evaluation):
+        if curves.metric != evaluation.verdict_metrics[0]:
+            continue
+        name = f"{curves.x_title}=" if curves.x_title else ""
+        ends = f"{name}{curves.labels[0]} to {name}{curves.labels[-1]}"
+        title = ", ".join(filter(None, (curves.metric.title.lower(), curves.environment)))
+        for score, estimates in zip(evaluation.scores, curves.candidates, strict=True):
+            values = [estimate.value for estimate in estimates if estimate is not None]
+            high = 1.0 if curves.metric.is_share else max([0.0, *values])
+            curve = sparkline(values, low=min([0.0, *values]), high=high)
+            lines.append(f"{score.label:<{width}}  {curve}  {title}, {ends}")
+    return lines if len(lines) > 1 else []
 
 
 def _table_width(table: ResultTable, separator: str) -> int:

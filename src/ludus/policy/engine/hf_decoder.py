@@ -1,7 +1,7 @@
 """Decode batches with the forward pass and the KV cache of a transformers model.
 
 Prompts of one environment begin alike, with the same system prompt and tools: the common prefix of
-a batch is prefilled once.
+a batch is prefilled once, and on a CPU also stored once (`shared_prefix`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import inspect
 import math
 import random
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -25,6 +26,7 @@ from ludus.policy.engine.engine_api import (
     no_more_requests,
 )
 from ludus.policy.engine.sampling import TokenSampler
+from ludus.policy.engine.shared_prefix import SharedPrefix, supports_shared_prefix
 
 MIN_SHARED_PREFIX_TOKENS = 8
 """Shorter common prefixes are not worth a forward pass of their own."""
@@ -123,8 +125,8 @@ class HFDecoder:
                 active = [index for index, row in enumerate(batch.rows) if row.active]
                 if not active:
                     return
-                # Removing rows copies the whole cache, which pays off once half of them have ended.
-                if 2 * len(active) <= len(batch.rows):
+                # Removing rows copies the whole cache, which pays off once enough have ended.
+                if 4 * len(active) <= 3 * len(batch.rows):
                     batch.keep_rows(active)
                 logits = batch.step()
 
@@ -167,6 +169,8 @@ class DecodeBatch:
         self._decoder = decoder
         self._device = decoder.model.device
         self._cache = decoder.build_cache()
+        self._prefix: SharedPrefix | None = None
+        """Of all rows, where it is not in their cache."""
         self._attention_mask: Any = None
         self._sampler: TokenSampler | None = None
         self.rows = rows
@@ -174,8 +178,7 @@ class DecodeBatch:
     def prefill(self) -> Any:
         """Return the logits after each prompt.
 
-        The common prefix is computed once and its cache entries are repeated for all rows; the rest
-        of each prompt is padded on the left.
+        The common prefix is computed once; the rest of each prompt is padded on the left.
         """
         prompts = [row.request.ids for row in self.rows]
         shared = shared_prompt_length(prompts) if self._decoder.can_share_prefix(self._cache) else 0
@@ -183,17 +186,26 @@ class DecodeBatch:
             shared = 0
         if shared:
             self._forward([prompts[0][:shared]], [list(range(shared))], [[1] * shared])
-            self._cache.batch_repeat_interleave(len(prompts))
+            self._share_prefix(len(prompts))
             self._decoder.stats.prefilled_tokens -= (len(prompts) - 1) * shared
             self._decoder.stats.reused_tokens += (len(prompts) - 1) * shared
         width = max(map(len, prompts)) - shared
         pads = [shared + width - len(prompt) for prompt in prompts]
         pad_id = self._decoder.pad_id
+        cached = 0 if self._prefix is not None else shared
         return self._forward(
             [[pad_id] * pad + list(ids[shared:]) for pad, ids in zip(pads, prompts, strict=True)],
             [[0] * pad + list(range(shared, shared + width - pad)) for pad in pads],
-            [[1] * shared + [0] * pad + [1] * (width - pad) for pad in pads],
+            [[1] * cached + [0] * pad + [1] * (width - pad) for pad in pads],
         )
+
+    def _share_prefix(self, num_rows: int) -> None:
+        """Make the cache of the prefix that of all rows."""
+        if supports_shared_prefix(self._decoder.model):
+            self._prefix = SharedPrefix(self._decoder.model, self._cache)
+            self._cache = self._decoder.build_cache()
+        else:
+            self._cache.batch_repeat_interleave(num_rows)
 
     def step(self) -> Any:
         """Return the logits after each row's newest token; those of ended rows are meaningless."""
@@ -210,13 +222,14 @@ class DecodeBatch:
         import torch
 
         self._attention_mask = torch.as_tensor(attention_mask, device=self._device)
-        return self._decoder.forward(
-            input_ids=torch.tensor(ids, device=self._device),
-            position_ids=torch.as_tensor(positions, device=self._device),
-            attention_mask=self._attention_mask,
-            past_key_values=self._cache,
-            **more,
-        )
+        with nullcontext() if self._prefix is None else self._prefix.attend():
+            return self._decoder.forward(
+                input_ids=torch.tensor(ids, device=self._device),
+                position_ids=torch.as_tensor(positions, device=self._device),
+                attention_mask=self._attention_mask,
+                past_key_values=self._cache,
+                **more,
+            )
 
     def sample_tokens(self, logits: Any, deliver: DeliverCompletion) -> None:
         """Sample a token for every active row, and deliver the completions that it ends."""

@@ -48,15 +48,15 @@ class ApiError(Exception):
         return JSONResponse(self.to_json(), self.status, headers=self.headers)
 
 
-def from_refusal(refusal: Refusal) -> JSONResponse:
-    """The response to a request that access control refuses."""
+def from_refusal(refusal: Refusal) -> ApiError:
+    """The error of a request that access control refuses."""
     is_key = refusal.status == HTTPStatus.UNAUTHORIZED
     return ApiError(
         refusal.detail,
         status=refusal.status,
         code="invalid_api_key" if is_key else None,
         headers={"WWW-Authenticate": "Bearer"} if is_key else None,
-    ).to_response()
+    )
 
 
 def from_validation_error(error: ValidationError) -> ApiError:

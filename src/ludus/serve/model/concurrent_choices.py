@@ -1,25 +1,20 @@
-"""Sample all choices of a request at the same time, and stream their chunks as one response."""
+"""Sample all choices of a request at the same time, and stream their events as one response."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
 
-from ludus.data.tool_schema import JsonObject
 from ludus.errors import LudusError
 from ludus.serve.model.api_errors import ApiError, to_api_error
-from ludus.serve.model.generator import Generation
-from ludus.serve.model.reply_formats import DONE_EVENT, event
 
-PutChunk = Callable[[JsonObject], None]
-Usage = Callable[[Sequence[Generation]], JsonObject]
+Result = TypeVar("Result")
+PutEvent = Callable[[bytes], None]
 
 
-async def sample_choices(
-    choices: Sequence[Coroutine[Any, Any, Generation]],
-) -> list[Generation]:
-    """Return all generations; if one fails, the others are cancelled."""
+async def sample_choices(choices: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Return the results of all choices; if one fails, the others are cancelled."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(choice) for choice in choices]
@@ -29,36 +24,34 @@ async def sample_choices(
 
 
 async def stream_choices(
-    choices: Sequence[Callable[[PutChunk], Coroutine[Any, Any, Generation]]],
+    choices: Sequence[Callable[[PutEvent], Coroutine[Any, Any, Result]]],
     *,
-    head: JsonObject,
-    usage: Usage | None,
+    at_end: Callable[[Sequence[Result]], Iterable[bytes]],
+    on_error: Callable[[ApiError], bytes],
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the chunks that the choices put as server-sent events, and at the end the usage."""
-    chunks: asyncio.Queue[JsonObject | None] = asyncio.Queue()
+    """Yield the server-sent events that the choices put, and those of the end or of an error."""
+    events: asyncio.Queue[bytes | None] = asyncio.Queue()
 
-    async def run(choice: Callable[[PutChunk], Coroutine[Any, Any, Generation]]) -> Generation:
+    async def run(choice: Callable[[PutEvent], Coroutine[Any, Any, Result]]) -> Result:
         try:
-            return await choice(chunks.put_nowait)
+            return await choice(events.put_nowait)
         finally:
-            chunks.put_nowait(None)
+            events.put_nowait(None)
 
     tasks = [asyncio.ensure_future(run(choice)) for choice in choices]
     try:
         running = len(tasks)
         while running:
-            chunk = await chunks.get()
-            if chunk is None:
+            event = await events.get()
+            if event is None:
                 running -= 1
             else:
-                yield event({**head, "choices": [chunk]})
-        generations = [task.result() for task in tasks]
-        if usage is not None:
-            yield event({**head, "choices": [], "usage": usage(generations)})
-        yield DONE_EVENT
+                yield event
+        for event in at_end([task.result() for task in tasks]):
+            yield event
     except (LudusError, ApiError) as error:
         # The status has been sent already.
-        yield event(to_api_error(error).to_json())
+        yield on_error(to_api_error(error))
     finally:
         for task in tasks:
             task.cancel()

@@ -1,15 +1,23 @@
-"""The response to a request that streams."""
+"""Server-sent events, and the response that streams them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
 from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from ludus.data.tool_schema import JsonObject
 from ludus.serve.model.disconnect import ClientDisconnected, run_while_connected
 from ludus.serve.model.model_metrics import ModelMetrics
+
+
+def encode_event(data: JsonObject, *, name: str | None = None) -> bytes:
+    head = "" if name is None else f"event: {name}\n"
+    text = f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n"
+    return text.encode("utf-8", "replace")
 
 
 class EventStream(Response):

@@ -1,14 +1,11 @@
-"""Samples completions for requests: limits, the queue, stop sequences and cancellation."""
+"""Samples completions for requests: limits, stop sequences and cancellation."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 import secrets
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,10 +20,11 @@ from ludus.policy.chat.template_kwargs import (
 from ludus.policy.engine.batcher import Completion
 from ludus.policy.engine.sampling import SamplingParams
 from ludus.policy.runtime import PolicyRuntime
+from ludus.serve.model.admission import Admission
 from ludus.serve.model.api_errors import ApiError
 from ludus.serve.model.model_config import ModelServeConfig
 from ludus.serve.model.model_metrics import ModelMetrics
-from ludus.serve.model.request_schema import SamplingBody
+from ludus.serve.model.request_schema import ChoicesBody
 from ludus.serve.model.text_stream import TextStream
 
 if TYPE_CHECKING:
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
 
 _MAX_TEMPLATE_VARIANTS = 16
 """Sets of chat template arguments whose templates are kept."""
-_MAX_MEASURED = 64
 
 OnText = Callable[[str, Sequence[int], Sequence[float]], None]
 """Takes new text of a completion, its new ids and their log-probabilities."""
@@ -87,52 +84,28 @@ class Generator:
         max_batch: int,
     ) -> None:
         self.runtime = runtime
-        self.is_draining = False
+        self.admission = Admission(metrics, max_batch=max_batch, max_queue=config.max_queue)
         self._config, self._metrics = config, metrics
-        self._max_batch = max_batch
-        self._in_flight = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._variants: dict[str, PolicyRuntime] = {}
-        self._durations_s: deque[float] = deque(maxlen=_MAX_MEASURED)
 
-    @contextmanager
-    def admit(self, choices: int) -> Iterator[None]:
-        """Take places for the completions of a request, or raise 429 if the queue is full."""
-        if self.is_draining:
-            raise ApiError("The server is shutting down.", status=503, headers={"Retry-After": "5"})
-        if self._in_flight + choices > self._max_batch + self._config.max_queue:
-            raise ApiError(
-                f"The server is busy: {self._in_flight} requests are running or waiting, and "
-                f"{self._config.max_queue} may wait. Try again later.",
-                status=429,
-                code="queue_full",
-                headers={"Retry-After": str(self._retry_after_s())},
-            )
-        start = time.monotonic()
-        self._add_in_flight(choices)
-        try:
-            yield
-        finally:
-            self._add_in_flight(-choices)
-            self._durations_s.append(time.monotonic() - start)
-
-    def plan(self, body: SamplingBody, prompts: Sequence[Prompt]) -> SamplingPlan:
+    def plan(self, body: ChoicesBody, prompts: Sequence[Prompt]) -> SamplingPlan:
         """Check the request's limits, and resolve how to sample it."""
         limit, context = self._config.max_tokens, self.runtime.context_length
         if body.n > self._config.max_choices:
             raise ApiError(f"n must be at most {self._config.max_choices}.", param="n")
         if body.token_limit is not None and body.token_limit > limit:
-            field = "max_completion_tokens" if body.max_completion_tokens else "max_tokens"
-            raise ApiError(f"{field} must be at most {limit}, got {body.token_limit}.", param=field)
+            raise ApiError(
+                f"A reply may have at most {limit} tokens on this server, got {body.token_limit}.",
+                param=body.token_limit_field,
+            )
         for prompt in prompts:
             if not prompt.ids:
-                raise ApiError("The prompt is empty.", param="prompt")
+                raise ApiError("The prompt is empty.", param=body.prompt_field)
             if context is not None and len(prompt.ids) >= context:
                 raise ApiError(
                     f"This model's maximum context length is {context} tokens, but the prompt has "
                     f"{len(prompt.ids)}.",
-                    param="messages",
+                    param=body.prompt_field,
                     code="context_length_exceeded",
                 )
         options = body.sampling_options
@@ -233,25 +206,6 @@ class Generator:
 
     async def drain(self, force_exit: Callable[[], bool] = lambda: False) -> None:
         """Accept no more requests, and wait for running ones up to `shutdown_timeout`."""
-        self.is_draining = True
-        deadline = time.monotonic() + self._config.shutdown_timeout
-        while self._in_flight and time.monotonic() < deadline and not force_exit():
-            try:
-                await asyncio.wait_for(self._idle.wait(), timeout=0.1)
-            except TimeoutError:
-                continue
+        await self.admission.drain(self._config.shutdown_timeout, force_exit)
         # Fails what still runs, so that its clients are told.
         await self.runtime.batcher.close()
-
-    def _add_in_flight(self, choices: int) -> None:
-        self._in_flight += choices
-        self._metrics.set_in_flight(self._in_flight)
-        if self._in_flight:
-            self._idle.clear()
-        else:
-            self._idle.set()
-
-    def _retry_after_s(self) -> int:
-        """About how long recent requests took, of which a full batch ends in that time."""
-        durations = sorted(self._durations_s)
-        return max(1, math.ceil(durations[len(durations) // 2])) if durations else 1

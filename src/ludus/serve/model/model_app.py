@@ -5,51 +5,29 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, ValidationError
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import LudusError
 from ludus.serve.access import AccessPolicy, add_access_middleware
-from ludus.serve.model.api_errors import (
-    ApiError,
-    from_refusal,
-    from_validation_error,
-    to_api_error,
-)
-from ludus.serve.model.chat_completions import (
-    ChatCall,
-    ChatCompletions,
-    render_prompt,
-    to_messages,
-)
-from ludus.serve.model.disconnect import ClientDisconnected, run_while_connected
-from ludus.serve.model.event_stream import EventStream
+from ludus.serve.model.api_errors import ApiError, from_refusal, to_api_error
+from ludus.serve.model.chat_completions import ChatCompletions
+from ludus.serve.model.chat_sampler import ChatSampler
+from ludus.serve.model.completion_routes import SESSION_HEADER, Endpoint, add_completion_routes
 from ludus.serve.model.generator import Generator
 from ludus.serve.model.model_config import ModelServeConfig
 from ludus.serve.model.model_metrics import ModelMetrics
 from ludus.serve.model.recorder import Recorder
-from ludus.serve.model.request_schema import (
-    ChatBody,
-    CompletionBody,
-    RewardBody,
-    SamplingBody,
-    TokenizeBody,
-)
-from ludus.serve.model.session import new_conversation
-from ludus.serve.model.text_completions import TextCall, TextCompletions
-
-Body = TypeVar("Body", bound=BaseModel)
-
-SESSION_HEADER = "Ludus-Session"
-_CLIENT_CLOSED_REQUEST = 499
-"""The status that nginx logs for a client that went away."""
+from ludus.serve.model.request_body import check_model, parse_body
+from ludus.serve.model.request_schema import RewardBody, TokenizeBody
+from ludus.serve.model.responses import Responses
+from ludus.serve.model.text_completions import TextCompletions
 
 
 def create_model_app(
@@ -70,8 +48,14 @@ def create_model_app(
             sweeping.cancel()
 
     app = FastAPI(title=f"Ludus: {names[0]}", version="1.0.0", lifespan=lifespan)
-    _add_completion_routes(app, generator, metrics, names=names, recorder=recorder)
-    _add_info_routes(app, generator, metrics, names[0], config)
+    sampler = ChatSampler(generator, recorder)
+    endpoints: dict[str, Endpoint[Any, Any]] = {
+        "/v1/chat/completions": ChatCompletions(sampler, names[0]),
+        "/v1/responses": Responses(sampler, names[0]),
+        "/v1/completions": TextCompletions(generator, names[0]),
+    }
+    add_completion_routes(app, endpoints, metrics, names=names)
+    _add_info_routes(app, sampler, generator, metrics, name=names[0])
     if recorder is not None:
         _add_session_routes(app, recorder, config)
     _add_error_handlers(app)
@@ -81,70 +65,18 @@ def create_model_app(
         max_body=config.max_body,
         allow_origins=config.allow_origins,
         session_header=SESSION_HEADER,
-        to_response=from_refusal,
+        to_response=lambda refusal: from_refusal(refusal).to_response(),
     )
     return app
 
 
-def _add_completion_routes(
+def _add_info_routes(
     app: FastAPI,
+    sampler: ChatSampler,
     generator: Generator,
     metrics: ModelMetrics,
     *,
-    names: tuple[str, ...],
-    recorder: Recorder | None,
-) -> None:
-    chat = ChatCompletions(generator, names[0], recorder)
-    text = TextCompletions(generator, names[0])
-
-    async def answer(
-        request: Request,
-        body: SamplingBody,
-        open_call: Callable[[], Coroutine[Any, Any, ChatCall | TextCall]],
-        handler: Any,
-    ) -> Response:
-        path = request.url.path
-        status = 200
-        try:
-            _check_model(body.model, names)
-            call = await run_while_connected(request.receive, open_call())
-            ids = call.session_ids if isinstance(call, ChatCall) else []
-            headers = {SESSION_HEADER: ", ".join(ids)} if ids else {}
-            if body.stream:
-                return EventStream(
-                    handler.stream(call), close=call.stack.aclose, metrics=metrics, headers=headers
-                )
-            async with call.stack:
-                content = await run_while_connected(request.receive, handler.complete(call))
-            return JSONResponse(content, headers=headers)
-        except ClientDisconnected:
-            metrics.count_cancelled()
-            status = _CLIENT_CLOSED_REQUEST
-            return Response(status_code=status)
-        except (ApiError, LudusError) as error:
-            status = to_api_error(error).status
-            raise
-        finally:
-            metrics.count_request(path, status)
-
-    @app.post("/v1/chat/completions")
-    async def chat_completions(request: Request) -> Response:
-        body = await _parse(request, ChatBody)
-        session_id = request.headers.get(SESSION_HEADER)
-        return await answer(request, body, lambda: chat.open(body, session_id), chat)
-
-    @app.post("/v1/completions")
-    async def completions(request: Request) -> Response:
-        body = await _parse(request, CompletionBody)
-        return await answer(request, body, lambda: text.open(body), text)
-
-
-def _add_info_routes(
-    app: FastAPI,
-    generator: Generator,
-    metrics: ModelMetrics,
     name: str,
-    config: ModelServeConfig,
 ) -> None:
     model: JsonObject = {
         "id": name,
@@ -156,7 +88,7 @@ def _add_info_routes(
 
     @app.get("/health")
     async def health() -> dict[str, str]:
-        return {"status": "draining" if generator.is_draining else "healthy"}
+        return {"status": "draining" if generator.admission.is_draining else "healthy"}
 
     @app.get("/v1/models")
     async def models() -> JsonObject:
@@ -164,20 +96,18 @@ def _add_info_routes(
 
     @app.get("/v1/models/{model_id:path}")
     async def one_model(model_id: str) -> JsonObject:
-        _check_model(model_id, (name,))
+        check_model(model_id, (name,))
         return model
 
     @app.post("/tokenize")
     async def tokenize(request: Request) -> JsonObject:
-        body = await _parse(request, TokenizeBody)
+        body = await parse_body(request, TokenizeBody)
         tokenizer = generator.runtime.policy.tokenizer
         if body.prompt is not None:
             encoded = tokenizer(body.prompt, add_special_tokens=body.add_special_tokens)
             ids = list(encoded["input_ids"])
         else:
-            runtime = generator.with_template_kwargs(body.chat_template_kwargs)
-            conversation = new_conversation(runtime, body.offered_tools)
-            ids = list(await render_prompt(conversation, to_messages(body)))
+            ids = list(await sampler.tokenize(body))
         return {
             "count": len(ids),
             "max_model_len": generator.runtime.context_length,
@@ -192,7 +122,7 @@ def _add_info_routes(
 def _add_session_routes(app: FastAPI, recorder: Recorder, config: ModelServeConfig) -> None:
     @app.post("/sessions/{session_id}/reward")
     async def reward(session_id: str, request: Request) -> JsonObject:
-        body = await _parse(request, RewardBody)
+        body = await parse_body(request, RewardBody)
         if not all(map(math.isfinite, body.rewards.values())):
             raise ApiError("A reward must be finite.", param="rewards")
         episode_id = await recorder.end(session_id, body)
@@ -224,21 +154,3 @@ def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def on_error(request: Request, error: Exception) -> Response:
         return ApiError(f"The server failed: {type(error).__name__}.", status=500).to_response()
-
-
-async def _parse(request: Request, kind: type[Body]) -> Body:
-    try:
-        return kind.model_validate_json(await request.body())
-    except ValidationError as error:
-        raise from_validation_error(error) from None
-
-
-def _check_model(name: str, names: tuple[str, ...]) -> None:
-    """Requests without a name mean the model that is served."""
-    if name and name not in names:
-        raise ApiError(
-            f"The model {name!r} does not exist; this server has {names[0]!r}.",
-            status=404,
-            param="model",
-            code="model_not_found",
-        )

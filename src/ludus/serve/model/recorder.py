@@ -13,9 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from ludus.data.episode import (
-    format_episode_id,
-)
+from ludus.data.episode import format_episode_id
 from ludus.data.journal import Journal
 from ludus.data.messages import Message
 from ludus.data.run_folder import RunFolder

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ludus.data.messages import Call, Message
+from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
 from ludus.policy.chat.reply_stream import ReplyDelta
+from ludus.serve.model.api_errors import ApiError
+from ludus.serve.model.event_stream import encode_event
 
-DONE_EVENT = b"data: [DONE]\n\n"
+_DONE_EVENT = b"data: [DONE]\n\n"
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+def new_id(prefix: str, separator: str = "_") -> str:
+    return f"{prefix}{separator}{secrets.token_hex(12)}"
 
 
 def envelope(kind: str, prefix: str, model: str) -> JsonObject:
     """The fields that a response and all chunks of a stream begin with."""
     return {
-        "id": f"{prefix}-{secrets.token_hex(12)}",
+        "id": new_id(prefix, "-"),
         "object": kind,
         "created": int(time.time()),
         "model": model,
@@ -34,9 +39,23 @@ def usage(prompt_tokens: int, completion_tokens: int) -> JsonObject:
     }
 
 
-def event(data: JsonObject) -> bytes:
-    """A server-sent event."""
-    return b"data: " + json.dumps(data, ensure_ascii=False).encode("utf-8", "replace") + b"\n\n"
+class CompletionEvents:
+    """The events of a stream of chat or text completions, which all begin with the same fields."""
+
+    def __init__(self, head: JsonObject) -> None:
+        self._head = head
+
+    def chunk(self, choice: JsonObject) -> bytes:
+        return encode_event({**self._head, "choices": [choice]})
+
+    def end(self, usage: JsonObject | None) -> Iterator[bytes]:
+        """The last events; the usage comes where it was asked for."""
+        if usage is not None:
+            yield encode_event({**self._head, "choices": [], "usage": usage})
+        yield _DONE_EVENT
+
+    def error(self, error: ApiError) -> bytes:
+        return encode_event(error.to_json())
 
 
 def message_to_json(message: Message) -> JsonObject:
@@ -55,14 +74,10 @@ def message_to_json(message: Message) -> JsonObject:
 def delta_to_json(delta: ReplyDelta, num_calls: int) -> JsonObject:
     """A piece of a streamed reply, which has had `num_calls` calls before."""
     if delta.call is not None:
-        return {"tool_calls": [{"index": num_calls, **call_to_json(delta.call)}]}
+        return {"tool_calls": [{"index": num_calls, **delta.call.model_dump()}]}
     if delta.reasoning:
         return {"reasoning_content": delta.reasoning}
     return {"content": delta.content}
-
-
-def call_to_json(call: Call) -> JsonObject:
-    return call.model_dump()
 
 
 def chat_logprobs(

@@ -6,74 +6,52 @@ the reply, but are not supported, are refused.
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from ludus.data.content import Text
-from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message, Part
 from ludus.data.tool_schema import JsonObject
+from ludus.serve.model.api_errors import ApiError
+from ludus.serve.model.message_schema import Conversation, MessageBody
+from ludus.serve.model.request_body import RequestBody
 
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
-    "min_p": (0,),
-    "logit_bias": ({},),
-    "response_format": ({"type": "text"},),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "modalities": (["text"],),
-    "echo": (False,),
-    "suffix": ("",),
-    "prompt_logprobs": (0,),
-}
-"""Fields that are not supported, with the values at which they do nothing."""
 _MAX_STOP_SEQUENCES = 16
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_nulls(cls, data: Any) -> Any:
-        """Clients send null for fields that are not set."""
-        if not isinstance(data, dict):
-            return data
-        return {name: value for name, value in data.items() if value is not None}
-
-
-class StreamOptions(_Body):
+class StreamOptions(RequestBody):
     include_usage: bool = False
 
 
-class SamplingBody(_Body):
-    """What chat and text completions have in common."""
+class SamplingBody(RequestBody):
+    """What all requests that sample have in common."""
+
+    neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "frequency_penalty": (0,),
+        "presence_penalty": (0,),
+        "repetition_penalty": (1,),
+        "min_p": (0,),
+        "logit_bias": ({},),
+    }
+    """Fields that are not supported, with the values at which they do nothing."""
 
     model: str = ""
-    n: int = Field(default=1, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=100)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = None
     seed: int | None = None
     stop: str | list[str] = Field(default_factory=list)
     stream: bool = False
-    stream_options: StreamOptions = StreamOptions()
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
-    return_token_ids: bool = False
-    """Of vLLM: send the ids of the prompt and of the completion."""
-    return_tokens_as_token_ids: bool = False
-    """Of vLLM: write `token_id:42` for a token beside its log-probability."""
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_unsupported(cls, data: Any) -> Any:
-        for name, neutral in _NEUTRAL.items() if isinstance(data, dict) else ():
+        for name, neutral in cls.neutral_values.items() if isinstance(data, dict) else ():
             value = data.get(name)
             if value is not None and value not in neutral:
-                raise ValueError(f"{name} is not supported by this server, got {value!r:.100}.")
+                # Not a ValueError, because pydantic would not know the field.
+                raise ApiError(
+                    f"{name} is not supported by this server, got {value!r:.100}.", param=name
+                )
         return data
 
     @model_validator(mode="after")
@@ -87,10 +65,6 @@ class SamplingBody(_Body):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     @property
-    def token_limit(self) -> int | None:
-        return self.max_completion_tokens or self.max_tokens
-
-    @property
     def sampling_options(self) -> JsonObject:
         """The sampling parameters that are set; a top_k of -1 or 0 means none."""
         options = {"temperature": self.temperature, "top_p": self.top_p}
@@ -99,102 +73,44 @@ class SamplingBody(_Body):
         return {name: value for name, value in options.items() if value is not None}
 
 
-class ImageUrlBody(_Body):
-    url: str
+class ChoicesBody(SamplingBody):
+    """What chat and text completions have in common."""
 
+    neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = {
+        **SamplingBody.neutral_values,
+        "response_format": ({"type": "text"},),
+        "functions": ([],),
+        "function_call": ("none", "auto"),
+        "modalities": (["text"],),
+        "echo": (False,),
+        "suffix": ("",),
+        "prompt_logprobs": (0,),
+    }
+    prompt_field: ClassVar[str]
+    """The field that the prompt is made of, for errors."""
 
-class PartBody(_Body):
-    """A part of a message's content, as chat completions or the Responses API write it."""
-
-    type: Literal["text", "input_text", "output_text", "refusal", "image_url"]
-    text: str = ""
-    refusal: str = ""
-    image_url: ImageUrlBody | None = None
-
-    def to_part(self) -> Part:
-        if self.type != "image_url":
-            return Text(text=self.text or self.refusal)
-        url = "" if self.image_url is None else self.image_url.url
-        if not url.startswith("data:"):
-            raise ValueError("an image must be a data URL (data:image/png;base64,...)")
-        return ImagePart(image_url=ImageUrl(url=url))
-
-
-class FunctionBody(_Body):
-    name: str
-    arguments: str = "{}"
-
-
-class CallBody(_Body):
-    id: str = ""
-    function: FunctionBody
-
-
-class MessageBody(_Body):
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[PartBody] = ""
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    tool_calls: list[CallBody] = Field(default_factory=list)
-    tool_call_id: str | None = None
-    name: str | None = None
-
-    def to_message(self) -> Message:
-        content: str | tuple[Part, ...]
-        if isinstance(self.content, str):
-            content = self.content
-        else:
-            content = tuple(part.to_part() for part in self.content)
-            if all(isinstance(part, Text) for part in content):
-                content = "\n".join(part.text for part in content if isinstance(part, Text))
-        calls = tuple(
-            Call(
-                id=call.id,
-                function=Function(name=call.function.name, arguments=call.function.arguments),
-            )
-            for call in self.tool_calls
-        )
-        return Message(
-            role="system" if self.role == "developer" else self.role,
-            content=content,
-            reasoning_content=self.reasoning_content or self.reasoning,
-            tool_calls=calls or None,
-            tool_call_id=self.tool_call_id,
-            name=self.name,
-        )
-
-
-class ToolFunctionBody(_Body):
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    name: str
-
-
-class ToolBody(_Body):
-    type: Literal["function"] = "function"
-    function: ToolFunctionBody
-
-
-class Conversation(_Body):
-    """Messages and tools, as chat completions and `/tokenize` take them."""
-
-    messages: list[MessageBody] = Field(default_factory=list)
-    tools: list[ToolBody] = Field(default_factory=list)
-    tool_choice: Literal["none", "auto"] = "auto"
-    chat_template_kwargs: JsonObject = Field(default_factory=dict)
+    n: int = Field(default=1, ge=1)
+    stream_options: StreamOptions = StreamOptions()
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    return_token_ids: bool = False
+    """Of vLLM: send the ids of the prompt and of the completion."""
+    return_tokens_as_token_ids: bool = False
+    """Of vLLM: write `token_id:42` for a token beside its log-probability."""
 
     @property
-    def offered_tools(self) -> list[JsonObject]:
-        if self.tool_choice == "none":
-            return []
-        return [tool.model_dump() for tool in self.tools]
+    def token_limit(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
 
-    def to_messages(self) -> tuple[Message, ...]:
-        return tuple(message.to_message() for message in self.messages)
+    @property
+    def token_limit_field(self) -> str:
+        return "max_completion_tokens" if self.max_completion_tokens else "max_tokens"
 
 
-class ChatBody(SamplingBody, Conversation):
+class ChatBody(ChoicesBody, Conversation):
     """A request to `/v1/chat/completions`."""
+
+    prompt_field: ClassVar[str] = "messages"
 
     messages: list[MessageBody] = Field(min_length=1)
     logprobs: bool = False
@@ -202,8 +118,10 @@ class ChatBody(SamplingBody, Conversation):
     """The engine knows the log-probabilities of sampled tokens alone."""
 
 
-class CompletionBody(SamplingBody):
+class CompletionBody(ChoicesBody):
     """A request to `/v1/completions`."""
+
+    prompt_field: ClassVar[str] = "prompt"
 
     prompt: str | list[str] | list[int] | list[list[int]]
     logprobs: int | None = Field(default=None, ge=0, le=1)
@@ -230,7 +148,7 @@ class TokenizeBody(Conversation):
         return self
 
 
-class RewardBody(_Body):
+class RewardBody(RequestBody):
     """A request to `/sessions/ID/reward`."""
 
     reward: float | None = Field(default=None, allow_inf_nan=False)

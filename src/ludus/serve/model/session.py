@@ -36,7 +36,8 @@ class Session:
         self.indexed_key: int | None = None
         """The history key under which the recorder finds it."""
         self._conversation: SampledConversation | None = None
-        self._setup: tuple[PolicyRuntime, list[JsonObject]] | None = None
+        self._conversation_key: tuple[PolicyRuntime, list[JsonObject]] | None = None
+        """The runtime and the tools of the conversation."""
         self._messages: tuple[Message, ...] = ()
         self._tools: tuple[JsonObject, ...] = ()
         self._usage = Usage()
@@ -52,8 +53,8 @@ class Session:
         self, runtime: PolicyRuntime, tools: list[JsonObject]
     ) -> SampledConversation:
         """The conversation's tokens; new ones if its tools or template arguments have changed."""
-        if self._conversation is None or self._setup != (runtime, tools):
-            self._setup = runtime, tools
+        if self._conversation is None or self._conversation_key != (runtime, tools):
+            self._conversation_key = runtime, tools
             self._conversation = new_conversation(runtime, tools)
         return self._conversation
 
@@ -68,7 +69,7 @@ class Session:
     ) -> None:
         """Keep a reply to these messages; `usage` has its prompt and completion tokens."""
         self._messages = (*messages, reply)
-        self._tools = tuple(self._setup[1]) if self._setup is not None else ()
+        self._tools = tuple(self._conversation_key[1]) if self._conversation_key is not None else ()
         self._usage += Usage(prompt_tokens=usage[0], completion_tokens=usage[1])
         self._truncated, self._sampling = truncated, sampling
         self._ended_at = datetime.now(UTC)

@@ -9,9 +9,14 @@ from functools import partial
 
 from ludus.data.tool_schema import JsonObject
 from ludus.serve.model.api_errors import ApiError
-from ludus.serve.model.concurrent_choices import PutChunk, sample_choices, stream_choices
+from ludus.serve.model.concurrent_choices import PutEvent, sample_choices, stream_choices
 from ludus.serve.model.generator import Generation, Generator, OnText, Prompt, SamplingPlan
-from ludus.serve.model.reply_formats import envelope, text_logprobs, usage
+from ludus.serve.model.reply_formats import (
+    CompletionEvents,
+    envelope,
+    text_logprobs,
+    usage,
+)
 from ludus.serve.model.request_schema import CompletionBody
 
 
@@ -25,7 +30,12 @@ class TextCall:
     stack: AsyncExitStack
 
     @property
-    def choices(self) -> list[Prompt]:
+    def session_ids(self) -> list[str]:
+        """Text completions are not recorded."""
+        return []
+
+    @property
+    def choice_prompts(self) -> list[Prompt]:
         """The prompt of each choice: `n` for each prompt."""
         return [prompt for prompt in self.prompts for _ in range(self.body.n)]
 
@@ -37,14 +47,16 @@ class TextCall:
 class TextCompletions:
     """Answers requests without a chat template. They are not recorded."""
 
+    body_type = CompletionBody
+
     def __init__(self, generator: Generator, model: str) -> None:
         self._generator, self._model = generator, model
         self._tokenizer = generator.runtime.policy.tokenizer
 
-    async def open(self, body: CompletionBody) -> TextCall:
+    async def open(self, body: CompletionBody, session_id: str | None) -> TextCall:
         """Take places in the queue and tokenize the prompts, or raise what is wrong with them."""
         async with AsyncExitStack() as stack:
-            stack.enter_context(self._generator.admit(max(1, len(body.prompts)) * body.n))
+            stack.enter_context(self._generator.admission.admit(max(1, len(body.prompts)) * body.n))
             prompts = [Prompt(self._tokenize(prompt)) for prompt in body.prompts]
             if not prompts:
                 raise ApiError("The prompt is empty.", param="prompt")
@@ -61,7 +73,7 @@ class TextCompletions:
 
     async def complete(self, call: TextCall) -> JsonObject:
         generations = await sample_choices(
-            [self._generate(call, index) for index in range(len(call.choices))]
+            [self._generate(call, index) for index in range(len(call.choice_prompts))]
         )
         choices = []
         for index, generation in enumerate(generations):
@@ -88,30 +100,38 @@ class TextCompletions:
 
     def stream(self, call: TextCall) -> AsyncGenerator[bytes, None]:
         """Sample all choices, and yield server-sent events as tokens arrive."""
+        events = CompletionEvents(envelope("text_completion", "cmpl", self._model))
+        with_usage = call.body.stream_options.include_usage
         return stream_choices(
-            [partial(self._stream_choice, call, index) for index in range(len(call.choices))],
-            head=envelope("text_completion", "cmpl", self._model),
-            usage=call.usage if call.body.stream_options.include_usage else None,
+            [
+                partial(self._stream_choice, call, index, events)
+                for index in range(len(call.choice_prompts))
+            ],
+            at_end=lambda generations: events.end(call.usage(generations) if with_usage else None),
+            on_error=events.error,
         )
 
-    async def _stream_choice(self, call: TextCall, index: int, put_chunk: PutChunk) -> Generation:
+    async def _stream_choice(
+        self, call: TextCall, index: int, events: CompletionEvents, put_event: PutEvent
+    ) -> Generation:
         length = 0
 
         def on_text(text: str, ids: Sequence[int], logprobs: Sequence[float]) -> None:
             nonlocal length
-            put_chunk(self._choice_to_json(call.body, index, text, ids, logprobs, offset=length))
+            choice = self._choice_to_json(call.body, index, text, ids, logprobs, offset=length)
+            put_event(events.chunk(choice))
             length += len(text)
 
         generation = await self._generate(call, index, on_text)
         finish = generation.finish_reason
-        put_chunk(self._choice_to_json(call.body, index, "", (), (), finish=finish))
+        put_event(events.chunk(self._choice_to_json(call.body, index, "", (), (), finish=finish)))
         return generation
 
     async def _generate(
         self, call: TextCall, index: int, on_text: OnText | None = None
     ) -> Generation:
         return await self._generator.generate(
-            call.choices[index],
+            call.choice_prompts[index],
             call.plan,
             index=index,
             on_text=on_text,

@@ -78,10 +78,10 @@ class TextStream:
         )
 
     def _cut_at_stop(self) -> None:
-        places = [self.text.find(stop, max(0, self._num_sent)) for stop in self._stop]
-        found = [place for place in places if place >= 0]
-        if found:
-            self.text, self.reached_stop = self.text[: min(found)], True
+        positions = [self.text.find(stop, self._num_sent) for stop in self._stop]
+        first = min((position for position in positions if position >= 0), default=None)
+        if first is not None:
+            self.text, self.reached_stop = self.text[:first], True
 
     def _held_length(self) -> int:
         """How many characters at the end may be the beginning of a stop sequence."""

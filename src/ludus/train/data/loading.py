@@ -17,13 +17,14 @@ from pydantic_core import from_json
 
 from ludus.data.checksum import file_digest
 from ludus.data.hub_id import is_hub_id
+from ludus.data.jsonable import prune_nulls
+from ludus.data.stage_output import CURATION_FILE
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, MissingExtra, similar_path_hint
 
 NumberedRow = tuple[int, bytes | JsonObject]
 """A row and its number, counted from 1; for a file, its line."""
 TRAIN_SPLIT, TEST_SPLIT = "train", "test"
-CURATION_FILE = "curation.json"
 _SUFFIXES = (".jsonl", ".parquet")
 
 
@@ -72,17 +73,11 @@ class DatasetRows:
         while batch := list(islice(rows, size)):
             yield [
                 (number, {
-                    name: _prune_nulls(value) if name in structs else value
+                    name: prune_nulls(value) if name in structs else value
                     for name, value in row.items()
                 })
                 for number, row in batch
             ]  # fmt: skip
-
-
-def _prune_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _prune_nulls(item) for key, item in value.items() if item is not None}
-    return [_prune_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 Split = JsonlRows | DatasetRows

@@ -1,0 +1,217 @@
+"""The body of a request to `/v1/responses`, and its translation to a chat request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+
+from ludus.data.tool_schema import JsonObject
+from ludus.serve.model.api_errors import ApiError
+from ludus.serve.model.message_schema import (
+    CallBody,
+    FunctionBody,
+    MessageBody,
+    PartBody,
+    Parts,
+    ToolBody,
+    ToolFunctionBody,
+)
+from ludus.serve.model.request_body import RequestBody
+from ludus.serve.model.request_schema import ChatBody, SamplingBody
+
+_STATE_FIELDS = ("previous_response_id", "conversation")
+_LOGPROBS = "message.output_text.logprobs"
+
+
+class MessageItem(RequestBody):
+    """A message; `type` may be missing."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Parts = Field(default_factory=list)
+
+
+class FunctionCallItem(RequestBody):
+    """A tool call of the model."""
+
+    call_id: str
+    name: str
+    arguments: str = "{}"
+
+
+class FunctionCallOutputItem(RequestBody):
+    """The result of a tool call."""
+
+    call_id: str
+    output: Parts = Field(default_factory=list)
+
+
+class ReasoningText(RequestBody):
+    text: str = ""
+
+
+class ReasoningItem(RequestBody):
+    """The reasoning before a reply, or a summary of it."""
+
+    summary: list[ReasoningText] = Field(default_factory=list)
+    content: list[ReasoningText] = Field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(part.text for part in self.content or self.summary)
+
+
+def _item_type(item: Any) -> str | None:
+    return str(item.get("type") or "message") if isinstance(item, dict) else None
+
+
+InputItem = Annotated[
+    Annotated[MessageItem, Tag("message")]
+    | Annotated[FunctionCallItem, Tag("function_call")]
+    | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
+    | Annotated[ReasoningItem, Tag("reasoning")],
+    Discriminator(
+        _item_type,
+        custom_error_type="unsupported_item",
+        custom_error_message=(
+            "an item must be a message, function_call, function_call_output or reasoning"
+        ),
+    ),
+]
+
+
+class ResponsesTool(RequestBody):
+    """A function, whose fields are not nested as in chat completions."""
+
+    type: Literal["function"]
+    name: str
+    description: str | None = None
+    parameters: JsonObject | None = None
+    strict: bool | None = None
+
+    def to_chat_tool(self) -> ToolBody:
+        """Without `strict`, which this server does not enforce and the model need not see."""
+        fields = {"description": self.description, "parameters": self.parameters}
+        return ToolBody(function=ToolFunctionBody.model_validate({"name": self.name, **fields}))
+
+
+class TextFormat(RequestBody):
+    type: Literal["text"] = "text"
+
+
+class TextOptions(RequestBody):
+    format: TextFormat = TextFormat()
+
+
+class ResponsesBody(SamplingBody):
+    """A request to `/v1/responses`."""
+
+    neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = {
+        **SamplingBody.neutral_values,
+        "background": (False,),
+        "prompt": (),
+        "top_logprobs": (0,),
+        "truncation": ("disabled",),
+    }
+
+    input: list[InputItem] = Field(min_length=1)
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    tools: list[ResponsesTool] = Field(default_factory=list)
+    tool_choice: Literal["none", "auto"] = "auto"
+    parallel_tool_calls: bool = True
+    chat_template_kwargs: JsonObject = Field(default_factory=dict)
+    text: TextOptions = TextOptions()
+    reasoning: JsonObject | None = None
+    metadata: JsonObject = Field(default_factory=dict)
+    include: list[str] = Field(default_factory=list)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_state(cls, data: Any) -> Any:
+        for name in _STATE_FIELDS if isinstance(data, dict) else ():
+            if data.get(name) is not None:
+                raise ApiError(
+                    f"{name} is not supported, because responses are not stored: send the items of "
+                    "the whole conversation as input.",
+                    param=name,
+                )
+        return data
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def _text_to_item(cls, value: Any) -> Any:
+        return [{"role": "user", "content": value}] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_include(self) -> Self:
+        if _LOGPROBS in self.include:
+            raise ApiError(f"{_LOGPROBS} is not supported by this server.", param="include")
+        return self
+
+    def to_chat_body(self) -> ChatBody:
+        """The chat request that gets the same reply."""
+        messages = _to_chat_messages(self.input)
+        if self.instructions:
+            system = [PartBody(type="text", text=self.instructions)]
+            first = self.input[0]
+            if isinstance(first, MessageItem) and first.role in ("system", "developer"):
+                # Chat templates may take only one system message.
+                system += first.content
+                messages = messages[1:]
+            messages = [MessageBody(role="system", content=system), *messages]
+        sampling = {name: getattr(self, name) for name in SamplingBody.model_fields}
+        return ChatBody(
+            **sampling,
+            messages=messages,
+            tools=[tool.to_chat_tool() for tool in self.tools],
+            tool_choice=self.tool_choice,
+            max_completion_tokens=self.max_output_tokens,
+            chat_template_kwargs=self.chat_template_kwargs,
+        )
+
+
+def _to_chat_messages(items: Sequence[InputItem]) -> list[MessageBody]:
+    """Messages in which the reasoning, the text and the calls of one reply are together."""
+    groups: list[list[InputItem]] = []
+    for item in items:
+        if groups and _is_same_reply(groups[-1][-1], item):
+            groups[-1].append(item)
+        else:
+            groups.append([item])
+    return [_to_chat_message(group) for group in groups]
+
+
+def _is_same_reply(item: InputItem, next_item: InputItem) -> bool:
+    """Whether both are parts of one reply; two messages in a row are two replies."""
+    are_messages = isinstance(item, MessageItem) and isinstance(next_item, MessageItem)
+    return _is_of_model(item) and _is_of_model(next_item) and not are_messages
+
+
+def _is_of_model(item: InputItem) -> bool:
+    if isinstance(item, MessageItem):
+        return item.role == "assistant"
+    return isinstance(item, FunctionCallItem | ReasoningItem)
+
+
+def _to_chat_message(group: Sequence[InputItem]) -> MessageBody:
+    first = group[0]
+    if isinstance(first, FunctionCallOutputItem):
+        return MessageBody(role="tool", content=first.output, tool_call_id=first.call_id)
+    if isinstance(first, MessageItem) and first.role != "assistant":
+        return MessageBody(role=first.role, content=first.content)
+    return MessageBody(
+        role="assistant",
+        content=[part for item in group if isinstance(item, MessageItem) for part in item.content],
+        reasoning_content="\n".join(
+            item.text for item in group if isinstance(item, ReasoningItem) and item.text
+        ),
+        tool_calls=[
+            CallBody(
+                id=item.call_id, function=FunctionBody(name=item.name, arguments=item.arguments)
+            )
+            for item in group
+            if isinstance(item, FunctionCallItem)
+        ],
+    )
