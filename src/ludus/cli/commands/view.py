@@ -13,7 +13,7 @@ def view(
     folders: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[DIR]...",
+            metavar="DIR",
             help="Runs, evaluations, data sets or trained models, or folders that hold some; also "
             "JSONL and Parquet files, names of runs, and `last`.",
             show_default="runs, evals, data and models",
