@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from ludus import CollectConfig, ToolEnvironment, collect, episodes, grpo, sft, tool
+from ludus import CollectConfig, ToolCall, ToolEnvironment, collect, episodes, grpo, sft, tool
 from ludus.agents.random_agent import RandomAgent
 from ludus.rollout.phase_progress import PhaseProgress
 from ludus.train import GRPOConfig, TrainConfig
 
-PICK, SLOW = "grpo_runs:Pick", "grpo_runs:Slow"
+PICK, SLOW, TEMPTING = "grpo_runs:Pick", "grpo_runs:Slow", "grpo_runs:Tempting"
 STEP_LATENCY_S = 0.05
 _SPECIAL_TOKENS = ("<pad>", "<bos>", "<|im_start|>", "<|im_end|>")
 _TOKENIZER_CORPUS = (
@@ -45,6 +45,27 @@ class Pick(ToolEnvironment):
             letter: The one that you pick.
         """
         return self.finish(float(letter == "c"), "So be it.")
+
+
+class Tempting(ToolEnvironment):
+    """Pick a letter: the one that the oracle picks gives half of what another one gives."""
+
+    REWARDS: ClassVar = {"a": 0.5, "c": 1.0}
+
+    def reset(self, *, seed: int | None = None) -> str:
+        return f"Pick a letter ({(seed or 0) % 7})."
+
+    @tool
+    def pick(self, letter: Literal["a", "b", "c", "d", "e"]) -> str:
+        """Pick a letter.
+
+        Args:
+            letter: The one that you pick.
+        """
+        return self.finish(self.REWARDS.get(letter, 0.0), "So be it.")
+
+    def oracle(self) -> ToolCall:
+        return ToolCall(name="pick", arguments={"letter": "a"})
 
 
 class Slow(ToolEnvironment):
@@ -195,16 +216,21 @@ def _free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def train_tiny_model(folder: Path, environment: str = PICK) -> str:
-    """Train a model of a few thousand weights to call tools, on random episodes."""
-    config = CollectConfig(agent=RandomAgent(), num_episodes=120)
+def train_tiny_model(
+    folder: Path,
+    environment: str = PICK,
+    config: CollectConfig | None = None,
+    epochs: float = 20.0,
+) -> str:
+    """Train a model of a few thousand weights to call tools, by default on random episodes."""
+    config = config or CollectConfig(agent=RandomAgent(), num_episodes=120)
     asyncio.run(collect(environment, folder / "run", config))
     rows = [_sft_row(episode) for episode in episodes(folder / "run" / "episodes.jsonl")]
     (folder / "data").mkdir()
     (folder / "data" / "train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     _write_random_model(folder / "base")
     train_config = TrainConfig(
-        epochs=20.0, batch_size=8, learning_rate=1e-2, precision="fp32", device="cpu"
+        epochs=epochs, batch_size=8, learning_rate=1e-2, precision="fp32", device="cpu"
     )
     sft(folder / "data", str(folder / "base"), folder / "model", train_config)
     return str(folder / "model")
