@@ -91,12 +91,13 @@ def test_vllm_plays_the_episodes_of_a_collector(tmp_path: Path) -> None:
     "model_server",
     ["vllm_model", "vllm_model with token ids", "vllm_model with responses", "openai_model"],
 )
-def test_nemo_gym_gets_responses_of_a_model_server(model_server: str) -> None:
+def test_nemo_gym_gets_responses_of_a_model_server(model_server: str, tmp_path: Path) -> None:
     calls_responses = model_server in ("vllm_model with responses", "openai_model")
     with serving_model(load("smollm2", device="cpu")) as served:
         script = Path(__file__).with_name("nemo_gym_calls.py")
         done = subprocess.run(
             [str(NEMO_GYM), script],
+            cwd=tmp_path,  # Hydra writes a folder `outputs`.
             capture_output=True,
             text=True,
             timeout=600,
