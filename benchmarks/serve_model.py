@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -169,8 +169,9 @@ def _running(server: Server, start_timeout_s: float) -> Iterator[Path]:
             asyncio.run(_wait_until_up(server, process, log, start_timeout_s))
             yield log
         finally:
-            # With the processes that it has started itself.
-            os.killpg(process.pid, signal.SIGKILL)
+            # With the processes that it has started itself; none is left if it did not start.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
