@@ -7,7 +7,9 @@ For each environment and seed: a warm start by SFT on few games of the oracle, f
 with the oracle as a tutor, and from the warm start GRPO with its defaults and 32 groups (for hard
 environments from the tutor's model). Then all models play the same 500 held-out tasks, sampled at
 temperature 1 as in training. Every stage is the command that a user types; stages that are finished
-are not repeated, so that the same command resumes. The table comes last. It needs a GPU.
+are not repeated, so that the same command resumes. The tables come last, and the rewards of
+held-out tasks during GRPO are drawn in OUT/curves.png. It needs a GPU; `--stages` without names
+runs nothing, and shows what OUT has.
 """
 
 from __future__ import annotations
@@ -19,16 +21,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 HELD_OUT_TASKS = 500
 INTERRUPT_GRACE_S = 20
 EVALUATION_S = 60
 """Time kept for playing the held-out tasks, where the total is limited."""
+LAST_EVALUATIONS = 3
 STAGES = ("warm", "tutor", "grpo", "eval")
 SUMS = {"min_terms": 2, "max_terms": 3, "min_digits": 2, "max_digits": 2}
 
@@ -155,10 +160,55 @@ class Runner:
         candidates = {each["label"]: each for each in summary["candidates"]}
         record = {
             "problem": self.problem.name, "seed": self.seed, "minutes": self.minutes,
-            "candidates": candidates,
+            "candidates": candidates, "curve": read_curve(self.folder / "grpo"),
         }  # fmt: skip
         (self.folder / "result.json").write_text(json.dumps(record))
         return record
+
+
+def read_curve(run: Path) -> list[tuple[int, float]]:
+    """Step and reward of each evaluation on held-out tasks during GRPO."""
+    path = run / "log.jsonl"
+    lines = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
+    return [(line["step"], line["eval_reward"]) for line in lines if "eval_reward" in line]
+
+
+def format_curves(records: Sequence[dict[str, Any]]) -> str:
+    """Rewards of the held-out tasks before GRPO, and in its last three evaluations."""
+    lines = ["| environment | seed | before | last three | difference | steps |"]
+    lines.append("|---|---|---|---|---|---|")
+    for record in records:
+        if len(curve := record["curve"]) > LAST_EVALUATIONS:
+            before = curve[0][1]
+            after = fmean(reward for _, reward in curve[-LAST_EVALUATIONS:])
+            lines.append(
+                f"| {record['problem']} | {record['seed']} | {before:.3f} | {after:.3f} | "
+                f"{after - before:+.3f} | {curve[-1][0]} |"
+            )
+    return "\n".join(lines)
+
+
+def draw_curves(records: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw a panel for each environment, with a line for each seed."""
+    from matplotlib.figure import Figure
+
+    by_problem: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for record in records:
+        if record["curve"]:
+            by_problem[record["problem"]].append(record)
+    if not by_problem:
+        return
+    figure = Figure(figsize=(4.2 * len(by_problem), 3.2), layout="constrained")
+    panels = figure.subplots(1, len(by_problem), sharey=True, squeeze=False)[0]
+    for axes, (problem, runs) in zip(panels, by_problem.items(), strict=True):
+        for run in runs:
+            steps, rewards = zip(*run["curve"], strict=True)
+            axes.plot(steps, rewards, marker=".", label=f"seed {run['seed']}")
+        axes.set(title=problem, xlabel="step", ylim=(0, 1))
+        axes.grid(alpha=0.3)
+        axes.legend(loc="lower right")
+    panels[0].set_ylabel("reward of held-out tasks")
+    figure.savefig(path, dpi=140)
 
 
 def format_table(records: Sequence[dict[str, Any]]) -> str:
@@ -203,7 +253,7 @@ def main() -> None:
     names = [problem.name for problem in PROBLEMS]
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
+    parser.add_argument("--stages", nargs="*", choices=STAGES, default=list(STAGES))
     parser.add_argument("--jobs", type=int, default=3, help="problems at once")
     parser.add_argument("--minutes", type=float, default=600, help="stop everything after this")
     parser.add_argument("--list", action="store_true", help="print the names, and exit")
@@ -229,7 +279,8 @@ def main() -> None:
     ]
     with ThreadPoolExecutor(args.jobs) as pool:
         records = list(pool.map(Runner.run, runners))
-    print(format_table(records))
+    draw_curves(records, args.out / "curves.png")
+    print(f"{format_curves(records)}\n\n{format_table(records)}")
 
 
 if __name__ == "__main__":
