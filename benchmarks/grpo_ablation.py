@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from math import sqrt
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,12 +24,12 @@ from ludus.data.training_log import read_log
 from ludus.train import GRPOConfig
 
 if TYPE_CHECKING:
-    from benchmarks.grpo_learning import STUDENT_T_975
     from benchmarks.grpo_runs import TEMPTING, train_tiny_model
+    from benchmarks.seed_interval import interval_half_width
 else:
     # Scripts import modules of their own folder by bare names.
-    from grpo_learning import STUDENT_T_975
     from grpo_runs import TEMPTING, train_tiny_model
+    from seed_interval import interval_half_width
 
 WINDOW, GOAL = 10, 0.7
 DEFAULTS: Mapping[str, Any] = {
@@ -82,7 +81,7 @@ def format_row(name: str, runs: Sequence[RunResult]) -> str:
     rewards = [run.reward for run in runs]
     mean, interval = fmean(rewards), ""
     if len(runs) > 1:
-        half = STUDENT_T_975[len(runs) - 2] * stdev(rewards) / sqrt(len(runs))
+        half = interval_half_width(rewards)
         interval = f" ({mean - half:.2f} to {mean + half:.2f})"
     entropy = fmean(run.entropy for run in runs)
     return f"| {name} | {step} | {mean:.2f}{interval} | {entropy:.3f} |"

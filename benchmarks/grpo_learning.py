@@ -16,9 +16,8 @@ import argparse
 import json
 import traceback
 from collections.abc import Sequence
-from math import sqrt
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -27,17 +26,17 @@ from ludus.train.output.loss_plot import smooth
 
 if TYPE_CHECKING:
     from benchmarks.grpo_runs import PICK, StepTimer, run_ludus, run_trl, train_tiny_model
+    from benchmarks.seed_interval import interval_half_width
 else:
     # Scripts import modules of their own folder by bare names.
     from grpo_runs import PICK, StepTimer, run_ludus, run_trl, train_tiny_model
+    from seed_interval import interval_half_width
 
 CHAIN_SUM = "reasoning_gym:chain_sum"
 SUMS = '{"dataset_config": {"min_terms": 2, "max_terms": 3, "min_digits": 2, "max_digits": 2}}'
 LAST_STEPS = 20
 VARIANTS = {"stock TRL": run_trl, "Ludus": run_ludus}
 COLOURS = {"stock TRL": "#d9632b", "Ludus": "#1f5fa8"}
-STUDENT_T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""97.5 % quantiles of Student's t, from one degree of freedom."""
 
 Curves = dict[str, dict[str, list[float]]]
 """Rewards per step, by variant and seed."""
@@ -106,18 +105,11 @@ def compare(curves: Curves) -> dict[str, Any]:
 
 def estimate(values: Sequence[float]) -> dict[str, float | None]:
     """The mean with its 95 % interval; a single value has none."""
-    mean, n = fmean(values), len(values)
-    if n < 2:
+    mean = fmean(values)
+    if len(values) < 2:
         return {"mean": mean, "low": None, "high": None}
-    margin = _t_quantile(n - 1) * stdev(values) / sqrt(n)
+    margin = interval_half_width(values)
     return {"mean": mean, "low": mean - margin, "high": mean + margin}
-
-
-def _t_quantile(degrees: int) -> float:
-    """97.5 % quantile of Student's t; for many degrees of freedom by its series."""
-    if degrees <= len(STUDENT_T_975):
-        return STUDENT_T_975[degrees - 1]
-    return 1.960 + 2.372 / degrees + 2.822 / degrees**2
 
 
 def _write(args: Any, curves: Curves) -> None:

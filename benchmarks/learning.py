@@ -27,7 +27,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from benchmarks.seed_interval import interval_half_width
+else:
+    # Scripts import modules of their own folder by bare names.
+    from seed_interval import interval_half_width
 
 HELD_OUT_TASKS = 500
 INTERRUPT_GRACE_S = 20
@@ -215,21 +221,41 @@ def format_table(records: Sequence[dict[str, Any]]) -> str:
     """Success, reward and format of each model, and what GRPO added to the warm start."""
     lines = [
         "| environment | seed | base | warm start | tutor | GRPO | GRPO - warm start | reward | "
-        "format | minutes of GRPO |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "difference | format | minutes of GRPO |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for record in records:
         by_label = record["candidates"]
         cells = [record["problem"], str(record["seed"])]
         for label in ("base", "warm", "tutor", "grpo"):
             cells.append(_percent(by_label.get(label, {}).get("metrics", {}).get("accuracy")))
-        grpo = by_label.get("grpo", {})
-        cells.append(_points(grpo.get("deltas", {}).get("accuracy")))
+        deltas = by_label.get("grpo", {}).get("deltas", {})
         metrics = [by_label.get(label, {}).get("metrics", {}) for label in ("warm", "grpo")]
-        cells.append(" -> ".join(_number(each.get("mean_reward")) for each in metrics))
-        cells.append(" -> ".join(_percent(each.get("format_compliance")) for each in metrics))
-        cells.append(f"{record['minutes'].get('grpo', 0):.1f}")
+        cells += [
+            _points(deltas.get("accuracy")),
+            " -> ".join(_number(each.get("mean_reward")) for each in metrics),
+            _points(deltas.get("mean_reward")),
+            " -> ".join(_percent(each.get("format_compliance")) for each in metrics),
+            f"{record['minutes'].get('grpo', 0):.1f}",
+        ]
         lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def format_seeds(records: Sequence[dict[str, Any]]) -> str:
+    """What GRPO added to the mean reward of held-out tasks, over seeds: 95 % Student's t."""
+    gains: defaultdict[str, list[float]] = defaultdict(list)
+    for record in records:
+        deltas = record["candidates"].get("grpo", {}).get("deltas", {})
+        if delta := deltas.get("mean_reward"):
+            gains[record["problem"]].append(100 * delta["value"])
+    lines = ["| environment | seeds | reward, in points |", "|---|---|---|"]
+    for problem, points in gains.items():
+        cell = f"{fmean(points):+.1f}"
+        if len(points) > 1:
+            half = interval_half_width(points)
+            cell += f" ({fmean(points) - half:+.1f} to {fmean(points) + half:+.1f})"
+        lines.append(f"| {problem} | {len(points)} | {cell} |")
     return "\n".join(lines)
 
 
@@ -280,7 +306,7 @@ def main() -> None:
     with ThreadPoolExecutor(args.jobs) as pool:
         records = list(pool.map(Runner.run, runners))
     draw_curves(records, args.out / "curves.png")
-    print(f"{format_curves(records)}\n\n{format_table(records)}")
+    print("\n\n".join(table(records) for table in (format_curves, format_table, format_seeds)))
 
 
 if __name__ == "__main__":
