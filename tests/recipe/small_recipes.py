@@ -26,7 +26,7 @@ REDUCED: Mapping[str, tuple[str, ...]] = {
     "quickstart": ("collect.num_episodes=40", "sft.steps=2", *_EVAL),
     "chain-sum": ("collect.num_episodes=20", "collect.prices=prices.json", *_SFT, *_GRPO, *_EVAL),
     "wordle": (
-        *("tutor.rounds=1", "tutor.episodes=4", "tutor.eval_episodes=2", "tutor.steps=1"),
+        *("tutor.rounds=1", "tutor.episodes=4", "tutor.eval_episodes=2", "tutor.epochs=1"),
         *("tutor.max_tokens=8", "tutor.max_turns=2", "tutor.batch_size=2"),
         *_GRPO,
         *_EVAL,
