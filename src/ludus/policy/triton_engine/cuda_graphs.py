@@ -33,10 +33,14 @@ class NoGraphRunner:
 
 
 class CudaGraphRunner:
-    """CUDA graphs, by the key that they were captured for."""
+    """CUDA graphs, by the key that they were captured for.
+
+    Work whose graph cannot be captured, because memory is short, is launched kernel by kernel.
+    """
 
     def __init__(self) -> None:
         self._graphs: dict[Hashable, tuple[Any, Any]] = {}
+        self._not_captured: set[Hashable] = set()
         self._pool: Any = None
         self._capture_stream: Any = None
 
@@ -48,15 +52,22 @@ class CudaGraphRunner:
             return output
         # Eagerly first: kernels are compiled at their first launch, which a capture does not allow.
         output = work()
-        self._graphs[key] = self._capture(work)
+        if key not in self._not_captured:
+            graph = self._capture(work)
+            if graph is None:
+                self._not_captured.add(key)
+            else:
+                self._graphs[key] = graph
         return output
 
     def clear(self) -> None:
         """Drop all graphs, because the memory that they use is about to be freed."""
         self._graphs.clear()
+        self._not_captured.clear()
         self._pool = None
 
-    def _capture(self, work: Work) -> tuple[Any, Any]:
+    def _capture(self, work: Work) -> tuple[Any, Any] | None:
+        """Capture the work; None if memory is short."""
         import torch
 
         if self._pool is None:
@@ -66,13 +77,14 @@ class CudaGraphRunner:
             self._capture_stream = torch.cuda.Stream()
         current = torch.cuda.current_stream()
         self._capture_stream.wait_stream(current)
+        graph = None
         with torch.cuda.stream(self._capture_stream), gc_disabled():
-            try:
-                graph = self._capture_once(work)
-            except torch.OutOfMemoryError:
-                # During a capture torch cannot return its unused cached blocks, so do it before.
-                torch.cuda.empty_cache()
-                graph = self._capture_once(work)
+            # During a capture torch cannot return its unused cached blocks, so do it in between.
+            for prepare in (lambda: None, torch.cuda.empty_cache):
+                prepare()
+                with suppress(torch.OutOfMemoryError):
+                    graph = self._capture_once(work)
+                    break
         current.wait_stream(self._capture_stream)
         return graph
 
@@ -84,13 +96,28 @@ class CudaGraphRunner:
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
             output = work()
+            graph.capture_end()
         except BaseException:
             # Report the original error, not that the capture failed because of it.
             with suppress(RuntimeError):
                 graph.capture_end()
+            end_failed_capture(self._pool)
             raise
-        graph.capture_end()
         return graph, output
+
+
+def end_failed_capture(pool: Any) -> None:
+    """Let the allocator work normally again after a failed capture.
+
+    An error such as running out of memory invalidates a capture. Ending it raises then, before the
+    allocator is told: it would go on recording into the pool, and from then on neither free cached
+    memory nor begin another capture with this pool.
+    """
+    import torch
+
+    # Raises where the capture had ended properly.
+    with suppress(RuntimeError):
+        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
 
 
 def graph_size(number: int, sizes: Sequence[int]) -> int:

@@ -10,7 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ludus.train.grpo.prefix_tree import PrefixTrees
-from ludus.train.speed.cuda_graphs import GraphedForward, capture_graph
+from ludus.train.speed.cuda_graphs import (
+    GraphedForward,
+    capture_graph,
+    describe_capture_error,
+)
 
 Shape = tuple[int, int]
 """Lanes and their length."""
@@ -101,7 +105,7 @@ class GraphCache:
             graph = capture_graph(self._core, compute, static_inputs, self._dtype, pool=self._pool)
         except Exception as error:
             self._max_graphs = len(self._graphs)
-            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+            reason = describe_capture_error(error)
             self._say(f"Training without more CUDA graphs, which is slower: {reason}")
             return None
         self._graphs[lanes, length] = graph

@@ -15,7 +15,11 @@ from typing import Any
 
 from ludus.train.config import TrainConfig
 from ludus.train.distributed import Distributed
-from ludus.train.speed.cuda_graphs import replace_forward_by_graph, supports_cuda_graphs
+from ludus.train.speed.cuda_graphs import (
+    describe_capture_error,
+    replace_forward_by_graph,
+    supports_cuda_graphs,
+)
 from ludus.train.speed.packing import PackingCollator, row_lengths
 from ludus.train.speed.varlen_attention import kernel_works, supports_varlen, use_varlen_attention
 
@@ -97,7 +101,7 @@ def _use_cuda_graph(trainer: Any, say: Say) -> bool:
         replace_forward_by_graph(base_model, first_batch, collator.longest_row, args)
     except Exception as error:
         base_model.forward = forward
-        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        reason = describe_capture_error(error)
         say(f"Training without CUDA graphs, which is slower: {reason}")
         return False
     trainer.train_dataset, trainer.eval_dataset = rows, test_rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ludus.policy.triton_engine.cuda_graphs import gc_disabled
+from ludus.policy.triton_engine.cuda_graphs import end_failed_capture, gc_disabled
 from ludus.train.distributed import Distributed
 
 _GRAPH_INPUTS = ("input_ids", "position_ids", "cu_seq_lens_q")
@@ -62,6 +62,7 @@ def capture_graph(
             return compute(*inputs)
 
     before = module.forward
+    pool = torch.cuda.graph_pool_handle() if pool is None else pool
     module.train()
     module.forward = forward
     try:
@@ -72,10 +73,28 @@ def capture_graph(
             )
         graphed: GraphedForward = module.forward
         return graphed
+    except BaseException:
+        end_failed_capture(pool)
+        raise
     finally:
         module.forward = before
         # The warm-up ran in a stream of its own, whose memory no other stream can reuse.
         torch.cuda.empty_cache()
+
+
+def describe_capture_error(error: BaseException) -> str:
+    """Why a graph could not be captured, in one line.
+
+    An error during a capture makes its end fail, too, and that is what is raised last.
+    """
+    import torch
+
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, torch.OutOfMemoryError):
+        cause = cause.__context__
+    if cause is not None:
+        return "there is not enough free GPU memory for them"
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def replace_forward_by_graph(
