@@ -1,8 +1,9 @@
-"""Choose the device and the dtype of a model, and check them without importing torch."""
+"""Devices and dtypes of models: choose them, check them without importing torch, free memory."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import platform
 import sys
 from pathlib import Path
@@ -86,6 +87,17 @@ def device_names(device: str, processes: int = 1) -> tuple[str, ...]:
     elif kind == "cpu":
         name = f"cpu ({platform.machine()})"
     return (str(name),) * processes
+
+
+def release_gpu_memory() -> None:
+    """Return the cached memory of objects that are no longer used; models are in cycles of them.
+
+    Does nothing on the GPU if torch is not loaded.
+    """
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _parse_device(device: str) -> tuple[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from ludus.client.event_loop import run_sync
 from ludus.environment.mixture import Mixture
+from ludus.policy.device import release_gpu_memory
 from ludus.rollout.collect import CollectResult, collect
 from ludus.rollout.collect_progress import CollectProgress
 from ludus.rollout.collector import Collector
@@ -76,7 +76,7 @@ def play(
     try:
         result = run_sync(main())
     finally:
-        _free_memory()
+        release_gpu_memory()
     reason = result.stop_reason or progress.stopping
     if reason is not None:
         raise Stopped(reason)
@@ -113,12 +113,3 @@ class _PlayProgress(CollectProgress):
             self._phase.advance(self._collector.stats.done - self._phase.done)
             if (reason := self._progress.stopping) is not None:
                 self._collector.drain(reason)
-
-
-def _free_memory() -> None:
-    """Give the GPU's memory back before the training that follows."""
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import sys
 from collections.abc import Mapping
@@ -132,10 +131,9 @@ def _free_memory() -> None:
     Models are held by reference cycles, and glibc keeps what is freed below its mmap threshold.
     After SFT of 135 million parameters 2.7 GB stay resident, of which `malloc_trim` returns 1.7.
     """
-    gc.collect()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    from ludus.policy.device import release_gpu_memory
+
+    release_gpu_memory()
     if sys.platform == "linux":
         with suppress(AttributeError, OSError):  # Another C library, such as musl.
             ctypes.CDLL(None).malloc_trim(0)

@@ -7,7 +7,6 @@ out-of-memory error the budget is halved and the step is repeated with the same 
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -135,15 +134,6 @@ def padded_tokens(batch: Mapping[str, Any]) -> int:
     """Rows times the longest of them, prompt and completion together."""
     lengths = batch["prompt_mask"].sum(1) + batch["completion_mask"].sum(1)
     return int(len(lengths) * lengths.max())
-
-
-def release_gpu_memory() -> None:
-    """Return cached GPU memory, so that the next attempt starts from what is really in use."""
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def out_of_memory_error(tokens: int, device: Any) -> OutOfMemory:

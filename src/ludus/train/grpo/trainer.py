@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from ludus.errors import ConfigError
+from ludus.policy.device import release_gpu_memory
 from ludus.policy.vision.processor import VisionProcessor
 from ludus.train.callbacks import add_callback
 from ludus.train.distributed import Distributed
@@ -33,7 +34,6 @@ from ludus.train.grpo.micro_batches import (
     free_gpu_bytes,
     out_of_memory_error,
     padded_tokens,
-    release_gpu_memory,
 )
 from ludus.train.grpo.rewards import sum_rewards
 from ludus.train.grpo.rollout_batch import (
