@@ -7,6 +7,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from ludus.errors import OutOfMemory
+from ludus.policy.device import release_gpu_memory
 from ludus.policy.load_errors import require_transformers
 from ludus.policy.preflight import check_model
 from ludus.rollout.phase_progress import PhaseProgress
@@ -31,7 +33,11 @@ from ludus.train.progress import NoProgress, TrainProgress
 from ludus.train.resume import find_previous_run
 from ludus.train.speed.acceleration import accelerate, skip_unlabelled_logits
 from ludus.train.trainable_model import load_trainable_model
-from ludus.train.trl_config import resolve_learning_rate, set_data_dependent_fields
+from ludus.train.trl_config import (
+    resolve_learning_rate,
+    set_data_dependent_fields,
+    split_batches,
+)
 from ludus.train.trl_trainers import build_trainer, run_trainer
 
 _DEFAULT_CONFIG = TrainConfig()
@@ -105,18 +111,36 @@ def _train(
             method, training_data, model, out, config, command=command, progress=progress
         )
         with lock_folder(out, context.distributed):
-            previous = find_previous_run(context, overwrite=overwrite)
-            if previous.finished:
-                return finished_result(context, previous.record)
-            with discard_if_unstarted(out, context.distributed), skip_unlabelled_logits():
-                with context.distributed.raise_on_all_ranks():
-                    loaded_model = _load_model_and_prepare_data(context)
-                prepared = PreparedRows(context.tokens_dir).info()
-                callback = OfflineCallback(context, prepared, previous.state, overwrite=overwrite)
-                with context.distributed.raise_on_all_ranks():
-                    trainer = _build_trainer(context, loaded_model, prepared, callback)
-                run_trainer(trainer, previous.checkpoint)
-                return finalize(context, trainer, callback)
+            while True:
+                try:
+                    return _run_or_resume(context, overwrite=overwrite)
+                except OutOfMemory:
+                    rows = context.trl_config.per_device_train_batch_size
+                    if context.distributed.world_size > 1 or not split_batches(context.trl_config):
+                        raise
+                # Not in the handler: the traceback's frames keep the model alive.
+                release_gpu_memory()
+                fewer = context.trl_config.per_device_train_batch_size
+                progress.say(
+                    f"The GPU ran out of memory with {rows} rows at once. Going on with {fewer} at "
+                    "once; a training step still has as many rows"
+                )
+
+
+def _run_or_resume(context: OfflineContext, *, overwrite: bool) -> TrainResult:
+    out, distributed = context.out, context.distributed
+    previous = find_previous_run(context, overwrite=overwrite)
+    if previous.finished:
+        return finished_result(context, previous.record)
+    with discard_if_unstarted(out, distributed), skip_unlabelled_logits():
+        with distributed.raise_on_all_ranks():
+            loaded_model = _load_model_and_prepare_data(context)
+        prepared = PreparedRows(context.tokens_dir).info()
+        callback = OfflineCallback(context, prepared, previous.state, overwrite=overwrite)
+        with distributed.raise_on_all_ranks():
+            trainer = _build_trainer(context, loaded_model, prepared, callback)
+        run_trainer(trainer, previous.checkpoint)
+        return finalize(context, trainer, callback)
 
 
 def _load_model_and_prepare_data(context: OfflineContext) -> Any:

@@ -134,6 +134,21 @@ def set_data_dependent_fields(
     trl_config.max_length = max_length
 
 
+def split_batches(trl_config: Any) -> bool:
+    """Halve the rows of a forward pass, and double the passes of a step, whose rows stay the same.
+
+    A number that cannot be halved is divided by its smallest factor. False for a single row.
+    """
+    rows = trl_config.per_device_train_batch_size
+    factor = next((number for number in range(2, rows + 1) if rows % number == 0), None)
+    if factor is None:
+        return False
+    trl_config.per_device_train_batch_size = rows // factor
+    trl_config.per_device_eval_batch_size = -(-trl_config.per_device_eval_batch_size // factor)
+    trl_config.gradient_accumulation_steps *= factor
+    return True
+
+
 def resolve_learning_rate(
     config: BaseTrainConfig, method: Method, parameters: int, *, groups: int = DEFAULT_GROUPS
 ) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from ludus.errors import ConfigError, LudusError, RunError
+from ludus.errors import ConfigError, LudusError, OutOfMemory, RunError
 from ludus.policy.engine.scoped_settings import without_cudnn_sdpa
 from ludus.policy.hf_logging import suppress_hf_logging
 from ludus.policy.vision.model_families import supports_images
@@ -186,8 +186,9 @@ def run_trainer(trainer: Any, checkpoint: Path | None) -> None:
     except LudusError:
         raise
     except torch.OutOfMemoryError as error:
-        raise RunError(
-            "The GPU ran out of memory. Use a smaller `batch_size`, fewer tokens (`max_length` or "
+        smaller = "a smaller `batch_size`, " * (trainer.args.per_device_train_batch_size > 1)
+        raise OutOfMemory(
+            f"The GPU ran out of memory. Use {smaller}fewer tokens (`max_length` or "
             "`max_episode_tokens`), `gradient_checkpointing`, or `lora`; with the same settings it "
             "fails again."
         ) from error
