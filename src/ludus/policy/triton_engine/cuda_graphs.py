@@ -79,12 +79,13 @@ class CudaGraphRunner:
         self._capture_stream.wait_stream(current)
         graph = None
         with torch.cuda.stream(self._capture_stream), gc_disabled():
-            # During a capture torch cannot return its unused cached blocks, so do it in between.
-            for prepare in (lambda: None, torch.cuda.empty_cache):
-                prepare()
+            try:
+                graph = self._capture_once(work)
+            except torch.OutOfMemoryError:
+                # During a capture torch cannot return its unused cached blocks, so do it before.
+                torch.cuda.empty_cache()
                 with suppress(torch.OutOfMemoryError):
                     graph = self._capture_once(work)
-                    break
         current.wait_stream(self._capture_stream)
         return graph
 
@@ -102,6 +103,9 @@ class CudaGraphRunner:
             with suppress(RuntimeError):
                 graph.capture_end()
             end_failed_capture(self._pool)
+            if not self._graphs:
+                # With its only graph the pool is released, and cannot be used again.
+                self._pool = torch.cuda.graph_pool_handle()
             raise
         return graph, output
 
