@@ -11,6 +11,13 @@ from __future__ import annotations
 import argparse
 import time
 from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from benchmarks.gpu_check import require_gpu
+else:
+    # Scripts import modules of their own folder by bare names.
+    from gpu_check import require_gpu
 
 PULSE_S = 0.4
 
@@ -23,6 +30,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--hold", action="store_true")
     args = parser.parse_args()
+    require_gpu()
     blocks = []
     deadline = time.monotonic() + args.seconds
     while time.monotonic() < deadline:
