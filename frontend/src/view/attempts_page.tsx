@@ -3,7 +3,7 @@ import type { Shortcut } from "../shared/keyboard";
 import { get } from "./api";
 import { alignMessages, sharedPrefix } from "./alignment";
 import { episodeLink } from "./episode_query";
-import { formatCount, formatNumber, formatSeconds, rewardTone, stopName, stopTone } from "./format";
+import { formatCount, formatNumber, formatSeconds, plural, rewardTone, stopName, stopTone } from "./format";
 import { Calls, MessageEntry, splitContent } from "./messages";
 import type { EpisodeDetail, Message } from "./types";
 import "./attempts.css";
@@ -79,7 +79,7 @@ function Head({ detail }: { detail: EpisodeDetail }) {
       </div>
       <p class="small muted">
         <span class={`stop-name ${stopTone(episode.stop_reason)}`}>{stopName(episode.stop_reason)}</span> ·{" "}
-        {episode.turns} turns · {formatCount(episode.usage.completion_tokens)} tokens · {formatSeconds(seconds)}
+        {plural(episode.turns, "turn")} · {formatCount(episode.usage.completion_tokens)} tokens · {formatSeconds(seconds)}
         <br />
         {run}
       </p>

@@ -75,9 +75,7 @@ def _findings(summary: EpisodeSummary) -> list[Finding]:
         share = 100 * summary.broken / summary.episodes
         text = f"{summary.broken:,} episodes ({share:.0f} %) broke, and have no reward."
         findings.append(Finding("problem", text))
-    if len(summary.rewards) >= MIN_SAMPLES and min(summary.rewards) == max(summary.rewards):
-        text = (
-            f"All episodes have the reward {summary.rewards[0]:g}: there is nothing to learn from."
-        )
+    if len(summary.rewards) >= MIN_SAMPLES and max(summary.rewards) <= 0:
+        text = "No episode has a reward above 0: there is none to imitate."
         findings.append(Finding("note", text))
     return findings

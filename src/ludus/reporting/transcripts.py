@@ -97,7 +97,8 @@ def _read_transcript(line: bytes, word: str, kind: FindingKind) -> Transcript | 
     except ValidationError:
         return None
     reward = "unscored" if episode.reward is None else f"reward {episode.reward:g}"
-    detail = f"{reward}, {episode.stop_reason.value}, {episode.turns} turns"
+    turns = f"{episode.turns} turn{'s' * (episode.turns != 1)}"
+    detail = f"{reward}, {episode.stop_reason.value}, {turns}"
     if episode.error is not None:
         detail += f": {episode.error.text}"
     messages = [message.model_dump(mode="json") for message in episode.messages]
