@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from ludus.data.training_log import append_log, log_points, read_log, truncate_log
+from ludus.data.training_log import (
+    append_log,
+    log_points,
+    read_log,
+    summarize_training,
+    truncate_log,
+)
 
 
 def log_steps(out: Path, *steps: int) -> list[dict[str, Any]]:
@@ -53,3 +59,14 @@ def test_logged_values_are_those_of_one_metric() -> None:
         {"step": 2, "loss": None},
     ]
     assert log_points(log) == [(1, 2.0)] and log_points(log, "eval_loss") == [(1, 3.0)]
+
+
+def test_a_training_is_summarized_from_its_record_or_its_log() -> None:
+    log = [{"step": 1, "loss": 2.0, "reward": 0.25}, {"step": 3, "loss": 0.5, "reward": 0.5}]
+    figures = {"steps": 40, "first_loss": 1.25, "last_loss": 0.125}
+    assert summarize_training({"kind": "sft", "figures": figures}, ()) == (
+        "40 steps, loss 1.25 → 0.125"
+    )
+    assert summarize_training({"kind": "grpo"}, log) == "3 steps, reward 0.25 → 0.5"
+    assert summarize_training({"kind": "dpo", "figures": {"steps": 2}}, ()) == "2 steps"
+    assert summarize_training({"kind": "sft"}, ()) == ""

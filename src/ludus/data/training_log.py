@@ -13,7 +13,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from ludus.data.atomic_write import write_atomically
-from ludus.data.jsonable import dump_json, to_jsonable
+from ludus.data.jsonable import dump_json, object_field, to_jsonable
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
@@ -68,6 +68,24 @@ def log_points(log: Sequence[LogEntry], key: str = "loss") -> list[tuple[int, fl
     """The steps of a training log at which a metric was logged, with its values."""
     points = ((entry.get("step"), entry.get(key)) for entry in log)
     return [(step, value) for step, value in points if step is not None and value is not None]
+
+
+def summarize_training(record: JsonObject, log: Sequence[LogEntry]) -> str:
+    """Steps, and the first and last loss or reward: from the record of a finished run, or its log.
+
+    Empty for a run that has not made a step.
+    """
+    figures = object_field(record, "figures")
+    name = "reward" if record.get("kind") == "grpo" else "loss"
+    first, last = (metric(figures, f"{end}_{name}") for end in ("first", "last"))
+    points = log_points(log, name)
+    if (first is None or last is None) and points:
+        first, last = points[0][1], points[-1][1]
+    steps = int(metric(figures, "steps") or (step_number(log[-1]) if log else 0))
+    if not steps:
+        return ""
+    change = "" if first is None or last is None else f", {name} {first:.3g} → {last:.3g}"
+    return f"{steps:,} steps{change}"
 
 
 def metric(entry: LogEntry, key: str) -> float | None:

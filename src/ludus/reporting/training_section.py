@@ -10,7 +10,13 @@ from pydantic_core import from_json
 
 from ludus.data.jsonable import object_field
 from ludus.data.tool_schema import JsonObject
-from ludus.data.training_log import EPISODES_FILE, RECORD_FILE, log_points, read_log
+from ludus.data.training_log import (
+    EPISODES_FILE,
+    RECORD_FILE,
+    log_points,
+    read_log,
+    summarize_training,
+)
 from ludus.diagnose import Verdict, read_run
 from ludus.diagnose.text import format_verdict
 from ludus.errors import NameFlags, RunError
@@ -43,7 +49,7 @@ def training_section(path: Path, *, samples: int, name_flags: NameFlags) -> Sect
         raise RunError(f"{path / RECORD_FILE} cannot be read: {error}.") from None
     lines = list(read_log(path))
     figures = object_field(record, "figures")
-    findings, headline = list[Finding](), _headline(kind, figures, lines)
+    findings, headline = list[Finding](), summarize_training(record, lines)
     if kind == "grpo":
         findings = _diagnose(path, name_flags)
     charts = _curves(lines)
@@ -83,18 +89,6 @@ def _facts(record: JsonObject, figures: Mapping[str, Any]) -> list[tuple[str, st
 
 def _format_time(seconds: float) -> str:
     return f"{seconds / 60:,.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
-
-
-def _headline(kind: str, figures: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
-    name = "reward" if kind == "grpo" else "loss"
-    first, last = figures.get(f"first_{name}"), figures.get(f"last_{name}")
-    points = log_points(lines, name)
-    if (first is None or last is None) and points:
-        first, last = points[0][1], points[-1][1]
-    steps = figures.get("steps") or (lines[-1].get("step") if lines else 0)
-    if first is None or last is None:
-        return f"{steps or 0:,} steps"
-    return f"{steps or 0:,} steps, {name} {first:.3g} → {last:.3g}"
 
 
 def _curves(lines: Sequence[Mapping[str, Any]]) -> list[Chart]:

@@ -11,6 +11,7 @@ from ludus.data.jsonable import object_field
 from ludus.data.run_folder import walk_run_folders
 from ludus.data.stage_output import StageOutput, find_output
 from ludus.data.tool_schema import JsonObject
+from ludus.data.training_log import read_log, summarize_training
 from ludus.errors import RunError, similar_path_hint
 from ludus.evaluation.metrics import ACCURACY
 from ludus.evaluation.stored_evaluation import parse_evaluation
@@ -73,7 +74,10 @@ def summarize_entry(entry: StageOutput) -> JsonObject:
 
 
 def _summarize_record(entry: StageOutput) -> str:
-    """The sizes of a data set, or the accuracy of each candidate; empty where it says neither."""
+    """The sizes of a data set, the accuracy of each candidate, or how far a training came."""
+    if entry.kind == "training":
+        finished = bool(entry.record.get("figures"))
+        return summarize_training(entry.record, () if finished else list(read_log(entry.path)))
     if entry.kind == "dataset":
         sizes = object_field(object_field(entry.record, "report"), "rows")
         return ", ".join(
