@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -131,6 +132,55 @@ def test_a_changed_file_runs_the_stage_that_names_it(world: World, file: str) ->
     world.run()
     assert world.ran == ["collect", "sft", "eval"]
     assert file in world.reasons["collect"]
+
+
+@pytest.mark.parametrize("spec", ["maze:Maze", "worlds.maze:Maze"], ids=["module", "namespace"])
+def test_changed_code_of_an_importable_environment_runs_its_stages(
+    world: World, spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As a console script starts: without the current folder.
+    monkeypatch.setattr(
+        "sys.path", [path for path in sys.path if path not in ("", str(Path.cwd()))]
+    )
+    file = Path(spec.partition(":")[0].replace(".", "/") + ".py")
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("class Maze: ...\n")
+    override = f"collect.env={spec}"
+    world.run(override)
+    world.run(override)
+    assert world.ran == []
+    file.write_text("class Maze: ...  # changed\n")
+    world.run(override)
+    assert world.ran == ["collect", "sft", "eval"] and "code changed" in world.reasons["collect"]
+
+
+def test_a_changed_reward_function_runs_its_stage(world: World) -> None:
+    Path("rewards.py").write_text("def brief(episode): return 0\n")
+    override = 'sft.reward_func=["rewards:brief=0.5"]'
+    world.run(override)
+    Path("rewards.py").write_text("def brief(episode): return 1\n")
+    world.run(override)
+    assert world.ran == ["sft", "eval"] and "rewards" in world.reasons["sft"]
+
+
+def test_what_a_stage_writes_itself_is_no_input(world: World) -> None:
+    overrides = ('collect.cache="replies"', 'sft.report_to="wandb"')
+    world.run(*overrides)
+    for name in ("replies", "wandb"):
+        Path(name).mkdir()
+        (Path(name) / "file").write_text("written by the stage")
+    assert not any(world.plan(*overrides).values())
+
+
+def test_a_path_below_the_home_folder_is_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(world.folder))
+    override = 'collect.tasks="~/tasks.jsonl"'
+    world.run(override)
+    Path("tasks.jsonl").write_text('{"seed": 2}\n')
+    world.run(override)
+    assert world.ran == ["collect", "sft", "eval"]
 
 
 def test_another_version_of_ludus_runs_everything(

@@ -12,18 +12,16 @@ URLs and container images (`docker:IMAGE`) are specs too, but this module cannot
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 from typing import Any
 
 from ludus.environment.fault_log import log_fault
 from ludus.environment.introspection import build_env_spec
 from ludus.environment.source_file import SourceFile
 from ludus.environment.spec import EnvSpec
+from ludus.environment.user_modules import import_user_module
 from ludus.errors import BadEnvironment, EnvironmentNotFound, LudusError, did_you_mean
 
 ENTRY_POINT_GROUP = "ludus.environments"
@@ -111,11 +109,8 @@ def _load_registered(point: EntryPoint, variant: str | None) -> EnvSpec:
 
 
 def _import_class(spec: str, module: str, attribute: str) -> Any:
-    cwd = str(Path.cwd())
-    if cwd not in sys.path:
-        sys.path.insert(0, cwd)
     try:
-        loaded = importlib.import_module(module)
+        loaded = import_user_module(module)
     except ModuleNotFoundError as error:
         if error.name and not module.startswith(error.name):
             raise _load_error(module, module, error) from error

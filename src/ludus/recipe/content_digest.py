@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 
+from ludus.errors import RunError
+
 _SKIPPED_DIRS = ("checkpoints", "__pycache__", "earlier")
 """Folders whose content is not part of a result."""
 _BLOCK_BYTES = 1 << 20
@@ -23,9 +25,12 @@ def content_digest(path: Path) -> str:
     digest = blake2b(digest_size=_DIGEST_BYTES)
     for file in _visible_files(path):
         digest.update(str(file.relative_to(path)).encode() + b"\0")
-        with file.open("rb") as stream:
-            while block := stream.read(_BLOCK_BYTES):
-                digest.update(block)
+        try:
+            with file.open("rb") as stream:
+                while block := stream.read(_BLOCK_BYTES):
+                    digest.update(block)
+        except OSError as error:
+            raise RunError(f"{file} cannot be read: {error.strerror or error}.") from error
     return digest.hexdigest()
 
 

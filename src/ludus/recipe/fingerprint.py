@@ -4,20 +4,43 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 
 import ludus
+from ludus.data.run_folder import RUNS_DIR
 from ludus.environment.registry import is_remote, registered_environments
 from ludus.environment.source_file import SourceFile
+from ludus.environment.user_modules import user_module_path
 from ludus.recipe.content_digest import content_digest, stat_digest
 from ludus.recipe.recipe_file import Stage, texts_in
 from ludus.recipe.state import RecipeState, StageRecord
 
 _ENVIRONMENT_KEYS = ("env", "spec")
+_FUNCTION_KEYS = ("reward_func",)
+_INPUT_KEYS = (
+    "candidate",
+    "data",
+    "exclude_tasks_in",
+    "held_out",
+    "model",
+    "runs",
+    "source",
+    "sources",
+    "student",
+    "tasks",
+    "tutor",
+)
+"""Options that may name a file or folder to read: runs, data sets, models and tasks."""
 _SECRET_KEYS = ("token",)
-_NON_DECISIVE_KEYS = (
-    *("report_to", "device", "concurrency", "workers", "ray", "checkpoint_every", "debug"),
+_RESULT_NEUTRAL_KEYS = (
+    "cache",
+    "checkpoint_every",
+    "concurrency",
+    "debug",
+    "device",
+    "ray",
+    "report_to",
+    "workers",
 )
 """Options that do not affect the result: changing them does not run a stage again."""
 _WEIGHT = re.compile(r"=\s*[\d.]+\s*$")
@@ -28,17 +51,17 @@ def fingerprint_stage(
 ) -> StageRecord:
     """What the stage would be run with now."""
     inputs = {name: output_digest(outputs[name], state.stages.get(name)) for name in stage.inputs}
-    for path in named_paths(stage):
-        inputs[str(path)] = content_digest(path)
+    for name, path in input_paths(stage):
+        inputs[name] = content_digest(path)
     return StageRecord(
         command=stage.command,
         settings={
             key: value
             for key, value in stage.options.items()
-            if key not in (*_SECRET_KEYS, *_NON_DECISIVE_KEYS)
+            if key not in (*_SECRET_KEYS, *_RESULT_NEUTRAL_KEYS)
         },
         inputs=inputs,
-        code={"ludus": ludus.__version__, **dict(environment_code(stage))},
+        code={"ludus": ludus.__version__, **dict(user_code(stage))},
     )
 
 
@@ -51,44 +74,51 @@ def output_digest(output: Path | None, record: StageRecord | None) -> str:
     return content_digest(output)
 
 
-def named_paths(stage: Stage) -> Iterator[Path]:
-    """Files and folders that the options name: a task file, a model, a file of rewards."""
-    for key, value in stage.options.items():
-        if key in _ENVIRONMENT_KEYS:
-            continue
-        for text in texts_in(value):
-            # Also of `label=hf:PATH` and `rewards.py:function`.
-            labelled = text.rpartition("=")[2].removeprefix("hf:")
-            for name in dict.fromkeys((text, labelled, labelled.partition(":")[0])):
-                if name and "{" not in name and "\n" not in name and _exists(Path(name)):
-                    yield Path(name)
+def input_paths(stage: Stage) -> Iterator[tuple[str, Path]]:
+    """Files and folders that the options name, as they are written and as they are found."""
+    for key in _INPUT_KEYS:
+        for text in texts_in(stage.options.get(key)):
+            # Also of `label=PATH` and `hf:PATH`.
+            name = text.rpartition("=")[2].removeprefix("hf:")
+            for path in (Path(name), RUNS_DIR / name):
+                if name and "{" not in name and _exists(path):
+                    yield name, path.expanduser()
                     break
 
 
-def environment_code(stage: Stage) -> Iterator[tuple[str, str]]:
-    """The code of environments that do not ship with Ludus: its digest, or its version."""
+def user_code(stage: Stage) -> Iterator[tuple[str, str]]:
+    """Digests of the code of environments and reward functions that do not ship with Ludus."""
     for key in _ENVIRONMENT_KEYS:
         specs = stage.options.get(key)
         if isinstance(specs, str) and not is_remote(specs):
-            yield from _code_of(_WEIGHT.sub("", spec).strip() for spec in specs.split(","))
+            yield from _environment_code(_without_weight(spec) for spec in specs.split(","))
+    for key in _FUNCTION_KEYS:
+        for text in texts_in(stage.options.get(key)):
+            yield from _module_code(_without_weight(text).partition(":")[0])
 
 
-def _code_of(specs: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _environment_code(specs: Iterable[str]) -> Iterator[tuple[str, str]]:
     registered = registered_environments()
     for spec in specs:
         if (source := SourceFile.parse(spec)) is not None:
             yield str(source.path), content_digest(source.path)
             continue
         name = spec.partition(":")[0]
-        if (point := registered.get(name)) is not None:
-            if point.dist is not None and not point.value.startswith("ludus."):
-                yield point.dist.name, point.dist.version
-        elif name.replace(".", "").isidentifier():
-            module = find_spec(name.partition(".")[0])
-            if module is not None and module.origin is not None:
-                file = Path(module.origin)
-                is_package = file.name == "__init__.py"
-                yield name, content_digest(file.parent if is_package else file)
+        point = registered.get(name)
+        yield from _module_code(name if point is None else point.module)
+
+
+def _module_code(module: str) -> Iterator[tuple[str, str]]:
+    package = module.partition(".")[0]
+    # A command of an MCP server, for instance, is not the name of a module.
+    if package == ludus.__name__ or not module.replace(".", "").isidentifier():
+        return
+    if (path := user_module_path(package)) is not None:
+        yield module, content_digest(path)
+
+
+def _without_weight(spec: str) -> str:
+    return _WEIGHT.sub("", spec).strip()
 
 
 def _exists(path: Path) -> bool:

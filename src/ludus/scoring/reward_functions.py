@@ -11,16 +11,14 @@ The parts of a rubric named `quality` are `quality/correct` and so on there, and
 from __future__ import annotations
 
 import asyncio
-import importlib
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ludus.data.episode import Episode
 from ludus.environment.error_mapping import is_author_error
 from ludus.environment.rubric import EpisodeFunction, Score, call_episode_function, to_score
+from ludus.environment.user_modules import import_user_module
 from ludus.errors import ConfigError, RunError
 
 MAX_ERROR_CHARS = 300
@@ -163,11 +161,8 @@ def _import_reward_function(path: str, weight: float, argument: str) -> RewardFu
     module, colon, name = path.partition(":")
     if not (module and colon and name):
         raise ConfigError(f"`{argument}`: {path!r} is not of the form module:function.")
-    # Like `python -m`: modules in the working directory can be imported.
-    if (cwd := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, cwd)
     try:
-        function = getattr(importlib.import_module(module), name)
+        function = getattr(import_user_module(module), name)
     except ImportError as error:
         raise ConfigError(f"`{argument}`: cannot import {module}: {error}.") from error
     except AttributeError as error:
