@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent
-WIDTH = 96
+WIDTH = 80
 GENERATED = {"index.md", "reference.md", "changelog.md", "examples/README.md"}
 GROUPS = {
     "Functions": str.islower,
@@ -99,7 +99,7 @@ def api_reference() -> str:
     import ludus
 
     names = list(ludus.__all__)
-    parts = ["# API reference", "What `import ludus` exports. [python.md](python.md) is the guide."]
+    parts = ["# API reference", "What `import ludus` exports. [Python API](python.md) is the guide."]
     for title, takes in GROUPS.items():
         parts += [f"## {title}", *(f"::: ludus.{name}" for name in names if takes(name))]
         names = [name for name in names if not takes(name)]

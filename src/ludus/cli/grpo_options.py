@@ -125,7 +125,7 @@ CurriculumAxes = Annotated[
     typer.Option(
         "--curriculum",
         metavar="NAME=LOW..HIGH",
-        help="Draw this argument of reset where 20-80 % of attempts succeed; repeatable. "
+        help="Task argument to draw where 20-80 % of attempts succeed; repeatable. "
         "NAME=VALUE,VALUE for a list, variant=NAME,NAME for variants of ENV.",
     ),
 ]

@@ -37,7 +37,7 @@ def collect(
     provider: Annotated[
         str | None,
         typer.Option(
-            help="Who plays: oracle, openai, anthropic, hf, random or human.",
+            help="Agent that plays: oracle, openai, anthropic, hf, random or human.",
             show_default="oracle",
         ),
     ] = None,
@@ -48,8 +48,8 @@ def collect(
     llm_endpoint: Annotated[
         str | None,
         typer.Option(
-            help="URL of an OpenAI-compatible server: vLLM, Ollama, llama.cpp. It is --tutor's "
-            "where that is openai:MODEL and --provider is not."
+            help="URL of an OpenAI-compatible server: vLLM, Ollama, llama.cpp. With "
+            "--tutor openai:MODEL and another --provider it is used for the tutor."
         ),
     ] = None,
     explore: common.Explore = 0.0,

@@ -37,8 +37,8 @@ def evaluate(
             "--candidate",
             "-c",
             metavar="[LABEL=]AGENT",
-            help="Agent to evaluate: oracle, random, openai:MODEL, anthropic:MODEL, hf:PATH or "
-            "smollm2; repeatable. The others are compared with the first.",
+            help="Agent to evaluate: oracle, random, openai:MODEL, anthropic:MODEL, a model's "
+            "folder, hf:MODEL or smollm2; repeatable. The others are compared with the first.",
         ),
     ],
     num_episodes: Annotated[

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def serve_model(
     ctx: typer.Context,
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A model's folder, a Hub id or smollm2.")
+        str, typer.Argument(metavar="MODEL", help="Folder, .gguf file, Hub id or smollm2.")
     ],
     host: options.Host = "127.0.0.1",
     port: options.Port = 8001,
