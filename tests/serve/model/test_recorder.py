@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 from policy.trained_policies import COUNTER, GOAL, player
 from world import wait_until
 
@@ -60,6 +60,27 @@ def check_tokens(episode: Episode, policy: Any, *, temperature: float = 1.0) -> 
         assert (logprob is not None) == bool(sampled)
         if logprob is not None:
             assert logprob == pytest.approx(value, abs=1e-3)
+
+
+@pytest.mark.parametrize("refused", ["too long", "edited", "other tools"])
+def test_a_refused_call_leaves_the_tokens_as_they_were(tmp_path: Path, refused: str) -> None:
+    with serving_model(record=tmp_path / "run") as served:
+        client, messages = served.client(), list[Any](QUESTION)
+        say(client, messages, session="s1")
+        more: list[Any] = [*messages, {"role": "user", "content": "x " * 3000}]
+        options: dict[str, Any] = {}
+        if refused == "edited":
+            more = [{"role": "user", "content": "Another start."}, *more]
+        if refused == "other tools":
+            options["tools"] = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+        with pytest.raises(BadRequestError):
+            say(client, more, session="s1", **options)
+        served.post("/sessions/s1/reward", {"reward": 1})
+        (episode,) = recorded(tmp_path / "run")
+    assert len(episode.messages) == 2 and episode.tokens is not None
+    assert sum(episode.tokens.mask) == 6 == episode.usage.completion_tokens
+    assert len(episode.tokens.ids) == episode.usage.prompt_tokens + 6
+    assert not episode.tools
 
 
 def test_a_session_with_a_reward_is_an_episode(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from ludus.data.episode import Episode, StopReason, Timing, Usage, task_group_id
+from ludus.data.episode import Episode, StopReason, Timing, Tokens, Usage, task_group_id
 from ludus.data.messages import Message, messages_before_reply
 from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_arguments import parse_arguments
@@ -40,6 +40,8 @@ class Session:
         """The runtime and the tools of the conversation."""
         self._messages: tuple[Message, ...] = ()
         self._tools: tuple[JsonObject, ...] = ()
+        self._tokens: Tokens | None = None
+        """As of the last reply: a later call that is refused changes the conversation."""
         self._usage = Usage()
         self._truncated = False
         self._sampling: SamplingParams | None = None
@@ -69,7 +71,9 @@ class Session:
     ) -> None:
         """Keep a reply to these messages; `usage` has its prompt and completion tokens."""
         self._messages = (*messages, reply)
-        self._tools = tuple(self._conversation_key[1]) if self._conversation_key is not None else ()
+        if self._conversation is not None and self._conversation_key is not None:
+            self._tokens = self._conversation.tokens
+            self._tools = tuple(self._conversation_key[1])
         self._usage += Usage(prompt_tokens=usage[0], completion_tokens=usage[1])
         self._truncated, self._sampling = truncated, sampling
         self._ended_at = datetime.now(UTC)
@@ -101,7 +105,7 @@ class Session:
             tool_calls=len(calls),
             malformed_calls=sum(parse_arguments(call.function.arguments) is None for call in calls),
             timing=Timing(started_at=self._started_at, ended_at=self._ended_at),
-            tokens=None if self._conversation is None else self._conversation.tokens,
+            tokens=self._tokens,
         )
 
     def _stop_reason(self, *, is_scored: bool) -> StopReason:
