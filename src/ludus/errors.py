@@ -103,6 +103,9 @@ class OtherSettings(RunError):
 class OutOfMemory(RunError):
     """The device is out of memory."""
 
+    after_start = False
+    """Whether training had begun: what the output folder holds is of this run then."""
+
 
 class StoppedEarly(LudusError):
     """A run was stopped because every episode broke. What was recorded is kept."""

@@ -70,15 +70,18 @@ def test_a_step_is_divided_until_it_fits_and_its_result_stays_the_same(
     assert sft(data, base, tmp_path / "parts", config).steps == 4
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
 def test_a_long_run_goes_on_from_its_checkpoint(
-    tmp_path: Path, base: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, base: str, monkeypatch: pytest.MonkeyPatch, overwrite: bool
 ) -> None:
     data = sft_data(tmp_path / "d", rows=12)
     config = train_config(epochs=2, batch_size=4, checkpoint_every=1e-9)
     sft(data, base, tmp_path / "whole", config)
+    if overwrite:
+        sft(data, base, tmp_path / "parts", train_config(steps=1, epochs=None))
     progress = RecordingProgress()
     with memory_for(2, monkeypatch, after=3):
-        sft(data, base, tmp_path / "parts", config, progress=progress)
+        sft(data, base, tmp_path / "parts", config, progress=progress, overwrite=overwrite)
     assert progress.started == (6, 3)
     assert [line["step"] for line in read_curve(tmp_path / "parts")] == [*range(1, 7)]
     check_same_model(tmp_path / "whole", tmp_path / "parts")

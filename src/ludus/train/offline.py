@@ -114,10 +114,11 @@ def _train(
             while True:
                 try:
                     return _run_or_resume(context, overwrite=overwrite)
-                except OutOfMemory:
+                except OutOfMemory as error:
                     rows = context.trl_config.per_device_train_batch_size
                     if context.distributed.world_size > 1 or not split_batches(context.trl_config):
                         raise
+                    overwrite = overwrite and not error.after_start
                 # Not in the handler: the traceback's frames keep the model alive.
                 release_gpu_memory()
                 fewer = context.trl_config.per_device_train_batch_size

@@ -187,11 +187,13 @@ def run_trainer(trainer: Any, checkpoint: Path | None) -> None:
         raise
     except torch.OutOfMemoryError as error:
         smaller = "a smaller `batch_size`, " * (trainer.args.per_device_train_batch_size > 1)
-        raise OutOfMemory(
+        out_of_memory = OutOfMemory(
             f"The GPU ran out of memory. Use {smaller}fewer tokens (`max_length` or "
             "`max_episode_tokens`), `gradient_checkpointing`, or `lora`; with the same settings it "
             "fails again."
-        ) from error
+        )
+        out_of_memory.after_start = trainer.first_step_started
+        raise out_of_memory from error
     except Exception as error:
         # Some fields are rejected only when they are first used.
         rejected = isinstance(error, ValueError) and not trainer.first_step_done
