@@ -99,6 +99,18 @@ async def test_no_more_sessions_are_opened_than_the_environment_should_run() -> 
     assert (endpoint.most, endpoint.refused) == (3, 0)
 
 
+async def test_waiting_for_a_session_that_is_in_use_has_no_time_limit() -> None:
+    endpoint = FakeEndpoint()
+    endpoint.max_sessions = 1
+    pool = SessionPool(endpoint)
+    session = await pool.acquire()
+    waiting = asyncio.create_task(pool.acquire(open_timeout=0.001))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    pool.release(session)
+    assert await waiting is session
+
+
 async def test_a_session_that_could_not_be_opened_makes_room_for_another() -> None:
     endpoint = FakeEndpoint()
     endpoint.max_sessions, endpoint.away = 1, True

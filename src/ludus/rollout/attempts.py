@@ -78,8 +78,7 @@ class EpisodeRunner:
                 with status.track("environment", "a worker"):
                     return await self.workers.run((assignment, attempt))
             with status.track("environment", f"a session of {pool.endpoint.spec}"):
-                async with asyncio.timeout(limits.episode_timeout):
-                    session = await pool.acquire()
+                session = await pool.acquire(open_timeout=limits.episode_timeout)
         except Exception as error:
             late = isinstance(error, TimeoutError)
             return build_episode_record(

@@ -39,8 +39,11 @@ class SessionPool:
         self._refused_at = 0.0
         self._released = asyncio.Event()
 
-    async def acquire(self) -> Session:
-        """An open session for one episode; return it with `release` or `discard`."""
+    async def acquire(self, *, open_timeout: float | None = None) -> Session:
+        """An open session for one episode; return it with `release` or `discard`.
+
+        `open_timeout` is for opening a session: waiting for one that is in use has no limit.
+        """
         delay = MIN_BACKOFF_S
         while True:
             if self._idle:
@@ -53,7 +56,8 @@ class SessionPool:
                 await self._released.wait()
                 continue
             try:
-                return await self._open_session()
+                async with asyncio.timeout(open_timeout):
+                    return await self._open_session()
             except (CapacityReached, ConnectFailed) as error:
                 if not await self._back_off(error, requested_at, delay):
                     raise
