@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import sys
 import warnings
@@ -12,13 +13,14 @@ from typing import Any
 
 import pytest
 from chat_stub import chat_stub
+from world import until
 
 from ludus.agents.openai import OpenAIAgent
 from ludus.errors import ConfigError, MissingExtra, WorkersFailed
 from ludus.rollout import ray_session
 from ludus.rollout.collector import Collector
 from ludus.rollout.ray_cluster import check_address, open_cluster
-from ludus.rollout.ray_session import SessionHosts
+from ludus.rollout.ray_session import SessionActor, SessionHosts
 from ludus.scoring.config import RescoreConfig
 from ludus.scoring.rescore import rescore
 
@@ -138,6 +140,50 @@ async def test_sessions_that_no_node_has_a_core_for_are_an_error(
     monkeypatch.setattr(ray_session, "START_TIMEOUT_S", 0.05)
     with pytest.raises(WorkersFailed, match="in time"):
         await Waiting(["wordle"]).start(2)
+
+
+async def test_a_lost_actor_is_replaced_although_another_could_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replaced, outcomes = asyncio.Event(), iter(("starts", "fails", "replaces"))
+
+    class Unsteady(SessionHosts):
+        async def add_host(self) -> None:
+            outcome = next(outcomes)
+            if outcome == "fails":
+                await asyncio.sleep(0.05)
+                raise WorkersFailed("The node has no code.")
+            if outcome == "replaces":
+                await replaced.wait()
+            self.hosts.append(ray_session._Host(actor=outcome))
+
+    monkeypatch.setattr(ray_session, "JOIN_TIMEOUT_S", 0.001)
+    hosts = Unsteady(["wordle"])
+    await hosts.start(2)
+    await until(lambda: not hosts.starts)
+    hosts.drop(await hosts.choose_host())
+    waiting = asyncio.create_task(hosts.choose_host())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    replaced.set()
+    assert (await waiting).actor == "replaces"
+
+
+async def test_exceptions_of_an_environment_come_with_the_reply_of_an_actor(tmp_path: Path) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text(
+        "from world import Counter\n"
+        "class Broken(Counter):\n"
+        "    'A counter that cannot start.'\n"
+        "    def reset(self, **task):\n"
+        "        raise ValueError('no map')\n"
+    )
+    actor = SessionActor()
+    gc.collect()
+    await actor.open_session(0, f"{file}:Broken")
+    reply = await actor.call(0, "reset", {})
+    assert reply.error is not None and len(reply.faults) == 1
+    await actor.close_session(0)
 
 
 @pytest.mark.parametrize("address", ["ray://head:10001", "head", "head:", "head:x"])

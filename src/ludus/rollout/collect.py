@@ -28,7 +28,7 @@ from ludus.rollout.plan import build_plan
 from ludus.rollout.ray_cluster import open_cluster
 from ludus.rollout.ray_session import hosted_endpoints
 from ludus.rollout.summary import summarize_run
-from ludus.rollout.worker_launcher import check_workers, find_obstacle
+from ludus.rollout.worker_launcher import check_workers, reason_against_workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ async def collect(
         if model is not None:
             progress.phase(PhaseProgress(f"Loading {model}", in_log=True))
         await agent.prepare([each.name for each in endpoints.values()])
-        if cluster is not None and find_obstacle(agent, endpoints) is not None:
+        if cluster is not None and reason_against_workers(agent, endpoints) is not None:
             # The agent stays here: its key, its rate limit and its cache are those of one process.
             num_hosts = min(config.workers or cluster.num_cores, config.concurrency)
             hosted = hosted_endpoints(endpoints, num_hosts)

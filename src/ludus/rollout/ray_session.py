@@ -53,13 +53,14 @@ class SessionReply(NamedTuple):
 
 
 class SessionActor:
-    """The program of a node: holds sessions, by number."""
+    """Runs on a node, once for each core that is used there: holds sessions, by number."""
 
     def __init__(self) -> None:
         self._sessions: dict[int, Session] = {}
         self._faults = FaultRecorder()
-        # For the life of the process: calls overlap.
-        ExitStack().enter_context(capture_faults(self._faults))
+        # For the life of the process, because calls overlap.
+        self._capture = ExitStack()
+        self._capture.enter_context(capture_faults(self._faults))
 
     async def open(self, setup: ActorSetup, specs: list[str]) -> ActorStart:
         try:
@@ -105,6 +106,9 @@ class SessionHosts:
     hosts: list[_Host] = field(default_factory=list)
     numbers: Any = field(default_factory=count)
     starts: set[asyncio.Task[None]] = field(default_factory=set)
+    """Starts that go on."""
+    start_error: BaseException | None = None
+    """Of the last start that failed."""
     closing: bool = False
 
     async def add_host(self) -> None:
@@ -118,36 +122,44 @@ class SessionHosts:
 
     async def start(self, count: int) -> None:
         """Start actors; returns when one can hold sessions, or raises `WorkersFailed`."""
-        starts = [asyncio.create_task(self.add_host()) for _ in range(count)]
-        self.starts |= await wait_for_starts(
-            starts,
+        await wait_for_starts(
+            [self._start_host() for _ in range(count)],
             start_timeout_s=START_TIMEOUT_S,
             join_timeout_s=JOIN_TIMEOUT_S,
             advice=STATUS_ADVICE,
         )
 
+    def _start_host(self) -> asyncio.Task[None]:
+        task = asyncio.create_task(self.add_host())
+        self.starts.add(task)
+        task.add_done_callback(self._on_started)
+        return task
+
+    def _on_started(self, task: asyncio.Task[None]) -> None:
+        self.starts.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.start_error = error
+
     def drop(self, host: _Host) -> None:
         """Use a lost actor no more, and ask for another one."""
         if host in self.hosts and not self.closing:
             self.hosts.remove(host)
-            self.starts.add(asyncio.create_task(self.add_host()))
+            self._start_host()
 
     async def choose_host(self) -> _Host:
         """The actor with the fewest sessions; waits while there is none."""
         while not self.hosts:
             if not self.starts:
-                raise SessionLost("The cluster has no node any more.")
-            done, _ = await asyncio.wait(self.starts, return_when=asyncio.FIRST_COMPLETED)
-            self.starts -= done
-            for task in done:
-                task.result()
+                raise self.start_error or SessionLost("The cluster has no node any more.")
+            await asyncio.wait(self.starts, return_when=asyncio.FIRST_COMPLETED)
         return min(self.hosts, key=lambda host: host.num_sessions)
 
     async def close(self) -> None:
         self.closing = True
-        for task in self.starts:
+        starts = list(self.starts)
+        for task in starts:
             task.cancel()
-        await asyncio.gather(*self.starts, return_exceptions=True)
+        await asyncio.gather(*starts, return_exceptions=True)
         for host in self.hosts:
             import_ray().kill(host.actor)
 
@@ -196,9 +208,13 @@ class RaySession(Session):
         return await self._reply(self._host.actor.call.remote(self._number, method, arguments))
 
     async def _reply(self, reference: Any) -> Any:
+        exceptions = import_ray().exceptions
         try:
             reply: SessionReply = await reference
-        except import_ray().exceptions.RayError as error:
+        except exceptions.RayTaskError as error:
+            # The actor lives, and so do its other sessions.
+            raise SessionLost(f"The session failed on its node: {last_line(error)}") from error
+        except exceptions.RayError as error:
             if self._host is not None:
                 self._hosts.drop(self._host)
             raise SessionLost(f"The node of the environment is gone: {last_line(error)}") from error

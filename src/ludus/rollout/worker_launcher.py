@@ -58,23 +58,24 @@ class WorkerLauncher:
         self._workers: EpisodeWorkers | None = None
         self._start: asyncio.Task[None] | None = None
         self._started_at, self._cpu_started_at = time.monotonic(), time.process_time()
-        self._obstacle = find_obstacle(runner.agent, endpoints)
+        self._reason_against = reason_against_workers(runner.agent, endpoints)
 
     async def start(self) -> None:
         """Start the given number of workers, if there is one, or those of the cluster."""
         if self._cluster is not None:
-            if self._obstacle is None:
+            if self._reason_against is None:
                 from ludus.rollout.ray_worker import RayWorkers
 
                 source = RayWorkers(self._cluster, self._work())
-                await self._start_workers(source, self._count or self._cluster.num_cores)
+                count = min(self._count or self._cluster.num_cores, self._max_workers)
+                await self._start_workers(source, count)
         elif self._count is not None and self._count > 1:
             await self._start_processes(self._count)
 
     def start_if_worthwhile(self) -> None:
         """Start workers in the background, if the rest of the run takes long enough."""
         decided = self._cluster is not None or self._count is not None
-        if decided or self._start is not None or self._obstacle is not None:
+        if decided or self._start is not None or self._reason_against is not None:
             return
         if (count := self._worthwhile_count()) > 1:
             self._start = asyncio.create_task(self._start_in_background(count))
@@ -128,20 +129,22 @@ def check_workers(
     """Raise where workers or a cluster are asked for and cannot play these episodes."""
     if cluster is not None:
         for spec, each in endpoints.items():
-            if (reason := _placement_obstacle(spec, each.endpoint)) is not None:
+            if (reason := _reason_not_portable(spec, each.endpoint)) is not None:
                 raise ConfigError(f"`ray`: {reason}. Leave it out.")
         return
-    obstacle = find_obstacle(agent, endpoints)
-    if count is not None and count > 1 and obstacle is not None:
-        raise ConfigError(f"`workers` cannot be {count}: {obstacle}. Leave it out.")
+    reason = reason_against_workers(agent, endpoints)
+    if count is not None and count > 1 and reason is not None:
+        raise ConfigError(f"`workers` cannot be {count}: {reason}. Leave it out.")
 
 
-def find_obstacle(agent: Agent, endpoints: Mapping[str, EnvironmentEndpoint]) -> str | None:
+def reason_against_workers(
+    agent: Agent, endpoints: Mapping[str, EnvironmentEndpoint]
+) -> str | None:
     """Why worker processes cannot play these episodes; None if they can."""
     if not agent.is_stateless:
         return f"the agent {agent.provider!r} cannot be copied to other processes"
     for spec, each in endpoints.items():
-        if (reason := _placement_obstacle(spec, each.endpoint)) is not None:
+        if (reason := _reason_not_portable(spec, each.endpoint)) is not None:
             return reason
         assert isinstance(each.endpoint, LocalEndpoint)
         env = each.endpoint.env_spec
@@ -151,7 +154,7 @@ def find_obstacle(agent: Agent, endpoints: Mapping[str, EnvironmentEndpoint]) ->
     return next((f"{n} specs are named {name}" for name, n in names.items() if n > 1), None)
 
 
-def _placement_obstacle(spec: str, endpoint: Endpoint) -> str | None:
+def _reason_not_portable(spec: str, endpoint: Endpoint) -> str | None:
     """Why other processes cannot run this environment."""
     if not isinstance(endpoint, LocalEndpoint):
         return f"{spec} does not run in this process"

@@ -78,7 +78,7 @@ def test_a_refused_call_leaves_the_tokens_as_they_were(tmp_path: Path, refused: 
         served.post("/sessions/s1/reward", {"reward": 1})
         (episode,) = recorded(tmp_path / "run")
     assert len(episode.messages) == 2 and episode.tokens is not None
-    assert sum(episode.tokens.mask) == 6 == episode.usage.completion_tokens
+    assert episode.tokens.mask.count(1) == episode.usage.completion_tokens == 6
     assert len(episode.tokens.ids) == episode.usage.prompt_tokens + 6
     assert not episode.tools
 
