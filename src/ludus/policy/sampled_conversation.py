@@ -7,6 +7,7 @@ sampled.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,6 +21,9 @@ from ludus.policy.runtime import PolicyRuntime
 
 if TYPE_CHECKING:
     from ludus.policy.vision.images import ProcessedImage
+
+_MAX_CHARS_ON_LOOP = 50_000
+"""Longer texts are tokenized in a thread: on the event loop, everybody else would wait."""
 
 
 class SampledConversation:
@@ -79,10 +83,14 @@ class SampledConversation:
             self._truncate(0, 0)
             new = messages
         images = await process_images(policy, self._source, new)
-        if policy.vision is None:
-            ids = self._render(new)
+        shown = new
+        if policy.vision is not None:
+            shown = [policy.vision.message_to_text(message) for message in new]
+        if sum(len(message.text) for message in new) > _MAX_CHARS_ON_LOOP:
+            ids = await asyncio.to_thread(self._render, shown)
         else:
-            ids = self._render([policy.vision.message_to_text(message) for message in new])
+            ids = self._render(shown)
+        if policy.vision is not None:
             ids = policy.vision.expand_placeholders(ids, images)
         self.images += images
         self._prompt_messages, self._last_input_ids = tuple(messages), ids

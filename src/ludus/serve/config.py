@@ -31,6 +31,8 @@ class ListenConfig:
     loopback accepts any host if none is given."""
     allow_origins: tuple[str, ...] = ()
     """Accepted Origin headers, besides the server's own: `https://host`, or `*`."""
+    send_timeout: float = 60.0
+    """Time in seconds after which a client that reads nothing of a reply is disconnected."""
 
     @property
     def url(self) -> str:
@@ -57,8 +59,6 @@ class ServeConfig(ListenConfig):
     """Maximum size of a message, in bytes."""
     ping_interval: float = 20.0
     """Time between pings; a connection whose pong takes longer than that is closed."""
-    send_timeout: float = 60.0
-    """Time after which a client that reads nothing of a reply is disconnected."""
     shutdown_timeout: float = 30.0
     """Time that running steps get to finish at shutdown."""
 

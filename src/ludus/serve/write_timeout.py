@@ -1,6 +1,6 @@
 """Write timeout: abort connections whose client does not read.
 
-All three protocols of the server (HTTP, uvicorn's WebSockets, the fast path) stop answering a
+All protocols of the servers (HTTP, uvicorn's WebSockets, the fast path) stop answering a
 client while the write buffer of its connection is above the high-water mark. This module ends that
 wait once the buffer no longer shrinks.
 """
@@ -8,6 +8,9 @@ wait once the buffer no longer shrinks.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
 class WriteTimeout:
@@ -65,3 +68,11 @@ class WriteTimeoutMixin(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._write_timeout.stop()
         super().connection_lost(exc)
+
+
+class TimedHttpProtocol(WriteTimeoutMixin, HttpToolsProtocol):
+    """uvicorn's HTTP protocol, with a write timeout."""
+
+    def __init__(self, *args: Any, send_timeout: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._write_timeout = WriteTimeout(send_timeout)

@@ -30,13 +30,13 @@ from picows import (
 # picows has no public API to take over an open connection.
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
 from uvicorn._types import ASGI3Application
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from ludus.serve.access import Refusal
 from ludus.serve.client_address import FROM_WORKER_KEY
 from ludus.serve.config import ServeConfig
-from ludus.serve.write_timeout import WriteTimeout, WriteTimeoutMixin
+from ludus.serve.write_timeout import TimedHttpProtocol, WriteTimeout, WriteTimeoutMixin
 from ludus.serve.ws_connection import Connection, Disconnected
 from ludus.serve.ws_endpoint import WsEndpoint
 
@@ -56,13 +56,12 @@ class UpgradeConfig:
     is_local_session: Callable[[Mapping[str, Any]], bool]
 
 
-class UpgradingProtocol(WriteTimeoutMixin, HttpToolsProtocol):
-    """uvicorn's HTTP protocol, which hands upgrades of `/ws` over to picows."""
+class UpgradingProtocol(TimedHttpProtocol):
+    """The HTTP protocol, which hands upgrades of `/ws` over to picows."""
 
     def __init__(self, *args: Any, upgrade_config: UpgradeConfig, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, send_timeout=upgrade_config.config.send_timeout, **kwargs)
         self._upgrade_config = upgrade_config
-        self._write_timeout = WriteTimeout(upgrade_config.config.send_timeout)
         self._running: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

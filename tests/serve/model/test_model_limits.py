@@ -13,7 +13,8 @@ from world import wait_until
 
 from ludus.serve.config import ServeError
 from ludus.serve.model.model_config import ModelServeConfig, check_model_config
-from serve.model.model_serving import QUESTION, serving_model
+from serve.model.model_serving import QUESTION, ServedModel, serving_model
+from serve.silent_client import SilentClient
 
 BODY = {"messages": QUESTION, "max_tokens": 8}
 CHAT = "/v1/chat/completions"
@@ -93,6 +94,72 @@ def test_a_token_is_required_and_foreign_pages_are_refused() -> None:
         headers = {"Origin": "https://evil.example", "Authorization": "Bearer s3cret"}
         page = served.post(CHAT, BODY, headers=headers)
         assert page.status_code == 403 and page.json()["error"]["type"] == "permission_error"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "x" * 300_000}]}),
+        ("/v1/completions", {"prompt": "x" * 300_000}),
+    ],
+)
+def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(
+    path: str, body: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving_model() as served:
+        tokenizer = served.agent.runtime.policy.tokenizer
+        monkeypatch.setattr(type(tokenizer), "__call__", _fail)
+        refused = served.post(path, body)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["code"] == "context_length_exceeded"
+
+
+def _fail(*args: object, **kwargs: object) -> None:
+    raise AssertionError("the prompt was tokenized")
+
+
+def test_a_client_that_reads_nothing_is_disconnected() -> None:
+    with serving_model(send_timeout=0.2) as served, SilentClient(served.url) as client:
+        client.send_posts("/tokenize", json.dumps({"prompt": "a " * 40_000}).encode(), 40)
+        wait_until(lambda: served.server.server_state.total_requests > 0)
+
+        def is_disconnected() -> bool:
+            client.send_rest()
+            return not served.server.server_state.connections
+
+        wait_until(is_disconnected)
+
+
+def test_failed_requests_are_counted_with_their_status() -> None:
+    with serving_model(max_body=2000) as served:
+        served.post(CHAT, {"messages": [{"role": "user", "content": "x" * 3000}]})
+        served.post(CHAT, BODY)
+        served.post(CHAT, {**BODY, "top_k": 2**70})
+        port = int(served.url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n"
+            connection.sendall(head.encode() + b"{")
+        statuses = ("200", "400", "413", "499")
+        wait_until(lambda: all(_count_status(served, status) for status in statuses))
+        assert _count_status(served, "500") == 0
+
+
+def _count_status(served: ServedModel, status: str) -> float:
+    lines = httpx.get(f"{served.url}/metrics").text.splitlines()
+    counts = (line for line in lines if line.startswith("ludus_model_requests_total"))
+    return sum(float(line.split()[-1]) for line in counts if f'"{status}"' in line)
+
+
+def test_an_origin_that_is_no_url_is_refused() -> None:
+    with serving_model() as served:
+        headers = {"Origin": "http://[bad"}
+        assert httpx.get(f"{served.url}/v1/models", headers=headers).status_code == 403
+
+
+def test_a_model_is_described_under_all_its_names() -> None:
+    with serving_model(served_name="alias") as served:
+        for name in ("alias", "nonsense"):
+            assert served.client().models.retrieve(name).id == "alias"
 
 
 def test_running_requests_finish_before_the_server_stops() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
+from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import LudusError
@@ -64,7 +67,7 @@ def _build_route(
     path: str, endpoint: Endpoint[Any, Any], metrics: ModelMetrics, names: tuple[str, ...]
 ) -> Callable[[Request], Coroutine[Any, Any, Response]]:
     async def answer(request: Request) -> Response:
-        status = 200
+        status = int(HTTPStatus.INTERNAL_SERVER_ERROR)
         try:
             body = await parse_body(request, endpoint.body_type)
             check_model(body.model, names)
@@ -73,18 +76,23 @@ def _build_route(
             session_ids = ", ".join(call.session_ids)
             headers = {SESSION_HEADER: session_ids} if session_ids else {}
             if body.stream:
+                status = int(HTTPStatus.OK)
                 return EventStream(
                     endpoint.stream(call), close=call.stack.aclose, metrics=metrics, headers=headers
                 )
             async with call.stack:
                 content = await run_while_connected(request.receive, endpoint.complete(call))
+            status = int(HTTPStatus.OK)
             return JSONResponse(content, headers=headers)
-        except ClientDisconnected:
+        except (ClientDisconnect, ClientDisconnected):
             metrics.count_cancelled()
             status = _CLIENT_CLOSED_REQUEST
             return Response(status_code=status)
         except (ApiError, LudusError) as error:
             status = to_api_error(error).status
+            raise
+        except HTTPException as error:
+            status = error.status_code
             raise
         finally:
             metrics.count_request(path, status)

@@ -43,10 +43,13 @@ async def stream_choices(
         running = len(tasks)
         while running:
             event = await events.get()
-            if event is None:
-                running -= 1
-            else:
+            if event is not None:
                 yield event
+                continue
+            running -= 1
+            for task in tasks:
+                if task.done():
+                    task.result()  # Raises what has failed, and the others are cancelled.
         for event in at_end([task.result() for task in tasks]):
             yield event
     except (LudusError, ApiError) as error:

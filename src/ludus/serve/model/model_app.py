@@ -55,7 +55,7 @@ def create_model_app(
         "/v1/completions": TextCompletions(generator, names[0]),
     }
     add_completion_routes(app, endpoints, metrics, names=names)
-    _add_info_routes(app, sampler, generator, metrics, name=names[0])
+    _add_info_routes(app, sampler, generator, metrics, names=names)
     if recorder is not None:
         _add_session_routes(app, recorder, config)
     _add_error_handlers(app)
@@ -76,10 +76,10 @@ def _add_info_routes(
     generator: Generator,
     metrics: ModelMetrics,
     *,
-    name: str,
+    names: tuple[str, ...],
 ) -> None:
     model: JsonObject = {
-        "id": name,
+        "id": names[0],
         "object": "model",
         "created": int(time.time()),
         "owned_by": "ludus",
@@ -96,7 +96,7 @@ def _add_info_routes(
 
     @app.get("/v1/models/{model_id:path}")
     async def one_model(model_id: str) -> JsonObject:
-        check_model(model_id, (name,))
+        check_model(model_id, names)
         return model
 
     @app.post("/tokenize")
@@ -104,7 +104,9 @@ def _add_info_routes(
         body = await parse_body(request, TokenizeBody)
         tokenizer = generator.runtime.policy.tokenizer
         if body.prompt is not None:
-            encoded = tokenizer(body.prompt, add_special_tokens=body.add_special_tokens)
+            encoded = await asyncio.to_thread(
+                tokenizer, body.prompt, add_special_tokens=body.add_special_tokens
+            )
             ids = list(encoded["input_ids"])
         else:
             ids = list(await sampler.tokenize(body))

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ludus.policy.agent import PolicyAgent
@@ -21,6 +22,7 @@ from ludus.serve.model.model_app import create_model_app
 from ludus.serve.model.model_config import ModelServeConfig, check_model_config
 from ludus.serve.model.model_metrics import ModelMetrics
 from ludus.serve.model.recorder import Recorder
+from ludus.serve.write_timeout import TimedHttpProtocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,9 @@ def build_model_server(
     generator = Generator(runtime, config, metrics, max_batch=agent.max_batch)
     names = served_names(agent.model, config.served_name)
     app = create_model_app(generator, metrics, config, names=names, recorder=recorder)
-    uvicorn_config = build_uvicorn_config(app, ws="none")
+    uvicorn_config = build_uvicorn_config(
+        app, http=partial(TimedHttpProtocol, send_timeout=config.send_timeout), ws="none"
+    )
     served = ServedModel(config.url, names[0], agent.engine_description, agent.max_batch)
     return DrainingServer(uvicorn_config, generator.drain, lambda: on_ready(served))
 

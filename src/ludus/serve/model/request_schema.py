@@ -37,7 +37,7 @@ class SamplingBody(RequestBody):
     model: str = ""
     temperature: float | None = Field(default=None, ge=0, le=100)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = None
+    top_k: int | None = Field(default=None, ge=-1, le=2**31 - 1)
     seed: int | None = None
     stop: str | list[str] = Field(default_factory=list)
     stream: bool = False

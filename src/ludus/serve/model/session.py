@@ -10,7 +10,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 
 from ludus.data.episode import Episode, StopReason, Timing, Tokens, Usage, task_group_id
-from ludus.data.messages import Message, messages_before_reply
+from ludus.data.messages import ImagePart, Message, messages_before_reply
 from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_arguments import parse_arguments
 from ludus.data.tool_schema import JsonObject
@@ -124,12 +124,18 @@ def new_conversation(runtime: PolicyRuntime, tools: Sequence[JsonObject]) -> Sam
     return SampledConversation(runtime, tools, source="The request", parse_calls=bool(tools))
 
 
+def _images_of(message: Message) -> list[ImagePart]:
+    parts = () if isinstance(message.content, str) else message.content
+    return [part for part in parts if isinstance(part, ImagePart)]
+
+
 def history_key(messages: Sequence[Message], tools: Sequence[JsonObject]) -> int:
     """Equal for the same conversation, also if a client has left out reasoning or call ids."""
     parts = [
         [
             message.role,
             message.text.strip(),
+            [part.image_url.url for part in _images_of(message)],
             [
                 [call.function.name, parse_arguments(call.function.arguments)]
                 for call in message.tool_calls or ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -57,7 +58,11 @@ class TextCompletions:
         """Take places in the queue and tokenize the prompts, or raise what is wrong with them."""
         async with AsyncExitStack() as stack:
             stack.enter_context(self._generator.admission.admit(max(1, len(body.prompts)) * body.n))
-            prompts = [Prompt(self._tokenize(prompt)) for prompt in body.prompts]
+            for prompt in body.prompts:
+                self._generator.check_text_length(len(prompt), param=body.prompt_field)
+            # In a thread: other requests go on meanwhile.
+            tokenized = await asyncio.to_thread(lambda: list(map(self._tokenize, body.prompts)))
+            prompts = list(map(Prompt, tokenized))
             if not prompts:
                 raise ApiError("The prompt is empty.", param="prompt")
             plan = self._generator.plan(body, prompts)
