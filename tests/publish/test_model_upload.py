@@ -68,11 +68,21 @@ def test_stale_files_of_an_older_model_are_deleted(tmp_path: Path) -> None:
         name: b"old"
         for name in ("model-00001-of-00002.safetensors", "model.safetensors.index.json")
     }
-    theirs = {".gitattributes": b"lfs", "figures/plot.png": b"picture", "LICENSE": b"free"}
+    theirs = {
+        **{".gitattributes": b"lfs", "figures/plot.png": b"picture", "LICENSE": b"free"},
+        **{"eval_results.json": b"{}", "notes.json": b"{}", "reward.png": b"picture"},
+    }
     with fake_hub(files={**old, **theirs, "config.json": b"old"}) as hub:
         push_model(folder, "ada/player", card=CARD, endpoint=hub.url)
     assert hub.files.keys() == {"README.md", *theirs, *model_files(folder)}
     assert hub.files["config.json"] == (folder / "config.json").read_bytes()
+
+
+def test_without_a_card_the_one_on_the_hub_stays(tmp_path: Path) -> None:
+    folder = write_trained_model(tmp_path / "model")
+    with fake_hub(files={"README.md": b"written there"}) as hub:
+        push_model(folder, "ada/player", card="", endpoint=hub.url)
+    assert hub.files["README.md"] == b"written there"
 
 
 def test_folder_without_weights_is_rejected_offline(tmp_path: Path) -> None:

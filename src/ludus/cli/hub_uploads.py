@@ -58,11 +58,18 @@ def push_dataset(folder: Path, repo_id: str, **options: Any) -> str:
 
 
 def push_trained_model(folder: Path, repo_id: str, **options: Any) -> str:
-    """Upload the model in this folder.
-
-    The model card gets the repository as its title; a README.md that the user wrote is kept.
-    """
+    """Upload the model in this folder."""
     from ludus.publish.model_upload import push_model
+
+    card = build_upload_card(folder, repo_id)
+    return _with_progress(push_model, folder, repo_id, card=card, **options)
+
+
+def build_upload_card(folder: Path, repo_id: str) -> str:
+    """The README.md of a model, with the repository as its title.
+
+    One that the user wrote is kept; empty for a folder of another program that has none.
+    """
     from ludus.train.output.model_card import build_model_card
     from ludus.train.output.record import read_record
     from ludus.train.output.training_folder import CARD_FILE
@@ -71,7 +78,7 @@ def push_trained_model(folder: Path, repo_id: str, **options: Any) -> str:
     card = file.read_text(encoding="utf-8-sig") if file.is_file() else ""
     if record is not None and card in ("", build_model_card(record, name=str(folder))):
         card = build_model_card(record, name=repo_id)
-    return _with_progress(push_model, folder, repo_id, card=card, **options)
+    return card
 
 
 def _with_progress(push: Callable[..., str], *arguments: Any, **options: Any) -> str:

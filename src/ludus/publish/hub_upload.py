@@ -130,7 +130,7 @@ def push_folder(
         files: the files to upload.
         delete_if: selects files on the Hub to delete if they are not among `files`, such as shards
             of an older model, which would be loaded together with the new ones.
-        card: the README.md; by default that of a run.
+        card: the README.md, empty for none; by default that of a run.
         retry_command: the command that an error message suggests.
         command: the command that the card of a run names to reproduce it.
         endpoint: URL of the Hub.
@@ -153,10 +153,12 @@ def push_folder(
                 operations += [CommitOperationDelete(name) for name in stale]
             if card is None:
                 card = card_for_run(folder, repo_id, command=command)
+            if card:
+                operations.insert(0, CommitOperationAdd(CARD_FILE, card.encode()))
             _send_large_files(api, repo_id, kind, additions, progress)
             api.create_commit(
                 repo_id,
-                [CommitOperationAdd(CARD_FILE, card.encode()), *operations],
+                operations,
                 commit_message=message or f"Episodes of {folder.name}",
                 repo_type=kind.repo_type,
             )

@@ -16,9 +16,30 @@ from ludus.publish.run_card import CARD_FILE
 
 WEIGHTS_PATTERN = "*.safetensors"
 _MODEL_FILE_PATTERNS = (
-    *(WEIGHTS_PATTERN, "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"),
-    *("log.jsonl", "loss.png", "reward.png"),
+    WEIGHTS_PATTERN,
+    "*.json",
+    "*.jinja",
+    "*.model",
+    "merges.txt",
+    "vocab.txt",
+    "log.jsonl",
+    "loss.png",
+    "reward.png",
 )
+_LOADED_FILE_PATTERNS = (
+    WEIGHTS_PATTERN,
+    "*.safetensors.index.json",
+    "config.json",
+    "*_config.json",
+    "*.jinja",
+    "*.model",
+    "tokenizer.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "merges.txt",
+    "vocab.*",
+)
+"""Files that `from_pretrained` reads: those of an older model must not stay beside a new one."""
 _MODEL_SUBFOLDERS = ("adapter", "additional_chat_templates")
 """Folders that belong to a model: the adapter that was merged into it, more chat templates."""
 
@@ -32,7 +53,7 @@ def push_model(folder: Path, repo_id: str, *, card: str, **options: Any) -> str:
     files = sorted(model_files(folder))
     options.setdefault("message", f"The model in {folder.name}")
     return push_folder(
-        folder, repo_id, MODEL, files=files, delete_if=_is_model_file, card=card, **options
+        folder, repo_id, MODEL, files=files, delete_if=_is_loaded_file, card=card, **options
     )
 
 
@@ -53,8 +74,8 @@ def model_files(folder: Path) -> Iterator[str]:
                     yield file.relative_to(folder).as_posix()
 
 
-def _is_model_file(name: str) -> bool:
+def _is_loaded_file(name: str) -> bool:
     """Whether a file in the repository would be loaded as a part of the model."""
     path = PurePosixPath(name)
     is_in_folder = path.parent.name in ("", *_MODEL_SUBFOLDERS) and len(path.parts) <= 2
-    return is_in_folder and any(path.match(pattern) for pattern in _MODEL_FILE_PATTERNS)
+    return is_in_folder and any(path.match(pattern) for pattern in _LOADED_FILE_PATTERNS)

@@ -90,13 +90,14 @@ def push_dataset(
     from ludus.cli.command_line import typed_command
     from ludus.cli.run_lookup import resolve_run_path
     from ludus.publish.hub_upload import DATASET
+    from ludus.publish.run_card import CARD_FILE
 
     _check_upload(repo_id, DATASET, dry_run=dry_run)
     folder = _check_folder(resolve_run_path(source))
     is_run = hub_uploads.is_run(folder)
     files = hub_uploads.run_files(folder) if is_run else hub_uploads.dataset_files(folder)
     if dry_run:
-        _print_plan(folder, files, repo_id, private=private)
+        _print_plan(folder, [*files, CARD_FILE], repo_id, private=private)
         return
     upload = hub_uploads.push_run if is_run else hub_uploads.push_dataset
     url = upload(folder, repo_id, private=private, retry_command=typed_command())
@@ -123,14 +124,16 @@ def push_model(
     Example: ludus push model models/wordle ada/wordle-player --private
     """
     from ludus.cli.command_line import typed_command
-    from ludus.cli.hub_uploads import push_trained_model
+    from ludus.cli.hub_uploads import build_upload_card, push_trained_model
     from ludus.publish.hub_upload import MODEL
     from ludus.publish.model_upload import check_model_folder, model_files
+    from ludus.publish.run_card import CARD_FILE
 
     _check_upload(repo_id, MODEL, dry_run=dry_run)
     check_model_folder(_check_folder(model))
     if dry_run:
-        _print_plan(model, sorted(model_files(model)), repo_id, private=private)
+        card = [CARD_FILE] if build_upload_card(model, repo_id) else []
+        _print_plan(model, [*sorted(model_files(model)), *card], repo_id, private=private)
         return
     url = push_trained_model(model, repo_id, private=private, retry_command=typed_command())
     typer.echo(f"Model: {url}")
@@ -158,7 +161,7 @@ def _check_folder(folder: Path) -> Path:
 
 def _print_plan(folder: Path, files: Sequence[str], repo_id: str, *, private: bool) -> None:
     """The files of an upload that is not made. A file that the upload writes has no size yet."""
-    total = 0
+    total, files = 0, list(dict.fromkeys(files))
     for name in files:
         file = folder / name
         size = file.stat().st_size if file.is_file() else None
