@@ -9,11 +9,9 @@ import pytest
 from world import facts, serving
 
 from ludus.data.episode import Episode
-from ludus.errors import (
-    ConnectFailed,
-    RunError,
-)
+from ludus.errors import ConfigError, ConnectFailed, RunError
 from ludus.rollout.collect import collect
+from ludus.rollout.config import CollectConfig
 from rollout.small_runs import COUNTER, quick_config, read, run
 
 
@@ -31,6 +29,12 @@ async def test_concurrency_changes_nothing_in_the_episodes(tmp_path: Path) -> No
     await run(tmp_path / "one", n=30, concurrency=1)
     await run(tmp_path / "many", n=30, concurrency=30)
     assert [facts(e) for e in read(tmp_path / "one")] == [facts(e) for e in read(tmp_path / "many")]
+
+
+@pytest.mark.parametrize("name", ["num_episodes", "group_size", "concurrency", "max_attempts"])
+def test_numbers_that_must_be_positive_are_checked(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"`{name}`"):
+        CollectConfig(**{name: 0})  # type: ignore[arg-type]
 
 
 async def test_a_finished_run_is_not_played_again(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ from ludus.environment.registry import find_environment
 from ludus.serve.app import create_app
 from ludus.serve.config import ServeConfig
 
-env_spec = find_environment("{source.spec}")
+env_spec = find_environment({source.spec!r})
 config = ServeConfig(
     host="0.0.0.0",
     max_sessions=1024 if env_spec.concurrent else 1,

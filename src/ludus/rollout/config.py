@@ -84,7 +84,8 @@ class RolloutConfig:
     default_num_episodes: ClassVar[int] = 10
 
     def __post_init__(self) -> None:
-        for name, value in (("num_episodes", self.num_episodes), ("group_size", self.group_size)):
+        for name in ("num_episodes", "group_size", "concurrency", "max_attempts"):
+            value: int | None = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"`{name}` must be positive, got {value}.")
         if "seed" in self.task:

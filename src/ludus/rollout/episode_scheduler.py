@@ -70,7 +70,7 @@ class EpisodeScheduler(ABC):
         """Write `summary.json`. A failure is a warning: it can be computed from the journal."""
         try:
             self.folder.write_summary(self.summary())
-        except RunError as error:
+        except (RunError, OSError) as error:
             self._warn(str(error))
 
     def write_final_summary(self) -> None:

@@ -107,6 +107,15 @@ def test_an_environment_in_a_file_is_copied_and_served_by_module_and_class(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_spec_with_quotes_is_a_string_in_the_written_application(tmp_path: Path) -> None:
+    spec = 'mcp:npx -y "@tools/calculator"'
+    done = run_ludus("build", spec, cwd=tmp_path, env={**CLEAN_ENV, "PATH": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    (module,) = (tmp_path / "build").rglob("server/app.py")
+    assert repr(spec) in module.read_text()
+    compile(module.read_text(), str(module), "exec")
+
+
 def test_without_an_engine_the_context_is_written_all_the_same(tmp_path: Path) -> None:
     done = run_ludus("build", "catch", cwd=tmp_path, env={**CLEAN_ENV, "PATH": str(tmp_path)})
     assert done.returncode == 0 and "docker build --tag catch-env:latest" in done.stdout

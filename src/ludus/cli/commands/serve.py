@@ -73,6 +73,8 @@ def serve(
         from ludus.serve.server import serve as run
     except ModuleNotFoundError as error:
         raise MissingExtra.of("serve", "Serving") from error
+    from rich.markup import escape
+
     from ludus.cli.display.console import print_if_read
     from ludus.environment.registry import find_environment
 
@@ -102,7 +104,7 @@ def serve(
         processes = f"{workers} workers" if workers > 1 else "one process"
         limits = f"up to {max_sessions} sessions, {processes}"
         print_if_read(
-            f"[bold]{spec}[/] is served on [bold]{url}[/] ({limits})",
+            f"[bold]{escape(spec)}[/] is served on [bold]{url}[/] ({limits})",
             f"  play       {url}/",
             f"  WebSocket  {url.replace('http', 'ws', 1)}/ws",
             f"  MCP        {url}/mcp",

@@ -102,6 +102,8 @@ def serve_model(
         from ludus.serve.model.model_server import serve_model as run
     except ModuleNotFoundError as error:
         raise MissingExtra.of("serve", "Serving") from error
+    from rich.markup import escape
+
     from ludus.cli.display.console import console, print_if_read
     from ludus.policy.agent import PolicyAgent
     from ludus.policy.model_ref import expand_home
@@ -130,15 +132,15 @@ def serve_model(
         chat_template_kwargs=parse_template_options(thinking, chat_template_kwargs),
         max_batch=max_batch,
     )
-    console(stderr=True).print(f"Loading {model} ...", style="dim")
+    console(stderr=True).print(f"Loading {model} ...", style="dim", markup=False)
 
     def print_urls(served: ServedModel) -> None:
         print_if_read(
-            f"[bold]{served.name}[/] is served on [bold]{served.url}/v1[/]",
+            f"[bold]{escape(served.name)}[/] is served on [bold]{served.url}/v1[/]",
             f"  engine     {served.engine}; up to {served.max_batch} replies at once",
             f"  try it     ludus collect wordle --llm-endpoint {served.url}/v1 "
-            f"--model {served.name}",
-            *([f"  recorded   {record}"] if record is not None else []),
+            f"--model {escape(served.name)}",
+            *([f"  recorded   {escape(str(record))}"] if record is not None else []),
             "Press Ctrl-C to stop; running requests finish first.",
         )
         server_token.warn_if_visible()

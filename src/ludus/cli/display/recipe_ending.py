@@ -71,18 +71,27 @@ def _print_samples(folder: Path, labels: Sequence[str]) -> None:
         for message in episode.messages:
             if message.role != "system":
                 print_message(out, message)
-        if episode.messages[-1].role == "user":
+        if episode.messages and episode.messages[-1].role == "user":
             out.print(Text("  (no complete reply)", style="dim"))
 
 
 def _choose_pair(
     before: Mapping[int | None, Episode], after: Mapping[int | None, Episode]
 ) -> tuple[Episode, Episode] | None:
-    """The task that shows best what has changed: by reward, then by valid calls."""
+    """The task that shows best what has changed: by reward, then by valid calls.
+
+    Only scored attempts are compared; None if there is no task with two of them.
+    """
 
     def gain(pair: tuple[Episode, Episode]) -> tuple[float, int]:
         old, new = pair
         return (new.reward or 0) - (old.reward or 0), new.tool_calls - old.tool_calls
 
-    pairs = [(before[index], after[index]) for index in before if index in after]
+    pairs = [
+        (old, new)
+        for index, old in before.items()
+        if (new := after.get(index)) is not None
+        and old.reward is not None
+        and new.reward is not None
+    ]
     return max(pairs, key=gain, default=None)

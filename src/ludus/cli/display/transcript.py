@@ -45,7 +45,8 @@ def print_transcript(out: Console, episode: Episode) -> None:
         format_dollars(usage.cost),
     ]
     style = "bold" if episode.reward is not None and episode.reward > 0 else "bold yellow"
-    out.print(" · ".join(result for result in results if result), style=style)
+    line = " · ".join(result for result in results if result)
+    out.print(escape_control_chars(line), markup=False, style=style)
     if (error := episode.error) is not None:
         _print_indented(out, f"{error.kind} ({error.where}): {error.message}", "red")
 

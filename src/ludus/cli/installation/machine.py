@@ -100,7 +100,11 @@ def _check_bubblewrap() -> Finding:
         advice = f"Install it: apt install bubblewrap. {ADVICE}"
         return Finding("bubblewrap", "missing", "needed by the python environment", advice)
     sandbox = [program, "--unshare-all", "--ro-bind", "/", "/", sys.executable, "-c", ""]
-    result = subprocess.run(sandbox, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S)
+    try:
+        result = subprocess.run(sandbox, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        reason = f"it takes longer than {PROBE_TIMEOUT_S} s"
+        return Finding("bubblewrap", "warning", f"cannot make a sandbox: {reason}", ADVICE)
     if result.returncode == 0:
         return Finding("bubblewrap", "ok", program)
     reason = (result.stderr.strip().splitlines() or ["it fails"])[-1]
