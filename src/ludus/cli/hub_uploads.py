@@ -13,7 +13,9 @@ from ludus.errors import ConfigError
 
 
 def is_run(folder: Path) -> bool:
-    return (folder / "run.json").is_file()
+    from ludus.data.run_folder import RUN_FILE
+
+    return (folder / RUN_FILE).is_file()
 
 
 def run_files(folder: Path) -> list[str]:

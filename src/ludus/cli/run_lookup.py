@@ -10,7 +10,7 @@ LAST = "last"
 def resolve_run_path(text: str) -> Path:
     """The path of a run, given a path, or the name of a folder in runs/ or in this folder."""
     from ludus.cli.common_options import expand_user_path
-    from ludus.data.run_folder import RUNS_DIR, walk_run_folders
+    from ludus.data.run_folder import RUN_FILE, RUNS_DIR, walk_run_folders
     from ludus.errors import RunError, did_you_mean
 
     path = expand_user_path(text)
@@ -20,7 +20,7 @@ def resolve_run_path(text: str) -> Path:
         *walk_run_folders(RUNS_DIR),
         *(child for child in Path().iterdir() if child.is_dir()),
     }
-    runs = sorted(folder for folder in folders if (folder / "run.json").is_file())
+    runs = sorted(folder for folder in folders if (folder / RUN_FILE).is_file())
     if text == LAST and runs:
         return newest_run(runs)
     if text == LAST:
@@ -40,9 +40,10 @@ def resolve_run_path(text: str) -> Path:
 
 def newest_run(runs: list[Path]) -> Path:
     """The run that was written to last."""
+    from ludus.data.run_folder import RUN_FILE
 
     def last_write_time(run: Path) -> float:
-        files = (run / "episodes.jsonl", run / "run.json", run)
+        files = (run / "episodes.jsonl", run / RUN_FILE, run)
         return next((file.stat().st_mtime for file in files if file.exists()), 0.0)
 
     return max(runs, key=lambda run: (last_write_time(run), run))

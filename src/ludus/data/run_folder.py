@@ -25,6 +25,7 @@ from ludus.data.tool_schema import JsonObject
 from ludus.data.versions import versions
 from ludus.errors import OtherSettings, RunError
 
+RUN_FILE, SUMMARY_FILE = "run.json", "summary.json"
 RUNS_DIR = Path("runs")
 """Folder, in the current one, of runs that are given no other."""
 _MAX_DEPTH = 3
@@ -76,7 +77,7 @@ class RunFolder:
         try:
             path.mkdir(parents=True, exist_ok=True)
             _require_empty_run_folder(path)
-            if not create_atomically(path / "run.json", text):
+            if not create_atomically(path / RUN_FILE, text):
                 raise RunError(f"Another process has just started a run in {path}.")
             fsync_path(path)
             fsync_path(path.absolute().parent)
@@ -87,7 +88,7 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         """Open the run in a folder."""
-        file = path / "run.json"
+        file = path / RUN_FILE
         fields = _read_json_object(file)
         if fields is None:
             raise RunError(f"{path} holds no run: it has no run.json.")
@@ -115,7 +116,7 @@ class RunFolder:
 
         Raises `OtherSettings` where the folder holds a run with other settings.
         """
-        if not (path / "run.json").exists():
+        if not (path / RUN_FILE).exists():
             return cls.create(path, settings, kind=kind)
         run = cls.open(path)
         if run.metadata.kind != kind:
@@ -133,7 +134,7 @@ class RunFolder:
 
     def write_summary(self, summary: JsonObject) -> None:
         """Write `summary.json`, completely or not at all."""
-        write_atomically(self.path / "summary.json", dump_json(summary, indent=2) + "\n")
+        write_atomically(self.path / SUMMARY_FILE, dump_json(summary, indent=2) + "\n")
 
     def read_summary(self) -> JsonObject:
         """The content of `summary.json`; empty where it is missing or damaged.
@@ -141,7 +142,7 @@ class RunFolder:
         It can always be computed from the journal again.
         """
         try:
-            return _read_json_object(self.path / "summary.json") or {}
+            return _read_json_object(self.path / SUMMARY_FILE) or {}
         except RunError:
             return {}
 
@@ -193,7 +194,7 @@ def find_runs(root: Path) -> list[RunFolder]:
     """
     runs = []
     for folder in walk_run_folders(root):
-        if (folder / "run.json").is_file():
+        if (folder / RUN_FILE).is_file():
             with suppress(RunError):
                 runs.append(RunFolder.open(folder))
     return sorted(runs, key=lambda run: (run.metadata.created_at, run.path))
@@ -227,7 +228,7 @@ def _walk_unseen_run_folders(root: Path, depth: int, seen: set[tuple[int, int]])
 def _require_empty_run_folder(path: Path) -> None:
     """Raise `RunError` where a run cannot be started, because its folder has files."""
     names = sorted(file.name for file in path.iterdir() if file.suffix != DRAFT_SUFFIX)
-    if "run.json" in names:
+    if RUN_FILE in names:
         raise RunError(f"{path} holds a run already. Use another `out`.")
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""

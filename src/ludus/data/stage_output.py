@@ -12,13 +12,13 @@ from pydantic_core import from_json
 
 from ludus.data.episode_reader import holds_episodes
 from ludus.data.jsonable import object_field
+from ludus.data.run_folder import RUN_FILE, SUMMARY_FILE
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import EPISODES_FILE, LOG_FILE, RECORD_FILE
 
 CURATION_FILE = "curation.json"
 """The metadata of a curated data set."""
-_RUN_FILE, _SUMMARY_FILE = "run.json", "summary.json"
-_GROWING_FILES = (EPISODES_FILE, LOG_FILE, _RUN_FILE, RECORD_FILE, _SUMMARY_FILE, CURATION_FILE)
+_GROWING_FILES = (EPISODES_FILE, LOG_FILE, RUN_FILE, RECORD_FILE, SUMMARY_FILE, CURATION_FILE)
 _SPLITS = ("train", "test")
 _ROW_SUFFIXES = (".jsonl", ".parquet")
 
@@ -77,7 +77,7 @@ class StageOutput:
         """Whether nothing will be written any more, unless it is extended."""
         if self.kind == "training":
             return self.record.get("figures") is not None
-        return self.kind != "run" or _read_object(self.path / _SUMMARY_FILE).get("complete") is True
+        return self.kind != "run" or _read_object(self.path / SUMMARY_FILE).get("complete") is True
 
 
 def find_output(path: Path) -> StageOutput | None:
@@ -94,10 +94,10 @@ def find_output(path: Path) -> StageOutput | None:
     if RECORD_FILE in names:
         return StageOutput("training", path, _read_object(path / RECORD_FILE), episodes)
     # Other tools write a run.json, too.
-    record = _read_object(path / _RUN_FILE) if _RUN_FILE in names else {}
+    record = _read_object(path / RUN_FILE) if RUN_FILE in names else {}
     if episodes is not None or object_field(record, "settings"):
         return StageOutput("run", path, record, episodes)
-    summary = _read_object(path / _SUMMARY_FILE) if _SUMMARY_FILE in names else {}
+    summary = _read_object(path / SUMMARY_FILE) if SUMMARY_FILE in names else {}
     if summary.get("kind") == "eval":
         return StageOutput("evaluation", path, summary)
     rows = {

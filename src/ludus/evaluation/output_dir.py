@@ -18,14 +18,13 @@ from pathlib import Path
 
 from ludus.data.atomic_write import atomic_dir, existing_files
 from ludus.data.config_diff import config_digest
-from ludus.data.run_folder import RunFolder
+from ludus.data.run_folder import RUN_FILE, SUMMARY_FILE, RunFolder
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 from ludus.evaluation.attempts import load_attempts
 from ludus.evaluation.config import EvalConfig
 
 EVALS_DIR = Path("evals")
-SUMMARY_FILE = "summary.json"
 REPORT_FILE = "README.md"
 CHART_FILE = "results.svg"
 LEVEL_CHART_FILE = "levels.svg"
@@ -45,7 +44,7 @@ def check_folder(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise RunError(f"{folder} is a file. Use another `out`.")
-    if (folder / "run.json").exists():
+    if (folder / RUN_FILE).exists():
         raise RunError(f"{folder} holds a run, not an evaluation. Use another `out`.")
     names = existing_files(folder, _DRAFT_PREFIX)
     foreign = [
@@ -53,7 +52,7 @@ def check_folder(folder: Path) -> None:
         for name in names
         if name not in OUTPUT_FILES
         and not name.startswith(".")
-        and not (folder / name / "run.json").exists()
+        and not (folder / name / RUN_FILE).exists()
     ]
     try:
         summary = json.loads((folder / SUMMARY_FILE).read_bytes())
@@ -74,7 +73,7 @@ def atomic_output(folder: Path) -> AbstractContextManager[Path]:
 
 def is_candidate_complete(folder: Path, settings: JsonObject, config: EvalConfig) -> bool:
     """Whether a candidate's folder has all episodes; raises for a run with other settings."""
-    if not (folder / "run.json").exists():
+    if not (folder / RUN_FILE).exists():
         return False
     run = RunFolder.resume_or_create(folder, settings)
     attempts = load_attempts(run, config.total_episodes)

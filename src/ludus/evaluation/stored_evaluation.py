@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from ludus.data.run_folder import SUMMARY_FILE
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 from ludus.evaluation.metrics import PASS_PREFIX, MetricEstimate, build_metrics
-from ludus.evaluation.output_dir import SUMMARY_FILE
 from ludus.evaluation.results import CandidateScore, Evaluation
 from ludus.evaluation.slices import Slice
 from ludus.evaluation.verdict import Outcome, Verdict

@@ -18,8 +18,13 @@ from ludus.publish.run_card import CARD_FILE
 DOCKERFILE = "Dockerfile"
 MANIFEST_FILE = "openenv.yaml"
 CONTEXT_NAMES = (
-    *(DOCKERFILE, ".dockerignore", MANIFEST_FILE, CARD_FILE, "requirements.txt"),
-    *("server", "src"),
+    DOCKERFILE,
+    ".dockerignore",
+    MANIFEST_FILE,
+    CARD_FILE,
+    "requirements.txt",
+    "server",
+    "src",
 )
 """Files and folders of a build context."""
 SPACE_HOSTS = "*.hf.space"

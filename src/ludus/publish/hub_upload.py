@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ludus.data.dataset_schema import OPENENV_RESULTS_FILE
+from ludus.data.run_folder import RUN_FILE, SUMMARY_FILE
 from ludus.errors import ConfigError, MissingCredentials, MissingExtra, PublishFailed
 from ludus.publish.run_card import CARD_FILE, EPISODES_FILE, card_for_run
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
 
 UploadProgress = Callable[[int, int], None]
-RUN_FILES = (EPISODES_FILE, OPENENV_RESULTS_FILE, "run.json", "summary.json")
+RUN_FILES = (EPISODES_FILE, OPENENV_RESULTS_FILE, RUN_FILE, SUMMARY_FILE)
 REQUEST_TIMEOUT_S = 60.0
 """Seconds without data after which a request fails."""
 LARGE_FILE_BYTES = 5_000_000

@@ -28,6 +28,7 @@ from ludus.data.markdown import (
     markdown_table,
     to_single_line,
 )
+from ludus.data.run_folder import RUN_FILE, SUMMARY_FILE
 from ludus.data.tool_schema import JsonObject
 
 CARD_FILE = "README.md"
@@ -109,8 +110,8 @@ def card_for_run(folder: Path, repo_id: str, *, command: str | None = None) -> s
 
     If it has no front matter, ours is added: without it `load_dataset` would also read run.json.
     """
-    settings = _read_card_json(folder / "run.json").get("settings") or {}
-    summary = _read_card_json(folder / "summary.json")
+    settings = _read_card_json(folder / RUN_FILE).get("settings") or {}
+    summary = _read_card_json(folder / SUMMARY_FILE)
     readme, records = folder / CARD_FILE, (folder / OPENENV_RESULTS_FILE).is_file()
     if not readme.is_file():
         return render_card(settings, summary, repo_id=repo_id, command=command, records=records)

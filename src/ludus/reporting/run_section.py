@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import stdev
 
 from ludus.data.intervals import MIN_SAMPLES
-from ludus.data.run_folder import RunFolder
+from ludus.data.run_folder import RUN_FILE, RunFolder
 from ludus.data.tool_schema import JsonObject
 from ludus.reporting.document import BarChart, Chart, Finding, Histogram, Section
 from ludus.reporting.transcripts import EpisodeSummary, summarize_episodes
@@ -20,7 +20,7 @@ def run_section(path: Path, episodes: Path, *, samples: int) -> Section:
     """Return the section about a run folder, or about a file of episodes."""
     summary = summarize_episodes(episodes, samples)
     settings: JsonObject = {}
-    if (path / "run.json").is_file():
+    if (path / RUN_FILE).is_file():
         settings = RunFolder.open(path).metadata.settings
     agent = settings.get("agent", {})
     name = " ".join(str(agent[key]) for key in ("provider", "model") if agent.get(key))

@@ -15,7 +15,7 @@ from ludus.data.config_diff import config_digest
 from ludus.data.episode_reader import format_damaged_lines
 from ludus.data.journal import Journal
 from ludus.data.resume_index import ResumeIndex, read_resume_index
-from ludus.data.run_folder import RUNS_DIR, RunFolder, create_unused_dir
+from ludus.data.run_folder import RUN_FILE, RUNS_DIR, RunFolder, create_unused_dir
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
 from ludus.errors import ConfigError
@@ -130,7 +130,7 @@ def _completed_result(
     path: Path, settings: JsonObject, config: CollectConfig
 ) -> CollectResult | None:
     """The result of a run that is complete already: it needs neither a server nor a model."""
-    if not (path / "run.json").exists():
+    if not (path / RUN_FILE).exists():
         return None
     summary = summarize_run(RunFolder.resume_or_create(path, settings), verify=True)
     complete = summary["complete"] and summary["planned"] >= config.total_episodes

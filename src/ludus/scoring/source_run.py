@@ -15,7 +15,7 @@ from ludus.data.config_diff import config_digest
 from ludus.data.episode import Episode, StopReason
 from ludus.data.episode_head import EpisodeHead, parse_head
 from ludus.data.jsonl import read_lines
-from ludus.data.run_folder import RunFolder
+from ludus.data.run_folder import RUN_FILE, RunFolder
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
@@ -50,7 +50,7 @@ class SourceRun:
             raise RunError(f"There is no run folder {path}.")
         if not journal.is_file():
             raise RunError(f"{path} has no episodes.jsonl.")
-        if (path / TRAINING_FILE).is_file() and not (path / "run.json").is_file():
+        if (path / TRAINING_FILE).is_file() and not (path / RUN_FILE).is_file():
             settings: JsonObject = {"environment": _first_environment(journal)}
             digest = config_digest(settings)
         else:

@@ -18,7 +18,7 @@ from ludus.curation.importers.verifiers.verifiers_importer import VerifiersImpor
 from ludus.data.atomic_write import atomic_dir, existing_files
 from ludus.data.episode import Episode, format_episode_id
 from ludus.data.journal import Journal
-from ludus.data.run_folder import RunFolder
+from ludus.data.run_folder import RUN_FILE, SUMMARY_FILE, RunFolder
 from ludus.data.stable_hash import stable_hash
 from ludus.errors import ConfigError, RunError, did_you_mean
 from ludus.rollout.summary import summarize_run
@@ -32,7 +32,7 @@ IMPORTERS: Mapping[str, Importer] = {
 }
 UNREADABLE_FILE = "unreadable.txt"
 _DRAFT_PREFIX = ".importing-"
-_RUN_FILES = ("run.json", "episodes.jsonl", "summary.json", UNREADABLE_FILE)
+_RUN_FILES = (RUN_FILE, "episodes.jsonl", SUMMARY_FILE, UNREADABLE_FILE)
 _MAX_EXAMPLES = 10
 
 
@@ -73,7 +73,7 @@ def import_files(
     if out.exists() and existing_files(out, _DRAFT_PREFIX):
         raise RunError(f"{out} is not empty. Use another `out`.")
     # run.json is moved last, so a killed import leaves no run.
-    with atomic_dir(out, _DRAFT_PREFIX, marker="run.json", owned=_RUN_FILES) as draft:
+    with atomic_dir(out, _DRAFT_PREFIX, marker=RUN_FILE, owned=_RUN_FILES) as draft:
         folder = RunFolder.create(draft, settings, kind="import")
         with Journal.open(folder.episodes_path) as journal:
             records = (record for file in files for record in importer.read_episodes(file))

@@ -12,9 +12,9 @@ from ludus.data.tool_schema import JsonObject
 from ludus.policy.chat.reply_stream import ReplyDelta
 from ludus.serve.model.api_errors import ApiError
 from ludus.serve.model.event_stream import encode_event
+from ludus.serve.model.text_stream import REPLACEMENT_CHAR
 
 _DONE_EVENT = b"data: [DONE]\n\n"
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def new_id(prefix: str, separator: str = "_") -> str:
@@ -88,7 +88,7 @@ def chat_logprobs(
     for token_id, logprob in zip(ids, logprobs, strict=True):
         text = token_text(tokenizer, token_id, as_ids=as_ids)
         # A token may be a part of a character, whose bytes are not known here.
-        is_text = not as_ids and _REPLACEMENT not in text
+        is_text = not as_ids and REPLACEMENT_CHAR not in text
         encoded = list(text.encode("utf-8", "replace")) if is_text else None
         entries.append({"token": text, "logprob": logprob, "bytes": encoded, "top_logprobs": []})
     return entries

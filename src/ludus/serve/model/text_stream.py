@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+REPLACEMENT_CHAR = "\N{REPLACEMENT CHARACTER}"
 
 
 class TextStream:
@@ -64,7 +64,7 @@ class TextStream:
             end -= 1
         before = self._decode_ids(self.ids[self._context_start : self._decoded_end])
         after = self._decode_ids(self.ids[self._context_start : end])
-        if complete or (len(after) > len(before) and not after.endswith(_REPLACEMENT)):
+        if complete or (len(after) > len(before) and not after.endswith(REPLACEMENT_CHAR)):
             self.text += after[len(before) :]
             self._context_start, self._decoded_end = self._decoded_end, end
 

@@ -18,6 +18,7 @@ from pydantic_core import from_json
 from ludus.data.checksum import file_digest
 from ludus.data.hub_id import is_hub_id
 from ludus.data.jsonable import prune_nulls
+from ludus.data.run_folder import RUN_FILE
 from ludus.data.stage_output import CURATION_FILE
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, MissingExtra, similar_path_hint
@@ -107,7 +108,7 @@ class TrainingData:
     def task(self) -> JsonObject:
         """The reset arguments of the runs that the rows come from, if all have the same."""
         runs = [run for run in (self.curation or {}).get("runs") or () if isinstance(run, str)]
-        records = [_read_curation_json(Path(run) / "run.json") for run in runs]
+        records = [_read_curation_json(Path(run) / RUN_FILE) for run in runs]
         tasks = [(each.get("settings") or {}).get("task") or {} for each in records]
         return tasks[0] if tasks and all(task == tasks[0] for task in tasks) else {}
 
