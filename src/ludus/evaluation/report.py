@@ -6,13 +6,13 @@ import json
 
 from ludus.data.jsonable import dump_json
 from ludus.data.markdown import code_block, inline_code, markdown_table, to_single_line
+from ludus.data.run_folder import SUMMARY_FILE
 from ludus.evaluation.chart import render_chart
 from ludus.evaluation.level_chart import render_level_chart
 from ludus.evaluation.output_dir import (
     CHART_FILE,
     LEVEL_CHART_FILE,
     REPORT_FILE,
-    SUMMARY_FILE,
     atomic_output,
 )
 from ludus.evaluation.power import POWER
