@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,8 +48,11 @@ class StandInEngine:
 
     def containers(self) -> dict[str, int]:
         """The containers with the ids of their processes."""
-        files = (self.folder / "containers").glob("*.json")
-        return {file.stem: json.loads(file.read_text())["pid"] for file in files}
+        running = {}
+        for file in (self.folder / "containers").glob("*.json"):
+            with suppress(FileNotFoundError):  # It was removed meanwhile.
+                running[file.stem] = json.loads(file.read_text())["pid"]
+        return running
 
     def wait_until_started(self) -> None:
         while not self.containers():

@@ -1,13 +1,15 @@
 """`EnvClient`: a client with OpenEnv's interface.
 
-It is async; `.sync()` returns a client with the same methods without await. Results have
-`.observation`, `.reward` and `.done`. A typed client only names its types:
+Its methods are awaited in async code. Outside of an event loop they return results at once, as
+OpenEnv's do; `.sync()` returns a client whose methods never are awaited, also in a notebook.
+Results have `.observation`, `.reward` and `.done`. A typed client only names its types:
 `class MazeEnv(EnvClient[Move, View, State])`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+import asyncio
+from collections.abc import Coroutine, Generator, Mapping
 from typing import Any, Generic, Self, TypeVar, cast, get_args
 
 from pydantic import BaseModel
@@ -18,16 +20,18 @@ from ludus.client.container import (
     ProviderContainer,
     StartableServer,
 )
-from ludus.client.event_loop import run_sync
+from ludus.client.event_loop import background_loop, run_sync
 from ludus.client.remote_session import describe_server
 from ludus.client.websocket import WebSocketClient
 from ludus.data.tool_schema import ToolSpec
+from ludus.errors import SessionLost
 from ludus.protocol.frames import action_payload, parse_result
 from ludus.protocol.types import StepResult
 
 ActT = TypeVar("ActT")
 ObsT = TypeVar("ObsT")
 StateT = TypeVar("StateT")
+T = TypeVar("T")
 
 
 class EnvClient(Generic[ActT, ObsT, StateT]):
@@ -68,6 +72,8 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         }
         self.base_url = base_url
         self._socket: WebSocketClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop of the connection."""
         self._container: StartableServer | None = None
 
     @classmethod
@@ -94,33 +100,77 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             client._container = ProviderContainer(provider, image, kwargs)
         return ContainerEnvClient(client)
 
-    async def connect(self) -> Self:
+    def connect(self) -> Coroutine[Any, Any, Self]:
         """Open the session now instead of on the first request."""
+        return self._dispatch(self._connect())
+
+    def reset(self, **task: Any) -> Coroutine[Any, Any, StepResult[ObsT]]:
+        """Start an episode."""
+        return self._dispatch(self._reset(task))
+
+    def step(self, action: ActT) -> Coroutine[Any, Any, StepResult[ObsT]]:
+        """Take one action."""
+        return self._dispatch(self._step(action))
+
+    def state(self) -> Coroutine[Any, Any, StateT]:
+        """The state of the environment."""
+        return self._dispatch(self._state())
+
+    def list_tools(self) -> Coroutine[Any, Any, tuple[ToolSpec, ...]]:
+        """The tools that a model may call."""
+        return self._dispatch(self._list_tools())
+
+    def close(self) -> Coroutine[Any, Any, None]:
+        """Close the session, and remove the container that was started for it."""
+        return self._dispatch(self._close())
+
+    def sync(self) -> SyncEnvClient[ActT, ObsT, StateT]:
+        """The same client for callers that do not await."""
+        return SyncEnvClient(self)
+
+    async def __aenter__(self) -> Self:
+        return await self._connect()
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._close()
+
+    def __enter__(self) -> Self:
+        return run_sync(self._connect())
+
+    def __exit__(self, *error: object) -> None:
+        run_sync(self._close())
+
+    def _dispatch(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """The coroutine in async code. Elsewhere it is run, and its result takes its place."""
+        running = asyncio._get_running_loop()
+        if running is None:
+            return cast("Coroutine[Any, Any, T]", run_sync(coroutine))
+        if self._loop not in (None, running) and self._loop is background_loop():
+            # Connected by a synchronous call: the session stays on that loop.
+            return _run_on(background_loop(), coroutine)
+        return coroutine
+
+    async def _connect(self) -> Self:
         await self._ensure_connected()
         return self
 
-    async def reset(self, **task: Any) -> StepResult[ObsT]:
-        """Start an episode."""
+    async def _reset(self, task: Mapping[str, Any]) -> StepResult[ObsT]:
         return await self._request({"type": "reset", "data": task})
 
-    async def step(self, action: ActT) -> StepResult[ObsT]:
-        """Take one action."""
+    async def _step(self, action: ActT) -> StepResult[ObsT]:
         data = action_payload(cast("Mapping[str, Any] | BaseModel", action))
         return await self._request({"type": "step", "data": data})
 
-    async def state(self) -> StateT:
-        """The state of the environment."""
+    async def _state(self) -> StateT:
         socket = await self._ensure_connected()
         data = await socket.request({"type": "state"})
         model = self._types[2]
         return cast(StateT, model.model_validate(data) if model else data)
 
-    async def list_tools(self) -> tuple[ToolSpec, ...]:
-        """The tools that a model may call."""
+    async def _list_tools(self) -> tuple[ToolSpec, ...]:
         return (await describe_server(await self._ensure_connected())).tools
 
-    async def close(self) -> None:
-        """Close the session, and remove the container that was started for it."""
+    async def _close(self) -> None:
         try:
             if self._socket is not None:
                 await self._socket.close()
@@ -128,17 +178,11 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             if self._container is not None:
                 await self._container.stop()
 
-    def sync(self) -> SyncEnvClient[ActT, ObsT, StateT]:
-        """The same client for callers that do not await."""
-        return SyncEnvClient(self)
-
-    async def __aenter__(self) -> Self:
-        return await self.connect()
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
-
     async def _ensure_connected(self) -> WebSocketClient:
+        loop = asyncio.get_running_loop()
+        if self._loop is not None and self._loop is not loop:
+            raise SessionLost("The client was connected in another event loop. Make a new client.")
+        self._loop = loop
         if self._socket is None:
             if self._container is not None:
                 self.base_url = await self._container.start()
@@ -174,6 +218,10 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         return model.model_validate(fields | outer)
 
 
+async def _run_on(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
+
+
 class SyncEnvClient(Generic[ActT, ObsT, StateT]):
     """An `EnvClient` for callers that do not await; all of them share one background loop."""
 
@@ -181,23 +229,23 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
         self._client = client
 
     def connect(self) -> Self:
-        run_sync(self._client.connect())
+        run_sync(self._client._connect())
         return self
 
     def reset(self, **task: Any) -> StepResult[ObsT]:
-        return run_sync(self._client.reset(**task))
+        return run_sync(self._client._reset(task))
 
     def step(self, action: ActT) -> StepResult[ObsT]:
-        return run_sync(self._client.step(action))
+        return run_sync(self._client._step(action))
 
     def state(self) -> StateT:
-        return run_sync(self._client.state())
+        return run_sync(self._client._state())
 
     def list_tools(self) -> tuple[ToolSpec, ...]:
-        return run_sync(self._client.list_tools())
+        return run_sync(self._client._list_tools())
 
     def close(self) -> None:
-        run_sync(self._client.close())
+        run_sync(self._client._close())
 
     def __enter__(self) -> Self:
         return self.connect()
@@ -214,10 +262,10 @@ class ContainerEnvClient(SyncEnvClient[ActT, ObsT, StateT]):
         return self.connect()
 
     def __await__(self) -> Generator[Any, None, EnvClient[ActT, ObsT, StateT]]:
-        return self._client.connect().__await__()
+        return self._client._connect().__await__()
 
     async def __aenter__(self) -> EnvClient[ActT, ObsT, StateT]:
-        return await self._client.connect()
+        return await self._client._connect()
 
     async def __aexit__(self, *error: object) -> None:
-        await self._client.close()
+        await self._client._close()
