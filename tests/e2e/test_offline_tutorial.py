@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
+from policy.models import saved
 from tiny_tokenizers import of_family
 
 import ludus
@@ -104,6 +105,35 @@ def test_rollouts_become_conversations_that_a_chat_template_takes(
     assert dataset[0]["messages"][1]["content"] in text
     metrics = compute_metrics(rollouts)
     assert metrics["success_rate"] == 0.5 and 0.5 <= metrics["avg_reward"] < 1
+
+
+def test_the_conversations_are_trained_on_with_the_tutorials_config(
+    rollouts: str, tmp_path: Path
+) -> None:
+    from ludus.train.trl_compat import SFTConfig, SFTTrainer
+
+    model = saved(tmp_path / "model", of_family("qwen2_5"))
+    config = SFTConfig(
+        output_dir=str(tmp_path / "sft_output"),
+        num_train_epochs=1,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=4,
+        learning_rate=2e-5,
+        logging_steps=10,
+        save_steps=100,
+        max_seq_length=2048,
+        **{"use_cpu": True, "bf16": False, "report_to": "none", "dataloader_pin_memory": False},
+    )
+    assert config.max_length == 2048
+    trainer = SFTTrainer(
+        model=str(model),
+        args=config,
+        train_dataset=rollouts_to_sft_dataset(rollouts),
+        processing_class=of_family("qwen2_5"),
+    )
+    trainer.train()
+    trainer.save_model(str(tmp_path / "sft_final"))
+    assert (tmp_path / "sft_final" / "model.safetensors").is_file()
 
 
 def test_two_rollouts_of_a_prompt_become_a_pair(rollouts: str, tmp_path: Path) -> None:

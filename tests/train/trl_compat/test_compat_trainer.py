@@ -170,10 +170,11 @@ def test_policy_is_served_only_during_rollouts(
         requests.get(f"{url}/health/", timeout=5)
 
 
+@pytest.mark.parametrize("mode", ["server", "colocate"])
 def test_transformers_generates_without_vllm_and_rollout_func(
-    tmp_path: Path, policy: Policy, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, policy: Policy, capsys: pytest.CaptureFixture[str], mode: str
 ) -> None:
-    trainer = build_trainer(tmp_path, policy, "Say:", None, **VLLM)
+    trainer = build_trainer(tmp_path, policy, "Say:", None, use_vllm=True, vllm_mode=mode)
     assert "transformers' generate" in capsys.readouterr().err
     assert (trainer.use_vllm, trainer.rollout_func) == (False, None)
 

@@ -9,14 +9,27 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ludus.train.trl_compat.compat_offline import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
     from ludus.train.trl_compat.compat_trainer import GRPOConfig, GRPOTrainer
     from ludus.train.trl_compat.task_rows import tasks
 
-__all__ = ["GRPOConfig", "GRPOTrainer", "tasks"]
+__all__ = [
+    "DPOConfig",
+    "DPOTrainer",
+    "GRPOConfig",
+    "GRPOTrainer",
+    "SFTConfig",
+    "SFTTrainer",
+    "tasks",
+]
 
 _MODULES = {
+    "DPOConfig": "compat_offline",
+    "DPOTrainer": "compat_offline",
     "GRPOConfig": "compat_trainer",
     "GRPOTrainer": "compat_trainer",
+    "SFTConfig": "compat_offline",
+    "SFTTrainer": "compat_offline",
     "tasks": "task_rows",
 }
 

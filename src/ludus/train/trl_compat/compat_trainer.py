@@ -27,18 +27,24 @@ from ludus.policy.engine.batcher import RequestBatcher
 from ludus.policy.engine.engine_selection import choose_engine
 from ludus.policy.load import Policy
 from ludus.train.trl_compat import legacy_rollout_func
+from ludus.train.trl_compat.compat_models import resolve_known_model
 from ludus.train.trl_compat.environment_factory import offer_environment_tools
+from ludus.train.trl_compat.finished_episodes import FinishedEpisodesMixin
 from ludus.train.trl_compat.vllm_shim import CompletionService, PolicyServer
 
 __all__ = ["GRPOConfig", "GRPOTrainer"]
 
 
-class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # TRL is not typed.
-    """TRL's trainer that also accepts `rollout_func(prompts, args, processing_class)`."""
+class GRPOTrainer(FinishedEpisodesMixin, trl.GRPOTrainer):  # type: ignore[misc]  # TRL is not typed.
+    """TRL's trainer that also accepts `rollout_func(prompts, args, processing_class)`.
+
+    Rollouts end when their environment is `done`, and `model` may be `smollm2`.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-        arguments = inspect.signature(super().__init__).bind(*args, **kwargs).arguments
+        arguments = inspect.signature(trl.GRPOTrainer).bind(*args, **kwargs).arguments
+        arguments["model"] = resolve_known_model(arguments["model"])
         self._user_rollout_func: Any = arguments.get("rollout_func")
         function = self._user_rollout_func
         self._is_legacy = function is not None and legacy_rollout_func.is_legacy(function)
@@ -46,10 +52,11 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # TRL is not typed.
         """The port at which the policy is served during training."""
         self._policy_server: PolicyServer | None = None
         self._generator: RequestBatcher | None = None
-        config = arguments.get("args")
-        uses_vllm_server = config is not None and config.use_vllm and config.vllm_mode == "server"
+        config: Any = arguments.get("args")
+        uses_vllm = config is not None and config.use_vllm
         has_vllm = importlib.util.find_spec("vllm") is not None
-        if uses_vllm_server and (self._is_legacy or not has_vllm):
+        replaces_server = self._is_legacy and uses_vllm and config.vllm_mode == "server"
+        if replaces_server or (uses_vllm and not has_vllm):
             arguments["args"] = self._without_vllm(config)
         if self._is_legacy or self._server_port is not None:
             arguments["rollout_func"] = self._call_rollout_func
@@ -75,7 +82,7 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]  # TRL is not typed.
     def _without_vllm(self, config: GRPOConfig) -> GRPOConfig:
         """Return the config without vLLM: the policy is sampled from in this process."""
         reason = "vLLM is not installed"
-        if self._user_rollout_func is None:
+        if self._user_rollout_func is None or config.vllm_mode == "colocate":
             notice = f"Completions come from transformers' generate, because {reason}."
         else:
             url = config.vllm_server_base_url

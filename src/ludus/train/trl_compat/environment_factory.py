@@ -1,7 +1,7 @@
 """Ludus environments as classes for TRL's `GRPOTrainer(environment_factory=...)`.
 
 TRL resets an instance, offers its public methods to the model as tools, and asks it for a reward.
-It cannot be told that an episode is over; only the tools' replies can say so.
+Its own trainer cannot be told that an episode is over; `finished_episodes` reads `_done`.
 """
 
 from __future__ import annotations
@@ -45,6 +45,11 @@ class TRLEnvironment:
         # the latest at exit. The finalizer must not refer to `self`.
         session = self._session
         self._finalizer = weakref.finalize(self, lambda: run_in_background(session.close()))
+
+    @property
+    def _done(self) -> bool:
+        """Whether the episode is over."""
+        return self._session.state.is_over
 
     def reset(self, **row: Any) -> ChatContent:
         """Start the episode that a row of the data set asks for; return its first observation."""
