@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import shlex
 from pathlib import Path
 
 import ludus
@@ -80,8 +82,10 @@ async def main(given: argparse.Namespace) -> None:
     for score in result.scores:
         print(score.label, {name: estimate.value for name, estimate in score.estimates.items()})
 
-    # 11. Where to go next: GRPO from the trained model.
-    print(f"ludus train grpo {ENVIRONMENT} --model {model.folder} -o {given.out / 'grpo'}")
+    # 11. Where to go next: GRPO from the trained model, with the same prompt and difficulty.
+    task = ["--system-prompt", SYSTEM_PROMPT, "--dataset-config", json.dumps(DATASET_CONFIG)]
+    grpo = ["train", "grpo", ENVIRONMENT, *task, "--model", str(model.folder)]
+    print(shlex.join(["ludus", *grpo, "-o", str(given.out / "grpo")]))
     print(f"ludus push model {model.folder} USER/NAME --private")
 
 

@@ -201,7 +201,7 @@ class OfflineCallback(RunCallback):
         data_record = DataRecord(
             path=data.name, rows=prepared.rows, digest=data.digest,
             test_rows=prepared.test_rows or None, left_out=prepared.left_out, cut=prepared.cut,
-            environments=prepared.environments, task=data.task,
+            environments=prepared.environments, task=data.task, system_prompt=data.system_prompt,
         )  # fmt: skip
         start_or_resume(
             self._context, {"data": data_record}, self.resume_state, overwrite=self._overwrite

@@ -17,7 +17,7 @@ from pydantic_core import from_json
 
 from ludus.data.checksum import file_digest
 from ludus.data.hub_id import is_hub_id
-from ludus.data.jsonable import prune_nulls
+from ludus.data.jsonable import object_field, prune_nulls
 from ludus.data.run_folder import RUN_FILE
 from ludus.data.stage_output import CURATION_FILE
 from ludus.data.tool_schema import JsonObject
@@ -107,10 +107,23 @@ class TrainingData:
     @property
     def task(self) -> JsonObject:
         """The reset arguments of the runs that the rows come from, if all have the same."""
-        runs = [run for run in (self.curation or {}).get("runs") or () if isinstance(run, str)]
-        records = [_read_curation_json(Path(run) / RUN_FILE) for run in runs]
-        tasks = [(each.get("settings") or {}).get("task") or {} for each in records]
+        tasks = [settings.get("task") or {} for settings in self._run_settings()]
         return tasks[0] if tasks and all(task == tasks[0] for task in tasks) else {}
+
+    @property
+    def system_prompt(self) -> str | None:
+        """The system prompt of the rows, empty if it was removed; None where it is not known."""
+        if object_field(dict(self.curation or {}), "settings").get("system") is False:
+            return ""
+        prompts = {settings.get("system_prompt") for settings in self._run_settings()}
+        (prompt,) = prompts if len(prompts) == 1 else (None,)
+        return prompt if isinstance(prompt, str) else None
+
+    def _run_settings(self) -> list[JsonObject]:
+        """The settings of the runs that the rows come from; empty for one that is gone."""
+        runs = [run for run in (self.curation or {}).get("runs") or () if isinstance(run, str)]
+        records = (_read_curation_json(Path(run) / RUN_FILE) for run in runs)
+        return [object_field(record, "settings") for record in records]
 
 
 def _read_curation_json(file: Path) -> JsonObject:

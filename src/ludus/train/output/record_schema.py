@@ -66,6 +66,8 @@ class DataRecord(_RecordModel):
     """How many rows come from which environment, where rows say so."""
     task: JsonObject = {}
     """The reset arguments of the runs that the rows come from, if all have the same."""
+    system_prompt: str | None = None
+    """That of the rows; empty for none, null where it is not known."""
 
 
 class TaskExample(_RecordModel):
