@@ -74,6 +74,8 @@ class Stub:
     last_reply: float | None = None
     replies: int = 0
     under_way: int = 0
+    held: bool = False
+    """While it is set, requests that have arrived wait for their replies."""
     peak: int = 0
     """The most requests that were under way at once."""
 
@@ -106,6 +108,8 @@ class Stub:
             step = self._step()
             if self.latency:
                 await asyncio.sleep(self.latency)
+            while self.held:
+                await asyncio.sleep(0.01)
         if not self._welcome(headers):
             step = Said(401, _error("Incorrect API key provided: " + _given(headers)))
         await self._answer(step, scope["path"], request, receive, send)

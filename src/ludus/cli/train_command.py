@@ -94,8 +94,10 @@ def run_training(
             result = _run_stage(stage, display, out, again, summary.without_checkpoint)
         if is_rank_0:
             _print_result(result, summary, again, as_json=as_json)
-        if result.stopped is not None:
-            raise typer.Exit(EXIT_CODES.get(result.stopped, 1))
+        # A signal after the last step: the model is complete, but nothing else should follow.
+        stopped = result.stopped or display.stopping
+        if stopped is not None:
+            raise typer.Exit(EXIT_CODES.get(stopped, 1))
         if is_rank_0 and push is not None:
             url = push.upload(result.folder, again)
             typer.echo(json.dumps({"event": "pushed", "url": url}) if as_json else f"Model: {url}")

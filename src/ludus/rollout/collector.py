@@ -132,8 +132,8 @@ class Collector(EpisodeScheduler):
             active_usage += [Usage()] * self._not_started
         return self._budget.exhausted_reason(self.stats, active_usage)
 
-    def drain(self, reason: str) -> None:
-        super().drain(reason)
+    def drain(self, reason: str, *, requested: bool = False) -> None:
+        super().drain(reason, requested=requested)
         self._stopping.set()
 
     async def run(self, journal: Journal) -> None:

@@ -27,7 +27,8 @@ class EpisodeScheduler(ABC):
         self.folder = folder
         self.stats = stats
         self.stop_reason: str | None = None
-        """Why the run ends before all episodes are done, if it does."""
+        """Why the run ends before all episodes are done, or who asked it to end."""
+        self._stop_requested = False
         self._warn = warn
         self._tasks: set[asyncio.Task[None]] = set()
         self._slot_freed = asyncio.Event()
@@ -41,14 +42,18 @@ class EpisodeScheduler(ABC):
     def exhausted_reason(self) -> str | None:
         """Why the budget allows no further task, or None."""
 
-    def drain(self, reason: str) -> None:
-        """Start no further episode; let the active ones finish."""
+    def drain(self, reason: str, *, requested: bool = False) -> None:
+        """Start no further episode; let the active ones finish.
+
+        `requested`: by a signal, after which nothing else should start, even if all are done.
+        """
         self.stop_reason = self.stop_reason or reason
+        self._stop_requested = self._stop_requested or requested
         self._slot_freed.set()
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str, *, requested: bool = False) -> None:
         """Cancel the active episodes; they are done again when the run is continued."""
-        self.drain(reason)
+        self.drain(reason, requested=requested)
         for task in self._tasks:
             task.cancel()
 
@@ -57,7 +62,7 @@ class EpisodeScheduler(ABC):
         return {
             **self.stats.summary(),
             "seconds": round(self.stats.seconds, 3),
-            "stopped": self.stop_reason,
+            "stopped": self.stop_reason if self.stats.remaining else None,
             **self.summary_details(),
             **describe_journal(self.stats.index, self.folder.episodes_path.stat().st_size),
         }
@@ -74,8 +79,8 @@ class EpisodeScheduler(ABC):
             self._warn(str(error))
 
     def write_final_summary(self) -> None:
-        """Write the summary at the end; a run that is complete was not stopped."""
-        if self.stats.remaining == 0:
+        """Write the summary at the end; a run that is complete was not stopped by a limit."""
+        if self.stats.remaining == 0 and not self._stop_requested:
             self.stop_reason = None
         self.write_summary()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Generic, Self, TypeVar
 
 from ludus.cli.display.formatting import plural
@@ -40,13 +41,13 @@ class RunDisplay(Generic[RunT]):
             return False
 
         def drain() -> None:
-            run.drain(INTERRUPTED)
+            run.drain(INTERRUPTED, requested=True)
             if active := run.stats.active:
                 self.warn(f"Finishing {plural(active, 'episode')}; Ctrl-C again stops at once.")
 
         # In a signal handler: the event loop may be in the middle of anything.
         if reason == TERMINATED or count > 1:
-            self._loop.call_soon_threadsafe(run.abort, reason)
+            self._loop.call_soon_threadsafe(partial(run.abort, reason, requested=True))
         else:
             self._loop.call_soon_threadsafe(drain)
         return True
