@@ -108,8 +108,8 @@ class Stub:
             step = self._step()
             if self.latency:
                 await asyncio.sleep(self.latency)
-            while self.held:
-                await asyncio.sleep(0.01)
+            while self.held:  # Set from another thread, which an event of the loop is not.
+                await asyncio.sleep(0.01)  # noqa: ASYNC110
         if not self._welcome(headers):
             step = Said(401, _error("Incorrect API key provided: " + _given(headers)))
         await self._answer(step, scope["path"], request, receive, send)
