@@ -108,8 +108,9 @@ class Stub:
             step = self._step()
             if self.latency:
                 await asyncio.sleep(self.latency)
-            while self.held:  # Set from another thread, which an event of the loop is not.
-                await asyncio.sleep(0.01)  # noqa: ASYNC110
+            # Not an event of this loop, because another thread sets it.
+            while self.held:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         if not self._welcome(headers):
             step = Said(401, _error("Incorrect API key provided: " + _given(headers)))
         await self._answer(step, scope["path"], request, receive, send)

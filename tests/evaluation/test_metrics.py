@@ -83,13 +83,21 @@ def test_difference_of_means_is_paired() -> None:
     )
 
 
-def test_equal_rewards_have_no_interval() -> None:
-    result = estimate(REWARD, attempts_with(1.0, 1.0, 1.0, 1.0))
-    assert result == MetricEstimate(1.0, None, None, 4)
+def test_equal_rewards_between_0_and_1_have_no_interval() -> None:
+    result = estimate(REWARD, attempts_with(0.5, 0.5, 0.5, 0.5))
+    assert result == MetricEstimate(0.5, None, None, 4)
     gain = estimate_difference(
-        REWARD, attempts_with(0.0, 0.0, 0.0, 0.0), attempts_with(1.0, 1.0, 1.0, 1.0)
+        REWARD, attempts_with(0.0, 0.0, 0.0, 0.0), attempts_with(0.5, 0.5, 0.5, 0.5)
     )
-    assert gain == MetricEstimate(1.0, None, None, 4)
+    assert gain == MetricEstimate(0.5, None, None, 4)
+
+
+def test_rewards_of_0_and_1_have_the_intervals_of_shares() -> None:
+    few = attempts_with(1.0, 1.0, *[0.0] * 8)
+    assert estimate(REWARD, few) == MetricEstimate(0.2, *wilson_interval(2, 10), 10)
+    none, all_ = attempts_with(*[0.0] * 20), attempts_with(*[1.0] * 20)
+    gain = estimate_difference(REWARD, none, all_)
+    assert gain is not None and gain.low is not None and 0.5 < gain.low < gain.value == 1.0
 
 
 def test_cut_off_attempts_do_not_count_for_format() -> None:

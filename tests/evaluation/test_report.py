@@ -108,12 +108,9 @@ def test_cut_off_row_and_note_only_if_not_zero() -> None:
 
 
 def test_missing_interval_is_explained() -> None:
-    results = evaluation(4, base=attempts_solving(4, of=4))
+    results = evaluation(4, base=[attempt(place, 0.5) for place in range(4)])
     rows = {row[0]: row[1] for row in build_wide_table(results).rows}
-    assert (
-        rows["Mean reward"] == "1.000 (no interval)"
-        and rows["Accuracy"] == "100.0% (51.0 to 100.0)"
-    )
+    assert rows["Mean reward"] == "0.500 (no interval)" and rows["Accuracy"] == "0.0% (0.0 to 49.0)"
     assert "fewer than 5 tasks" in describe_method(results)
     assert "fewer than" not in describe_method(evaluation(base=attempts_solving(5)))
 

@@ -16,7 +16,7 @@ from typing import Self
 from ludus.data.intervals import Interval, mean_interval
 from ludus.data.tool_schema import JsonObject
 from ludus.evaluation.attempts import Attempt
-from ludus.evaluation.score_intervals import paired_share_interval, share_interval
+from ludus.evaluation.score_intervals import is_binary, paired_share_interval, share_interval
 
 ACCURACY = "accuracy"
 MEAN_REWARD = "mean_reward"
@@ -136,7 +136,8 @@ def estimate(metric: Metric, attempts: Iterable[Attempt]) -> MetricEstimate | No
             n += len(task)
     if not means:
         return None
-    interval = share_interval(means, n) if metric.is_share else mean_interval(means)
+    counts = metric.is_share or _are_successes(metric, values.values())
+    interval = share_interval(means, n) if counts else mean_interval(means)
     return MetricEstimate.from_means(means, interval, n)
 
 
@@ -148,11 +149,19 @@ def estimate_difference(
     if not tasks:
         return None
     differences = [task.difference for task in tasks]
-    if metric.is_share:
+    if metric.is_share or _are_successes(metric, ((it.before, it.after) for it in tasks)):
         interval: Interval | None = paired_share_interval([(it.after, it.before) for it in tasks])
     else:
         interval = mean_interval(differences)
     return MetricEstimate.from_means(differences, interval, sum(task.pairs for task in tasks))
+
+
+def _are_successes(metric: Metric, values: Iterable[Iterable[float]]) -> bool:
+    """Whether all rewards are 0 or 1, so that their mean is the share of successes.
+
+    Then it has an interval also where all of them are equal.
+    """
+    return metric.name == MEAN_REWARD and is_binary([each for task in values for each in task])
 
 
 def pair_tasks(

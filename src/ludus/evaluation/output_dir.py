@@ -17,10 +17,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from ludus.data.atomic_write import atomic_dir, existing_files
-from ludus.data.config_diff import config_digest
+from ludus.data.config_diff import config_digest, describe_differences
+from ludus.data.jsonable import object_field, to_jsonable
 from ludus.data.run_folder import RUN_FILE, SUMMARY_FILE, RunFolder
 from ludus.data.tool_schema import JsonObject
-from ludus.errors import RunError
+from ludus.errors import OtherSettings, RunError
 from ludus.evaluation.attempts import load_attempts
 from ludus.evaluation.config import EvalConfig
 
@@ -30,6 +31,7 @@ CHART_FILE = "results.svg"
 LEVEL_CHART_FILE = "levels.svg"
 OUTPUT_FILES = (SUMMARY_FILE, REPORT_FILE, CHART_FILE, LEVEL_CHART_FILE)
 _DRAFT_PREFIX = ".evaluating-"
+_MAX_DIFFERENCES_SHOWN = 4
 
 
 def default_folder(environment: str, settings: Mapping[str, JsonObject]) -> Path:
@@ -38,8 +40,12 @@ def default_folder(environment: str, settings: Mapping[str, JsonObject]) -> Path
     return EVALS_DIR / f"{name}-{config_digest(dict(settings))}"
 
 
-def check_folder(folder: Path) -> None:
-    """Raise RunError for a folder with other content than an evaluation, or than run folders."""
+def check_folder(folder: Path, settings: JsonObject) -> None:
+    """Raise RunError for a folder with other content than an evaluation, or than run folders.
+
+    Raises OtherSettings for an evaluation on other tasks, which would be replaced; `settings` are
+    those that all candidates share.
+    """
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -63,6 +69,14 @@ def check_folder(folder: Path) -> None:
     if foreign:
         raise RunError(
             f"{folder} is not empty ({foreign[0]}) and holds no evaluation. Use another `out`."
+        )
+    before = {key: value for key, value in object_field(summary or {}, "settings").items()}
+    before.pop("episodes", None)
+    if before and (differences := list(describe_differences(before, to_jsonable(settings)))):
+        shown = "; ".join(differences[:_MAX_DIFFERENCES_SHOWN])
+        raise OtherSettings(
+            f"{folder} holds an evaluation with other settings ({shown}). Use another `out`, or "
+            "`resume=False` to write beside it."
         )
 
 

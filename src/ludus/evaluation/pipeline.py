@@ -77,9 +77,10 @@ async def evaluate(
     if config.exclude_tasks_in is not None:
         known = load_known_questions(Path(config.exclude_tasks_in))
     settings = {each.label: config.identity(mixture, each.make_agent()) for each in parsed}
+    shared = {key: value for key, value in settings[parsed[0].label].items() if key != "agent"}
     folder = default_folder(str(mixture), settings) if out is None else Path(out)
     if config.resume:
-        check_folder(folder)
+        check_folder(folder, shared)
     else:
         folder = find_unused_dir(folder)
     incomplete = [
@@ -109,7 +110,6 @@ async def evaluate(
         for each in played:
             ambiguous.update(find_ambiguous_environments(each.attempts, known))
     metrics = build_metrics(config.solved_at, config.shown_pass_k)
-    shared = {key: value for key, value in settings[parsed[0].label].items() if key != "agent"}
     counted = [each if known is None else each.without(known) for each in played]
     evaluation = Evaluation(
         folder=folder,

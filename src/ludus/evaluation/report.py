@@ -110,6 +110,7 @@ def _metrics_section(evaluation: Evaluation) -> str:
     )
     method = (
         "Shares have Wilson's score interval, and their differences Newcombe's for paired data. "
+        "Rewards that are all 0 or 1 count as shares. "
         "Means, and differences of means, have Student's interval with Hall's correction for "
         "skewness, if there are at least five tasks that differ. The attempts at one task share "
         "the weight of one; where their outcomes differ, shares have Wilson's interval for the "

@@ -67,6 +67,9 @@ def judge_difference(difference: MetricEstimate, tasks: Sequence[PairedTask]) ->
         return Verdict(Outcome.BETTER, difference)
     if difference.high is not None and difference.high < 0:
         return Verdict(Outcome.WORSE, difference)
+    if difference.low is None and difference.value and len(tasks) >= MIN_SAMPLES:
+        # Without an interval, because it is the same for every task.
+        return Verdict(Outcome.BETTER if difference.value > 0 else Outcome.WORSE, difference)
     return Verdict(Outcome.NOT_RESOLVED, difference, _episodes_needed(difference, tasks))
 
 

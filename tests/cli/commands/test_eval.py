@@ -81,6 +81,27 @@ def test_many_candidates_become_rows_and_only_labels_are_folded(tmp_path: Path) 
     assert "".join(line[slice(*column)].strip() for line in lines[7:10]).startswith(long)
 
 
+def test_a_terminal_too_narrow_for_a_table_lists_its_cells(tmp_path: Path) -> None:
+    who = ("-c", "random", "-c", "oracle", "-c", "third=oracle")
+    run_ludus("eval", "catch", *who, "-n", "20", "-o", str(tmp_path / "eval"), env=CLEAN_ENV)
+    shown = run_ludus("show", str(tmp_path / "eval"), env={**CLEAN_ENV, "COLUMNS": "50"})
+    lines = shown.stdout.splitlines()
+    index = lines.index("Accuracy")
+    assert lines[index + 2] == "  oracle: 100.0% (83.9 to 100.0)"
+    assert "  third: 20" in lines[lines.index("n") :]
+
+
+def test_an_evaluation_on_other_tasks_is_not_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "eval"
+    assert evaluate("catch", "-c", "random", "-n", "4", "-o", out).returncode == 0
+    before = (out / "summary.json").read_bytes()
+    refused = evaluate("wordle", "-c", "oracle", "-n", "4", "-o", out)
+    assert refused.returncode == 1 and "environment" in refused.stderr
+    assert (out / "summary.json").read_bytes() == before and not (out / "oracle").exists()
+    more = evaluate("catch", "-c", "random", "-c", "oracle", "-n", "6", "-o", out)
+    assert more.returncode == 0, "more candidates and episodes on the same tasks"
+
+
 def test_with_json_every_line_is_json_and_the_last_is_the_summary(tmp_path: Path) -> None:
     done = invoke_eval("catch", "-c", "random", "-c", "oracle", "--json", "-o", tmp_path / "eval")
     assert (done.exit_code, done.stderr) == (0, "")

@@ -12,6 +12,7 @@ from ludus.data.sparkline import sparkline
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from ludus.evaluation import Evaluation
     from ludus.evaluation.table import ResultTable
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _COLUMN_PADDING = 3
 _VERDICT_STYLES = {"better": "bold green", "worse": "bold red", "not resolved": "bold"}
 _LABEL_COLUMN = "Candidate"
+_MIN_LABEL_WIDTH = 10
 
 
 def print_evaluation(evaluation: Evaluation) -> None:
@@ -39,12 +41,13 @@ def print_results(out: Console, evaluation: Evaluation) -> None:
     """Print the tables, the curves of difficulty, and the verdicts."""
     from rich.text import Text
 
-    from ludus.evaluation.table import build_slice_tables, build_tables
+    from ludus.evaluation.table import build_slice_tables, build_tables, build_wide_table
 
-    out.print(_fit_table(build_tables(evaluation), out.width))
+    tables = build_tables(evaluation)
+    out.print(_fit_table(tables, out.width) or _list_cells(build_wide_table(evaluation)))
     for table in build_slice_tables(evaluation):
         out.print()
-        out.print(_fit_table([table], out.width))
+        out.print(_fit_table([table], out.width) or _list_cells(table))
     for line in _level_curves(evaluation):
         out.print(Text(escape_control_chars(line)), soft_wrap=True)
     for outcome, text in evaluation.describe_verdicts():
@@ -66,14 +69,19 @@ def print_stored_evaluation(out: Console, folder: Path) -> None:
     out.print(f"An episode: ludus show {example} 0", markup=False, soft_wrap=True)
 
 
-def _fit_table(tables: list[ResultTable], width: int) -> Table:
-    """Render the first table that fits; each is tried with intervals beside, then below values."""
+def _fit_table(tables: list[ResultTable], width: int) -> Table | None:
+    """Render the first table that fits; each is tried with intervals beside, then below values.
+
+    Then the last one is tried with folded labels. None if the terminal is too narrow for it, too.
+    """
     from rich.table import Table
     from rich.text import Text
 
     layouts = [(table, separator) for table in tables for separator in (" ", "\n")]
     fitting = (layout for layout in layouts if _table_width(*layout) <= width)
     table, separator = next(fitting, layouts[-1])
+    if _table_width(table, separator, max_label=_MIN_LABEL_WIDTH) > width:
+        return None
     rendered = Table(box=None, pad_edge=False, padding=(0, _COLUMN_PADDING, 0, 0))
     for name in table.header:
         # Only labels may be folded, so that numbers stay in one piece.
@@ -86,6 +94,19 @@ def _fit_table(tables: list[ResultTable], width: int) -> Table:
             cells.append(Text.assemble(value, (dim, "dim")))
         rendered.add_row(*cells)
     return rendered
+
+
+def _list_cells(table: ResultTable) -> Text:
+    """A heading for each row, with a line for each of its cells."""
+    from rich.text import Text
+
+    text = Text()
+    for title, *cells in table.rows:
+        text.append(f"{escape_control_chars(title)}\n", style="bold")
+        for name, cell in zip(table.header[1:], cells, strict=True):
+            text.append(escape_control_chars(f"  {name}: {cell}\n"))
+    text.rstrip()
+    return text
 
 
 def _level_curves(evaluation: Evaluation) -> list[str]:
@@ -107,9 +128,13 @@ def _level_curves(evaluation: Evaluation) -> list[str]:
     return lines if len(lines) > 1 else []
 
 
-def _table_width(table: ResultTable, separator: str) -> int:
+def _table_width(table: ResultTable, separator: str, max_label: int | None = None) -> int:
+    """The width of a table; with `max_label` that of the column of labels is limited."""
     widths = []
     for column in zip(table.header, *table.rows, strict=True):
+        if max_label is not None and column[0] == _LABEL_COLUMN:
+            widths.append(min(max_label, max(map(len, column))))
+            continue
         lines = (
             line for cell in column for line in cell.replace(" (", f"{separator}(").split("\n")
         )
