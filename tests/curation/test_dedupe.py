@@ -80,6 +80,15 @@ def test_duplicates_are_kept_without_dedupe(tmp_path: Path) -> None:
     assert left(tmp_path, *some, dedupe=False) == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize(("to", "rows"), [("sft", 1), ("episodes", 2), ("nemo-gym", 2)])
+def test_by_default_only_rows_for_training_are_deduplicated(
+    tmp_path: Path, to: Any, rows: int
+) -> None:
+    twice = [attempt(name, messages=played("crane")) for name in "ab"]
+    curate_episodes(tmp_path, *twice, to=to)
+    assert len(read_rows(tmp_path / "out" / "train.jsonl")) == rows
+
+
 def test_prompts_that_differ_only_in_numbers_are_not_near_duplicates(tmp_path: Path) -> None:
     some = [
         attempt_at(f"{n}", f"What is {n} plus {3 * n + 7}? Answer with one number.")

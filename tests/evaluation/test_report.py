@@ -131,6 +131,12 @@ def test_candidate_without_values_has_empty_cells() -> None:
     assert build_long_table(results).rows[3][1:] == ["other", "-", "-", "-"]
 
 
+def test_format_compliance_is_shown_where_every_reply_was_cut_off() -> None:
+    cut = [attempt(place, 0.0, format_compliant=None, cut_off=True) for place in range(6)]
+    rows = {row[0]: row[1] for row in build_wide_table(evaluation(6, base=cut)).rows}
+    assert rows["Format compliance"] == "-" and rows["Cut off"].startswith("100.0%")
+
+
 def test_report_has_table_settings_and_command() -> None:
     text = render_report(evaluation(base=attempts_solving(5), sft=attempts_solving(40)))
     assert "| Accuracy | 10.0% (4.3 to 21.4) | 80.0% (67.0 to 88.8) |" in text

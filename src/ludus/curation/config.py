@@ -20,8 +20,9 @@ class CurateConfig(FilterConfig, RowConfig):
     """Which episodes to keep, and what to write of them."""
 
     to: OutputKind = "sft"
-    dedupe: bool = True
-    """Remove exact duplicates, of episodes or of pairs."""
+    dedupe: bool | None = None
+    """Remove exact duplicates, of episodes or of pairs. None: for SFT and DPO; other programs count
+    attempts, and get all of them."""
     max_prompt_similarity: float | None = None
     """Remove tasks whose prompt is at least this similar to an earlier task's."""
     max_completion_similarity: float | None = None
@@ -46,6 +47,8 @@ class CurateConfig(FilterConfig, RowConfig):
     def __post_init__(self) -> None:
         FilterConfig.__post_init__(self)
         RowConfig.__post_init__(self)
+        if self.dedupe is None:
+            object.__setattr__(self, "dedupe", self.is_for_training)
         check_format(self.format, self.row_kind)
         if self.test_size is not None and not 0 < self.test_size < 1:
             raise ConfigError(f"`test_size` must be between 0 and 1, got {self.test_size}.")
@@ -75,7 +78,7 @@ class CurateConfig(FilterConfig, RowConfig):
     @property
     def needs_contents(self) -> bool:
         """Whether messages must be read to filter episodes."""
-        return self.dedupe or self.is_for_training
+        return bool(self.dedupe) or self.is_for_training
 
     def as_json(self) -> JsonObject:
         return {**asdict(self), "held_out": [str(path) for path in self.held_out]}

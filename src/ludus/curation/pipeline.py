@@ -83,7 +83,7 @@ def curate(
                 to=config.to,
                 config=config,
                 splits=splits,
-                dedupe=config.dedupe,
+                dedupe=bool(config.dedupe),
                 progress=progress,
             )
             _check_any_kept(catalog)

@@ -19,6 +19,7 @@ from ludus.evaluation.attempts import Attempt
 from ludus.evaluation.score_intervals import is_binary, paired_share_interval, share_interval
 
 ACCURACY = "accuracy"
+FORMAT_COMPLIANCE = "format_compliance"
 MEAN_REWARD = "mean_reward"
 COMPARED_METRICS = (ACCURACY, MEAN_REWARD)
 """Metrics with a verdict, and with results by environment and difficulty."""
@@ -109,7 +110,7 @@ def build_metrics(solved_at: float, pass_k: Sequence[int] = ()) -> tuple[Metric,
         return None if attempt.format_compliant is None else float(attempt.format_compliant)
 
     return (
-        Metric("format_compliance", "Format compliance", True, format_compliance),
+        Metric(FORMAT_COMPLIANCE, "Format compliance", True, format_compliance),
         Metric("cut_off", "Cut off", True, lambda it: float(it.cut_off), hide_if_zero=True),
         Metric(ACCURACY, "Accuracy", True, accuracy),
         *(

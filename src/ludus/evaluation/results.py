@@ -12,6 +12,7 @@ from ludus.evaluation.contamination import KnownQuestions, exclude_known
 from ludus.evaluation.metrics import (
     ACCURACY,
     COMPARED_METRICS,
+    FORMAT_COMPLIANCE,
     MEAN_REWARD,
     Metric,
     MetricEstimate,
@@ -90,11 +91,17 @@ class Evaluation:
 
     @property
     def shown_metrics(self) -> tuple[Metric, ...]:
-        """The metrics that at least one candidate has a value of to show."""
+        """The metrics that at least one candidate has a value of to show.
+
+        Format compliance is shown also where every reply was cut off: its row says that there is
+        no value.
+        """
+        played = any(score.estimates for score in self.scores)
         return tuple(
             metric
             for metric in self.metrics
-            if any(
+            if (metric.name == FORMAT_COMPLIANCE and played)
+            or any(
                 estimate.value > 0 or not metric.hide_if_zero
                 for score in self.scores
                 if (estimate := score.estimates.get(metric.name)) is not None

@@ -75,9 +75,13 @@ def curate(
         bool, typer.Option("--keep-unscored", help="Keep episodes without a reward.")
     ] = False,
     dedupe: Annotated[
-        bool,
-        typer.Option("--dedupe/--no-dedupe", help="Remove exact copies of episodes or pairs."),
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--dedupe/--no-dedupe",
+            help="Remove exact copies of episodes or pairs.",
+            show_default="for sft and dpo",
+        ),
+    ] = None,
     max_prompt_similarity: Annotated[
         float | None,
         typer.Option(help="Remove tasks whose prompts are at least this similar: 0.8."),
