@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+from cli.collect_cli import CLEAN_ENV
 from ludus_process import run_ludus
 from world import Counter, Measured, serving
 
@@ -182,3 +183,61 @@ def test_unreachable_server_is_a_one_line_error(url: str) -> None:
     assert done.stderr.count("\n") == 1
     assert url in done.stderr and "Connection refused" in done.stderr
     assert "aiohttp" not in done.stderr and "ssl" not in done.stderr
+
+
+class ReturnsText(Counter):
+    """Its oracle returns a text."""
+
+    def oracle(self) -> Any:
+        return "add 3"
+
+
+class CallsUnknownTool(Counter):
+    """Its oracle calls a tool that there is not."""
+
+    def oracle(self) -> ToolCall:
+        return ToolCall(name="subtract", arguments={"number": 1})
+
+
+class CallsWrongly(Counter):
+    """Its oracle calls with wrong arguments."""
+
+    def oracle(self) -> ToolCall:
+        return ToolCall(name="add", arguments={"amount": 1})
+
+
+class Glitters(Counter):
+    """Observations with a lone surrogate and with control characters."""
+
+    def reset(self, *, seed: int | None = None, goal: int | None = None) -> str:
+        return super().reset(seed=seed, goal=goal) + "\ud800 \x1b[31m"
+
+
+class TextProgress(Counter):
+    """Its progress is a text."""
+
+    def progress(self) -> Any:
+        return "half"
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        (ReturnsText, "returned 'add 3'"),
+        (CallsUnknownTool, "subtract"),
+        (CallsWrongly, "was refused"),
+        (TextProgress, "returned 'half'"),
+    ],
+)
+async def test_a_wrong_oracle_or_progress_is_named(environment: type, words: str) -> None:
+    report = await run_checks(f"check.test_checks:{environment.__name__}")
+    details = " ".join(finding.detail for finding in report.failures)
+    assert words in details
+    if environment is TextProgress:
+        assert any("progress()" in finding.advice for finding in report.failures)
+
+
+def test_observations_cannot_steer_the_terminal() -> None:
+    done = run_ludus("check", "check.test_checks:Glitters", env=CLEAN_ENV)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\x1b[31m" not in done.stdout and "\\x1b[31m" in done.stdout

@@ -221,6 +221,18 @@ def test_a_generated_package_passes_its_check_and_its_test(tmp_path: Path) -> No
     assert tested.returncode == 0 and "2 passed" in tested.stdout, tested.stdout
 
 
+@pytest.mark.parametrize("name", ["random", "class", "ünï", "3d"])
+def test_a_name_that_python_cannot_import_is_refused(name: str, tmp_path: Path) -> None:
+    refused = run_ludus("init", name, "--in", str(tmp_path))
+    assert refused.returncode == 1 and name in refused.stderr and not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    refused = run_ludus("init", "find_number", "--in", str(tmp_path / "file"))
+    assert refused.returncode == 1 and refused.stderr.count("\n") == 1
+
+
 LONG = """
 from pathlib import Path
 from world import Slow

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from pydantic import BaseModel
+
 from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
 from ludus.agents.tool_calls import build_tool_call_message
 from ludus.data.messages import Message
@@ -195,6 +197,11 @@ class ShadowEnvironment:
                 raise to_wire_error(error, self._env.cls) from error
             if action is None or isinstance(action, ToolCall):
                 return action
+            if not isinstance(action, Mapping | BaseModel):
+                raise BadEnvironment(
+                    f"{self._env.id}: {method}() returned {action!r:.100}. Return a "
+                    "ToolCall, the arguments of the only tool as a dictionary, or None."
+                )
             tools = await self._runner.tools()
             if len(tools) != 1:
                 raise BadEnvironment(f"{self._env.id}: {method}() must name a tool: ToolCall(…).")

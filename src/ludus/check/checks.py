@@ -261,7 +261,7 @@ class EnvironmentChecks:
                 await self.check_oracle()
             reference = Reference("oracle", play=self._play_once)
         elif max_reward is not None:
-            reference = Reference("max_reward, as it has no oracle", constant=max_reward)
+            reference = Reference("max_reward", constant=max_reward)
         else:
             reference = Reference("unknown", constant=math.nan)
             reason_to_skip = "it has neither an oracle nor a max_reward to compare with"

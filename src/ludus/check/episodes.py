@@ -6,18 +6,20 @@ They are played by the same loop as all episodes, on a session that records what
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic_core import to_json
+from pydantic_core import to_jsonable_python
 
 from ludus.agents.agent import Agent
 from ludus.agents.oracle import OracleAgent, ShadowEnvironment
 from ludus.check.advice import RETURN_MOVE
 from ludus.client.session import Session
+from ludus.data.episode import Episode
 from ludus.environment.spec import EnvSpec
 from ludus.errors import BadEnvironment, LudusError
 from ludus.protocol.frames import action_payload
@@ -60,7 +62,8 @@ class Transcript:
             )
             for result in self.results
         ]
-        return to_json([results, self.actions])
+        # Not pydantic's, which cannot write a lone surrogate.
+        return json.dumps(to_jsonable_python([results, self.actions])).encode()
 
 
 class EpisodeFailed(LudusError):
@@ -148,15 +151,32 @@ class EpisodePlayer:
             agent_seed = seed
         assignment = Assignment("check", self._spec, {"seed": seed}, agent_seed)
         episode = await run_episode(recorder, self._agent, assignment, limits=self._limits)
-        # BadEnvironment: a reward that is not finite, which has a check of its own.
-        if episode.error is not None and episode.error.kind != BadEnvironment.__name__:
+        # BadEnvironment after a move: a reward that is not finite, which has a check of its own.
+        has_own_check = recorder.transcript.actions and (
+            episode.error is not None and episode.error.kind == BadEnvironment.__name__
+        )
+        if episode.error is not None and not has_own_check:
             raise EpisodeFailed(episode.error.text)
         transcript = recorder.transcript
-        if isinstance(self._agent, OracleAgent) and not transcript.actions and not transcript.done:
-            raise EpisodeFailed(
-                f"oracle() made no move on seed {seed}: it returned None.", RETURN_MOVE
-            )
+        if isinstance(self._agent, OracleAgent) and not transcript.done:
+            _check_oracle_moves(episode, transcript, seed)
         return transcript
+
+
+def _check_oracle_moves(episode: Episode, transcript: Transcript, seed: int) -> None:
+    """Raise if the oracle made no move, or none that the environment accepted."""
+    steps = transcript.results[1:]
+    if any(result.error is None for result in steps):
+        return
+    calls = [call for message in episode.messages for call in message.tool_calls or ()]
+    if not calls:
+        raise EpisodeFailed(f"oracle() made no move on seed {seed}: it returned None.", RETURN_MOVE)
+    replies = [message.text for message in episode.messages if message.role == "tool"]
+    call = f"{calls[0].function.name}({calls[0].function.arguments})"
+    raise EpisodeFailed(
+        f"every call of oracle() on seed {seed} was refused. The first was {call}: {replies[0]}",
+        "Let oracle() return calls that the tools of the environment accept.",
+    )
 
 
 class EpisodeTurns:

@@ -109,9 +109,9 @@ class RewardAudit:
             sure = "on each of" if low == high else f"95 % interval {low:.3g} to {high:.3g}, from"
             if not each.is_clear:
                 parts.append(
-                    f"{each.player} scored {each.mean:.3g}, the {self.reference} "
-                    f"{each.mean + each.difference:.3g} (difference {each.difference:.3g}, "
-                    f"{sure} {self.seeds} seeds)"
+                    f"{each.player} scored {each.mean:.3g} against "
+                    f"{each.mean + each.difference:.3g} of the {self.reference} (difference "
+                    f"{each.difference:.3g}, {sure} {self.seeds} seeds)"
                 )
         return "; ".join(parts)
 

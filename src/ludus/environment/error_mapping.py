@@ -61,6 +61,7 @@ class raise_with_location:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, WireError) and error.author_line is not None:
             located = type(error)(error.author_line, error.code, error.details)
+            located.advice = error.advice
             raise located from error.__cause__
 
 

@@ -290,6 +290,7 @@ class EnvironmentRunner:
                 f"progress() returned {value!r}; it must return a number from 0 to 1, or None."
             )
             error.author_line = f"{locate_function(self._environment.progress)}: {error}"
+            error.advice = "Return a number from 0 to 1 from progress(), or do not override it."
             raise error
         observation.metadata["progress"] = float(value)
         return observation

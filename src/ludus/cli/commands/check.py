@@ -57,14 +57,14 @@ def _print_report(report: CheckReport) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ludus.cli.display.console import console
+    from ludus.cli.display.console import console, escape_control_chars
     from ludus.cli.flag_names import name_flags
 
     marks = {"pass": "[green]pass[/]", "fail": "[bold red]FAIL[/]", "skip": "[dim]skip[/]"}
     table = Table("check", "", "details", box=None, header_style="bold")
     for finding in report.findings:
         advice = f"\n→ {finding.advice}" if finding.advice else ""
-        details = Text(name_flags(finding.detail + advice))
+        details = Text(escape_control_chars(name_flags(finding.detail + advice)))
         table.add_row(finding.check, marks[finding.verdict], details)
     # A pipe has no width: print each finding on one line.
     has_width = console().is_terminal or "COLUMNS" in os.environ

@@ -19,6 +19,7 @@ def init(
     Example: ludus init find_number
     """
     import keyword
+    import sys
     from importlib.resources import files
     from string import Template
 
@@ -27,8 +28,13 @@ def init(
     from ludus.errors import LudusError
 
     module = name.replace("-", "_").lower()
-    if not module.isidentifier() or keyword.iskeyword(module):
-        raise LudusError(f"{name!r} is not a package name: use letters, digits and underscores.")
+    if not (module.isidentifier() and module.isascii()):
+        raise LudusError(
+            f"{name!r} cannot be the name of a package: use letters from a to z, digits and "
+            "underscores, and begin with a letter."
+        )
+    if keyword.iskeyword(module) or module in sys.stdlib_module_names:
+        raise LudusError(f"Python has something named {module!r} already: choose another name.")
     if module in registered_environments():
         raise LudusError(
             f"An environment named {module} is installed already: choose another name."
@@ -48,12 +54,15 @@ def init(
         f"src/{module}/__init__.py": "package.py.txt",
         f"tests/test_{module}.py": "test.py.txt",
     }
-    for path, source in layout.items():
-        file = target / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(Template((skeleton / source).read_text()).substitute(names))
+    try:
+        for path, source in layout.items():
+            file = target / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(Template((skeleton / source).read_text()).substitute(names))
+    except OSError as error:
+        raise LudusError(f"{target} cannot be written: {error.strerror or error}.") from error
     out = console()
     out.print(f"[bold]{target}[/]")
-    out.print(f"  pip install -e {target}", markup=False)
+    out.print(f"  pip install -e {target} pytest", markup=False)
     out.print(f"  ludus check {module}", markup=False)
     out.print(f"  python -m pytest {target}/tests", markup=False)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-_CONTROL_CHARS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_UNPRINTABLE_CHARS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @cache
@@ -37,5 +37,13 @@ def print_error(message: str) -> None:
 
 
 def escape_control_chars(text: str) -> str:
-    """Escape control characters in text of a model or server, which could steer the terminal."""
-    return _CONTROL_CHARS.sub(lambda match: f"\\x{ord(match.group()):02x}", text)
+    """Escape control characters in text of a model or server, which could steer the terminal.
+
+    Also lone surrogates, which cannot be encoded.
+    """
+
+    def escape(match: re.Match[str]) -> str:
+        code = ord(match.group())
+        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+    return _UNPRINTABLE_CHARS.sub(escape, text)
