@@ -47,15 +47,15 @@ class StageOption:
             flag = self.flag if value else self.off_flag
             yield from [flag] if flag else []
         elif self.is_repeatable:
-            for item in self._items(value):
+            for item in self.items(value):
                 yield from self._with_flag(_to_text(item))
         elif isinstance(value, list) or (isinstance(value, Mapping) and not self.is_json):
             raise ConfigError(f"{self.key} takes one value, got {value!r}.")
         else:
             yield from self._with_flag(_to_text(value))
 
-    def _items(self, value: Any) -> list[Any]:
-        """The values of a repeatable option; a table is a list of KEY=VALUE."""
+    def items(self, value: Any) -> list[Any]:
+        """The values as a list; the table of a repeatable option is a list of KEY=VALUE."""
         if isinstance(value, Mapping):
             return [f"{key}={_to_text(item)}" for key, item in value.items()]
         return value if isinstance(value, list) else [value]

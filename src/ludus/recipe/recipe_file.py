@@ -52,7 +52,7 @@ class Stage:
     @property
     def inputs(self) -> tuple[str, ...]:
         """The stages that it names, each once."""
-        return tuple(dict.fromkeys(_references_in(self.options)))
+        return tuple(dict.fromkeys(references_in(self.options)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def texts_in(value: Any) -> Iterator[str]:
             yield from texts_in(item)
 
 
-def _references_in(value: Any) -> Iterator[str]:
+def references_in(value: Any) -> Iterator[str]:
     """Yield the names of the stages that a value refers to."""
     for text in texts_in(value):
         yield from (match["stage"] for match in _REFERENCE.finditer(text) if match["stage"])
@@ -181,7 +181,7 @@ def _parse_recipe(name: str, table: Mapping[str, Any], output_dir: Path | None) 
             raise ConfigError(f"{key!r} must be a {expected.__name__}, got {value!r}.")
     tables = {key: value for key, value in table.items() if key not in top_level}
     defaults = tables.pop(DEFAULTS, {})
-    for reference in _references_in(defaults):
+    for reference in references_in(defaults):
         raise ConfigError(
             f"[{DEFAULTS}] cannot name stages, and has {{{reference}}}. {_literal_hint(reference)}"
         )

@@ -138,6 +138,13 @@ def test_more_episodes_are_added_and_what_depends_on_them_runs_again(folder: Pat
         (("--set", "eval.candidate.other=nobody"), "[eval] Unknown agent 'nobody'"),
         (("--set", "collect.explore=2"), "[collect]"),
         (("--set", "stf.steps=3"), "--set"),
+        (("--set", "eval.env=wordel"), "'wordle'"),
+        (("--set", "eval.env=wordle", "--set", "eval.task={nope = 1}"), "'nope'"),
+        (("--set", "eval.candidate.b=openai:gpt-5-mini"), "[eval] No API key"),
+        (("--set", "sft.set={warmup_step = 3}"), "'warmup_steps'"),
+        (("--set", "sft.model=./missing"), "[sft] There is no model"),
+        (("--set", "sft.data=./missing"), "[sft] There is no data set"),
+        (("--set", "curate.runs=['missing/run']"), "[curate]"),
         (("--from", "evl"), "--from"),
         (("--only", "evl"), "'eval'"),
         (("--only", "eval"), "[eval] needs the result of"),
@@ -147,6 +154,7 @@ def test_mistakes_are_named_before_anything_starts(
     arguments: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     assert words in error_of("quickstart", *arguments)
     assert not [*tmp_path.iterdir()]
 

@@ -183,6 +183,8 @@ def evaluate(
             parse_template_options(thinking, chat_template_kwargs),
         ),
     )
+    for each in agents:
+        each.make_agent()  # Raises for a missing key.
     end_if_checking()
     evaluation = _run_evaluation(env, agents, out, config, as_json=as_json)
     if as_json:

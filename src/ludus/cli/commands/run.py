@@ -69,6 +69,7 @@ def run(
     from ludus.cli.display.recipe_view import RecipeView, print_plan
     from ludus.cli.flag_names import name_flags
     from ludus.cli.recipe_checks import apply_defaults, check_options, check_recipe
+    from ludus.cli.recipe_inputs import check_inputs
     from ludus.errors import ConfigError, LudusError, RunError
     from ludus.recipe.plan import check_unselected_inputs, plan_recipe, select_stages
     from ludus.recipe.recipe_file import read_recipe
@@ -87,6 +88,7 @@ def run(
     check_unselected_inputs(parsed, outputs, selected)
     state = RecipeState.load(parsed.output_dir)
     plans = plan_recipe(parsed, outputs, state, selected)
+    check_inputs(plan.stage for plan in plans if plan.runs)
     missing_keys = [
         missing[plan.stage.name] for plan in plans if plan.runs and plan.stage.name in missing
     ]

@@ -1,0 +1,87 @@
+"""Check what the stages of a recipe name, before the first one starts.
+
+Environments and their task arguments, models, data, runs, reward functions and fields of TRL's
+config. Results of earlier stages are left out: they need not exist yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ludus.cli.flag_names import name_flags
+from ludus.cli.stage_commands import stage_command
+from ludus.errors import ConfigError, LudusError, did_you_mean
+from ludus.recipe.recipe_file import Stage, references_in
+
+_TRAINERS: Mapping[str, str] = {"sft": "sft", "dpo": "dpo", "tutor": "sft", "grpo": "grpo"}
+"""The method of TRL that trains, by command."""
+
+
+def check_inputs(stages: Iterable[Stage]) -> None:
+    """Raise for the first stage that names something which is not there."""
+    for stage in stages:
+        try:
+            for check in (_check_environment, _check_files, _check_training):
+                check(stage)
+        except LudusError as error:
+            raise ConfigError(f"[{stage.name}] {name_flags(str(error))}") from error
+
+
+def _check_environment(stage: Stage) -> None:
+    from ludus.environment.mixture import parse_mixture
+    from ludus.environment.registry import find_environment, is_remote
+
+    (env,) = _named(stage, "env") or ("",)
+    if not env or "base_url" in stage.options:
+        return
+    mixture = parse_mixture(env)
+    mixture.check_installed()
+    task = stage.options.get("task")
+    if len(mixture.specs) > 1 or is_remote(env) or not isinstance(task, Mapping):
+        return
+    env_spec = find_environment(env)
+    for name in task:
+        if name not in env_spec.task_arguments and not env_spec.accepts_any_task:
+            known = ", ".join(env_spec.task_arguments)
+            hint = did_you_mean(name, env_spec.task_arguments, f"It has: {known}.")
+            raise ConfigError(f"`task`: {env} has no argument {name!r}. {hint}")
+
+
+def _check_files(stage: Stage) -> None:
+    from pathlib import Path
+
+    from ludus.cli.run_lookup import resolve_run_path
+    from ludus.data.hub_id import is_hub_id
+    from ludus.errors import RunError
+    from ludus.train.data.loading import open_data
+
+    if stage.command in _TRAINERS:
+        for name in _named(stage, "data"):
+            if Path(name).expanduser().exists() or not is_hub_id(name):
+                open_data(name)
+    for name in _named(stage, "runs"):
+        if not (path := resolve_run_path(name)).exists():
+            raise RunError(f"There is no run {path}.")
+
+
+def _check_training(stage: Stage) -> None:
+    from ludus.policy.model_ref import check_name
+    from ludus.scoring.reward_functions import import_reward_functions
+    from ludus.train.overrides import check_override_keys
+
+    if stage.command not in _TRAINERS:
+        return
+    for name in _named(stage, "model"):
+        check_name(name)
+    fields = [text.partition("=")[0].strip() for text in _named(stage, "set")]
+    check_override_keys(_TRAINERS[stage.command], dict.fromkeys(fields, ""))
+    import_reward_functions(_named(stage, "reward_func"), argument="reward_func")
+
+
+def _named(stage: Stage, key: str) -> list[str]:
+    """The texts of an option, without those that refer to other stages."""
+    option = stage_command(stage).options.get(key)
+    if option is None or key not in stage.options:
+        return []
+    texts = (item for item in option.items(stage.options[key]) if isinstance(item, str))
+    return [text for text in texts if not any(references_in(text))]
