@@ -211,3 +211,18 @@ def test_what_cannot_be_reported_raises(
     with pytest.raises(error) as caught:
         report(folder, tmp_path / out, **how)
     assert "\n" not in str(caught.value) and not (tmp_path / "r.html").exists()
+
+
+@pytest.mark.parametrize("name", ["keep.py", "notes.md", "page.html", "report.pdf", "-"])
+def test_only_reports_are_replaced(loop: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / name
+    out.write_text("mine")
+    with pytest.raises(RunError):
+        report(loop / "run", out)
+    assert out.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["report.html", "report.md"])
+def test_a_report_is_replaced_by_the_next_one(loop: Path, tmp_path: Path, name: str) -> None:
+    for _ in range(2):
+        report(loop / "run", tmp_path / name, format="md" if "md" in name else "html")

@@ -113,6 +113,10 @@ class Section:
     settings: JsonObject = field(default_factory=dict)
 
 
+REPORT_MARK = "Ludus report"
+"""In the head of every report, by which it is recognized."""
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     title: str

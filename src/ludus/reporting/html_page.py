@@ -10,7 +10,7 @@ import json
 from importlib.resources import files
 
 from ludus.reporting.charts import render_chart
-from ludus.reporting.document import Document, Section, Table, Transcript, Turn
+from ludus.reporting.document import REPORT_MARK, Document, Section, Table, Transcript, Turn
 from ludus.reporting.html import Html, element
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'"
@@ -27,13 +27,14 @@ def render_html(document: Document) -> str:
         Html(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"/>'),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
-        element("title", f"{document.title} · Ludus report"),
+        element("meta", name="generator", content=REPORT_MARK),
+        element("title", f"{document.title} · {REPORT_MARK}"),
         Html(f"<style>{style}</style>"),
     )
     sections = [_section(number, each) for number, each in enumerate(document.sections, 1)]
     header = element(
         "header",
-        element("p", "Ludus report", class_="kicker"),
+        element("p", REPORT_MARK, class_="kicker"),
         element("h1", document.title),
         element("p", f"{document.created} · {document.versions}", class_="muted"),
         _overview(document),

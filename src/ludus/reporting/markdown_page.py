@@ -7,6 +7,7 @@ import json
 from ludus.data.markdown import code_block, inline_code, markdown_table, to_single_line
 from ludus.data.sparkline import sparkline
 from ludus.reporting.document import (
+    REPORT_MARK,
     BarChart,
     Chart,
     Document,
@@ -28,6 +29,7 @@ def render_markdown(document: Document) -> str:
     ]
     parts = [
         f"# {_plain(document.title)}",
+        f"<!-- {REPORT_MARK} -->",
         f"{document.created}, {document.versions}",
         "\n".join(overview),
         *(part for section in document.sections for part in _section(section)),

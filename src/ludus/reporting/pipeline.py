@@ -10,13 +10,15 @@ from typing import Literal
 from ludus.data.atomic_write import write_atomically
 from ludus.data.versions import versions
 from ludus.errors import ConfigError, NameFlags, RunError
-from ludus.reporting.document import Document
+from ludus.reporting.document import REPORT_MARK, Document
 from ludus.reporting.html_page import render_html
 from ludus.reporting.markdown_page import render_markdown
 from ludus.reporting.sections import read_section
 
 ReportFormat = Literal["html", "md"]
 DEFAULT_SAMPLES = 2
+_SUFFIXES = (".html", ".htm", ".md")
+_HEAD_BYTES = 4096
 
 
 def report(
@@ -48,6 +50,10 @@ def report(
         raise ConfigError("No folders given. Give at least one run, data set, model or evaluation.")
     if out.is_dir():
         raise RunError(f"{out} is a folder. Name a file, such as {out / 'report.html'}.")
+    if out.suffix.lower() not in _SUFFIXES:
+        raise RunError(f"{out} cannot be a report: its name must end with .html or .md.")
+    if out.exists() and not is_report(out):
+        raise RunError(f"{out} exists and is not a report of Ludus. Use another name.")
     sections = [
         read_section(path.expanduser(), samples=samples, name_flags=name_flags) for path in paths
     ]
@@ -64,3 +70,12 @@ def report(
     except OSError as error:
         raise RunError(f"{out} cannot be written: {error.strerror or error}.") from None
     return out
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file was written as a report, and may be replaced by another one."""
+    try:
+        with path.open("rb") as file:
+            return REPORT_MARK.encode() in file.read(_HEAD_BYTES)
+    except OSError:
+        return False
