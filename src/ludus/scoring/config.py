@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.rubric import EpisodeFunction
 from ludus.errors import ConfigError
@@ -72,10 +75,20 @@ class RescoreConfig:
                 for reward in self.rewards
             ],
             "weights": weights | {"environment": functions.environment_weight},
+            "code": {each.name: _source_digest(each.function) for each in functions.functions},
         }
         if self.judge is not None:
             settings[JUDGE] = {**self.judge.describe(), "weight": self.judge_weight}
         return settings
+
+
+def _source_digest(function: EpisodeFunction) -> str:
+    """A digest of a function's source, or of the class of a rubric; empty where there is none."""
+    source: Any = function if inspect.isroutine(function) else type(function)
+    try:
+        return f"{stable_hash(inspect.getsource(source)):016x}"
+    except (OSError, TypeError):
+        return ""
 
 
 def _function_name(function: EpisodeFunction) -> str:

@@ -41,6 +41,24 @@ def test_a_rubric_scores_a_run_by_name_and_show_prints_its_parts(tmp_path: Path)
     assert "large/size 0.7" in shown and "reward 0.35" in shown
 
 
+def test_an_edited_function_scores_into_another_folder(tmp_path: Path) -> None:
+    build_run(tmp_path)
+    for value in ("0.5", "0.7"):
+        (tmp_path / "rewards.py").write_text(f"def flat(episode):\n    return {value}\n")
+        command = ("rescore", "guess", "--reward", "rewards:flat")
+        done = run_ludus(*command, cwd=tmp_path, env=CLEAN_ENV)
+        assert done.returncode == 0 and ["scored", "now", "12"] in map(
+            str.split, done.stdout.splitlines()
+        )
+    folders = sorted(tmp_path.glob("runs/guess-rescored-*"))
+    assert {episode.reward for folder in folders for episode in read(folder)} == {0.5, 0.7}
+    refused = run_ludus(*command, "-o", "runs/x", cwd=tmp_path, env=CLEAN_ENV)
+    assert refused.returncode == 0
+    (tmp_path / "rewards.py").write_text("def flat(episode):\n    return 0.9\n")
+    refused = run_ludus(*command, "-o", "runs/x", cwd=tmp_path, env=CLEAN_ENV)
+    assert refused.returncode == 1 and "code" in refused.stderr
+
+
 def test_a_judge_ranks_groups_and_is_paid_once(tmp_path: Path) -> None:
     run = build_run(tmp_path)
     (tmp_path / "criteria.md").write_text("Prefer high guesses.\n")

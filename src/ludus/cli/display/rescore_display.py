@@ -86,6 +86,7 @@ def print_rescore_result(result: RescoreResult) -> None:
     means = (comparison.mean_before, comparison.mean_after)
     table.add_row("mean reward", *("" if mean is None else f"{mean:.3f}" for mean in means))
     table.add_row("changed", "", f"{comparison.changed:,}")
+    table.add_row("scored now", "", f"{result.new_episodes:,}")
     out.print(table)
     whose = "The judge" if comparison.compared == "judge" else "The new reward"
     for text in _describe_agreement(whose, comparison.agreement):
