@@ -39,7 +39,8 @@ def test_a_full_queue_refuses_with_the_time_to_wait() -> None:
 def test_choices_count_in_the_queue() -> None:
     with serving_model(max_batch=1, max_queue=2) as served:
         assert served.post(CHAT, {**BODY, "n": 3}).status_code == 200
-        assert served.post(CHAT, {**BODY, "n": 4}).status_code == 429
+        refused = served.post(CHAT, {**BODY, "n": 4})
+        assert refused.status_code == 400 and refused.json()["error"]["param"] == "n"
 
 
 @pytest.mark.parametrize("stream", [False, True])

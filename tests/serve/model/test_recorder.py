@@ -188,7 +188,10 @@ def test_a_run_goes_on_after_a_restart_and_belongs_to_one_model(tmp_path: Path) 
         with serving_model(record=tmp_path / "run") as served:
             say(served.client(), list[Any](QUESTION), session="s")
     assert len({episode.episode_id for episode in recorded(tmp_path / "run")}) == 2
-    with pytest.raises(RunError), serving_model(player(), record=tmp_path / "run"):
+    with (
+        pytest.raises(RunError, match="`record`"),
+        serving_model(player(), record=tmp_path / "run"),
+    ):
         pass
 
 

@@ -34,6 +34,13 @@ class Admission:
         """Take places for the choices of a request, or raise 429 if there are not enough."""
         if self.is_draining:
             raise ApiError("The server is shutting down.", status=503, headers={"Retry-After": "5"})
+        if num_choices > self._max_batch + self._max_queue:
+            # Not 429: there will never be enough places.
+            raise ApiError(
+                f"A request may have at most {self._max_batch + self._max_queue} choices on this "
+                f"server, got {num_choices}.",
+                param="n",
+            )
         if self._in_flight + num_choices > self._max_batch + self._max_queue:
             raise ApiError(
                 f"The server is busy: {self._in_flight} requests are running or waiting, and "

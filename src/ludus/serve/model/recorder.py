@@ -31,11 +31,18 @@ class Recorder:
     """The open sessions of a server, and the journal that they are written to when they end."""
 
     def __init__(self, path: Path, agent: JsonObject, *, session_timeout: float) -> None:
-        self.run = RunFolder.resume_or_create(
-            path, {"environment": ENVIRONMENT, "agent": agent}, kind=RUN_KIND
-        )
+        try:
+            self.run = RunFolder.resume_or_create(
+                path, {"environment": ENVIRONMENT, "agent": agent}, kind=RUN_KIND
+            )
+            self._journal = Journal.open(self.run.episodes_path)
+        except RunError as error:
+            # A run folder here is an argument of another name, and is always resumed.
+            text = str(error).replace(
+                "Use `resume=False` to start a new run beside it, or use", "Use"
+            )
+            raise RunError(text.replace("another `out`", "another folder as `record`")) from error
         self._agent, self._session_timeout = agent, session_timeout
-        self._journal = Journal.open(self.run.episodes_path)
         self._num_episodes = _count_lines(self.run.episodes_path)
         self.num_recorded = 0
         """Episodes that were written since it was opened."""
