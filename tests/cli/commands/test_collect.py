@@ -236,3 +236,18 @@ def test_a_tutor_and_random_actions_are_chosen_by_flags(tmp_path: Path) -> None:
 def test_an_unknown_tutor_is_refused_in_one_line(tmp_path: Path) -> None:
     done = collect("catch", "--tutor", "orcale", "-o", tmp_path / "run")
     assert done.returncode == 1 and "oracle" in error_line(done)
+
+
+def test_what_an_environment_prints_does_not_get_between_json_lines(tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(
+        "from world import Counter\n"
+        "class Loud(Counter):\n"
+        "    'A counter that prints.'\n"
+        "    def reset(self, **task):\n"
+        "        print('HELLO')\n"
+        "        return super().reset(**task)\n"
+    )
+    done = collect("loud.py:Loud", "-n", "3", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line) for line in done.stdout.splitlines()]
+    assert "HELLO" in done.stderr

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -163,7 +165,9 @@ def rescore(
         retry_broken=retry_broken,
     )
     path = resolve_run_path(run)
-    with RescoreDisplay(stderr_status()) as display:
+    # With --json, what a reward function prints must not get between the lines.
+    quiet = redirect_stdout(sys.stderr) if as_json else nullcontext()
+    with quiet, RescoreDisplay(stderr_status()) as display:
         result = _run_rescore(path, out, config, display)
     if as_json:
         fields = {"folder": str(result.folder), "stopped": result.stop_reason, **result.summary}
@@ -176,8 +180,6 @@ def rescore(
 def _run_rescore(
     run: Path, out: Path | None, config: RescoreConfig, display: RescoreDisplay
 ) -> RescoreResult:
-    from contextlib import nullcontext
-
     from ludus.cli.display.signals import handle_signals
     from ludus.client.event_loop import run_async
     from ludus.scoring.rescore import rescore

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Any, Self
 
 from ludus.cli.display.formatting import (
     format_clock,
@@ -71,11 +73,16 @@ class CollectDisplay(RunDisplay[Collector], CollectProgress):
 
 
 class JsonCollectDisplay(CollectDisplay):
-    """Prints one JSON object per line on stdout: phases, progress, warnings and errors."""
+    """Prints one JSON object per line on stdout: phases, progress, warnings and errors.
+
+    What an environment prints meanwhile goes to stderr.
+    """
 
     def __init__(self, interval_s: float = JSON_INTERVAL_S) -> None:
         super().__init__(Status())
         self._reporter = StatusTimer(self.report, interval_s)
+        self._stream = sys.stdout
+        self._redirection = redirect_stdout(sys.stderr)
 
     def phase(self, progress: PhaseProgress) -> None:
         self._run = None
@@ -119,10 +126,15 @@ class JsonCollectDisplay(CollectDisplay):
 
     def emit(self, kind: str, **fields: Any) -> None:
         line = json.dumps({"event": kind, "at": time.time(), **fields}, allow_nan=False)
-        print(line, flush=True)
+        print(line, file=self._stream, flush=True)
+
+    def __enter__(self) -> Self:
+        self._redirection.__enter__()
+        return self
 
     def __exit__(self, *error: object) -> None:
         self._reporter.stop()
+        self._redirection.__exit__(None, None, None)
 
 
 class CollectorView:
