@@ -62,3 +62,16 @@ large = Rubric(
     RubricPart("size", weight=0.5),
     RubricPart("enough", lambda episode: episode.rewards["size"], gate=0.5),
 )
+
+
+def trl_length(completions: Any, bonus: Any, **kwargs: Any) -> list[float]:
+    assert [message["role"] for message in kwargs["prompts"][0]] == ["user"]
+    return [len(each[0]["content"]) + more for each, more in zip(completions, bonus, strict=True)]
+
+
+async def trl_async(completions: Any, bonus: Any) -> list[float]:
+    return [len(each[0]["content"]) + more for each, more in zip(completions, bonus, strict=True)]
+
+
+def trl_number(completions: Any) -> float:
+    return 1.0

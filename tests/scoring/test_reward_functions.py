@@ -154,3 +154,18 @@ def test_the_environments_reward_can_count_less_or_nothing() -> None:
     assert rewards.weights([PICK]) == {"climbing": 1.0}
     with pytest.raises(ConfigError):
         import_reward_functions(["environment=0"]).weights([PICK])
+
+
+@pytest.mark.parametrize("name", ["trl_length", "trl_async"])
+def test_a_function_for_trl_is_called_with_a_batch_of_one(name: str) -> None:
+    messages = [
+        {"role": "user", "content": "Say something."},
+        {"role": "assistant", "content": "twelve chars"},
+    ]
+    episode = build_episode(messages=messages, task={"bonus": 2.0})
+    assert score([f"{HERE}:{name}"], episode).rewards[name] == 14.0
+
+
+def test_a_function_for_trl_that_returns_no_list_is_named() -> None:
+    with pytest.raises(RunError, match="trl_number"):
+        score([f"{HERE}:trl_number"], build_episode())

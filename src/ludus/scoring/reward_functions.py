@@ -4,7 +4,8 @@
         return -0.01 * len(episode.messages)
 
 A reward function takes an episode and returns a number, a rubric's `Score`, or None where it does
-not apply; it may be async. The summed parts are in the episode's `rewards`, each under its name.
+not apply; it may be async. Functions for TRL's trainer, which take `completions`, work too. The
+summed parts are in the episode's `rewards`, each under its name.
 The parts of a rubric named `quality` are `quality/correct` and so on there, and not summed again.
 """
 
@@ -20,6 +21,7 @@ from ludus.environment.error_mapping import is_author_error
 from ludus.environment.rubric import EpisodeFunction, Score, call_episode_function, to_score
 from ludus.environment.user_modules import import_user_module
 from ludus.errors import ConfigError, RunError
+from ludus.scoring.trl_reward import adapt_trl_function, is_trl_function
 
 MAX_ERROR_CHARS = 300
 ENVIRONMENT = "environment"
@@ -169,4 +171,6 @@ def _import_reward_function(path: str, weight: float, argument: str) -> RewardFu
         raise ConfigError(f"`{argument}`: {module} has no function {name}.") from error
     if not callable(function):
         raise ConfigError(f"`{argument}`: {module}:{name} is not callable.")
+    if is_trl_function(function):
+        function = adapt_trl_function(function)
     return RewardFunction(f"{module}:{name}", weight, function)
