@@ -129,3 +129,17 @@ def test_recipes_ship_with_a_description_and_commands_to_go_further() -> None:
     for name in names:
         recipe = read_recipe(name)
         assert recipe.description and len(recipe.next_commands) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[[collect]]\nenv = "wordle"\n', "single brackets"),
+        ('[earlier]\ncommand = "collect"\n', "set aside"),
+        ('["a b"]\ncommand = "collect"\n', "letters"),
+    ],
+)
+def test_a_table_that_cannot_be_a_stage_is_explained(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        read_recipe(str(tmp_path / "r.toml"))

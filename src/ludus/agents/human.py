@@ -125,6 +125,9 @@ class _HumanPlayer(Player):
         prompt = f"{name}{kind}{', or Enter' if optional else ''}: "
         while True:
             line = await self._ask_line(prompt, tool)
+            if len(self._tools) == 1:
+                # As the help shows it, with the name of the only tool.
+                line = line.removeprefix(f"{tool.name} ")
             if not line.strip() and optional:
                 return {}
             try:

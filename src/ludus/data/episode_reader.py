@@ -63,10 +63,12 @@ def find_episode(path: Path, id_or_index: str) -> Episode:
     best: dict[bool, tuple[int, bytes]] = {}
     lowest, highest = _NO_INDEX, _NO_INDEX
     line_at_index: tuple[int, bytes] | None = None
+    damaged: list[int] = []
     for position, (number, line) in enumerate(numbered_lines(path)):
         if position == index:
             line_at_index = number, line
         if (head := parse_head(line, path, number)) is None:
+            damaged.append(number)
             continue
         if head.episode_id == id_or_index or head.plan_index == index:
             best[not StopReason(head.stop_reason).is_fault] = number, line
@@ -76,8 +78,11 @@ def find_episode(path: Path, id_or_index: str) -> Episode:
     if not best and highest == _NO_INDEX and line_at_index is not None:
         return _parse_episode(path, *line_at_index)
     if not best:
-        indices = "no indices" if highest == _NO_INDEX else f"the indices {lowest} to {highest}"
-        raise RunError(f"{path} has no episode {id_or_index!r}. It has {indices}.")
+        known = "" if highest == _NO_INDEX else f" It has the indices {lowest} to {highest}."
+        if damaged:
+            lines = format_damaged_lines(len(damaged), damaged[:_MAX_LISTED])
+            known += f" It may be one of {lines}."
+        raise RunError(f"{path} has no episode {id_or_index!r}.{known}")
     return _parse_episode(path, *(best.get(True) or best[False]))
 
 
@@ -96,11 +101,11 @@ def _damaged_line_error(path: Path, number: int, error: ValidationError) -> RunE
 
 
 def holds_episodes(file: Path) -> bool:
-    """Whether a JSONL file holds episodes, judged by its first readable line; True if none is."""
+    """Whether a file holds episodes, judged by its first readable line, or else by its name."""
     for _, line in numbered_lines(file):
         try:
             fields = from_json(line)
         except ValueError:
             continue
         return isinstance(fields, dict) and "stop_reason" in fields
-    return True
+    return file.suffix == ".jsonl"

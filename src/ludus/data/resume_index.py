@@ -99,6 +99,12 @@ class ResumeIndex:
         done = (_PLAYED,) if retry_broken else (_PLAYED, *_FAULTS)
         return (index for index in range(planned) if self._mark(index) not in done)
 
+    def count_pending(self, planned: int, *, retry_broken: bool = True) -> int:
+        """How many `pending_indices` there are, without going through them."""
+        done = (_PLAYED,) if retry_broken else (_PLAYED, *_FAULTS)
+        marks = self._marks[:planned]
+        return planned - sum(marks.count(mark) for mark in done)
+
     def add(self, heads: Iterable[EpisodeHead]) -> None:
         """Index more lines. One loop over local variables, for runs of millions of episodes."""
         totals, marks, reasons = self.totals, self._marks, self.totals.stop_reasons

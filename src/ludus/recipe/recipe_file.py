@@ -173,6 +173,11 @@ def _override(table: dict[str, Any], assignment: str) -> None:
 def _parse_recipe(name: str, table: Mapping[str, Any], output_dir: Path | None) -> Recipe:
     top_level = {key: value for key, value in table.items() if not isinstance(value, dict)}
     for key, value in top_level.items():
+        if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+            raise ConfigError(
+                f"A stage is a table in single brackets: [{key}], got [[{key}]]. For a second one "
+                "of the kind, use another name and `command`."
+            )
         if key not in _TOP_LEVEL:
             hint = did_you_mean(key, _TOP_LEVEL, f"Beside stages: {', '.join(_TOP_LEVEL)}.")
             raise ConfigError(f"Unknown key {key!r} at the top of the recipe. {hint}")
@@ -199,7 +204,11 @@ def _parse_recipe(name: str, table: Mapping[str, Any], output_dir: Path | None) 
 
 
 def _parse_stage(name: str, options: Mapping[str, Any], order: list[str]) -> Stage:
-    if not _STAGE_NAME.fullmatch(name) or name == EARLIER_DIR:
+    if name == EARLIER_DIR:
+        raise ConfigError(
+            f"{name!r} cannot be the name of a stage: results that were set aside are there."
+        )
+    if not _STAGE_NAME.fullmatch(name):
         raise ConfigError(f"{name!r} cannot be the name of a stage: use letters, digits, _ and -.")
     command = str(options.get(_COMMAND_KEY, name))
     own_keys = (_COMMAND_KEY, _EFFECT_KEY) if command == "eval" else (_COMMAND_KEY,)

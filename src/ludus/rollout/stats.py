@@ -45,7 +45,7 @@ class RunStats:
         totals = index.totals
         return cls(
             planned=planned,
-            remaining=sum(1 for _ in index.pending_indices(planned, retry_broken=retry_broken)),
+            remaining=index.count_pending(planned, retry_broken=retry_broken),
             index=index,
             costed_attempts=totals.episodes,
             usage_before=Usage(

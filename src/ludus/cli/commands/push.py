@@ -161,14 +161,16 @@ def _check_folder(folder: Path) -> Path:
 
 def _print_plan(folder: Path, files: Sequence[str], repo_id: str, *, private: bool) -> None:
     """The files of an upload that is not made. A file that the upload writes has no size yet."""
+    from ludus.cli.display.formatting import format_size
+
     total, files = 0, list(dict.fromkeys(files))
     for name in files:
         file = folder / name
         size = file.stat().st_size if file.is_file() else None
         total += size or 0
-        typer.echo(f"{'new' if size is None else f'{size / 1e6:.1f} MB':>10}  {name}")
+        typer.echo(f"{'new' if size is None else format_size(size):>10}  {name}")
     visibility = "private" if private else "public, unless the account makes repositories private"
     typer.echo(
-        f"{len(files)} files, {total / 1e6:.1f} MB, from {folder} to {repo_id} ({visibility}); "
+        f"{len(files)} files, {format_size(total)}, from {folder} to {repo_id} ({visibility}); "
         "nothing was uploaded."
     )

@@ -70,3 +70,10 @@ def format_reward(summary: Mapping[str, Any]) -> str:
     if not deviation or summary["scored"] < MIN_SAMPLES:
         return f"{mean:.3f}"
     return f"{mean:.3f} ± {deviation / math.sqrt(summary['scored']):.3f}"
+
+
+def format_size(size: int) -> str:
+    """A number of bytes: 340 B, 12 kB, 1.4 MB."""
+    if size < 1000:
+        return f"{size} B"
+    return f"{size / 1e3:,.0f} kB" if size < 1e6 else f"{size / 1e6:,.1f} MB"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from ludus.cli.display.console import console
@@ -24,8 +25,10 @@ def print_runs(summaries: list[dict[str, Any]]) -> None:
     rows = [{name: row[name] for name in header} for row in rows]
     widths = {name: max(len(row[name]) for row in [header, *rows]) for name in header}
     fixed = sum(width + 2 for name, width in widths.items() if name not in _TEXT_COLUMNS)
+    # A pipe has no width.
+    has_width = out.is_terminal or "COLUMNS" in os.environ
     limit = max(_MIN_TEXT_WIDTH, (out.width - fixed) // len(_TEXT_COLUMNS) - 2)
-    for name in header.keys() & _TEXT_COLUMNS:
+    for name in header.keys() & _TEXT_COLUMNS if has_width else ():
         for row in rows:
             if len(row[name]) > limit:
                 row[name] = f"{row[name][: limit - 1]}…"

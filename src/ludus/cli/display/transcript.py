@@ -22,7 +22,8 @@ def print_transcript(out: Console, episode: Episode) -> None:
         str(episode.agent[key]) for key in ("provider", "model") if key in episode.agent
     )
     step = f"step {episode.agent['step']}" if "step" in episode.agent else ""
-    facts = [episode.environment, f"seed {episode.seed}", agent, step]
+    seed = "" if episode.seed is None else f"seed {episode.seed}"
+    facts = [episode.environment, seed, agent, step]
     header = f"{episode.episode_id}  {' · '.join(fact for fact in facts if fact)}"
     out.print(escape_control_chars(header), markup=False, soft_wrap=True, style="bold")
     turn = 0

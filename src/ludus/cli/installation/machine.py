@@ -75,9 +75,22 @@ def check_programs() -> Iterator[Finding]:
     from ludus.client.container import find_engine
 
     try:
-        yield Finding("container engine", "ok", find_engine())
+        yield _check_engine(find_engine())
     except LudusError as error:
         yield Finding("container engine", "missing", "needed by docker:IMAGE", str(error))
+
+
+def _check_engine(engine: str) -> Finding:
+    """Whether the engine runs: the client alone can be installed, too."""
+    try:
+        done = subprocess.run([engine, "info"], capture_output=True, timeout=PROBE_TIMEOUT_S)
+        is_running = done.returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        is_running = False
+    if is_running:
+        return Finding("container engine", "ok", engine)
+    advice = f"Start it: `{engine} info` fails."
+    return Finding("container engine", "missing", f"{engine} is installed, and not running", advice)
 
 
 def _check_chromium() -> Finding:
