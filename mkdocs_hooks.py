@@ -6,6 +6,7 @@ own help, and the API reference names what the package exports.
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,43 @@ GROUPS = {
 """Sections of the API reference; a name is in the first that takes it."""
 
 
+COMMAND_GUIDES = {
+    "run": "recipes.md",
+    "new": "recipes.md",
+    "doctor": "quickstart.md",
+    "envs": "shipped.md",
+    "play": "quickstart.md",
+    "init": "first-environment.md",
+    "check": "environments.md",
+    "serve": "serving.md",
+    "build": "containers.md",
+    "collect": "collecting.md",
+    "import": "curating.md",
+    "rescore": "rewards.md",
+    "curate": "curating.md",
+    "lint": "curating.md",
+    "train sft": "training.md",
+    "train dpo": "training.md",
+    "train tutor": "tutor.md",
+    "train grpo": "grpo.md",
+    "diagnose": "diagnosing.md",
+    "eval": "evaluating.md",
+    "push env": "containers.md",
+    "push dataset": "publishing.md",
+    "push model": "publishing.md",
+    "serve-model": "serving-models.md",
+    "view": "viewer.md",
+    "report": "reports.md",
+}
+"""The guide to each command."""
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Leave out pages that do not exist, and list the commands."""
     assert isinstance(config.nav, list)
     config.nav = _existing(config.nav, Path(config.docs_dir))
     pages = [{f"ludus {name}": _command_path(name)} for name in commands()]
-    config.nav.insert(-1, {"Commands": pages})
+    config.nav.append({"Commands": pages})
     return config
 
 
@@ -77,11 +109,43 @@ def commands() -> dict[str, str]:
 def _walk(command: Any, context: Any, words: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     children = getattr(command, "commands", None)
     if words and not children:
-        name = " ".join(words)
-        yield name, f"# ludus {name}\n\n```text\n{command.get_help(context).strip()}\n```\n"
-    for name, child in (children or {}).items():
+        yield " ".join(words), _command_page(" ".join(words), command, context)
+    names = command.list_commands(context) if children else ()
+    for name in names:
+        child = children[name]
         if not child.hidden:
             yield from _walk(child, _context(child, context, name), (*words, name))
+
+
+def _command_page(name: str, command: Any, context: Any) -> str:
+    """What a command does, its usage, its options in a table, and the guide to it."""
+    parts = [f"# ludus {name}"]
+    for paragraph in (command.help or "").split("\n\n"):
+        text = " ".join(paragraph.split())
+        parts.append(f"    {text}" if text.startswith("ludus ") else html.escape(text, quote=False))
+    if (guide := COMMAND_GUIDES.get(name)) is not None:
+        title = (ROOT / "docs" / guide).read_text().partition("\n")[0].removeprefix("# ")
+        parts.append(f"Guide: [{title}](../{guide}).")
+    parts.append(f"```text\n{command.get_usage(context)}\n```")
+    kinds = {"argument": "Arguments", "option": "Options"}
+    for kind, title in kinds.items():
+        records = [
+            param.get_help_record(context)
+            for param in command.get_params(context)
+            if param.param_type_name == kind
+        ]
+        rows = [
+            f"| `{_cell(names)}` | {html.escape(_cell(text), quote=False)} |"
+            for names, text in filter(None, records)
+        ]
+        if rows:
+            parts.append("\n".join([f"## {title}\n", f"| {kind} | |", "|---|---|", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _cell(text: str) -> str:
+    """One line of a table."""
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _context(command: Any, parent: Any, name: str) -> Any:
@@ -99,7 +163,8 @@ def api_reference() -> str:
     import ludus
 
     names = list(ludus.__all__)
-    parts = ["# API reference", "What `import ludus` exports. [Python API](python.md) is the guide."]
+    parts = ["# API reference"]
+    parts += ["What `import ludus` exports. [Python API](python.md) is the guide."]
     for title, takes in GROUPS.items():
         parts += [f"## {title}", *(f"::: ludus.{name}" for name in names if takes(name))]
         names = [name for name in names if not takes(name)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -39,9 +40,47 @@ from ludus.cli.display.signals import EXIT_CODES, INTERRUPTED
 from ludus.cli.flag_names import FlagCommand, name_flags
 from ludus.errors import LudusError
 
+_SECTIONS: Mapping[str, Mapping[str, tuple[typer.Typer | Callable[..., None], str]]] = {
+    "Start": {
+        "run": (run.run, "Run a recipe: the whole loop from one file."),
+        "new": (new.new, "Copy a built-in recipe to edit it."),
+        "doctor": (doctor.doctor, "Check the installation, and say how to complete it."),
+    },
+    "Environments": {
+        "envs": (envs.envs, "List the installed environments, or describe one."),
+        "play": (play.play, "Play an episode yourself."),
+        "init": (init.init, "Create a package for an environment of your own."),
+        "check": (check.check, "Test what training relies on."),
+        "serve": (serve.serve, "Serve an environment to OpenEnv and MCP clients."),
+        "build": (build.build, "Package an environment as a container."),
+    },
+    "The loop": {
+        "collect": (collect.collect, "Play episodes concurrently, and store all of them."),
+        "import": (import_cmd.import_rollouts, "Convert rollouts of other tools."),
+        "rescore": (rescore.rescore, "Give stored episodes new rewards."),
+        "curate": (curate.curate, "Select episodes, and write rows for training."),
+        "lint": (lint.lint, "Check rows, and show which tokens are trained on."),
+        "train": (train.app, "Train a model: SFT, DPO, GRPO, or rounds with a tutor."),
+        "diagnose": (diagnose.diagnose, "Say whether a GRPO run learned, and what to change."),
+        "eval": (evaluate.evaluate, "Compare models on the same held-out tasks."),
+        "push": (push.app, "Upload environments, data sets and models to the Hub."),
+        "serve-model": (serve_model.serve_model, "Serve a model behind OpenAI's API."),
+    },
+    "Results": {
+        "runs": (runs.runs, "List runs with their rewards."),
+        "show": (show.show, "Print an episode, a row or an evaluation."),
+        "view": (view.view, "Look at everything in the browser."),
+        "report": (report.report, "Write one page to share."),
+    },
+}
+"""The commands by section of the help, with what each does in one line."""
+
 
 class MainGroup(TyperGroup):
-    """Ends an interrupted command with one line: the message of the exception, if it has one."""
+    """The program: lists its commands in sections.
+
+    An interrupted command ends with one line: the message of the exception, if it has one.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command of the program; Ctrl-C ends it with exit code 130."""
@@ -50,6 +89,14 @@ class MainGroup(TyperGroup):
         except KeyboardInterrupt as interrupt:
             print_error(str(interrupt) or "Interrupted.")
             raise typer.Exit(EXIT_CODES[INTERRUPTED]) from None
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for section in _SECTIONS.values() for name in section]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for title, section in _SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, text) for name, (_, text) in section.items()])
 
 
 app = typer.Typer(
@@ -60,29 +107,12 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run", cls=FlagCommand)(run.run)
-app.command("new", cls=FlagCommand)(new.new)
-app.command("envs", cls=FlagCommand)(envs.envs)
-app.command("serve", cls=FlagCommand)(serve.serve)
-app.command("serve-model", cls=FlagCommand)(serve_model.serve_model)
-app.command("check", cls=FlagCommand)(check.check)
-app.command("play", cls=FlagCommand)(play.play)
-app.command("collect", cls=FlagCommand)(collect.collect)
-app.command("import", cls=FlagCommand)(import_cmd.import_rollouts)
-app.command("rescore", cls=FlagCommand)(rescore.rescore)
-app.command("curate", cls=FlagCommand)(curate.curate)
-app.command("eval", cls=FlagCommand)(evaluate.evaluate)
-app.add_typer(train.app, name="train")
-app.command("diagnose", cls=FlagCommand)(diagnose.diagnose)
-app.command("runs", cls=FlagCommand)(runs.runs)
-app.command("show", cls=FlagCommand)(show.show)
-app.command("view", cls=FlagCommand)(view.view)
-app.command("report", cls=FlagCommand)(report.report)
-app.command("init", cls=FlagCommand)(init.init)
-app.command("lint", cls=FlagCommand)(lint.lint)
-app.command("build", cls=FlagCommand)(build.build)
-app.add_typer(push.app, name="push")
-app.command("doctor", cls=FlagCommand)(doctor.doctor)
+for _section in _SECTIONS.values():
+    for _name, (_target, _text) in _section.items():
+        if isinstance(_target, typer.Typer):
+            app.add_typer(_target, name=_name, short_help=_text)
+        else:
+            app.command(_name, cls=FlagCommand, short_help=_text)(_target)
 
 
 def _print_version(wanted: bool) -> None:
