@@ -98,6 +98,7 @@ def test_packed_batches_train_the_same_as_padded_ones(
         acceleration, "_compile_layers", lambda model, dynamic: compiled.append(dynamic)
     )
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda core, *_, **__: core)
     packed = train(tmp_path, "packed", **on_cpu, compile=True)
     assert compiled == [False]
