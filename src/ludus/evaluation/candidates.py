@@ -36,6 +36,8 @@ class Candidate:
     device: str | None = None
     dtype: str | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    is_greedy: bool = False
+    """Whether it takes the most likely token each time, so that attempts at a task are equal."""
 
     def __post_init__(self) -> None:
         _check_label(self.label)
@@ -73,6 +75,7 @@ def parse_candidates(
             device=config.device if provider == "hf" else None,
             dtype=config.dtype if provider == "hf" else None,
             chat_template_kwargs=config.template_kwargs_for(provider),
+            is_greedy=provider == "hf" and not config.temperature,
         )
         for label, provider, model in parsed
     ]

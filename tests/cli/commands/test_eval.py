@@ -12,6 +12,7 @@ import pytest
 import typer
 from chat_stub import Stub, chat_stub
 from ludus_process import run_ludus, start_ludus
+from policy.models import saved
 from typer.testing import CliRunner, Result
 from world import wait_until
 
@@ -119,6 +120,19 @@ def test_a_candidates_episodes_are_a_run_that_can_be_shown(tmp_path: Path) -> No
     shown = run_ludus("show", str(tmp_path / "eval" / "oracle"), "1")
     assert shown.returncode == 0 and "reward 1" in shown.stdout
     assert "oracle" in run_ludus("runs", str(tmp_path / "eval")).stdout
+
+
+@pytest.mark.parametrize(("temperature", "warned"), [((), True), (("--temperature", "1"), False)])
+def test_equal_attempts_of_a_greedy_model_are_announced(
+    tmp_path: Path, temperature: tuple[str, ...], warned: bool
+) -> None:
+    model = saved(tmp_path / "model")
+    candidates = ("-c", "oracle", "-c", f"tiny={model}", "--group-size", "2", "-n", "2")
+    limits = ("--max-turns", "1", "--max-tokens", "2", "-o", tmp_path / "eval", *temperature)
+    done = invoke_eval("catch", *candidates, *limits)
+    assert done.exit_code == 0, done.stderr
+    line = next((line for line in done.stderr.splitlines() if "will be equal" in line), "")
+    assert ("for tiny," in line and "--temperature" in line) is warned
 
 
 def test_options_select_tasks_and_the_solve_threshold(tmp_path: Path) -> None:

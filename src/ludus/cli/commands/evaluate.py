@@ -206,6 +206,12 @@ def _run_evaluation(
     from ludus.evaluation import pipeline
 
     with collect_display(as_json=as_json) as display:
+        greedy = [each.label for each in candidates if each.is_greedy]
+        if greedy and config.group_size > 1:
+            display.warn(
+                f"Attempts at the same task will be equal for {', '.join(greedy)}, because the "
+                "most likely token is always taken. Set `temperature`, for example to 1.0."
+            )
 
         @contextmanager
         def progress(label: str) -> Iterator[CollectProgress]:
