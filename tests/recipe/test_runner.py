@@ -53,7 +53,9 @@ class World:
     def run(self, *overrides: str, selected: tuple[str, ...] = ("collect", "sft", "eval")) -> int:
         self.ran, self.kept, self.reasons = [], [], {}
         recipe = self.recipe(*overrides)
-        return run_recipe(recipe, self.outputs(recipe), selected, self.run_stage, self)
+        outputs, state = self.outputs(recipe), RecipeState.load(recipe.output_dir)
+        plans = plan_recipe(recipe, outputs, state, selected)
+        return run_recipe(recipe, outputs, plans, self.run_stage, self)
 
     def plan(self, *overrides: str) -> dict[str, str]:
         recipe = self.recipe(*overrides)
@@ -161,6 +163,51 @@ def test_a_changed_reward_function_runs_its_stage(world: World) -> None:
     Path("rewards.py").write_text("def brief(episode): return 1\n")
     world.run(override)
     assert world.ran == ["sft", "eval"] and "rewards" in world.reasons["sft"]
+
+
+def test_code_that_is_edited_during_the_run_counts_as_changed_afterwards(world: World) -> None:
+    """The process may have imported it before, and goes on with what it has imported."""
+    recipe = """
+[sft]
+data = "tasks.jsonl"
+[grpo]
+env = "my_env.py:Guess"
+model = "{sft}"
+"""
+    Path("loop.toml").write_text(recipe)
+    run_stage = world.run_stage
+
+    def edit_while_running(stage: Stage) -> int:
+        if stage.name == "sft":
+            Path("my_env.py").write_text("# edited\n")
+        return run_stage(stage)
+
+    world.run_stage = edit_while_running  # type: ignore[method-assign]
+    world.run(selected=("sft", "grpo"))
+    assert world.plan() == {"sft": "", "grpo": "code changed: my_env.py"}
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [("data", "data/lr=3e-4"), ("model", "hf:data/lr=3e-4"), ("candidate", "a=hf:data/lr=3e-4")],
+)
+def test_an_input_may_have_an_equals_sign_in_its_path(
+    world: World, option: str, name: str
+) -> None:
+    data = Path("data/lr=3e-4")
+    data.mkdir(parents=True)
+    (data / "rows").write_text("1")
+    override = f"sft.{option}={name}"
+    world.run(override)
+    (data / "rows").write_text("2")
+    assert world.plan(override)["sft"] == "input changed: data/lr=3e-4"
+
+
+def test_a_model_is_not_looked_for_among_the_runs(world: World) -> None:
+    """A recipe that is named as its model writes into that folder itself."""
+    override = "sft.model=loop"
+    world.run(override)
+    assert world.plan(override)["sft"] == ""
 
 
 def test_what_a_stage_writes_itself_is_no_input(world: World) -> None:

@@ -31,6 +31,8 @@ _INPUT_KEYS = (
     "tutor",
 )
 """Options that may name a file or folder to read: runs, data sets, models and tasks."""
+_RUN_KEYS = ("runs", "source", "sources")
+"""Of these, the options that also find runs by name in the folder of runs."""
 _SECRET_KEYS = ("token",)
 _RESULT_NEUTRAL_KEYS = (
     "cache",
@@ -47,9 +49,21 @@ _WEIGHT = re.compile(r"=\s*[\d.]+\s*$")
 
 
 def fingerprint_stage(
-    stage: Stage, outputs: Mapping[str, Path | None], state: RecipeState
+    stage: Stage,
+    outputs: Mapping[str, Path | None],
+    state: RecipeState,
+    code: Mapping[str, str] | None = None,
 ) -> StageRecord:
-    """What the stage would be run with now."""
+    """What the stage would be run with now.
+
+    Args:
+        stage: The stage.
+        outputs: Files and folders of all stages.
+        state: What the stages were run with.
+        code: Digests of its code; by default of the code as it is now.
+    """
+    if code is None:
+        code = {"ludus": ludus.__version__, **dict(user_code(stage))}
     inputs = {name: output_digest(outputs[name], state.stages.get(name)) for name in stage.inputs}
     for name, path in input_paths(stage):
         inputs[name] = content_digest(path)
@@ -61,7 +75,7 @@ def fingerprint_stage(
             if key not in (*_SECRET_KEYS, *_RESULT_NEUTRAL_KEYS)
         },
         inputs=inputs,
-        code={"ludus": ludus.__version__, **dict(user_code(stage))},
+        code=dict(code),
     )
 
 
@@ -78,12 +92,19 @@ def input_paths(stage: Stage) -> Iterator[tuple[str, Path]]:
     """Files and folders that the options name, as they are written and as they are found."""
     for key in _INPUT_KEYS:
         for text in texts_in(stage.options.get(key)):
-            # Also of `label=PATH` and `hf:PATH`.
-            name = text.rpartition("=")[2].removeprefix("hf:")
-            for path in (Path(name), RUNS_DIR / name):
+            for name, path in _possible_paths(key, text):
                 if name and "{" not in name and _exists(path):
                     yield name, path.expanduser()
                     break
+
+
+def _possible_paths(key: str, text: str) -> Iterator[tuple[str, Path]]:
+    """What a text may mean: a path, `hf:PATH`, `label=PATH` of a candidate, the name of a run."""
+    names = [text, text.partition("=")[2]] if key == "candidate" else [text]
+    for name in (each.removeprefix("hf:") for each in names):
+        yield name, Path(name)
+    if key in _RUN_KEYS:
+        yield text, RUNS_DIR / text
 
 
 def user_code(stage: Stage) -> Iterator[tuple[str, str]]:

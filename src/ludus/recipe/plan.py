@@ -34,10 +34,18 @@ class StagePlan:
         return bool(self.reason)
 
 
-def plan_stage(stage: Stage, outputs: Mapping[str, Path | None], state: RecipeState) -> StagePlan:
-    """Compare what a stage was run with, and what it would be run with now."""
+def plan_stage(
+    stage: Stage,
+    outputs: Mapping[str, Path | None],
+    state: RecipeState,
+    code: Mapping[str, str] | None = None,
+) -> StagePlan:
+    """Compare what a stage was run with, and what it would be run with now.
+
+    `code` has the digests of its code, by default those of now.
+    """
     output, before = outputs[stage.name], state.stages.get(stage.name)
-    record = fingerprint_stage(stage, outputs, state)
+    record = fingerprint_stage(stage, outputs, state, code)
 
     def plan(reason: str, *, replaces: bool = False) -> StagePlan:
         return StagePlan(stage, output, record, reason, replaces)

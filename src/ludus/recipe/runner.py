@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -36,20 +36,22 @@ class RecipeProgress(Protocol):
 def run_recipe(
     recipe: Recipe,
     outputs: Mapping[str, Path | None],
-    selected: Collection[str],
+    plans: Sequence[StagePlan],
     run_stage: StageFunction,
     progress: RecipeProgress,
 ) -> int:
-    """Run the selected stages that are not up to date; stop at the first that fails.
+    """Run the planned stages that are not up to date; stop at the first that fails.
+
+    Each is planned once more when its turn comes, because its inputs may have changed. Its code is
+    recorded as it was at first: modules that were imported since stay as they were.
 
     Returns the exit code of the last command. The state is written before and after each stage:
     whenever this process is killed, the next call goes on with the same stage.
     """
     with lock_recipe(recipe.output_dir):
-        for stage in recipe.stages:
-            if stage.name not in selected:
-                continue
-            plan = plan_stage(stage, outputs, RecipeState.load(recipe.output_dir))
+        for planned in plans:
+            state = RecipeState.load(recipe.output_dir)
+            plan = plan_stage(planned.stage, outputs, state, planned.record.code)
             if not plan.runs:
                 progress.skip(plan)
                 continue

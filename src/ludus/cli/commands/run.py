@@ -100,7 +100,7 @@ def run(
     with RecipeView(parsed, outputs, selected) as view:
         try:
             code = run_recipe(
-                parsed, outputs, selected, lambda stage: _run_command(stage, outputs), view
+                parsed, outputs, plans, lambda stage: _run_command(stage, outputs), view
             )
         except LudusError as error:
             where = f"[{view.current}] " if view.current else ""
