@@ -96,6 +96,31 @@ def test_pairs_are_divided_too(tmp_path: Path, base: str, monkeypatch: pytest.Mo
     check_same_model(tmp_path / "whole", tmp_path / "parts")
 
 
+def test_pairs_are_divided_where_their_reference_does_not_fit(
+    tmp_path: Path, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_jsonl(tmp_path / "d/train.jsonl", map(dpo_row, range(8)))
+    config = train_config(batch_size=4, learning_rate=1e-3)
+    dpo(tmp_path / "d", base, tmp_path / "whole", config)
+    load_model = offline.load_trainable_model
+
+    def run_out_of_memory(module: Any, args: Any, inputs: dict[str, Any]) -> None:
+        if not torch.is_grad_enabled() and len(inputs["input_ids"]) > 4:  # Two pairs.
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    def load_hooked_model(*args: Any) -> Any:
+        model = load_model(*args)
+        model.register_forward_pre_hook(run_out_of_memory, with_kwargs=True)
+        return model
+
+    progress = RecordingProgress()
+    with monkeypatch.context() as patch:
+        patch.setattr(offline, "load_trainable_model", load_hooked_model)
+        dpo(tmp_path / "d", base, tmp_path / "parts", config, progress=progress)
+    assert any("with 4 rows at once" in text for text in progress.messages)
+    check_same_model(tmp_path / "whole", tmp_path / "parts")
+
+
 def test_a_row_that_does_not_fit_alone_is_an_error(
     tmp_path: Path, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

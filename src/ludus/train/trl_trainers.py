@@ -148,6 +148,7 @@ def build_trainer(
     vision: VisionProcessor | None = None,
 ) -> Any:
     """Build TRL's `SFTTrainer` or `DPOTrainer` on tokenized rows."""
+    import torch
     import trl
 
     arguments = {
@@ -171,6 +172,8 @@ def build_trainer(
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"TRL's trainer does not accept these settings: {reason}") from error
+    except torch.OutOfMemoryError as error:  # Of the reference log-probabilities.
+        raise _out_of_memory(trl_config) from error
     add_callback(trainer, callback, _EVENTS)
     return trainer
 
@@ -186,14 +189,7 @@ def run_trainer(trainer: Any, checkpoint: Path | None) -> None:
     except LudusError:
         raise
     except torch.OutOfMemoryError as error:
-        smaller = "a smaller `batch_size`, " * (trainer.args.per_device_train_batch_size > 1)
-        out_of_memory = OutOfMemory(
-            f"The GPU ran out of memory. Use {smaller}fewer tokens (`max_length` or "
-            "`max_episode_tokens`), `gradient_checkpointing`, or `lora`; with the same settings it "
-            "fails again."
-        )
-        out_of_memory.after_start = trainer.first_step_started
-        raise out_of_memory from error
+        raise _out_of_memory(trainer.args, after_start=trainer.first_step_started) from error
     except Exception as error:
         # Some fields are rejected only when they are first used.
         rejected = isinstance(error, ValueError) and not trainer.first_step_done
@@ -201,3 +197,14 @@ def run_trainer(trainer: Any, checkpoint: Path | None) -> None:
             raise
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ConfigError(f"Training cannot begin with these settings: {reason}") from error
+
+
+def _out_of_memory(trl_config: Any, *, after_start: bool = False) -> OutOfMemory:
+    smaller = "a smaller `batch_size`, " * (trl_config.per_device_train_batch_size > 1)
+    error = OutOfMemory(
+        f"The GPU ran out of memory. Use {smaller}fewer tokens (`max_length` or "
+        "`max_episode_tokens`), `gradient_checkpointing`, or `lora`; with the same settings it "
+        "fails again."
+    )
+    error.after_start = after_start
+    return error
