@@ -12,7 +12,7 @@ from ludus import EnvClient
 from ludus.envs.echo import Echo
 from ludus.envs.echo.client import EchoEnv
 from ludus.envs.echo.models import EchoAction
-from ludus.errors import SessionLost
+from ludus.errors import ConnectFailed, SessionLost
 
 
 def sync_client(url: str) -> Any:
@@ -59,3 +59,50 @@ def test_a_client_of_a_loop_that_has_ended_is_refused() -> None:
         later: Any = client
         with pytest.raises(SessionLost, match="another event loop"):
             later.reset()
+
+
+def test_a_client_that_never_connected_may_connect_in_another_loop() -> None:
+    client = EnvClient[Any, Any, Any](base_url="http://127.0.0.1:9", connect_timeout_s=0.5)
+
+    async def reset() -> Any:
+        async with client:
+            return await client.reset()
+
+    with pytest.raises(ConnectFailed):
+        asyncio.run(reset())
+    with serving(Echo) as served:
+        client.base_url = served.url
+        assert asyncio.run(reset()).done is False
+
+
+class Counting(EchoEnv):
+    """Has methods of its own around those of the client."""
+
+    calls: tuple[str, ...] = ()
+
+    async def connect(self) -> Any:
+        self.calls += ("connect",)
+        return await super().connect()
+
+    async def step(self, action: EchoAction) -> Any:
+        self.calls += ("step",)
+        return await super().step(action)
+
+    async def close(self) -> None:
+        self.calls += ("close",)
+        await super().close()
+
+
+def test_methods_of_a_subclass_are_called_by_all_kinds_of_callers() -> None:
+    async def play(client: Counting) -> None:
+        async with client:
+            await client.step(EchoAction(message="one"))
+
+    with serving(Echo) as served:
+        clients = [Counting(base_url=served.url) for _ in range(3)]
+        with clients[0].sync() as sync_client:
+            sync_client.step(EchoAction(message="one"))
+        asyncio.run(play(clients[1]))
+        with clients[2] as client:
+            client.sync().step(EchoAction(message="one"))
+    assert {client.calls for client in clients} == {("connect", "step", "close")}

@@ -191,9 +191,7 @@ model = "{sft}"
     ("option", "name"),
     [("data", "data/lr=3e-4"), ("model", "hf:data/lr=3e-4"), ("candidate", "a=hf:data/lr=3e-4")],
 )
-def test_an_input_may_have_an_equals_sign_in_its_path(
-    world: World, option: str, name: str
-) -> None:
+def test_an_input_may_have_an_equals_sign_in_its_path(world: World, option: str, name: str) -> None:
     data = Path("data/lr=3e-4")
     data.mkdir(parents=True)
     (data / "rows").write_text("1")

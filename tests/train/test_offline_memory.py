@@ -102,7 +102,7 @@ def test_pairs_are_divided_where_their_reference_does_not_fit(
     write_jsonl(tmp_path / "d/train.jsonl", map(dpo_row, range(8)))
     config = train_config(batch_size=4, learning_rate=1e-3)
     dpo(tmp_path / "d", base, tmp_path / "whole", config)
-    load_model = offline.load_trainable_model
+    load_model = vars(offline)["load_trainable_model"]
 
     def run_out_of_memory(module: Any, args: Any, inputs: dict[str, Any]) -> None:
         if not torch.is_grad_enabled() and len(inputs["input_ids"]) > 4:  # Two pairs.

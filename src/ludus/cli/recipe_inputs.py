@@ -37,14 +37,19 @@ def _check_environment(stage: Stage) -> None:
     mixture = parse_mixture(env)
     mixture.check_installed()
     task = stage.options.get("task")
-    if len(mixture.specs) > 1 or is_remote(env) or not isinstance(task, Mapping):
+    spec = mixture.specs[0]
+    if len(mixture.specs) > 1 or is_remote(spec) or not isinstance(task, Mapping):
         return
-    env_spec = find_environment(env)
-    for name in task:
-        if name not in env_spec.task_arguments and not env_spec.accepts_any_task:
+    env_spec = find_environment(spec)
+    if env_spec.accepts_any_task or not env_spec.native:
+        return
+    # Both together select a task of the environment.
+    selection = {"split", "index"} if {"split", "index"} <= task.keys() else set[str]()
+    for name in sorted(task.keys() - selection):
+        if name not in env_spec.task_arguments:
             known = ", ".join(env_spec.task_arguments)
             hint = did_you_mean(name, env_spec.task_arguments, f"It has: {known}.")
-            raise ConfigError(f"`task`: {env} has no argument {name!r}. {hint}")
+            raise ConfigError(f"`task`: {spec} has no argument {name!r}. {hint}")
 
 
 def _check_files(stage: Stage) -> None:
@@ -67,14 +72,14 @@ def _check_files(stage: Stage) -> None:
 def _check_training(stage: Stage) -> None:
     from ludus.policy.model_ref import check_name
     from ludus.scoring.reward_functions import import_reward_functions
-    from ludus.train.overrides import check_override_keys
+    from ludus.train.overrides import check_override_keys, parse_override_assignments
 
     if stage.command not in _TRAINERS:
         return
     for name in _named(stage, "model"):
         check_name(name)
-    fields = [text.partition("=")[0].strip() for text in _named(stage, "set")]
-    check_override_keys(_TRAINERS[stage.command], dict.fromkeys(fields, ""))
+    overrides = parse_override_assignments(_named(stage, "set"))
+    check_override_keys(_TRAINERS[stage.command], overrides)
     import_reward_functions(_named(stage, "reward_func"), argument="reward_func")
 
 

@@ -9,8 +9,8 @@ Results have `.observation`, `.reward` and `.done`. A typed client only names it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Generator, Mapping
-from typing import Any, Generic, Self, TypeVar, cast, get_args
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, get_args
 
 from pydantic import BaseModel
 
@@ -31,6 +31,7 @@ from ludus.protocol.types import StepResult
 ActT = TypeVar("ActT")
 ObsT = TypeVar("ObsT")
 StateT = TypeVar("StateT")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -129,16 +130,16 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         return SyncEnvClient(self)
 
     async def __aenter__(self) -> Self:
-        return await self._connect()
+        return await self.connect()
 
     async def __aexit__(self, *error: object) -> None:
-        await self._close()
+        await self.close()
 
     def __enter__(self) -> Self:
-        return run_sync(self._connect())
+        return _call_sync(self.connect)
 
     def __exit__(self, *error: object) -> None:
-        run_sync(self._close())
+        _call_sync(self.close)
 
     def _dispatch(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """The coroutine in async code. Elsewhere it is run, and its result takes its place."""
@@ -180,7 +181,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     async def _ensure_connected(self) -> WebSocketClient:
         loop = asyncio.get_running_loop()
-        if self._loop is not None and self._loop is not loop:
+        if self._socket is not None and self._loop is not loop:
             raise SessionLost("The client was connected in another event loop. Make a new client.")
         self._loop = loop
         if self._socket is None:
@@ -222,6 +223,18 @@ async def _run_on(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
 
 
+def _call_sync(method: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a method of an `EnvClient` on the background loop, where it returns a coroutine.
+
+    A public method, because a subclass may have its own.
+    """
+
+    async def call() -> T:
+        return await method(*args, **kwargs)
+
+    return run_sync(call())
+
+
 class SyncEnvClient(Generic[ActT, ObsT, StateT]):
     """An `EnvClient` for callers that do not await; all of them share one background loop."""
 
@@ -229,23 +242,23 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
         self._client = client
 
     def connect(self) -> Self:
-        run_sync(self._client._connect())
+        _call_sync(self._client.connect)
         return self
 
     def reset(self, **task: Any) -> StepResult[ObsT]:
-        return run_sync(self._client._reset(task))
+        return _call_sync(self._client.reset, **task)
 
     def step(self, action: ActT) -> StepResult[ObsT]:
-        return run_sync(self._client._step(action))
+        return _call_sync(self._client.step, action)
 
     def state(self) -> StateT:
-        return run_sync(self._client._state())
+        return _call_sync(self._client.state)
 
     def list_tools(self) -> tuple[ToolSpec, ...]:
-        return run_sync(self._client._list_tools())
+        return _call_sync(self._client.list_tools)
 
     def close(self) -> None:
-        run_sync(self._client._close())
+        _call_sync(self._client.close)
 
     def __enter__(self) -> Self:
         return self.connect()
@@ -262,10 +275,10 @@ class ContainerEnvClient(SyncEnvClient[ActT, ObsT, StateT]):
         return self.connect()
 
     def __await__(self) -> Generator[Any, None, EnvClient[ActT, ObsT, StateT]]:
-        return self._client._connect().__await__()
+        return self._client.connect().__await__()
 
     async def __aenter__(self) -> EnvClient[ActT, ObsT, StateT]:
-        return await self._client._connect()
+        return await self._client.connect()
 
     async def __aexit__(self, *error: object) -> None:
-        await self._client._close()
+        await self._client.close()

@@ -89,7 +89,7 @@ async def evaluate(
         if not is_candidate_complete(folder / each.label, settings[each.label], config)
     ]
     await check_local_models(incomplete, on_phase)
-    played, stopped = list[CandidateAttempts](), None
+    played, stop_request, complete = list[CandidateAttempts](), None, True
     for candidate in parsed:
         with progress(candidate.label) as candidate_progress:
             # The agent is closed before the next one is made: one model in memory at a time.
@@ -102,8 +102,9 @@ async def evaluate(
         attempts = load_attempts(RunFolder.open(result.folder), num_episodes)
         agent_settings = settings[candidate.label]["agent"]
         played.append(CandidateAttempts(candidate.label, agent_settings, attempts))
-        stopped = result.stop_reason
-        if stopped is not None:
+        stop_request, complete = result.stop_reason, result.summary["complete"]
+        if stop_request is not None:
+            complete = complete and len(played) == len(parsed)
             break
     ambiguous = set[str]()
     if known is not None:
@@ -119,7 +120,8 @@ async def evaluate(
         slices=build_slices([each.attempts for each in counted], metrics),
         solved_at=config.solved_at,
         not_in=None if config.exclude_tasks_in is None else str(config.exclude_tasks_in),
-        stopped=stopped,
+        stopped=None if complete else stop_request,
+        stop_request=stop_request,
         versions=versions("torch", "transformers"),
         command=command,
         ambiguous_environments=tuple(sorted(ambiguous)),

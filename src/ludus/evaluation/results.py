@@ -84,6 +84,8 @@ class Evaluation:
     """Environments whose prompts do not identify their tasks: only task ids are excluded."""
     slices: tuple[Slice, ...] = ()
     """Results by environment and difficulty."""
+    stop_request: str | None = None
+    """Why it was told to stop, also while the last episodes were played. Not stored."""
 
     @property
     def complete(self) -> bool:

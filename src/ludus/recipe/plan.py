@@ -58,8 +58,8 @@ def plan_stage(
         return plan(f"command changed: {before.command} -> {record.command}", replaces=True)
     if inputs := changed_keys(before.inputs, record.inputs):
         return plan(f"input changed: {', '.join(inputs)}", replaces=True)
-    if code := changed_keys(before.code, record.code):
-        return plan(f"code changed: {', '.join(code)}", replaces=True)
+    if modules := changed_keys(before.code, record.code):
+        return plan(f"code changed: {', '.join(modules)}", replaces=True)
     if changes := list(describe_changes(before.settings, record.settings)):
         return plan(f"settings changed: {', '.join(changes)}")
     return plan("" if before.done else RESUMES)

@@ -41,7 +41,7 @@ class CollectResult:
     new_episodes: int
     """Episodes that this start has recorded."""
     stop_reason: str | None
-    """Why the run ended before all episodes were played, if it did."""
+    """Why it was told to stop, if it was: also while the last episodes were played."""
 
 
 async def collect(

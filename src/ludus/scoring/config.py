@@ -10,7 +10,7 @@ from typing import Any
 
 from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
-from ludus.environment.rubric import EpisodeFunction
+from ludus.environment.rubric import EpisodeFunction, Rubric
 from ludus.errors import ConfigError
 from ludus.scoring.judge import Judge
 from ludus.scoring.reward_functions import RewardFunction, RewardFunctions, import_reward_functions
@@ -83,10 +83,23 @@ class RescoreConfig:
 
 
 def _source_digest(function: EpisodeFunction) -> str:
-    """A digest of a function's source, or of the class of a rubric; empty where there is none."""
+    """A digest of a function's source, or of a rubric's parts; empty where there is none."""
+    source = _source(function)
+    if isinstance(function, Rubric):
+        source = repr(
+            [
+                (part.name, part.effective_weight, part.gate, part.cap, _source(part.function))
+                for part in function.parts
+            ]
+        )
+    return f"{stable_hash(source):016x}" if source else ""
+
+
+def _source(function: EpisodeFunction | None) -> str:
+    """The source of a function, or of the class of a callable object."""
     source: Any = function if inspect.isroutine(function) else type(function)
     try:
-        return f"{stable_hash(inspect.getsource(source)):016x}"
+        return inspect.getsource(source)
     except (OSError, TypeError):
         return ""
 

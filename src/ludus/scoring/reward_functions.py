@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from ludus.data.episode import Episode
 from ludus.environment.error_mapping import is_author_error
+from ludus.environment.fault_log import log_fault
 from ludus.environment.rubric import EpisodeFunction, Score, call_episode_function, to_score
 from ludus.environment.user_modules import import_user_module
 from ludus.errors import ConfigError, RunError
@@ -164,11 +165,13 @@ def _import_reward_function(path: str, weight: float, argument: str) -> RewardFu
     if not (module and colon and name):
         raise ConfigError(f"`{argument}`: {path!r} is not of the form module:function.")
     try:
-        function = getattr(import_user_module(module), name)
-    except ImportError as error:
-        raise ConfigError(f"`{argument}`: cannot import {module}: {error}.") from error
-    except AttributeError as error:
-        raise ConfigError(f"`{argument}`: {module} has no function {name}.") from error
+        imported = import_user_module(module)
+    except Exception as error:
+        reason = log_fault(error, module)
+        raise ConfigError(f"`{argument}`: cannot import {module}: {reason}") from error
+    function = getattr(imported, name, None)
+    if function is None:
+        raise ConfigError(f"`{argument}`: {module} has no function {name}.")
     if not callable(function):
         raise ConfigError(f"`{argument}`: {module}:{name} is not callable.")
     if is_trl_function(function):

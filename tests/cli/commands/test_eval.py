@@ -128,8 +128,8 @@ def test_equal_attempts_of_a_greedy_model_are_announced(
 ) -> None:
     model = saved(tmp_path / "model")
     candidates = ("-c", "oracle", "-c", f"tiny={model}", "--group-size", "2", "-n", "2")
-    limits = ("--max-turns", "1", "--max-tokens", "2", "-o", tmp_path / "eval", *temperature)
-    done = invoke_eval("catch", *candidates, *limits)
+    limits = ("--max-turns", "1", "--max-tokens", "2", *temperature)
+    done = invoke_eval("catch", *candidates, *limits, "-o", tmp_path / "eval")
     assert done.exit_code == 0, done.stderr
     line = next((line for line in done.stderr.splitlines() if "will be equal" in line), "")
     assert ("for tiny," in line and "--temperature" in line) is warned

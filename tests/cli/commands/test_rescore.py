@@ -6,6 +6,7 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
 from chat_stub import chat_stub
 from ludus_process import run_ludus, start_ludus
 from scoring.stored_runs import build_episode, judging, read, write_run
@@ -57,6 +58,36 @@ def test_an_edited_function_scores_into_another_folder(tmp_path: Path) -> None:
     (tmp_path / "rewards.py").write_text("def flat(episode):\n    return 0.9\n")
     refused = run_ludus(*command, "-o", "runs/x", cwd=tmp_path, env=CLEAN_ENV)
     assert refused.returncode == 1 and "code" in refused.stderr
+
+
+def test_an_edited_rubric_scores_into_another_folder(tmp_path: Path) -> None:
+    build_run(tmp_path)
+    for weight in ("1.0", "9.0"):
+        (tmp_path / "rewards.py").write_text(
+            "from ludus import Rubric, RubricPart\n"
+            "def one(episode):\n    return 1.0\n"
+            f"quality = Rubric(RubricPart('one', one, weight={weight}))\n"
+        )
+        command = ("rescore", "guess", "--reward", "rewards:quality")
+        assert run_ludus(*command, cwd=tmp_path, env=CLEAN_ENV).returncode == 0
+    folders = sorted(tmp_path.glob("runs/guess-rescored-*"))
+    assert {episode.reward for folder in folders for episode in read(folder)} == {1.0, 9.0}
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def broken(:\n", "SyntaxError"),
+        ("x = undefined\n", "NameError"),
+        ("import math\nmath.tau_and_more\n", "AttributeError"),
+    ],
+)
+def test_a_module_that_does_not_load_is_one_line(tmp_path: Path, source: str, said: str) -> None:
+    build_run(tmp_path)
+    (tmp_path / "rewards.py").write_text(source)
+    done = run_ludus("rescore", "guess", "--reward", "rewards:f", cwd=tmp_path, env=CLEAN_ENV)
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    assert "cannot import rewards" in done.stderr and said in done.stderr
 
 
 def test_a_judge_ranks_groups_and_is_paid_once(tmp_path: Path) -> None:

@@ -159,6 +159,22 @@ def test_mistakes_are_named_before_anything_starts(
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("sft.set={weight-decay = 0.1}",),
+        ("eval.env='wordle=1'", "eval.task={length = 6}"),
+        ("eval.env=wordle", "eval.task={split = 'test', index = 3}"),
+    ],
+)
+def test_what_the_commands_accept_is_accepted_before_the_start(
+    overrides: tuple[str, ...], folder: Path
+) -> None:
+    flags = [flag for override in overrides for flag in ("--set", override)]
+    result = run("quickstart", "--dry-run", *flags)
+    assert result.exit_code == 0, result.exception
+
+
 def test_a_stage_that_fails_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

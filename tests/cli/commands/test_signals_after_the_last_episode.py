@@ -55,6 +55,16 @@ def test_no_further_candidate_is_evaluated(tmp_path: Path) -> None:
         assert (tmp_path / "evals/b").is_dir() and len(stub.bodies) == played
 
 
+def test_an_evaluation_whose_last_episodes_were_finished_is_complete(tmp_path: Path) -> None:
+    with chat_stub() as stub:
+        options = ("-n", str(EPISODES), "--llm-endpoint", stub.url, "-o", "evals")
+        command = ("eval", "reasoning_gym:chain_sum", "-c", "a=openai:stub", *options)
+        interrupt(command, tmp_path, stub)
+    summary = json.loads((tmp_path / "evals/summary.json").read_bytes())
+    assert (summary["complete"], summary["stopped"]) == (True, None)
+    assert "Not complete" not in (tmp_path / "evals/README.md").read_text()
+
+
 def test_no_further_stage_of_a_recipe_runs(tmp_path: Path) -> None:
     with chat_stub() as stub:
         (tmp_path / "loop.toml").write_text(RECIPE.format(url=stub.url, episodes=EPISODES))

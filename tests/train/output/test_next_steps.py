@@ -35,7 +35,7 @@ def test_the_system_prompt_of_the_rows_is_that_of_the_evaluation(
 
 
 def test_the_system_prompt_is_read_from_the_runs_of_a_data_set(tmp_path: Path) -> None:
-    for name, prompt in (("one", "Be careful."), ("other", "Be quick.")):
+    for name, prompt in (("one", "Be careful."), ("other", "Be quick."), ("bare", None)):
         config = ludus.CollectConfig(num_episodes=2, system_prompt=prompt)
         asyncio.run(ludus.collect("catch", tmp_path / name, config))
     for number, (runs, system, expected) in enumerate(
@@ -43,6 +43,8 @@ def test_the_system_prompt_is_read_from_the_runs_of_a_data_set(tmp_path: Path) -
             (["one"], True, "Be careful."),
             (["one", "other"], True, None),
             (["one"], False, ""),
+            (["bare"], True, ""),
+            (["one", "bare"], True, None),
         ]
     ):
         out = tmp_path / f"rows{number}"

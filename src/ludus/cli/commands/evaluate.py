@@ -192,7 +192,7 @@ def evaluate(
         typer.echo(json.dumps({"event": "summary", **fields}, allow_nan=False))
     else:
         print_evaluation(evaluation)
-    exit_if_signalled(evaluation.stopped)
+    exit_if_signalled(evaluation.stop_request)
     if fail_if_worse and evaluation.worse_candidates:
         raise typer.Exit(EXIT_WORSE)
 

@@ -115,8 +115,12 @@ class TrainingData:
         """The system prompt of the rows, empty if it was removed; None where it is not known."""
         if object_field(dict(self.curation or {}), "settings").get("system") is False:
             return ""
-        prompts = {settings.get("system_prompt") for settings in self._run_settings()}
-        (prompt,) = prompts if len(prompts) == 1 else (None,)
+        # A run without one has None; a run whose settings are gone has no such key.
+        unknown = object()
+        prompts = {settings.get("system_prompt", unknown) for settings in self._run_settings()}
+        (prompt,) = prompts if len(prompts) == 1 else (unknown,)
+        if prompt is None:
+            return ""
         return prompt if isinstance(prompt, str) else None
 
     def _run_settings(self) -> list[JsonObject]:
