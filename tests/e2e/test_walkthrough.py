@@ -169,7 +169,7 @@ def smaller(words: list[str]) -> list[str]:
         more = [] if "--only" in words or "--from" in words else set_flags(REDUCED[name])
     elif words[:2] == ["train", "grpo"]:
         more = shlex.split("--steps 1 --groups 2 --group-size 2 --max-episode-tokens 16")
-        more += ["--max-turns", "2"]
+        more += ["--max-turns", "2", "--max-tokens", "16"]
         more += ["--eval-every", "1" if "--eval-every" in words else "0"]
         more += ["--eval-episodes", "2"] if "--eval-every" in words else []
     elif words[0] == "train":
@@ -227,7 +227,7 @@ class Reader:
         assert done.returncode == 0, f"{code}\n{done.stderr}"
 
     def type(self, command: str) -> None:
-        if package := re.fullmatch(r"pip install -e (\w+)", command):
+        if package := re.fullmatch(r"pip install -e (\w+)( pytest)?", command):
             self._install(package[1])
         if any(command.startswith(start) for start in SKIPPED):
             return
