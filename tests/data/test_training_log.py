@@ -47,6 +47,13 @@ def test_truncating_a_log_drops_the_lines_after_a_step(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["log.jsonl"]
 
 
+def test_a_rollback_after_the_checkpoint_is_dropped(tmp_path: Path) -> None:
+    log_steps(tmp_path, 1, 2)
+    append_log(tmp_path, {"step": 2, "rollback_to": 1})
+    truncate_log(tmp_path, 2)
+    assert [line["step"] for line in read_log(tmp_path)] == [1, 2]
+
+
 def test_truncating_a_log_to_the_start_leaves_it_empty(tmp_path: Path) -> None:
     truncate_log(tmp_path, 0)
     assert (tmp_path / "log.jsonl").read_bytes() == b""

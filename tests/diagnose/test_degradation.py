@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from statistics import fmean, pstdev
 
 import pytest
 
@@ -36,6 +37,32 @@ def test_noise_is_no_degradation(mean: float) -> None:
         for seed in range(40)
     )
     assert alarms <= 1
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-1.0, 1.0), (0.0, 10.0)])
+def test_noise_of_held_out_rewards_is_no_degradation(low: float, high: float) -> None:
+    """Whatever the scale of rewards is."""
+
+    def held_out(step: int, rng: random.Random) -> dict[str, float]:
+        rewards = [rng.choice([low, high]) for _ in range(64)]
+        mean, deviation = fmean(rewards), pstdev(rewards)
+        fields = {"eval_reward": mean, "eval_reward_std": deviation, "eval_episodes": 64}
+        return {"step": step, **fields}
+
+    alarms = 0
+    for seed in range(40):
+        rng = random.Random(seed)
+        alarms += first_alarm([held_out(step, rng) for step in range(0, 151, 5)]) is not None
+    assert alarms <= 3
+
+
+def test_held_out_rewards_of_an_unknown_scale_need_their_deviation() -> None:
+    def log(**more: float) -> list[dict[str, float]]:
+        values = [(0, 4.0), (5, 8.0), (10, 1.0)]
+        return [{"step": at, "eval_reward": it, "eval_episodes": 64, **more} for at, it in values]
+
+    assert first_alarm(log()) is None
+    assert first_alarm(log(eval_reward_std=2.0)) is not None
 
 
 def test_a_learning_run_is_no_degradation() -> None:

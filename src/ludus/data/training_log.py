@@ -47,8 +47,16 @@ def append_log(out: Path, line: LogEntry) -> None:
 
 def truncate_log(out: Path, step: int) -> None:
     """Remove the lines after `step`, where the run resumes from a checkpoint of that step."""
-    lines = [line for line in read_log(out) if line.get("step", 0) <= step]
+    lines = [line for line in read_log(out) if is_before_checkpoint(line, step)]
     write_atomically(out / LOG_FILE, "".join(dump_json(line) + "\n" for line in lines))
+
+
+def is_before_checkpoint(entry: LogEntry, step: int) -> bool:
+    """Whether an entry was written before the checkpoint of a step.
+
+    A rollback has the number of the step before it, and comes after the checkpoint of that step.
+    """
+    return int(entry.get("step", 0)) + ("rollback_to" in entry) <= step
 
 
 def read_log(out: Path) -> Iterator[JsonObject]:

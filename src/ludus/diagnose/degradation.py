@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from math import pi, sqrt
+from math import inf, log, pi, sqrt
 from statistics import fmean
 
 from ludus.data.curriculum_log import read_buckets
@@ -31,9 +31,13 @@ COLLAPSE_STEPS = 3
 MIN_FORMAT_FALL = 0.25
 VANISHED_REWARD = 0.2
 """Fraction of the best window's reward."""
-HELD_OUT_STANDARD_ERRORS = 3.0
 MIN_HELD_OUT_FALL = 0.1
-"""Fraction of the reward scale by which the held-out reward must have fallen."""
+"""Fraction of the reward scale by which the held-out reward must have fallen,"""
+HELD_OUT_STANDARD_ERRORS = 3.0
+"""and the fall in standard errors,"""
+HELD_OUT_LUCK = 0.5
+"""which becomes larger by this times the logarithm of the number of earlier evaluations: the best
+of many is partly luck."""
 MIN_MISMATCH = 0.5
 """Mean difference of a token's log-probability between decoder and trainer: they compute different
 models, so that training does not follow what is sampled."""
@@ -85,6 +89,7 @@ class DegradationDetector:
     def __init__(self) -> None:
         self._entries: list[LogEntry] = []
         self._held_out: list[LogEntry] = []
+        self._evaluations = 0
 
     def restart(self) -> None:
         """Forget all but the best entries, because the run goes on from its best model."""
@@ -103,6 +108,7 @@ class DegradationDetector:
             self.restart()
         if metric(entry, "eval_reward") is not None:
             self._held_out.append(entry)
+            self._evaluations += 1
             return self._held_out_fall()
         if metric(entry, "reward") is None:
             return None
@@ -168,17 +174,16 @@ class DegradationDetector:
     def _held_out_fall(self) -> str | None:
         rewards = metric_values(self._held_out, "eval_reward")
         now, best = rewards[-1], max(rewards)
-        number = metric(self._held_out[-1], "eval_episodes") or 1.0
-        # The deviation of rewards between 0 and 1 is at most that of a coin.
-        variance = sum(max(0.0, mean * (1 - mean)) for mean in (best, now))
-        standard_error = sqrt(variance / number)
         scale = RewardScale.from_rewards([*rewards, *metric_values(self._entries, "reward")])
         fall = best - now
         if scale.normalize_delta(fall) < MIN_HELD_OUT_FALL:
             return None
-        if fall < HELD_OUT_STANDARD_ERRORS * standard_error:
+        best_entry = self._held_out[rewards.index(best)]
+        variances = [_variance_of_mean(each, scale) for each in (best_entry, self._held_out[-1])]
+        min_errors = HELD_OUT_STANDARD_ERRORS + HELD_OUT_LUCK * log(max(1, self._evaluations - 1))
+        if fall < min_errors * sqrt(sum(variances)):
             return None
-        step = step_number(self._held_out[rewards.index(best)])
+        step = step_number(best_entry)
         reason = f"the held-out reward fell from {best:.3g} after step {step:,} to {now:.3g}"
         if (kl := metric(self._held_out[-1], "eval_kl")) is not None:
             reason += f", at a KL divergence of {kl:.2g} from the start"
@@ -215,6 +220,15 @@ class DegradationDetector:
                 name = "entropy" if key == "surprise" else _SYMPTOM_NAMES.get(key, key)
                 reason += f", {name} rose from {before:.2g} to {after:.2g}"
         return reason
+
+
+def _variance_of_mean(held_out: LogEntry, scale: RewardScale) -> float:
+    """The variance of a mean held-out reward; infinite where it cannot be known."""
+    mean, number = metric(held_out, "eval_reward") or 0.0, metric(held_out, "eval_episodes") or 1.0
+    if (deviation := metric(held_out, "eval_reward_std")) is not None:
+        return deviation**2 / number
+    # A log of an earlier version. The variance of rewards from 0 to 1 is at most that of a coin.
+    return mean * (1 - mean) / number if scale.is_unit else inf
 
 
 def _compare_windows(

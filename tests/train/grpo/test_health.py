@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from safetensors.torch import load_file
 
 from ludus import grpo
 from ludus.data.training_log import read_log
+from ludus.train.grpo.health import HealthMonitor
 from ludus.train.output.best_model import BestModel, load_best, read_best, save_best
 from ludus.train.output.record import read_record
 from train.grpo.toy_environments import PICK, small_config
@@ -45,6 +47,24 @@ def test_a_collapse_is_rolled_back_then_stopped_and_the_best_model_is_kept(
     before, after = weights(model), weights(out)
     for name, weight in before.items():
         torch.testing.assert_close(after[name].float(), weight.float())
+
+
+def test_after_a_rollback_the_weights_are_synced_with_the_engine(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM has those of the same step from playing held-out tasks."""
+    seen = []
+    roll_back = HealthMonitor.roll_back
+
+    def record(monitor: HealthMonitor, trainer: Any) -> Any:
+        trainer._last_loaded_step = trainer.state.global_step
+        best = roll_back(monitor, trainer)
+        seen.append(trainer._last_loaded_step)
+        return best
+
+    monkeypatch.setattr(HealthMonitor, "roll_back", record)
+    grpo(PICK, str(model), tmp_path / "out", small_config(**DESTRUCTIVE, max_rollbacks=1))
+    assert seen == [-1]
 
 
 def test_keep_last_saves_the_last_model(model: Path, tmp_path: Path) -> None:

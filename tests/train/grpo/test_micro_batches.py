@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from safetensors.torch import load_file
 from ludus import grpo
 from ludus.errors import OutOfMemory
 from ludus.train.grpo import pipeline
-from ludus.train.grpo.micro_batches import split_rows
+from ludus.train.grpo import trainer as trainer_module
+from ludus.train.grpo.micro_batches import StepSnapshot, split_rows
 from train.grpo.toy_environments import PICK, read_episodes, small_config
 from train.short_runs import read_curve
 
@@ -66,6 +68,37 @@ def test_after_an_out_of_memory_error_the_step_is_repeated_in_smaller_parts(
     expected = weights(tmp_path / "whole")
     for name, value in weights(tmp_path / "parts").items():
         torch.testing.assert_close(value, expected[name], atol=1e-5, rtol=1e-4)
+
+
+def test_out_of_memory_before_the_first_part_is_handled_the_same(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The divergence of the step is measured there, on rows that are computed in float32."""
+    config = small_config(steps=1, zero_variance_groups="keep")
+    take: Any = vars(trainer_module)["Probe"].take
+
+    def take_from_few(unwrapped: Any, batch: Any) -> Any:
+        if len(batch["prompt_ids"]) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return take(unwrapped, batch)
+
+    monkeypatch.setattr(trainer_module, "Probe", SimpleNamespace(take=take_from_few))
+    assert grpo(PICK, str(model), tmp_path / "out", config).steps == 1
+    assert read_curve(tmp_path / "out")[0]["micro_batches"] >= 3
+
+
+def test_a_step_that_fails_again_starts_from_the_same_sums() -> None:
+    trainer = SimpleNamespace(
+        _tr_loss=torch.tensor(1.0),
+        _metrics={"train": {"mismatch": [1.0]}},
+        state=SimpleNamespace(num_input_tokens_seen=5),
+    )
+    snapshot = StepSnapshot.take(trainer)
+    for _ in range(2):
+        trainer._metrics["train"]["mismatch"].append(9.0)
+        trainer._tr_loss += 1
+        snapshot.restore(trainer)
+        assert trainer._metrics == {"train": {"mismatch": [1.0]}} and trainer._tr_loss == 1.0
 
 
 def test_out_of_memory_with_a_single_row_advises_other_options(

@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import Any
 
 from ludus.data.tool_schema import JsonObject
-from ludus.data.training_log import EPISODES_FILE, read_log
+from ludus.data.training_log import EPISODES_FILE, is_before_checkpoint, read_log
 from ludus.diagnose.saturation import SaturationDetector
 from ludus.train.callbacks import RunCallback
 from ludus.train.grpo.curriculum import Curriculum
@@ -56,7 +56,7 @@ class GRPOCallback(RunCallback):
         self._num_iterations = context.trl_config.num_iterations
         """Steps that train on the same episodes: a checkpoint in between could not be resumed."""
         resumed_from = resume_state.step if resume_state else -1
-        past = [line for line in read_log(self.out) if line.get("step", 0) <= resumed_from]
+        past = [line for line in read_log(self.out) if is_before_checkpoint(line, resumed_from)]
         self._saturation = SaturationDetector() if config.early_stop else None
         if self._saturation is not None:
             for line in past:

@@ -93,11 +93,11 @@ def build_context(
             )
     launched = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
     sharded = any(os.environ.get(name, "false") == "true" for name in launched)
-    decodes = config.rollouts == "fast" or config.eval_every
+    decodes = config.rollouts == "fast" or config.held_out_interval > 0
     if decodes and (sharded or trl_config.fsdp or trl_config.deepspeed):
         raise ConfigError(
             "A model that is sharded over processes (FSDP, DeepSpeed) cannot decode in one of "
-            "them. Use `rollouts` trl without `eval_every`, or train without sharding."
+            "them. Use `rollouts` trl with `eval_every` 0, or train without sharding."
         )
     overrides = drop_redundant(config.overrides, rejected_fields(config))
     return GRPOContext(

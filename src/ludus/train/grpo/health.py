@@ -101,6 +101,8 @@ class HealthMonitor:
         load_best(self.out, trainer.accelerator.unwrap_model(trainer.model))
         # Moments of gradients of the degraded model would lead the way back there.
         trainer.optimizer.state.clear()
+        # vLLM has the weights of this step, and must not take them for those of now.
+        trainer._last_loaded_step = -1
         trainer.rate_factor = self.rate_factor
         restore_scheduled_lr(trainer.lr_scheduler)
         return self.best

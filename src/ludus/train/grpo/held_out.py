@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, pstdev
 from typing import Any
 
 from ludus.data.episode import Episode
@@ -63,6 +63,7 @@ class HeldOutEvaluator:
         if scored:
             rewards = [each.reward for each in scored if each.reward is not None]
             metrics["eval_reward"] = fmean(rewards)
+            metrics["eval_reward_std"] = pstdev(rewards)
             metrics["eval_cut_off"] = fmean(episode.cut_off for episode in scored)
             metrics |= {f"eval_{name}": value for name, value in format_metrics(scored).items()}
         if kl is not None:

@@ -42,9 +42,12 @@ class StepSnapshot:
         return cls(trainer._tr_loss.clone(), metrics, trainer.state.num_input_tokens_seen)
 
     def restore(self, trainer: Any) -> None:
-        trainer._tr_loss = self.loss
+        # Copies: the next attempt adds to them, and may fail as well.
+        trainer._tr_loss = self.loss.clone()
         trainer._metrics["train"].clear()
-        trainer._metrics["train"].update(self.metrics)
+        trainer._metrics["train"].update(
+            {name: list(values) for name, values in self.metrics.items()}
+        )
         trainer.state.num_input_tokens_seen = self.tokens
 
 

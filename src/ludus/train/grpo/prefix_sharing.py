@@ -33,6 +33,7 @@ class PrefixSharingMixin:
     shares_prefixes: bool | None = None
     """Whether the model is given trees; None until the first batch has been checked."""
     _graph_cache: GraphCache | None = None
+    _graphs_allowed = True
     _batches: Any = None
     """The batches of the current step, ordered by prompt."""
 
@@ -86,10 +87,11 @@ class PrefixSharingMixin:
                 self._graph_cache = self._build_graph_cache(
                     trainer.accelerator.unwrap_model(trainer.model)
                 )
+                self._enable_graphs(self._graphs_allowed)
         if not self.shares_prefixes:
             trees = None
         if torch.is_grad_enabled():
-            if trees is not None and self._graph_cache is not None:
+            if trees is not None and self._graph_cache is not None and self._graphs_allowed:
                 trees = self._graph_cache.pad_to_graph_shape(trees)
             share = 1.0 if trees is None else trees.input_ids.numel() / ids.numel()
             trainer._metrics["train"]["read"].append(share)
@@ -112,16 +114,18 @@ class PrefixSharingMixin:
     @contextmanager
     def graph_replay(self, allowed: bool) -> Iterator[None]:
         """Whether CUDA graphs may be used: they overwrite gradients, and cannot add to them."""
-        cache = self._graph_cache
-        if not allowed:
-            self._graph_cache = None
-            if cache is not None:
-                cache.enabled = False
+        before = self._graphs_allowed
+        self._enable_graphs(allowed)
         try:
             yield
         finally:
-            if not allowed and cache is not None:
-                self._graph_cache, cache.enabled = cache, True
+            self._enable_graphs(before)
+
+    def _enable_graphs(self, allowed: bool) -> None:
+        """Also of a cache that does not exist yet: the first step builds it."""
+        self._graphs_allowed = allowed
+        if self._graph_cache is not None:
+            self._graph_cache.enabled = allowed
 
 
 def supports_prefix_trees(config: Any) -> bool:

@@ -81,5 +81,7 @@ def to_log_line(logs: Mapping[str, Any]) -> dict[str, Any]:
     # After resampling, TRL's reward is that of selected tasks. `reward` is the unbiased one.
     for name in ("reward", "reward_std"):
         if (before_resampling := line.pop(f"asked/{name}", None)) is not None:
-            line[f"{name}_trained"], line[name] = line[name], before_resampling
+            if name in line:  # With one scored episode there is no deviation.
+                line[f"{name}_trained"] = line[name]
+            line[name] = before_resampling
     return line

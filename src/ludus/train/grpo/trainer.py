@@ -171,6 +171,8 @@ class GRPOMixin(TrainerMixin):
         if len(micro_batches) > 1:
             self.free_decoder_memory()
             micro_batches = self.micro_batcher.split(batch, trainer)
+        # The measurement below reads its rows, and may run out of memory as well.
+        self._micro_batch = micro_batches[0]
         trainer._metrics["train"]["micro_batches"].append(len(micro_batches))
         measurable = "pixel_values" not in batch and bool(batch["advantages"].any())
         if self.trust_region is not None and measurable:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from ludus.data.episode import Episode, StopReason, Timing, Tokens, task_group_id
+from ludus.data.episode import Episode, StopReason, Timing, Tokens, Usage, task_group_id
 from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message
 from ludus.data.tool_schema import JsonObject
 from ludus.rollout.loop import EpisodeLimits
@@ -93,6 +93,7 @@ def build_episode(
             environment_s=round(state.environment_s, 6),
         ),
         tokens=trl_episode.tokens,
+        usage=Usage(completion_tokens=sum(trl_episode.tokens.mask if trl_episode.tokens else ())),
     )
 
 
