@@ -18,6 +18,7 @@ from ludus.data.content import content_text
 from ludus.environment.introspection import build_env_spec
 from ludus.environment.runner import EnvironmentRunner
 from ludus.errors import ExecutionFailed, FactoryFailed, InvalidAction
+from ludus.protocol.types import TextObservation
 
 
 class Odd(ToolEnvironment):
@@ -36,6 +37,16 @@ class Odd(ToolEnvironment):
         self.award(reward / 2, half=reward / 2)
         self.award(reward / 2, rest=reward / 2)
         return "paid"
+
+    @tool
+    def leave(self, reward: float) -> TextObservation:
+        """Be paid and go.
+
+        Args:
+            reward: How much.
+        """
+        self.award(reward)
+        return TextObservation(text="gone", done=True)
 
     @tool
     def crash(self) -> str:
@@ -67,6 +78,13 @@ async def test_awards_of_one_call_add_up_and_keep_their_parts() -> None:
         result = await session.call("pay", {"reward": 3})
         assert (result.reward, result.rewards) == (3.0, {"half": 1.5, "rest": 1.5})
         assert (await session.call("show")).reward is None
+
+
+async def test_an_award_keeps_the_end_that_an_observation_reports() -> None:
+    async with endpoint(Odd).session() as session:
+        await session.reset()
+        result = await session.call("leave", {"reward": 2})
+        assert (result.reward, result.done) == (2.0, True)
 
 
 class Unmeasured(Measured):

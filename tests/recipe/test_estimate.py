@@ -33,6 +33,18 @@ def test_a_teacher_with_a_price_costs_in_proportion_to_its_episodes() -> None:
     assert estimates("quickstart")["collect"].cost is None
 
 
+def test_all_values_of_a_sweep_and_all_tasks_of_a_file_are_counted(tmp_path: Path) -> None:
+    plain, swept = (
+        estimates("chain-sum", "eval.num_episodes=50", *more)["eval"]
+        for more in ((), ("eval.sweep=['max_terms=2..5']",))
+    )
+    assert swept.tokens == pytest.approx(4 * plain.tokens)
+    assert "393" in plain.warnings[0] and "= 99" in swept.warnings[0]
+    (tmp_path / "tasks.jsonl").write_text('{"seed": 1}\n' * 30)
+    tasks = estimates("chain-sum", f"collect.tasks={tmp_path}/tasks.jsonl")["collect"].cost
+    assert tasks == estimates("chain-sum", "collect.num_episodes=30")["collect"].cost
+
+
 def test_a_larger_model_takes_longer() -> None:
     small, large = (
         estimates("chain-sum", f"sft.model=Qwen/Qwen3-{size}")["sft"].seconds

@@ -201,6 +201,16 @@ def test_an_input_may_have_an_equals_sign_in_its_path(world: World, option: str,
     assert world.plan(override)["sft"] == "input changed: data/lr=3e-4"
 
 
+@pytest.mark.parametrize("file", ["tasks.jsonl", "server.py"])
+def test_files_of_an_mcp_server_are_noticed(world: World, file: str) -> None:
+    Path("server.py").write_text("# a server\n")
+    override = "collect.env=mcp:python server.py#tasks.jsonl"
+    world.run(override)
+    assert not any(world.plan(override).values())
+    Path(file).write_text('{"changed": 1}\n')
+    assert file in world.plan(override)["collect"]
+
+
 def test_a_model_is_not_looked_for_among_the_runs(world: World) -> None:
     """A recipe that is named as its model writes into that folder itself."""
     override = "sft.model=loop"

@@ -63,6 +63,17 @@ def test_a_data_set_says_what_was_left_out(loop: Path) -> None:
     assert "12 episodes" in section.headline and len(section.transcripts) == 1
 
 
+def test_rows_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
+    odd = '{"messages": [{"role": "assistant", "content": "Hi", "tool_calls": 5}]}'
+    (tmp_path / "train.jsonl").write_text("{not JSON\n" + odd + "\n")
+    (tmp_path / "curation.json").write_text(
+        '{"version": 1, "runs": [], "settings": {}, "report": {"episodes": 2, "steps": [], '
+        '"rows": {"train": 2}}}'
+    )
+    (transcript,) = section_of(tmp_path, samples=2).transcripts
+    assert transcript.turns[0].text == "Hi" and transcript.turns[0].calls == []
+
+
 def test_rows_of_parquet_are_shown_as_those_of_jsonl(loop: Path, tmp_path: Path) -> None:
     curate(loop / "run", tmp_path / "rows", CurateConfig(min_reward=0.5, format="parquet"))
     shown = section_of(tmp_path / "rows").transcripts

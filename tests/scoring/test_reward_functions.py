@@ -47,6 +47,11 @@ def test_none_leaves_a_function_out_of_the_sum() -> None:
     assert score([f"{HERE}:climbing"], build_episode(environment=CLIMB)).reward == 1.5
 
 
+def test_a_function_with_the_name_of_the_environment_is_refused() -> None:
+    with pytest.raises(ConfigError, match="Rename"):
+        score([f"{HERE}:brief"], build_episode(environment="brief"))
+
+
 def test_broken_episodes_stay_unscored() -> None:
     episode = build_episode(stop_reason=StopReason.BROKEN, reward=None)
     assert score([f"{HERE}:brief"], episode) == episode

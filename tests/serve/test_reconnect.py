@@ -160,6 +160,22 @@ async def test_an_idle_session_is_closed() -> None:
             await until(lambda: len(served.sessions) == 0)
 
 
+async def test_a_session_that_is_used_by_other_endpoints_is_not_idle() -> None:
+    """Those of MCP call the session itself."""
+    with serving(Counter, idle_timeout=0.5) as served:
+        registry = served.sessions
+        session = await registry.create()
+        before = session.last_used_at
+        await session.reset({})
+        assert session.last_used_at > before and not session.busy
+        reset_at = session.last_used_at
+        assert registry.get(session.id) is session and session.last_used_at > reset_at
+        with session._in_use():
+            assert session.busy and not registry._is_expired(session, session.last_used_at + 9)
+        assert registry._is_expired(session, session.last_used_at + 9)
+        await registry.destroy(session)
+
+
 async def test_requests_sent_ahead_are_answered_in_their_order() -> None:
     with serving(Slow) as slow, serving(Counter) as quick:
         for served, step, reply in (

@@ -134,7 +134,9 @@ def test_a_filter_is_exported(viewed: Viewed, folder: Path) -> None:
     assert json.loads(line)["messages"][1]["content"] == "word 1"
 
 
-@pytest.mark.parametrize("out", ["", ".", "/tmp/outside", "../outside", "runs", "runs/first"])
+@pytest.mark.parametrize(
+    "out", ["", ".", "/tmp/outside", "../outside", "~/outside", "runs", "runs/first"]
+)
 def test_an_export_goes_only_into_a_new_folder_below_this_one(viewed: Viewed, out: str) -> None:
     status, answer = viewed.post("export", {"out": out})
     assert status == 400 and answer["detail"]

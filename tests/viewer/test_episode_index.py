@@ -107,6 +107,16 @@ def test_damaged_lines_are_counted_and_left_out(queries: EpisodeQueries, run: Pa
     assert b'"after"' in file_.read_line(row["line"])
 
 
+def test_blank_lines_hide_no_episode(queries: EpisodeQueries, run: Path) -> None:
+    with (run / "episodes.jsonl").open("ab") as file:
+        file.write(b"\n" + make_episode(7, "after").to_line())
+        file.write(b" \r\n" + make_episode(8, "later").to_line())
+    update(queries)
+    assert ids(queries) == ["0", "1", "2", "3", "4", "7", "8"]
+    (file_,) = queries._index.files
+    assert file_.unreadable == 0
+
+
 def test_a_search_takes_every_character_literally(tmp_path: Path) -> None:
     texts = ["a.b", "x\\d(1)*", "[y]{2}^$|+?", "it's", "Straße 5%_", "two\nlines"]
     write_episodes(tmp_path, *(make_episode(at, text) for at, text in enumerate(texts)))

@@ -90,7 +90,7 @@ class RecordingSession(Session):
     async def close(self) -> None:
         """See `open`."""
 
-    async def reset(self, **task: Any) -> StepResult[dict[str, Any]]:
+    async def reset(self, /, **task: Any) -> StepResult[dict[str, Any]]:
         await self._wait_for_turn()
         return self._record(await self._session.reset(**task))
 

@@ -105,7 +105,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         """Open the session now instead of on the first request."""
         return self._dispatch(self._connect())
 
-    def reset(self, **task: Any) -> Coroutine[Any, Any, StepResult[ObsT]]:
+    def reset(self, /, **task: Any) -> Coroutine[Any, Any, StepResult[ObsT]]:
         """Start an episode."""
         return self._dispatch(self._reset(task))
 
@@ -245,7 +245,7 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
         _call_sync(self._client.connect)
         return self
 
-    def reset(self, **task: Any) -> StepResult[ObsT]:
+    def reset(self, /, **task: Any) -> StepResult[ObsT]:
         return _call_sync(self._client.reset, **task)
 
     def step(self, action: ActT) -> StepResult[ObsT]:

@@ -35,7 +35,7 @@ class LocalSession(Session):
         self.calls_by_name = calls_by_name(self.runner.env_spec.action_schema, self.tools)
         self._open = True
 
-    async def reset(self, **task: Any) -> StepResult[dict[str, Any]]:
+    async def reset(self, /, **task: Any) -> StepResult[dict[str, Any]]:
         return self._record_reset(await self._request(self.runner.reset(task)))
 
     async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[dict[str, Any]]:

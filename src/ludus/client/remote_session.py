@@ -50,7 +50,7 @@ class RemoteSession(Session):
             raise
         self.tools, self.calls_by_name = described.tools, described.calls_by_name
 
-    async def reset(self, **task: Any) -> StepResult[dict[str, Any]]:
+    async def reset(self, /, **task: Any) -> StepResult[dict[str, Any]]:
         payload = await self._socket.request({"type": "reset", "data": task})
         return self._record_reset(parse_result(payload))
 

@@ -35,7 +35,7 @@ class Session(ABC):
         """Create the environment. Called when the context is entered."""
 
     @abstractmethod
-    async def reset(self, **task: Any) -> StepResult[dict[str, Any]]:
+    async def reset(self, /, **task: Any) -> StepResult[dict[str, Any]]:
         """Start an episode."""
 
     @abstractmethod

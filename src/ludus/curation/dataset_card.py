@@ -61,6 +61,7 @@ def write_card(
         "ludus": versions()["ludus"],
         "digest": origin.digest,
         "runs": list(origin.runs),
+        "command": origin.command,
         "settings": config.as_json(),
         "report": report.as_json(),
     }

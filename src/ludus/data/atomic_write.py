@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,11 @@ DRAFT_SUFFIX = ".draft"
 """Ending of files that are being written."""
 
 
+def _draft_of(path: Path) -> Path:
+    """Of this thread: others may write the same file."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}{DRAFT_SUFFIX}")
+
+
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a draft to write to, and rename it to `path` at the end of the block.
@@ -26,7 +32,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     Where the block raises, the draft is removed and `path` stays as it was. An `OSError` is raised
     as `RunError`.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}{DRAFT_SUFFIX}")
+    draft = _draft_of(path)
     try:
         yield draft
         fsync_path(draft)
@@ -51,7 +57,7 @@ def create_atomically(path: Path, text: str) -> bool:
     Of several processes that try at the same time, one succeeds: unlike a rename, a link never
     replaces a file.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}{DRAFT_SUFFIX}")
+    draft = _draft_of(path)
     try:
         draft.write_text(text, encoding="utf-8")
         fsync_path(draft)

@@ -180,6 +180,8 @@ def create_unused_dir(path: Path) -> Path:
 
 def find_unused_dir(path: Path) -> Path:
     """The first folder of `path`, `path-2`, `path-3` and so on that does not exist yet."""
+    if path.name in ("", ".."):
+        path = path.resolve()
     folder, number = path, 1
     while folder.exists():
         number += 1

@@ -143,7 +143,9 @@ class ToolEnvironment(Environment[Action, Observation, State]):
 
     def _apply_outcome(self, observation: Observation) -> Observation:
         if (outcome := self._outcome) is not None:
-            observation.reward, observation.done = outcome.reward, outcome.done
+            observation.done = observation.done or outcome.done
+            if outcome.reward is not None:
+                observation.reward = outcome.reward
             if outcome.parts:
                 observation.metadata = {**observation.metadata, "rewards": dict(outcome.parts)}
         return observation

@@ -6,6 +6,7 @@ Ludus's own loop, on the same tasks as `ludus eval` with the same seed.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -77,13 +78,15 @@ class _InspectEpisodes:
         self.mixture, self.config = mixture, config
         self._buckets = config.build_sweep(mixture)
         self._endpoints: dict[str, EnvironmentEndpoint] = {}
+        self._opening = asyncio.Lock()
 
     async def play(self, agent: InspectAgent, task: int, epoch: int) -> Episode:
-        if not self._endpoints:
-            config = self.config
-            self._endpoints = await resolve_endpoints(
-                self.mixture, base_url=config.base_url, token=config.token
-            )
+        async with self._opening:
+            if not self._endpoints:
+                config = self.config
+                self._endpoints = await resolve_endpoints(
+                    self.mixture, base_url=config.base_url, token=config.token
+                )
         settings = {"environment": str(self.mixture), "seed": self.config.seed}
         plan = build_plan(
             self.config, config_digest(settings), self.mixture, self._endpoints, self._buckets

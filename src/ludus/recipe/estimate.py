@@ -9,16 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import ceil, prod
 from pathlib import Path
 
 from ludus.agents.api_keys import API_PROVIDERS
 from ludus.agents.prices import PriceTable
 from ludus.data.episode import Usage
+from ludus.environment.task_axes import parse_axes
 from ludus.evaluation.config import EvalConfig
 from ludus.evaluation.power import detectable_effect, episodes_to_detect
 from ludus.recipe.recipe_file import Stage
 from ludus.rollout.available_cores import available_cores
 from ludus.rollout.config import CollectConfig
+from ludus.rollout.task_file import read_tasks
 from ludus.train.config import DEFAULT_BATCH_SIZE, DEFAULT_EPOCHS
 
 _REFERENCE_PARAMETERS = 135e6
@@ -85,7 +88,7 @@ class Estimator:
 
     def _collect(self, stage: Stage) -> Estimate:
         options, shape = stage.options, self._shape(stage)
-        count = int(options.get("num_episodes") or CollectConfig.default_num_episodes)
+        count = _count_episodes(stage, CollectConfig.default_num_episodes)
         self._episodes[stage.name] = count
         provider = options.get("provider") or ("hf" if options.get("model") else "oracle")
         return self._play(stage, str(provider), str(options.get("model", "")), count, shape)
@@ -133,7 +136,7 @@ class Estimator:
 
     def _evaluate(self, stage: Stage) -> Estimate:
         options, shape = stage.options, self._shape(stage)
-        count = int(options.get("num_episodes") or EvalConfig.default_num_episodes)
+        count = _count_episodes(stage, EvalConfig.default_num_episodes)
         candidates = options.get("candidate", ())
         if isinstance(candidates, Mapping):
             candidates = [f"{label}={agent}" for label, agent in candidates.items()]
@@ -148,7 +151,8 @@ class Estimator:
             warnings = (
                 f"[{stage.name}] {count:,} episodes show differences from "
                 f"{100 * detectable_effect(count):.0f} points on; to show "
-                f"{100 * stage.min_effect:g} points, use num_episodes = {needed:,}",
+                f"{100 * stage.min_effect:g} points, use num_episodes = "
+                f"{ceil(needed / _count_levels(stage)):,}",
             )
         costs = [each.cost for each in estimates if each.cost is not None]
         return Estimate(
@@ -206,6 +210,26 @@ class Estimator:
         model = self._models.get(model.strip("{}"), model)
         cores = available_cores() / _REFERENCE_CORES if self.device == "cpu" else 1.0
         return rates[self.device] * cores * _REFERENCE_PARAMETERS / count_parameters(model)
+
+
+def _count_episodes(stage: Stage, default: int) -> int:
+    """How many episodes an agent plays: `num_episodes`, for each value of `sweep`, of `tasks`."""
+    options = stage.options
+    given = int(options.get("num_episodes") or 0)
+    tasks = options.get("tasks")
+    if isinstance(tasks, str) and (file := Path(tasks).expanduser()).is_file():
+        available = len(read_tasks(file)) * int(options.get("group_size") or 1)
+        return min(given or available, available)
+    return _count_levels(stage) * (given or default)
+
+
+def _count_levels(stage: Stage) -> int:
+    """The number of combinations of values of `sweep`."""
+    sweep = stage.options.get("sweep") or ()
+    if isinstance(sweep, Mapping):
+        sweep = [f"{name}={values}" for name, values in sweep.items()]
+    axes = parse_axes([sweep] if isinstance(sweep, str) else sweep, option="sweep")
+    return prod(len(axis.values) for axis in axes)
 
 
 def count_parameters(model: str) -> float:

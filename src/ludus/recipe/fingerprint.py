@@ -124,9 +124,19 @@ def _environment_code(specs: Iterable[str]) -> Iterator[tuple[str, str]]:
         if (source := SourceFile.parse(spec)) is not None:
             yield str(source.path), content_digest(source.path)
             continue
-        name = spec.partition(":")[0]
+        name, _, rest = spec.partition(":")
+        if name.startswith("mcp"):
+            yield from _files_in_command(rest)
         point = registered.get(name)
         yield from _module_code(name if point is None else point.module)
+
+
+def _files_in_command(command: str) -> Iterator[tuple[str, str]]:
+    """Files that the spec of an MCP server names: its task file, and words of its command."""
+    target, _, tasks = command.rpartition("#")
+    for word in (*target.split(), tasks):
+        if word and _exists(path := Path(word)) and path.expanduser().is_file():
+            yield word, content_digest(path.expanduser())
 
 
 def _module_code(module: str) -> Iterator[tuple[str, str]]:

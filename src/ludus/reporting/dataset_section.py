@@ -74,7 +74,7 @@ def _read_rows(file: Path | None, samples: int) -> list[Transcript]:
         with ParquetRows(file) as parquet:
             rows = parquet.read(0, samples)
     else:
-        rows = [from_json(line) for _, line in islice(numbered_lines(file), samples)]
+        rows = [_parse_row(line) for _, line in islice(numbered_lines(file), samples)]
     transcripts = []
     for number, row in enumerate(rows, 1):
         prompt = _messages(row, "prompt")
@@ -85,6 +85,13 @@ def _read_rows(file: Path | None, samples: int) -> list[Transcript]:
                 turns = build_turns([*prompt, *messages])
                 transcripts.append(Transcript(f"Row {number}{title}", kind, detail, turns))
     return transcripts
+
+
+def _parse_row(line: bytes) -> Any:
+    try:
+        return from_json(line)
+    except ValueError:  # `ludus lint` names such rows.
+        return None
 
 
 def _messages(row: Any, field: str) -> list[Mapping[str, Any]]:

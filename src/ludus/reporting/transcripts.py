@@ -115,12 +115,13 @@ def build_turns(messages: Sequence[Mapping[str, Any]], rewards: Sequence[float] 
     turns, remaining = [], iter(rewards)
     for message in messages:
         is_reply = message.get("role") == "assistant"
+        calls = message.get("tool_calls")
         turns.append(
             Turn(
                 role=str(message.get("role")),
                 text=_cut(message_text(message)),
                 reasoning=_cut(str(message.get("reasoning_content") or "")),
-                calls=[_call_text(call) for call in message.get("tool_calls") or ()],
+                calls=[_call_text(call) for call in (calls if isinstance(calls, list) else ())],
                 images=_images(message.get("content")),
                 reward=next(remaining, None) if is_reply else None,
             )

@@ -194,6 +194,10 @@ class CollectConfig(RolloutConfig):
                 raise ConfigError(
                     f"`{name}` must be an Agent, got {value!r}. Use ludus.agent({value!r})."
                 )
+        for name in ("max_cost", "max_total_tokens"):
+            limit: float | None = getattr(self, name)
+            if limit is not None and not limit > 0:
+                raise ConfigError(f"`{name}` must be positive, got {limit:g}.")
         if not 0 <= self.explore <= 1:
             raise ConfigError(f"`explore` must be from 0 to 1, got {self.explore}.")
         if self.tutor is not None and self.tutor.provider == "human":

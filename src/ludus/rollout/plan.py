@@ -39,11 +39,9 @@ class Assignment:
     """Position in the group of episodes with the same task, from 0."""
 
     @classmethod
-    def of(cls, environment: str, *, episode_id: str = "episode", **task: Any) -> Assignment:
+    def of(cls, environment: str, /, **task: Any) -> Assignment:
         """An episode that belongs to no run."""
-        return cls(
-            episode_id, environment, task, task.get("seed"), task_group_id(environment, task)
-        )
+        return cls("episode", environment, task, task.get("seed"), task_group_id(environment, task))
 
 
 @dataclass(frozen=True)

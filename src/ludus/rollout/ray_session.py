@@ -181,7 +181,7 @@ class RaySession(Session):
         )
         self.tools, self.calls_by_name = session
 
-    async def reset(self, **task: Any) -> StepResult[dict[str, Any]]:
+    async def reset(self, /, **task: Any) -> StepResult[dict[str, Any]]:
         result: StepResult[dict[str, Any]] = await self._call("reset", task)
         return result
 

@@ -124,6 +124,8 @@ class Judge:
             raise ConfigError("The criteria of the `judge` are empty.")
         if max_attempts < 1:
             raise ConfigError(f"`max_attempts` must be positive, got {max_attempts}.")
+        if max_cost is not None and not max_cost > 0:
+            raise ConfigError(f"`max_cost` must be positive, got {max_cost:g}.")
         if max_cost is not None and not self.agent.has_price:
             raise ConfigError(
                 "`max_cost` needs a price, and none is known for this model. "

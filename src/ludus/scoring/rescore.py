@@ -90,7 +90,9 @@ async def rescore(
         config.judge.agent.check()
         await config.judge.agent.prepare()
     async with AsyncExitStack() as stack:
-        cluster = await stack.enter_async_context(open_cluster(config.ray if pending else None))
+        cluster = await stack.enter_async_context(
+            open_cluster(config.ray if pending or not config.resume else None)
+        )
         folder = (
             RunFolder.resume_or_create(path, settings, kind=RUN_KIND)
             if config.resume

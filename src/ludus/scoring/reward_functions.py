@@ -82,6 +82,7 @@ class RewardFunctions:
         """The episode with its total reward. Episodes that a fault ended stay unscored."""
         if episode.broken or (not self.functions and self.environment_weight == 1):
             return episode
+        self.weights([episode.environment])  # Raises where two rewards have one name.
         scores = await asyncio.gather(*(each.score(episode) for each in self.functions))
         parts: dict[str, float] = {}
         details: dict[str, float] = {}

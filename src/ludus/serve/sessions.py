@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ludus.environment.runner import EnvironmentRunner
@@ -67,6 +67,7 @@ class ServedSession:
         self.last_used_at = time.monotonic()
         self.disconnected_at: float | None = None
         self._metrics = metrics
+        self._calls = 0
 
     async def handle(self, text: bytes, rpc: RpcHandler) -> bytes | None:
         """Handle one message and return the reply; None for `close`, which has none."""
@@ -130,13 +131,30 @@ class ServedSession:
 
     async def reset(self, task: Mapping[str, Any]) -> Observation:
         self._metrics.count_reset()
-        return await self.runner.reset(task)
+        with self._in_use():
+            return await self.runner.reset(task)
 
     async def step(self, action: Mapping[str, Any]) -> Observation:
         started = time.perf_counter()
-        observation = await self.runner.step(action)
+        with self._in_use():
+            observation = await self.runner.step(action)
         self._metrics.count_step(time.perf_counter() - started)
         return observation
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being handled, from whichever endpoint it came."""
+        is_running = self.running is not None and not self.running.done()
+        return is_running or self._calls > 0
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            self.last_used_at = time.monotonic()
 
 
 class SessionRegistry:
@@ -170,6 +188,7 @@ class SessionRegistry:
     def get(self, id: str) -> ServedSession:
         if (session := self._open.get(id)) is None:
             raise SessionLost(f"Unknown session_id: {id[:80]}")
+        session.last_used_at = time.monotonic()
         return session
 
     async def create(
@@ -232,7 +251,7 @@ class SessionRegistry:
                         await self.destroy(session)
 
     def _is_expired(self, session: ServedSession, now: float) -> bool:
-        if session.running is not None and not session.running.done():
+        if session.busy:
             return False
         if session.disconnected_at is not None and not session.persistent:
             return now - session.disconnected_at > self.config.reconnect_timeout

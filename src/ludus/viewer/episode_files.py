@@ -102,6 +102,8 @@ class EpisodeFile:
 
 def number_line(number: int, line: bytes) -> bytes:
     """A line with its number as the first field, and without the content of its images."""
+    if line.isspace():
+        return b"\n"
     if _IMAGE_MARK in line:
         line = _IMAGE.sub(b'"data:image/"', line)
     return b'{"_id":%d,' % number + line.lstrip()[1:]

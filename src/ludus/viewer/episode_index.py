@@ -176,7 +176,7 @@ class EpisodeIndex:
         longest = max(1 << 16, 2 * max(map(len, lines)))
         select = self._select(file.path.as_posix(), file.path.parent.name, longest)
         inserted = self._execute(f"INSERT INTO episodes {select} WHERE {_READABLE}").fetchall()
-        file.unreadable += len(lines) - lines.count(b"\n") - inserted[0][0]
+        file.unreadable += len(lines) - sum(map(bytes.isspace, lines)) - inserted[0][0]
         file.add(lines)
         self.revision += 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -51,7 +52,7 @@ def export_episodes(request: ExportRequest, entries: dict[str, StageOutput]) -> 
     out = _check_folder(request.out)
     if request.picked:
         keys = tuple(dict.fromkeys(each.run for each in request.picked))
-        condition = _picked_condition(request.picked)
+        condition = _picked_condition(request.picked, entries)
     else:
         wanted = EpisodeFilter(
             runs=request.runs,
@@ -73,7 +74,9 @@ def export_episodes(request: ExportRequest, entries: dict[str, StageOutput]) -> 
 def _check_folder(name: str) -> Path:
     """A folder below the working directory: the page must not write anywhere else."""
     path = Path(name.strip())
-    if not name.strip() or path.is_absolute() or not path.resolve().is_relative_to(Path.cwd()):
+    outside = path.is_absolute() or not path.resolve().is_relative_to(Path.cwd())
+    # `curate` would expand it.
+    if not name.strip() or outside or name.strip().startswith("~"):
         raise ConfigError(
             f"`out` must be a folder below {Path.cwd()}, such as data/picked, got {name!r}."
         )
@@ -82,10 +85,17 @@ def _check_folder(name: str) -> Path:
     return path
 
 
-def _picked_condition(picked: tuple[PickedEpisode, ...]) -> str:
-    # As `curate` names runs: by the name of their folder.
+def _picked_condition(picked: tuple[PickedEpisode, ...], entries: Mapping[str, StageOutput]) -> str:
     rows = ", ".join(
-        f"({quote_sql(Path(each.run).name)}, {quote_sql(each.episode_id)}, {each.attempt})"
+        f"({quote_sql(_run_name(each.run, entries))}, {quote_sql(each.episode_id)}, {each.attempt})"
         for each in picked
     )
     return f"(run, episode_id, attempt) IN ({rows})"
+
+
+def _run_name(key: str, entries: Mapping[str, StageOutput]) -> str:
+    """As `curate` names runs: by the name of the folder that the episodes are in."""
+    entry = entries.get(key)
+    if entry is None or entry.episodes is None:
+        return Path(key).name
+    return entry.episodes.absolute().parent.name

@@ -233,6 +233,26 @@ def test_a_tutor_and_random_actions_are_chosen_by_flags(tmp_path: Path) -> None:
         assert episode.agent["explore"] == 0.5 and episode.agent["tutor"]["working"] is True
 
 
+def test_limits_and_prices_are_those_of_the_tutor_where_the_player_has_no_model(
+    tmp_path: Path,
+) -> None:
+    prices = tmp_path / "prices.json"
+    prices.write_text('{"stub": {"input": 100, "output": 100}}')
+    with chat_stub() as stub:
+        tutor = ("--provider", "random", "--tutor", "openai:stub", "--llm-endpoint", stub.url)
+        limits = ("--prices", prices, "--max-cost", "1000", "--max-tokens", "50")
+        done = collect(COUNTER, "-n", "1", *tutor, *limits, "-o", tmp_path / "run")
+        assert done.returncode == 0, done.stderr
+        asked = {body.get("max_completion_tokens", body.get("max_tokens")) for body in stub.bodies}
+    assert asked == {50}
+
+
+def test_a_run_without_a_budget_is_refused(tmp_path: Path) -> None:
+    with chat_stub() as stub:
+        done = collect(*stub_args(stub, "--max-total-tokens", "0", "-o", tmp_path / "run"))
+        assert done.returncode != 0 and not stub.bodies
+
+
 def test_an_unknown_tutor_is_refused_in_one_line(tmp_path: Path) -> None:
     done = collect("catch", "--tutor", "orcale", "-o", tmp_path / "run")
     assert done.returncode == 1 and "oracle" in error_line(done)

@@ -50,6 +50,12 @@ def test_invalid_tool_schema() -> None:
     assert check_contents(talk(ASK, GUESS, tools=broken)) == {"tool-schema": "warning"}
 
 
+@pytest.mark.parametrize("parameters", [5, '{"$schema": "x"}', {"$schema": 5}, {"$schema": ["a"]}])
+def test_parameters_that_are_no_schema(parameters: Any) -> None:
+    broken = [{"type": "function", "function": {"name": "guess", "parameters": parameters}}]
+    assert check_contents(talk(ASK, GUESS, tools=broken)) == {"tool-schema": "warning"}
+
+
 def test_remote_schema_references_are_not_fetched() -> None:
     elsewhere = {"name": "guess", "parameters": {"$ref": "http://127.0.0.1:9/schema"}}
     assert check_contents(talk(ASK, GUESS, tools=[elsewhere])) == {"arguments-unfit": "error"}

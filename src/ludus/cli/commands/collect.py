@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -164,6 +164,14 @@ def collect(
         check_login()
     # A server that the player has no use for is the tutor's.
     is_tutors = provider not in (None, "openai") and (tutor or "").startswith("openai:")
+    tutor_calls_api = (tutor or "").startswith(("openai:", "anthropic:"))
+    player_calls_api = provider in ("openai", "anthropic") or not tutor_calls_api
+    api_options: dict[str, Any] = {
+        "call_timeout": parse_duration(call_timeout or _DEFAULT_CALL_TIMEOUT, "--call-timeout"),
+        "max_retries": _DEFAULT_RETRIES if max_retries is None else max_retries,
+        "cache": cache,
+        "prices": prices,
+    }
     agent = agent_from_config(
         AgentConfig(
             provider=provider,
@@ -173,15 +181,12 @@ def collect(
             extra=parse_json_object(extra, "--extra"),
             chat_template_kwargs=parse_template_options(thinking, chat_template_kwargs),
             concurrency=concurrency,
-            call_timeout=parse_duration(call_timeout or _DEFAULT_CALL_TIMEOUT, "--call-timeout"),
-            max_retries=_DEFAULT_RETRIES if max_retries is None else max_retries,
-            cache=cache,
-            prices=prices,
             device=device,
             dtype=dtype,
+            **(api_options if player_calls_api else {}),
         )
     )
-    if agent.provider in _LOCAL_PROVIDERS:
+    if agent.provider in _LOCAL_PROVIDERS and not tutor_calls_api:
         for flag, value in (("--call-timeout", call_timeout), ("--max-retries", max_retries)):
             if value is not None:
                 raise ConfigError(
@@ -189,13 +194,17 @@ def collect(
                     "Use --episode-timeout or --max-attempts."
                 )
     is_human = agent.provider == "human"
+    tutor_is_model = tutor not in (None, "oracle", "random")
     config = CollectConfig(
         agent=agent,
         explore=explore,
         tutor=None
         if tutor is None
         else agent_from_spec(
-            tutor, concurrency=concurrency, llm_endpoint=llm_endpoint if is_tutors else None
+            tutor,
+            concurrency=concurrency,
+            llm_endpoint=llm_endpoint if is_tutors else None,
+            **(api_options if tutor_calls_api else {}),
         ),
         working=working,
         num_episodes=num_episodes,
@@ -205,7 +214,7 @@ def collect(
         tasks=read_tasks(tasks) if tasks is not None else (),
         system_prompt=SYSTEM_PROMPT if system_prompt is None else system_prompt or None,
         max_turns=max_turns,
-        max_tokens=max_tokens if model is not None else None,
+        max_tokens=max_tokens if model is not None or tutor_is_model else None,
         max_episode_tokens=max_episode_tokens,
         episode_timeout=None if is_human else parse_duration(episode_timeout, "--episode-timeout"),
         base_url=base_url,

@@ -202,5 +202,5 @@ def _read_criteria(file: Path) -> str:
 
 def _reject_judge_options(**options: object) -> None:
     for name, value in options.items():
-        if value not in (None, False, {}):
+        if value is not None and value is not False and value != {}:
             raise ConfigError(f"`{name}` is for a judge. Give `judge` too, such as openai:MODEL.")

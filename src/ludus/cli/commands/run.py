@@ -76,7 +76,7 @@ def run(
     from ludus.recipe.runner import run_recipe
     from ludus.recipe.state import RecipeState
 
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
         raise ConfigError(
             "`ludus run` runs in one process. Start the training stages with accelerate or "
             "torchrun themselves: --dry-run prints their commands."

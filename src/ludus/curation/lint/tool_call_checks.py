@@ -177,6 +177,12 @@ def _build_call_validator(schema: str) -> Validator | str:
     Remote references are not fetched.
     """
     parsed = json.loads(schema)
+    is_schema = isinstance(parsed, dict | bool)
+    if not is_schema:
+        return f"{parsed!r} is neither an object nor true or false"
+    dialect = parsed.get("$schema", "") if parsed is not True and parsed else ""
+    if not isinstance(dialect, str):
+        return f"$schema must be a text, got {dialect!r}"
     validator_class = validator_for(parsed, default=Draft202012Validator)
     try:
         validator_class.check_schema(parsed)
