@@ -281,3 +281,30 @@ async def _hang() -> None:
         session.runner.step_timeout = 0.5
         with pytest.raises(ExecutionFailed):
             await session.call("sleep", {"seconds": 60.0})
+
+
+class SlowToBuild(Counter):
+    """Takes a while to build, and must be closed."""
+
+    blocking = True
+    release = threading.Event()
+    closed = threading.Event()
+
+    def __init__(self) -> None:
+        type(self).release.wait(10)
+
+    def close(self) -> None:
+        type(self).closed.set()
+
+
+async def test_an_environment_whose_client_has_gone_is_closed_once_it_is_built() -> None:
+    runner = EnvironmentRunner(build_env_spec(SlowToBuild))
+    start = asyncio.create_task(runner.start())
+    await asyncio.sleep(0)
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    await runner.close()
+    assert not SlowToBuild.closed.is_set()
+    SlowToBuild.release.set()
+    assert await asyncio.to_thread(SlowToBuild.closed.wait, 10)

@@ -84,13 +84,15 @@ class EnvironmentRunner:
             self._own_thread = WorkerThread()
         try:
             # The constructor of an environment of OpenEnv may block, even if its steps do not.
-            run = self._run if self.env_spec.native else self._run_in_thread
-            self._environment = await run(self.env_spec.factory)
+            on_loop = self.env_spec.native and self._runs_on_loop
+            build = self._run(self.env_spec.factory) if on_loop else self._build_in_thread()
+            self._environment = await build
             suffix = "_async" if self.env_spec.has_async_methods else ""
             self._reset = getattr(self._environment, f"reset{suffix}")
             self._step = getattr(self._environment, f"step{suffix}")
         except BaseException as error:
-            if self._own_thread is not None:
+            # After a cancellation the thread still has to close what it builds.
+            if self._own_thread is not None and not isinstance(error, asyncio.CancelledError):
                 self._own_thread.stop()
             if not is_author_error(error):
                 raise
@@ -213,14 +215,12 @@ class EnvironmentRunner:
 
     def _close_after(self, running_call: asyncio.Future[Any], environment: Any) -> None:
         """Close the environment in the background, once a call has returned."""
-        loop = asyncio.get_running_loop()
+        running_call.add_done_callback(lambda _: self._close_in_background(environment))
 
-        def close(_: asyncio.Future[Any]) -> None:
-            task = loop.create_task(self._close_environment(environment))
-            _closing_tasks.add(task)
-            task.add_done_callback(_closing_tasks.discard)
-
-        running_call.add_done_callback(close)
+    def _close_in_background(self, environment: Any) -> None:
+        task = asyncio.get_running_loop().create_task(self._close_environment(environment))
+        _closing_tasks.add(task)
+        task.add_done_callback(_closing_tasks.discard)
 
     async def _close_environment(self, environment: Any) -> None:
         try:
@@ -345,6 +345,22 @@ class EnvironmentRunner:
             self._running_call = self._run_in_thread(call)
             value = await asyncio.shield(self._running_call)
         return await value if inspect.isawaitable(value) else value
+
+    async def _build_in_thread(self) -> Any:
+        """Build the environment; if that is cancelled, close it once the thread has built it."""
+
+        def close(building: asyncio.Future[Any]) -> None:
+            if building.exception() is None:
+                self._close_in_background(building.result())
+            elif self._own_thread is not None:
+                self._own_thread.stop()
+
+        building = self._run_in_thread(self.env_spec.factory)
+        try:
+            return await asyncio.shield(building)
+        except asyncio.CancelledError:
+            building.add_done_callback(close)
+            raise
 
     def _run_in_thread(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
         if self.env_spec.single_thread:

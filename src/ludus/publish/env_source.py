@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import Distribution, packages_distributions
 from importlib.metadata import distribution as find_distribution
@@ -78,6 +78,8 @@ def find_source(spec: str, *, extra_requirements: Iterable[str] = ()) -> EnvSour
         package = _module_path(file.import_name() if file is not None else spec.partition(":")[0])
         owner = ludus if package == ludus_package else _find_owner(package)
     modules = {path.name: path for path in (ludus_package, package)}
+    if point is None and package.suffix == ".py":
+        modules |= {path.name: path for path in _imported_neighbours(package)}
     distributions = {each.metadata["Name"]: each for each in (ludus, owner) if each is not None}
     extras = ["serve"]
     if owner is not None and owner.metadata["Name"] == LUDUS:
@@ -107,6 +109,17 @@ def _module_path(module: str) -> Path:
     for _ in parts[1:]:
         path = path.parent
     return path
+
+
+def _imported_neighbours(file: Path) -> Iterator[Path]:
+    """Modules and packages in the folder of a file that have been imported, as the file does."""
+    for name, module in tuple(sys.modules.items()):
+        source = getattr(module, "__file__", None)
+        if "." in name or not source or not Path(source).is_relative_to(file.parent):
+            continue
+        top = file.parent / Path(source).relative_to(file.parent).parts[0]
+        if top.stem == name and top != file:
+            yield top
 
 
 def _find_owner(module: Path) -> Distribution | None:

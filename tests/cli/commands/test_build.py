@@ -98,11 +98,19 @@ def test_a_folder_with_other_files_is_never_overwritten(tmp_path: Path) -> None:
 def test_an_environment_in_a_file_is_copied_and_served_by_module_and_class(
     engine: StandInEngine, tmp_path: Path
 ) -> None:
-    (tmp_path / "my_env.py").write_text("from ludus.envs.catch import Catch as Mine\n")
+    """With the modules beside it that it imports, and no others."""
+    (tmp_path / "my_env.py").write_text("from helpers.games import Mine\nimport words\n")
+    (tmp_path / "words.py").touch()
+    (tmp_path / "unused.py").touch()
+    (tmp_path / "helpers").mkdir()
+    (tmp_path / "helpers" / "__init__.py").touch()
+    (tmp_path / "helpers" / "games.py").write_text("from ludus.envs.catch import Catch as Mine\n")
     env = {**CLEAN_ENV, "PATH": engine.path}
     built = run_ludus("build", "my_env.py:Mine", "--tag", "mine:1", cwd=tmp_path, env=env)
     assert built.returncode == 0, built.stderr
     assert ["build", "--tag", "mine:1", "build/my_env_mine"] in engine.calls
+    copied = {path.name for path in (tmp_path / "build/my_env_mine/src").iterdir()}
+    assert {"my_env.py", "words.py", "helpers"} <= copied and "unused.py" not in copied
     done = run_ludus("check", "docker:mine:1", "--seeds", "2", env=env, cwd=tmp_path / "engine")
     assert done.returncode == 0, done.stdout + done.stderr
 
