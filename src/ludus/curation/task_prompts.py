@@ -113,16 +113,27 @@ class TaskPrompts:
         """Yield task, environment and prompt of the episodes that a query selects.
 
         Lines that DuckDB can parse and Python cannot, such as those with a trailing comma, are
-        skipped. They are excluded when rows are written.
+        excluded when rows are written. Here the next episode of the task stands in for them.
         """
-        for _, _, line in self._catalog.read_lines(query):
-            try:
-                fields = from_json(line.strip())
-                task, environment = fields["group_id"], fields["environment"]
-                text = prompt_text(fields.get("messages", ()))
-            except (ValueError, KeyError, TypeError, AttributeError):
-                continue
-            yield task, environment, text
+        for row, _, line in self._catalog.read_lines(query):
+            if (prompt := _parse_prompt(line) or self._find_later_prompt(row)) is not None:
+                yield prompt
+
+    def _find_later_prompt(self, row: int) -> tuple[str, str, str] | None:
+        """The prompt of a later kept episode of the same task."""
+        later = """SELECT rowid, 1 FROM episodes WHERE reason IS NULL AND rowid > ?
+            AND task = (SELECT task FROM episodes WHERE rowid = ?)"""
+        lines = self._catalog.read_lines(later, row, row)
+        return next((found for _, _, line in lines if (found := _parse_prompt(line))), None)
+
+
+def _parse_prompt(line: bytes) -> tuple[str, str, str] | None:
+    """Task, environment and prompt of an episode; None for a line that is none."""
+    try:
+        fields = from_json(line.strip())
+        return fields["group_id"], fields["environment"], prompt_text(fields.get("messages", ()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 class SimilarTasks:
