@@ -16,6 +16,7 @@ from world import serving
 
 from envs.mcp_specs import SERVER, session_of, spec_of
 from ludus import connect
+from ludus.agents.oracle import OracleAgent
 from ludus.agents.random_agent import RandomAgent
 from ludus.check import run_checks
 from ludus.data.content import Image, Text
@@ -24,6 +25,7 @@ from ludus.environment.registry import find_environment, registered_environments
 from ludus.environment.source_file import recorded_name
 from ludus.errors import FactoryFailed, MissingExtra
 from ludus.policy.agent_factory import AgentConfig, agent_from_config
+from ludus.rollout import CollectConfig
 
 CALCULATOR = f"{sys.executable} -m mcp_server_calculator"
 
@@ -134,6 +136,16 @@ async def test_a_server_from_pypi_is_played_by_a_model(tmp_path: Path) -> None:
     assert [(each.error, each.reward, each.turns) for each in episodes] == [(None, 1.0, 2)] * 2
     answers = {message.text for each in episodes for message in each.messages}
     assert {"395", "1048576"} & answers
+
+
+def test_edited_tasks_are_another_run(tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text('{"prompt": "1 + 1?", "expected": 2}\n')
+    mixture, config = parse_mixture(f"mcp:server#{tasks}"), CollectConfig()
+    before = config.identity(mixture, OracleAgent())
+    assert config.identity(mixture, OracleAgent()) == before
+    tasks.write_text('{"prompt": "1 + 2?", "expected": 3}\n')
+    assert config.identity(mixture, OracleAgent()) != before
 
 
 def test_the_environments_are_registered_without_a_command() -> None:

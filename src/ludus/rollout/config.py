@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, fields
 from math import prod
+from pathlib import Path
 from typing import ClassVar
 
 from ludus.agents.agent import Agent
@@ -142,6 +144,8 @@ class RolloutConfig:
         if self.tasks:
             text = json.dumps(list(self.tasks), sort_keys=True, ensure_ascii=False, default=str)
             settings["tasks"] = f"{len(self.tasks)} tasks {stable_hash(text):016x}"
+        if digests := dict(_task_file_digests(mixture)):
+            settings["task_files"] = digests
         if self.sweep:
             settings["sweep"] = list(self.sweep)
         return {
@@ -233,6 +237,17 @@ class CollectConfig(RolloutConfig):
             max_total_tokens=self.max_total_tokens,
             max_time=self.max_time,
         )
+
+
+def _task_file_digests(mixture: Mixture) -> Iterator[tuple[str, str]]:
+    """Digests of the task files that specs of MCP servers name, `mcp:COMMAND#TASKS`."""
+    for spec in mixture.specs:
+        if not spec.startswith("mcp") or "#" not in spec:
+            continue
+        name = spec.rpartition("#")[2]
+        with suppress(OSError, ValueError):  # A missing file is reported when it is played.
+            text = Path(name).expanduser().read_text(encoding="utf-8")
+            yield name, f"{stable_hash(text):016x}"
 
 
 def _without_addresses(description: JsonObject) -> JsonObject:
