@@ -14,6 +14,8 @@ from ludus.curation.file_formats import FileFormat
 from ludus.data.episode import StopReason
 from ludus.data.messages import Message
 from ludus.data.run_folder import RunFolder
+from ludus.viewer.export import ExportRequest, PickedEpisode, export_episodes
+from ludus.viewer.folders import find_entries
 from viewer.viewing import Viewed, make_episode, viewing, write_episodes
 
 
@@ -125,6 +127,14 @@ def test_selected_episodes_are_exported(viewed: Viewed, folder: Path) -> None:
     (line,) = (folder / "data" / "picked" / "train.jsonl").read_text().splitlines()
     assert json.loads(line)["episode_id"] == "0badcafe-000002"
     assert "ludus curate runs/first" in answer["command"]
+
+
+def test_selected_episodes_of_a_single_file_are_exported(folder: Path) -> None:
+    file = Path("runs/first/episodes.jsonl")
+    picked = (PickedEpisode(run=str(file), episode_id="0badcafe-000002"),)
+    export_episodes(ExportRequest(out="data/picked", picked=picked), find_entries([file]))
+    (line,) = (folder / "data" / "picked" / "train.jsonl").read_text().splitlines()
+    assert json.loads(line)["episode_id"] == "0badcafe-000002"
 
 
 def test_a_filter_is_exported(viewed: Viewed, folder: Path) -> None:
