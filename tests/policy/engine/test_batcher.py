@@ -234,6 +234,50 @@ async def test_close_returns_at_once_and_the_thread_ends_after_its_current_token
         await sample(batcher, 1)
 
 
+def run_program(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, str(TESTS)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_exit_waits_until_the_thread_of_a_closed_batcher_has_freed_the_engine() -> None:
+    code = """
+import asyncio, threading, time
+from ludus.policy.engine.batcher import RequestBatcher, SamplingParams
+from ludus.policy.engine.decode_stats import DecodeStats
+from ludus.policy.engine.engine_api import Completion
+
+closed, freeing = threading.Event(), threading.Event()
+
+class Engine:
+    stats = DecodeStats()
+
+    def run(self, requests, deliver, is_wanted, poll_requests):
+        deliver(0, Completion((), (), stopped=True))
+        closed.wait()
+
+    def __del__(self):
+        freeing.set()
+        time.sleep(0.5)  # Without the interpreter's lock, like torch when it frees CUDA graphs.
+        print("freed", flush=True)
+
+async def main():
+    batcher = RequestBatcher(None, engine=Engine())
+    await batcher.sample((1,), max_tokens=1, stop_token_ids=(), sampling=SamplingParams(), seed=0)
+    await batcher.close()
+
+asyncio.run(main())
+closed.set()
+freeing.wait()
+"""
+    done = run_program(code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "freed\n", "")
+
+
 @pytest.mark.slow
 def test_a_process_exits_cleanly_without_close() -> None:
     code = """
@@ -256,13 +300,7 @@ try:
 except TimeoutError:
     print("left")
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(TESTS)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_program(code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "left\n", "")
 
 

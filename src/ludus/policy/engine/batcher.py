@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Self
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 from ludus.errors import AgentError
 from ludus.policy.engine.decode_stats import DecodeStats
@@ -112,8 +112,7 @@ class RequestBatcher:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="ludus-model", daemon=True)
                 self._thread.start()
-                # A daemon thread that is killed inside torch at exit can crash the process.
-                atexit.register(self._join_at_exit)
+                atexit.register(_join_at_exit, ref(self), self._thread)
             self._pending.append(pending)
             self._unanswered.add(pending)
             self._condition.notify()
@@ -163,17 +162,9 @@ class RequestBatcher:
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    def _join_at_exit(self) -> None:
-        with self._condition:
-            self._closed = True
-            self._condition.notify()
-        if self._thread is not None:
-            self._thread.join(JOIN_TIMEOUT_S)
-
     def _run(self) -> None:
         while batch := self._take_batch():
             self._process_batch(batch)
-        atexit.unregister(self._join_at_exit)
 
     def _take_batch(self) -> list[PendingRequest]:
         """Wait for requests and return the next batch; empty once the batcher is closed."""
@@ -283,6 +274,20 @@ class RequestBatcher:
         finally:
             self.stats.busy_s += time.monotonic() - counted_until
         return None
+
+
+def _join_at_exit(batcher: ref[RequestBatcher], thread: threading.Thread) -> None:
+    """Wait for the engine's thread: one that the interpreter kills inside of torch aborts it.
+
+    Also for the thread of a batcher that was closed. It may hold the last reference to the engine,
+    and then frees GPU memory and CUDA graphs as its last act.
+    """
+    if (running := batcher()) is not None:
+        with running._condition:
+            running._closed = True
+            running._condition.notify()
+        del running
+    thread.join(JOIN_TIMEOUT_S)
 
 
 def _closed_error() -> AgentError:
