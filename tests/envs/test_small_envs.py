@@ -90,3 +90,11 @@ async def test_echo_hears_both_tools_and_a_bare_action() -> None:
         assert counted.reward == pytest.approx(0.5)
         bare = await session.step({"message": "hi"})
         assert bare.observation["echoed_message"] == "hi" and not bare.done
+
+
+async def test_echo_rewards_a_longer_message_more_at_any_length() -> None:
+    async with connect("echo").session() as session:
+        await session.reset(seed=1)
+        lengths = (99, 101, 2_000, 20_000)
+        earned = [(await session.step({"message": "o" * each})).reward for each in lengths]
+    assert earned == [pytest.approx(0.1 * each) for each in lengths]

@@ -22,31 +22,32 @@ class Echo(ToolEnvironment):
     Observation:
         A phrase to begin with; then `echoed_message` and `message_length`.
     Reward:
-        0.1 for each character of the message, up to `limit` characters a call; top 10.0.
+        0.1 for each character of a message, up to `limit` characters if there is one.
     Episode end:
         Never: it lasts as long as you talk.
     Task arguments:
         seed: picks the phrase.
-        limit: how many characters of a message are worth something (100).
+        limit: how many characters of a message are worth something (all).
     """
 
-    max_reward = 10.0
+    max_reward = None
     rewards_any_action = True
     needs_reset = False  # Scripts written for OpenEnv's echo step without one.
 
     def __init__(self) -> None:
         self.reset()
 
-    def reset(self, *, seed: int | None = None, limit: int = 100) -> EchoObservation:
+    def reset(self, *, seed: int | None = None, limit: int | None = None) -> EchoObservation:
         rng = random.Random(seed)
         self.phrase = " ".join(rng.choice(_WORDS) for _ in range(4))
         self.limit = limit
         self.has_spoken = False
+        bound = "" if limit is None else f", up to {limit} characters per message"
         return EchoObservation(
             echoed_message=(
                 f"Say something, for example: {self.phrase}\n"
-                "Your message is sent back to you. Each of its characters scores 0.1, up to "
-                f"{limit} characters per message. The conversation goes on as long as you want."
+                f"Your message is sent back to you. Each of its characters scores 0.1{bound}. "
+                "The conversation goes on as long as you want."
             )
         )
 
@@ -72,10 +73,10 @@ class Echo(ToolEnvironment):
 
     def _award_length(self, message: str) -> None:
         self.has_spoken = True
-        self.award(0.1 * min(len(message), self.limit))
+        self.award(0.1 * len(message[: self.limit]))
 
     def oracle(self) -> ToolCall | None:
         if self.has_spoken:
             return None
-        message = (f"{self.phrase} " * 100)[: self.limit]
+        message = (f"{self.phrase} " * 100)[: 100 if self.limit is None else self.limit]
         return ToolCall(name="echo_message", arguments={"message": message})
