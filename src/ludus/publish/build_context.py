@@ -12,7 +12,7 @@ from ludus.client.container import SERVER_PORT
 from ludus.data.atomic_write import atomic_dir
 from ludus.data.markdown import build_front_matter, code_block, to_single_line
 from ludus.errors import ConfigError
-from ludus.publish.env_source import EnvSource
+from ludus.publish.env_source import EnvSource, looks_secret
 from ludus.publish.run_card import CARD_FILE
 
 DOCKERFILE = "Dockerfile"
@@ -59,7 +59,10 @@ def write_build_context(
     _check_target(out)
     files = {
         DOCKERFILE: dockerfile(source, base_image=base_image, system_packages=system_packages),
-        ".dockerignore": "**/__pycache__\n",
+        # An image has these files and no others of the folder.
+        ".dockerignore": "\n".join(
+            ("*", *(f"!{name}" for name in CONTEXT_NAMES), "**/__pycache__\n")
+        ),
         MANIFEST_FILE: manifest(source),
         CARD_FILE: space_card(source),
         "requirements.txt": "\n".join((*source.requirements, "")),
@@ -93,6 +96,12 @@ def _check_target(out: Path) -> None:
             raise ConfigError(
                 f"{out} has other files than those of `ludus build`. "
                 "Choose another folder with `out`."
+            )
+        secrets = [path.name for path in out.iterdir() if path.is_file() and looks_secret(path)]
+        if secrets:
+            raise ConfigError(
+                f"{', '.join(sorted(secrets))} in {out} looks like a secret, and the folder "
+                "is meant to be copied and uploaded. Move it elsewhere."
             )
 
 

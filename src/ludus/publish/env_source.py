@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from importlib.metadata import Distribution, packages_distributions
 from importlib.metadata import distribution as find_distribution
 from pathlib import Path
@@ -19,7 +21,14 @@ from ludus.publish.pinned_requirements import pin_requirements
 
 LUDUS = "ludus-rl"
 _METADATA_FILES = ("METADATA", "entry_points.txt")
-_IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
+_IGNORED = ("__pycache__", "*.pyc", ".*")
+_SECRET_NAMES = (
+    *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.env", ".env*"),
+    *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", ".netrc", "_netrc", ".pypirc", ".npmrc"),
+    *("credentials", "credentials.json", "client_secret*.json", "service*account*.json"),
+    *("token", "token.json", "secrets.json", "secrets.toml", "secrets.yaml", "secrets.yml"),
+)
+_PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY")
 
 
 @dataclass(frozen=True)
@@ -47,11 +56,17 @@ class EnvSource:
     def copy_to(self, folder: Path) -> None:
         """Copy the modules and the metadata; `folder` is then one to be on the import path."""
         folder.mkdir(parents=True)
-        for module in self.modules:
-            if module.is_dir():
-                shutil.copytree(module, folder / module.name, ignore=_IGNORED)
-            else:
-                shutil.copy2(module, folder / module.name)
+        files = [(file, module.parent) for module in self.modules for file in _source_files(module)]
+        secrets = [str(file.relative_to(top)) for file, top in files if looks_secret(file)]
+        if secrets:
+            raise ConfigError(
+                f"{', '.join(secrets)}: these files look like secrets, and the whole package is "
+                "copied. Move them out of it."
+            )
+        for source, top in files:
+            target = folder / source.relative_to(top)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
         for each in self.distributions:
             name = each.metadata["Name"].replace("-", "_")
             target = folder / f"{name}-{each.version}.dist-info"
@@ -95,6 +110,41 @@ def find_source(spec: str, *, extra_requirements: Iterable[str] = ()) -> EnvSour
         distributions=tuple(distributions.values()),
         requirements=tuple(requirements),
     )
+
+
+def looks_secret(file: Path) -> bool:
+    """Whether a file has the name of a file of credentials, or begins with a private key."""
+    if any(fnmatchcase(file.name.lower(), pattern) for pattern in _SECRET_NAMES):
+        return True
+    with file.open("rb") as stream:
+        return _PRIVATE_KEY.match(stream.read(64)) is not None
+
+
+def _source_files(module: Path, *, entered: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Yield the files of a package, or of a folder in it, or the file of a single module.
+
+    Links are followed unless they leave the package: `entered` are the real paths of the folders
+    that lead here, the package first.
+    """
+    if not module.is_dir():
+        if not module.is_file():
+            raise ConfigError(f"{module} is not a file, so that it cannot be copied.")
+        yield module
+        return
+    real = module.resolve()
+    if real in entered:
+        raise ConfigError(f"{module} is in a loop of links: remove the link.")
+    entered = (*entered, real)
+    for path in sorted(module.iterdir()):
+        if any(fnmatchcase(path.name, pattern) for pattern in _IGNORED):
+            continue
+        # os.path, because `resolve` raises on a link to itself.
+        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(entered[0]):
+            raise ConfigError(
+                f"{path} is a link to {path.readlink()}, which is not in the package and is "
+                "not copied. Remove the link, or put the file in its place."
+            )
+        yield from _source_files(path, entered=entered)
 
 
 def _module_path(module: str) -> Path:

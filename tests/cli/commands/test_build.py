@@ -15,7 +15,7 @@ from ludus_process import run_ludus
 from publish.fake_hub import TOKEN, fake_hub
 from stand_in_engine import StandInEngine, stand_in_engine
 
-from cli.collect_cli import CLEAN_ENV, PYTHONPATH, read_episodes
+from cli.collect_cli import CLEAN_ENV, PYTHONPATH, error_line, read_episodes
 
 PIP_INSTALL = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation")
 
@@ -94,6 +94,68 @@ def test_a_folder_with_other_files_is_never_overwritten(tmp_path: Path) -> None:
     assert not (out / "src" / "stale.py").exists(), "an older context is replaced"
 
 
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """An environment package in the working directory."""
+    folder = tmp_path / "secretive"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("from ludus.envs.catch import Catch as Mine\n")
+    return folder
+
+
+def build(package: Path) -> subprocess.CompletedProcess[str]:
+    command = ("build", f"{package.name}:Mine", "--no-build", "-o", "context")
+    return run_ludus(*command, cwd=package.parent, env=CLEAN_ENV)
+
+
+def test_a_link_that_leaves_the_package_is_refused(package: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "passwords.txt").touch()
+    for target in (outside / "passwords.txt", outside, tmp_path / "missing"):
+        (package / "data").symlink_to(target)
+        refused = build(package)
+        assert refused.returncode == 1 and str(target) in error_line(refused)
+        assert not (tmp_path / "context").exists()
+        (package / "data").unlink()
+    (package / "words.txt").write_text("inside")
+    (package / "data").symlink_to("words.txt")
+    assert build(package).returncode == 0
+    copied = tmp_path / "context/src/secretive/data"
+    assert not copied.is_symlink() and copied.read_text() == "inside"
+
+
+def test_links_that_form_a_loop_are_refused_in_one_line(package: Path) -> None:
+    (package / "first").mkdir()
+    (package / "second").mkdir()
+    (package / "first/next").symlink_to(package / "second")
+    (package / "second/next").symlink_to(package / "first")
+    refused = build(package)
+    assert refused.returncode == 1 and "loop" in error_line(refused)
+    (package / "second/next").unlink()
+    (package / "self").symlink_to("self")
+    refused = build(package)
+    assert refused.returncode == 1 and "self" in error_line(refused)
+
+
+def test_files_that_look_like_secrets_stop_the_command(package: Path, tmp_path: Path) -> None:
+    (package / "data").mkdir()
+    names = ("credentials.json", "data/id_rsa", "data/notes.txt", "Server.PEM")
+    for name in names:
+        (package / name).write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
+    (package / "secrets.py").touch()
+    refused = build(package)
+    assert refused.returncode == 1 and not (tmp_path / "context").exists()
+    assert all(f"secretive/{name}" in error_line(refused) for name in names)
+    assert "secrets.py" not in refused.stderr
+    for name in names:
+        (package / name).unlink()
+    assert build(package).returncode == 0
+    (tmp_path / "context/.env").write_text("HF_TOKEN=hf_1")
+    refused = build(package)
+    assert refused.returncode == 1 and ".env" in error_line(refused)
+
+
 @pytest.mark.slow
 def test_an_environment_in_a_file_is_copied_and_served_by_module_and_class(
     engine: StandInEngine, tmp_path: Path
@@ -144,6 +206,8 @@ def test_push_env_makes_a_private_docker_space(tmp_path: Path) -> None:
         hub.files.update({"src/ludus/old.py": b"", ".gitattributes": b"", "notes.md": b""})
         done = run_ludus(*command, "--private", cwd=tmp_path, env=env)
         assert done.returncode == 0, done.stderr
+        plan, _, _ = tried.stdout.rpartition(" (")
+        assert done.stdout.startswith(plan), "the files come first"
         assert f"{hub.url}/spaces/ada/catch" in done.stdout
         assert "https://ada-catch.hf.space" in done.stdout
     assert hub.kinds == {"ada/catch": "space"} and hub.repos == {"ada/catch": True}

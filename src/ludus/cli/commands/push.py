@@ -21,6 +21,8 @@ from ludus.cli.flag_names import FlagCommand
 if TYPE_CHECKING:
     from ludus.publish.hub_upload import RepoKind
 
+_LUDUS_SOURCES = "src/ludus/"
+
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -57,8 +59,8 @@ def push_env(
 
     _check_upload(repo_id, SPACE, dry_run=dry_run)
     _, folder = write_context(spec, out, base_image, system_packages, python_packages)
+    _print_plan(folder, context_files(folder), repo_id, private=private, dry_run=dry_run)
     if dry_run:
-        _print_plan(folder, context_files(folder), repo_id, private=private)
         return
     url = push_space(folder, repo_id, private=private, retry_command=typed_command())
     typer.echo(f"Space: {url}")
@@ -159,18 +161,28 @@ def _check_folder(folder: Path) -> Path:
     return folder
 
 
-def _print_plan(folder: Path, files: Sequence[str], repo_id: str, *, private: bool) -> None:
-    """The files of an upload that is not made. A file that the upload writes has no size yet."""
+def _print_plan(
+    folder: Path, files: Sequence[str], repo_id: str, *, private: bool, dry_run: bool = True
+) -> None:
+    """The files of an upload; those of Ludus itself are one line.
+
+    A file that the upload writes has no size yet.
+    """
     from ludus.cli.display.formatting import format_size
 
-    total, files = 0, list(dict.fromkeys(files))
+    total, ludus_total, ludus_count, files = 0, 0, 0, list(dict.fromkeys(files))
     for name in files:
         file = folder / name
         size = file.stat().st_size if file.is_file() else None
         total += size or 0
+        if name.startswith(_LUDUS_SOURCES):
+            ludus_total, ludus_count = ludus_total + (size or 0), ludus_count + 1
+            continue
         typer.echo(f"{'new' if size is None else format_size(size):>10}  {name}")
+    if ludus_count:
+        typer.echo(f"{format_size(ludus_total):>10}  {_LUDUS_SOURCES} ({ludus_count} files)")
     visibility = "private" if private else "public, unless the account makes repositories private"
     typer.echo(
-        f"{len(files)} files, {format_size(total)}, from {folder} to {repo_id} ({visibility}); "
-        "nothing was uploaded."
+        f"{len(files)} files, {format_size(total)}, from {folder} to {repo_id} ({visibility})"
+        + ("; nothing was uploaded." if dry_run else ".")
     )
