@@ -15,7 +15,7 @@ from world import Counter, Served, serving
 from ludus.client.websocket import status_error as refused_by_server
 from ludus.protocol.loopback import is_loopback
 from ludus.serve.access import AccessPolicy, parse_hostname
-from ludus.serve.config import ServeConfig, is_valid_origin
+from ludus.serve.config import ServeConfig, is_valid_origin, split_names
 
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 STEP = {"action": {"number": 1}}
@@ -174,7 +174,9 @@ def test_what_names_a_host_and_an_origin() -> None:
     assert [parse_hostname(text) for text in ("A.b:1", "[::1]:80", "::1", "a.b.", "a")] == [
         *("a.b", "::1", "::1", "a.b", "a")
     ]
-    assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.9.9.9", "::1")))
+    assert split_names("a.b, *.c d") == split_names(["a.b", "*.c,d"]) == ("a.b", "*.c", "d")
+    assert split_names(None) == split_names("") == ()
+    assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1")))
     assert not any(map(is_loopback, ("0.0.0.0", "10.0.0.1", "localhost.evil.example", "")))
     assert all(
         map(is_valid_origin, ("https://a.b", "http://a:80", "null", "*", "chrome-extension://x"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,15 +16,18 @@ from conformance.openenv_environments import (
     GuessEnvironment,
     GuessObservation,
 )
+from openenv.core.env_server.http_server import create_app as their_create_app
 from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
-from openenv.core.env_server.types import ConcurrencyConfig
+from openenv.core.env_server.types import ConcurrencyConfig, ServerMode, State
 from openenv.core.generic_client import GenericEnvClient
+from starlette.testclient import TestClient
 from world import Counter
 
 from ludus import Action, Observation, connect
 from ludus.envs.echo import Echo, EchoAction, EchoEnv, EchoObservation
 from ludus.errors import ConfigError
 from ludus.serve import create_app
+from ludus.serve.config import ServeError
 
 
 def running(app: Any) -> AbstractContextManager[str]:
@@ -92,6 +97,100 @@ def test_an_instance_and_two_limits_are_refused() -> None:
         create_app(Counter(), Action, Observation)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="not both"):
         create_app(Counter, Action, Observation, None, 2, ConcurrencyConfig())
+
+
+def test_openenvs_other_arguments_are_accepted_in_its_order() -> None:
+    def build_page(*arguments: Any) -> None:
+        raise AssertionError("There is no Gradio page.")
+
+    page = (build_page, "Maze", True, False, "A title", State)
+    named: Any = {"custom_tab_primary": True, "show_default_tab": False, "title_override": "Maze"}
+    for app in (
+        create_app(GuessEnvironment, GuessAction, GuessObservation, "guess", 3, None, *page),
+        create_app(
+            GuessEnvironment,
+            GuessAction,
+            GuessObservation,
+            max_concurrent_envs=3,
+            gradio_builder=build_page,
+            custom_tab_name="Maze",
+            mode="simulation",
+            **named,
+        ),
+    ):
+        assert app.state.sessions.config.max_sessions == 3
+    theirs = inspect.signature(their_create_app).parameters
+    assert theirs.keys() <= inspect.signature(create_app).parameters.keys()
+
+
+def test_the_production_mode_has_no_routes_that_control_episodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    models = (GuessEnvironment, GuessAction, GuessObservation)
+
+    def statuses(app: Any) -> list[int]:
+        with TestClient(app) as http:
+            paths = ("/health", "/schema", "/state")
+            return [http.get(path).status_code for path in paths] + [
+                http.post(path, json={"action": {"number": 1}}).status_code
+                for path in ("/reset", "/step")
+            ]
+
+    assert statuses(create_app(*models)) == [200] * 5
+    assert statuses(create_app(*models, mode=ServerMode.PRODUCTION)) == [200, 200, 404, 404, 404]
+    monkeypatch.setenv("OPENENV_MODE", "production")
+    assert statuses(create_app(*models)) == [200, 200, 404, 404, 404]
+    with pytest.raises(ConfigError, match="'staging'"):
+        create_app(*models, mode="staging")
+
+
+def get_status(app: Any, own_address: str, host: str) -> int:
+    """The status for a request that names a host, over a connection to an address of the server."""
+    transport = httpx.ASGITransport(app)
+
+    async def get() -> int:
+        url = f"http://{own_address}:8000/metadata"
+        async with httpx.AsyncClient(transport=transport) as http:
+            return (await http.get(url, headers={"Host": host})).status_code
+
+    return asyncio.run(get())
+
+
+def test_a_server_that_others_reach_answers_to_any_host_until_hosts_are_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    models = (GuessEnvironment, GuessAction, GuessObservation)
+    app = create_app(*models)
+    space = "user-guess.hf.space"
+    assert get_status(app, "172.17.0.2", space) == 200
+    with TestClient(app) as http:
+        assert http.get("/health").status_code == 200
+        with http.websocket_connect("/ws") as socket:
+            socket.send_json({"type": "reset", "data": {"seed": 4}})
+            assert socket.receive_json()["data"]["observation"]["text"] == "Guess from 0 to 9."
+    for loopback in ("127.0.0.1", "[::1]", "[::ffff:127.0.0.1]"):
+        assert get_status(app, loopback, "localhost:8000") == 200
+        assert get_status(app, loopback, space) == 421, "DNS rebinding"
+    for variable in ("", "*.hf.space, env.example"):
+        monkeypatch.setenv("LUDUS_ALLOW_HOSTS", variable)
+        app = create_app(*models, allow_hosts=None if variable else ["*.hf.space", "env.example"])
+        assert get_status(app, "127.0.0.1", space) == 200
+        assert get_status(app, "172.17.0.2", "env.example") == 200
+        assert get_status(app, "172.17.0.2", "other.example") == 421
+
+
+def test_a_page_of_an_allowed_origin_may_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = (GuessEnvironment, GuessAction, GuessObservation)
+    headers = {"Origin": "https://play.example"}
+    with TestClient(create_app(*models)) as http:
+        assert http.get("/metadata", headers=headers).status_code == 403
+    with TestClient(create_app(*models, allow_origins=["https://play.example"])) as http:
+        assert http.get("/metadata", headers=headers).status_code == 200
+    monkeypatch.setenv("LUDUS_ALLOW_ORIGINS", "https://play.example")
+    with TestClient(create_app(*models)) as http:
+        assert http.get("/metadata", headers=headers).status_code == 200
+    with pytest.raises(ServeError, match=r"'play\.example'"):
+        create_app(*models, allow_origins=["play.example"])
 
 
 def test_a_token_in_the_environment_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

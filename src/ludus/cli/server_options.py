@@ -36,6 +36,7 @@ AllowHosts = Annotated[
     list[str] | None,
     typer.Option(
         "--allow-host",
+        envvar="LUDUS_ALLOW_HOSTS",
         metavar="NAME",
         help="Accepted Host header besides loopback names: a name, *.domain or *; repeatable.",
         show_default="any, unless --host is loopback",
@@ -45,6 +46,7 @@ AllowOrigins = Annotated[
     list[str] | None,
     typer.Option(
         "--allow-origin",
+        envvar="LUDUS_ALLOW_ORIGINS",
         metavar="ORIGIN",
         help="Accepted Origin header besides the server's own: https://HOST or *; repeatable.",
         show_default="none",

@@ -10,6 +10,7 @@ def is_loopback(host: str) -> bool:
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
-        return ip_address(host).is_loopback
+        address = ip_address(host)
+        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
     except ValueError:
         return False

@@ -59,7 +59,8 @@ class AccessPolicy:
 
     def __init__(self, config: ListenConfig) -> None:
         self._token = f"Bearer {config.token}".encode() if config.token else None
-        self._any_host = not config.allow_hosts and not is_loopback(config.host)
+        self._limits_hosts = bool(config.allow_hosts)
+        self._bound_to_loopback = is_loopback(config.host)
         self._hosts = {parse_hostname(host) for host in (config.host, *config.allow_hosts)}
         self._origins = {origin.lower() for origin in config.allow_origins}
 
@@ -86,11 +87,11 @@ class AccessPolicy:
     ) -> Refusal | None:
         hosts = {value.decode("latin-1") for name, value in scope["headers"] if name == b"host"}
         for host in hosts:
-            if not self._is_allowed_host(parse_hostname(host)):
+            if not self._is_allowed_host(parse_hostname(host), scope):
                 return Refusal(
                     HTTPStatus.MISDIRECTED_REQUEST,
-                    f"This server does not accept the host {host[:100]!r}. "
-                    "To accept it, start the server with `allow_hosts`.",
+                    f"This server does not accept the host {host[:100]!r}. To accept it, start the "
+                    "server with `allow_hosts` or LUDUS_ALLOW_HOSTS.",
                 )
         origin = headers.get(b"origin", b"").decode("latin-1").lower()
         if "*" in self._origins or origin in self._origins:
@@ -112,12 +113,17 @@ class AccessPolicy:
             return Refusal(HTTPStatus.FORBIDDEN, "This server accepts no cross-site requests.")
         return None
 
-    def _is_allowed_host(self, host: str) -> bool:
+    def _is_allowed_host(self, host: str, scope: Mapping[str, Any]) -> bool:
         # Many tutorials write 0.0.0.0 for this machine, and DNS rebinding cannot make a page have
         # this host.
         if is_loopback(host) or host in ("0.0.0.0", "::"):
             return True
-        if self._any_host or host in self._hosts or "*" in self._hosts:
+        if host in self._hosts or "*" in self._hosts:
+            return True
+        # Under another ASGI server, only the connection tells to which address it is bound.
+        server = scope.get("server")
+        over_loopback = self._bound_to_loopback and (server is None or is_loopback(server[0]))
+        if not over_loopback and not self._limits_hosts:
             return True
         return any(known[:2] == "*." and host.endswith(known[1:]) for known in self._hosts)
 

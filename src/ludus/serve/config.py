@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -90,6 +91,12 @@ def check_config(env_spec: EnvSpec, config: ServeConfig) -> None:
             f"{env_spec.id} does not support several instances in one process. Set `max_sessions` "
             "and `workers` to 1."
         )
+
+
+def split_names(text: str | Iterable[str] | None) -> tuple[str, ...]:
+    """The names of hosts or origins; in an environment variable commas or blanks separate them."""
+    joined = text if isinstance(text, str) else ",".join(text or ())
+    return tuple(joined.replace(",", " ").split())
 
 
 def is_valid_origin(text: str) -> bool:

@@ -8,7 +8,7 @@ Run it with `uvicorn server.app:app`, or with any other ASGI server.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,9 @@ from ludus.environment.introspection import build_env_spec
 from ludus.errors import ConfigError
 from ludus.protocol.action_tools import takes_tool_calls
 from ludus.serve.app import create_app as build_app
-from ludus.serve.config import ServeConfig
+from ludus.serve.config import ServeConfig, check_listen_config, split_names
+
+_MODES = ("simulation", "production")
 
 
 def create_app(
@@ -29,10 +31,18 @@ def create_app(
     env_name: str | None = None,
     max_concurrent_envs: int | None = None,
     concurrency_config: Any = None,
-    *,
+    gradio_builder: Any = None,
+    custom_tab_name: str = "Custom",
+    custom_tab_primary: bool = False,
+    show_default_tab: bool = True,
+    title_override: str | None = None,
     state_cls: type[BaseModel] | None = None,
+    *,
+    mode: str | None = None,
     reset_observation_cls: type[BaseModel] | None = None,
     token: str | None = None,
+    allow_hosts: Sequence[str] | None = None,
+    allow_origins: Sequence[str] | None = None,
 ) -> FastAPI:
     """Build the application that serves one environment.
 
@@ -44,9 +54,18 @@ def create_app(
         max_concurrent_envs: maximum number of concurrent sessions. By default one, or as many as
             `ludus serve` allows where the class supports concurrent sessions.
         concurrency_config: OpenEnv's own config, instead of `max_concurrent_envs`.
+        gradio_builder: ignored, like the four arguments after it: the play page takes the place
+            of OpenEnv's Gradio page.
         state_cls: the type of the state; by default read from the class.
+        mode: `production` leaves out the routes /reset, /step and /state; by default OPENENV_MODE,
+            or `simulation`.
         reset_observation_cls: the type of the observation of a reset, if it differs.
         token: bearer token that clients must send; by default LUDUS_TOKEN.
+        allow_hosts: accepted Host headers besides loopback names: a name, `*.domain` or `*`; by
+            default LUDUS_ALLOW_HOSTS, separated by commas. Without either, a connection over
+            loopback must name loopback, and any other connection may name any host.
+        allow_origins: accepted Origin headers besides the server's own: `https://HOST` or `*`; by
+            default LUDUS_ALLOW_ORIGINS, separated by commas.
     """
     if not callable(env):
         raise ConfigError(
@@ -55,6 +74,9 @@ def create_app(
         )
     if max_concurrent_envs is not None and concurrency_config is not None:
         raise ConfigError("Give `max_concurrent_envs` or `concurrency_config`, not both.")
+    mode = str(getattr(mode, "value", mode) or os.environ.get("OPENENV_MODE") or _MODES[0]).lower()
+    if mode not in _MODES:
+        raise ConfigError(f"`mode` must be one of {', '.join(_MODES)}, got {mode!r}.")
     env_spec = build_env_spec(env, name=env_name)
     calls_tools = takes_tool_calls(action_cls.model_json_schema())
     env_spec = replace(
@@ -65,7 +87,16 @@ def create_app(
         state=state_cls or env_spec.state,
         named_calls=env_spec.named_calls or calls_tools,
     )
-    config = ServeConfig(token=token or os.environ.get("LUDUS_TOKEN") or None)
+    config = ServeConfig(
+        token=token or os.environ.get("LUDUS_TOKEN") or None,
+        allow_hosts=split_names(
+            os.environ.get("LUDUS_ALLOW_HOSTS") if allow_hosts is None else allow_hosts
+        ),
+        allow_origins=split_names(
+            os.environ.get("LUDUS_ALLOW_ORIGINS") if allow_origins is None else allow_origins
+        ),
+    )
+    check_listen_config(config)
     max_sessions = max_concurrent_envs
     if concurrency_config is not None:
         max_sessions = concurrency_config.max_concurrent_envs
@@ -79,4 +110,10 @@ def create_app(
             "that several instances may run in one process. If they may, set "
             "SUPPORTS_CONCURRENT_SESSIONS = True."
         )
-    return build_app(env_spec, replace(config, max_sessions=max_sessions))
+    app = build_app(env_spec, replace(config, max_sessions=max_sessions))
+    if mode == "production":
+        control = ("/reset", "/step", "/state")
+        app.router.routes = [
+            route for route in app.routes if getattr(route, "path", "") not in control
+        ]
+    return app

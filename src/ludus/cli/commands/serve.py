@@ -69,7 +69,7 @@ def serve(
     Example: ludus serve reasoning_gym:chain_sum --port 8000
     """
     try:
-        from ludus.serve.config import MIB, ServeConfig
+        from ludus.serve.config import MIB, ServeConfig, split_names
         from ludus.serve.server import serve as run
     except ModuleNotFoundError as error:
         raise MissingExtra.of("serve", "Serving") from error
@@ -90,8 +90,8 @@ def serve(
         workers=workers,
         token=server_token.value,
         allow_no_token=allow_no_token,
-        allow_hosts=tuple(allow_hosts or ()),
-        allow_origins=tuple(allow_origins or ()),
+        allow_hosts=split_names(allow_hosts),
+        allow_origins=split_names(allow_origins),
         step_timeout=step_timeout or None,
         idle_timeout=idle_timeout or None,
         queue_timeout=queue_timeout,

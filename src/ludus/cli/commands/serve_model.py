@@ -97,7 +97,7 @@ def serve_model(
     ludus serve-model smollm2 --record runs/my-agent
     """
     try:
-        from ludus.serve.config import MIB
+        from ludus.serve.config import MIB, split_names
         from ludus.serve.model.model_config import ModelServeConfig
         from ludus.serve.model.model_server import serve_model as run
     except ModuleNotFoundError as error:
@@ -114,8 +114,8 @@ def serve_model(
         port=port,
         token=server_token.value,
         allow_no_token=allow_no_token,
-        allow_hosts=tuple(allow_hosts or ()),
-        allow_origins=tuple(allow_origins or ()),
+        allow_hosts=split_names(allow_hosts),
+        allow_origins=split_names(allow_origins),
         served_name=served_model_name,
         max_queue=max_queue,
         max_tokens=max_tokens,
