@@ -7,6 +7,7 @@
     ├── ToolError                raised by an author's tool: the model made a mistake
     ├── ConfigError              an argument is invalid; nothing has been played yet
     ├── RunError                 a run folder cannot be read, written or continued
+    │   └── TrainingDiverged         a loss, a gradient or a weight is not finite
     ├── StoppedEarly             a run was stopped because every episode broke
     ├── WorkerDied               a worker process ended while it played an episode
     │   └── WorkersFailed        worker processes end again and again, or cannot be started
@@ -105,6 +106,10 @@ class OutOfMemory(RunError):
 
     after_start = False
     """Whether training had begun: what the output folder holds is of this run then."""
+
+
+class TrainingDiverged(RunError):
+    """A loss, a gradient or a weight is not finite. Earlier checkpoints are kept."""
 
 
 class StoppedEarly(LudusError):

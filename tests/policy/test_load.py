@@ -181,3 +181,25 @@ def test_loading_prints_nothing(
     caplog.clear()
     load_model(str(tuned))
     assert capfd.readouterr() == ("", "") and not caplog.records
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+def test_weights_that_are_not_finite_are_rejected(tmp_path: Path, value: float, dtype: str) -> None:
+    model = tiny(student())
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[3, 5] = value
+    model.save_pretrained(tmp_path)
+    student().save_pretrained(tmp_path)
+    for loader in (load, load_model):
+        with pytest.raises(ConfigError, match=r"layers\.1\.mlp\.up_proj\.weight") as caught:
+            loader(str(tmp_path), device="cpu", dtype=dtype)
+        assert "\n" not in str(caught.value)
+
+
+def test_an_adapter_whose_weights_are_not_finite_is_rejected(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    file = adapted(tmp_path / "tuned", saved(tmp_path / "base")) / "adapter_model.safetensors"
+    save_file({name: weight * torch.inf for name, weight in load_file(file).items()}, file)
+    assert "not finite" in load_error(tmp_path / "tuned")

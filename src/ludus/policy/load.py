@@ -109,8 +109,35 @@ def _load_on_device(ref: ModelRef, device: str, dtype: str, *, allow_vision: boo
             model = model.to(device).eval()
         except Exception as error:
             raise _weights_error(ref, error) from None
+    if damaged := find_nonfinite_weights(model):
+        raise ConfigError(
+            f"The weights of {ref.name} are not finite in {dtype}: {damaged} holds NaN or infinite "
+            "values, as after training that diverged. Use another model, or another dtype."
+        )
     model.name_or_path = model.config._name_or_path = ref.portable_name
     return model
+
+
+def find_nonfinite_weights(model: Any) -> str | None:
+    """The name of the first weight with values that are NaN or infinite; None: all are finite.
+
+    The minimum and the maximum say so in one fast pass, and NaN is passed on by both.
+    """
+    import torch
+
+    weights = {
+        name: weight.detach()
+        for name, weight in model.named_parameters()
+        # Quantized weights are integers, or float8, which has no such operations.
+        if weight.is_floating_point() and weight.dtype.itemsize > 1 and weight.numel()
+    }
+    if not weights:
+        return None
+    extremes = torch.stack([
+        value.float() for weight in weights.values() for value in weight.aminmax()
+    ])  # fmt: skip
+    finite = extremes.isfinite().view(-1, 2).all(1).tolist()
+    return next((name for name, good in zip(weights, finite, strict=True) if not good), None)
 
 
 def _load_weights(ref: ModelRef, dtype: str, *, allow_vision: bool) -> Any:

@@ -7,12 +7,14 @@ The trainers get tokenized rows. TRL's model card draft and telemetry are turned
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any, cast
 
-from ludus.errors import ConfigError, LudusError, OutOfMemory, RunError
+from ludus.errors import ConfigError, LudusError, OutOfMemory, RunError, TrainingDiverged
 from ludus.policy.engine.scoped_settings import without_cudnn_sdpa
 from ludus.policy.hf_logging import suppress_hf_logging
+from ludus.policy.load import find_nonfinite_weights
 from ludus.policy.vision.model_families import supports_images
 from ludus.policy.vision.processor import VisionProcessor
 from ludus.train.callbacks import RunCallback, add_callback
@@ -20,7 +22,7 @@ from ludus.train.config import Method, TrainConfig
 from ludus.train.data.collators import REFERENCE_COLUMNS, ImageCollator, PairCollator
 from ludus.train.data.loss_mask import LossMaskIndex, check_loss_mask
 from ludus.train.data.row_schema import IMAGE_COLUMNS, TOKEN_COLUMNS
-from ludus.train.output.checkpoints import CheckpointState, mark_complete
+from ludus.train.output.checkpoints import CheckpointState, latest_checkpoint, mark_complete
 from ludus.train.trl_config import build_peft_config
 
 _EVENTS = ("on_step_end", "on_epoch_end", "on_log")
@@ -53,6 +55,33 @@ class TrainerMixin:
         loss = cast(Any, super()).training_step(model, inputs, *rest, **more)
         self.first_step_done = True
         return loss
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """Stop where the loss or the gradient is not finite, before it reaches the weights."""
+        trainer, norm = cast(Any, self), cast(Any, super())._get_grad_norm(model, grad_norm)
+        # In fp16 a step whose gradient overflows is skipped, and the next ones are scaled less.
+        checked = 0.0 if norm is None or trainer.args.fp16 else norm
+        loss, gradient = float(trainer._tr_loss), float(checked)
+        codes = [int(not isfinite(value)) for value in (loss, gradient)]
+        bad_loss, bad_gradient = self.callback.distributed.all_reduce_max(codes)
+        if bad_loss or bad_gradient:
+            what = "the loss" if bad_loss else "the norm of the gradient"
+            raise self.diverged(trainer.state.global_step + 1, f"{what} is not finite")
+        return norm
+
+    def check_weights(self, model: Any) -> None:
+        """Raise before weights that are not finite are saved."""
+        if (name := find_nonfinite_weights(model)) is not None:
+            raise self.diverged(cast(Any, self).state.global_step, f"{name} is not finite")
+
+    def diverged(self, step: int, symptom: str) -> TrainingDiverged:
+        kept = latest_checkpoint(self.callback.out)
+        number = kept.name.rpartition("-")[2] if kept is not None else ""
+        return TrainingDiverged(
+            f"Training diverged at step {step:,}: {symptom}. Lower `learning_rate` "
+            f"({cast(Any, self).args.learning_rate:g}) and start again with `overwrite`."
+            + (f" The checkpoint of step {int(number):,} is kept in {kept}." if number else "")
+        )
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load vision models by `from_pretrained`.
@@ -88,6 +117,8 @@ class TrainerMixin:
         trainer, callback = cast(Any, self), self.callback
         step: int = trainer.state.global_step
         loss = trainer.accelerator.gather(trainer._tr_loss.reshape(1)).mean().item()
+        if not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):
+            self.check_weights(model)
         try:
             cast(Any, super())._save_checkpoint(model, trial)
         except Exception as error:

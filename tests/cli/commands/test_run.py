@@ -189,6 +189,15 @@ def test_a_stage_that_fails_can_be_repeated(
     assert run("loop.toml", "--set", "curate.min_reward=0").exit_code == 0
 
 
+def test_a_recipe_ends_when_its_training_diverges(folder: Path) -> None:
+    flags = set_flags((*REDUCED["quickstart"], "sft.learning_rate=1e38"))
+    message = error_of("quickstart", *flags)
+    assert "diverged at step 2" in message and "--learning-rate" in message
+    state = json.loads((folder / "runs/quickstart/recipe.json").read_bytes())["stages"]
+    assert state["curate"]["done"] and not state["sft"]["done"] and "eval" not in state
+    assert not (folder / "runs/quickstart/sft/model.safetensors").exists()
+
+
 def test_an_upload_is_a_stage_that_needs_a_login_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from world import serving
 
 from ludus import Episode, grpo
 from ludus.data.episode import Fault, StopReason
-from ludus.errors import EnvironmentNotFound, RunError
+from ludus.errors import EnvironmentNotFound, RunError, TrainingDiverged
 from ludus.rollout.config import RolloutConfig
 from ludus.train.grpo import grpo_config, monitor
 from ludus.train.grpo.group_rollouts import GroupRollouts
@@ -112,6 +112,16 @@ def test_an_existing_checkpoint_of_the_step_is_not_overwritten(model: Path, tmp_
         weights = out / "checkpoints" / "checkpoint-1" / "model.safetensors"
         written.append(weights.stat().st_mtime_ns)
     assert written[0] == written[1]
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_without_a_checkpoint(
+    model: Path, tmp_path: Path
+) -> None:
+    # Two steps on the same episodes: nothing is sampled with the spoiled weights in between.
+    config = small_config(learning_rate=1e38, target_kl=0, overrides={"num_iterations": "2"})
+    with pytest.raises(TrainingDiverged, match="step 2: "):
+        grpo(PICK, str(model), tmp_path / "out", config)
+    assert not (tmp_path / "out" / "checkpoints").exists()
 
 
 class StopWhenUnreachable(RecordingProgress):

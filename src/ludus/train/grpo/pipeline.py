@@ -9,7 +9,7 @@ from ludus.data.training_log import EPISODES_FILE
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.environment.task_axes import parse_axes
 from ludus.environment.task_buckets import build_buckets, select_environments
-from ludus.errors import OutOfMemory, RunError
+from ludus.errors import OutOfMemory, RunError, TrainingDiverged
 from ludus.policy.load_errors import require_transformers
 from ludus.policy.preflight import check_model
 from ludus.policy.vision.trainer_inputs import drop_empty_image_inputs
@@ -213,6 +213,9 @@ def _run_trainer(
     """
     try:
         run_trainer(trainer, checkpoint)
+    except TrainingDiverged:
+        # The weights that led there are not worth a checkpoint, which may replace a good one.
+        raise
     except RunError as error:
         # All ranks save a checkpoint together, and only one of them may have run out of memory.
         one_rank = isinstance(error, OutOfMemory) and context.distributed.world_size > 1

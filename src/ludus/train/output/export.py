@@ -32,6 +32,7 @@ def export_model(context: TrainContext, trainer: Any) -> None:
         model = trainer.accelerator.unwrap_model(trainer.model)
     else:
         model = rebuild_model(state, context.config, context.model_ref)
+    trainer.check_weights(model)
     _save_model(context, model)
     set_chat_format(context.tokenizer, context.chat_format)
     context.tokenizer.save_pretrained(context.out)

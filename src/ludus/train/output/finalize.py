@@ -31,7 +31,8 @@ def finalize(context: TrainContext, trainer: Any, callback: RunCallback) -> Trai
         metrics = _collect_metrics(context, trainer, callback)
         return _build_result(out, metrics, resumed_from, callback.stop_reason)
     context.progress.phase(PhaseProgress("Saving the model"))
-    export_model(context, trainer)
+    with context.distributed.raise_on_all_ranks():
+        export_model(context, trainer)
     metrics = _collect_metrics(context, trainer, callback)
     if context.distributed.is_main:
         if context.vision is not None:
