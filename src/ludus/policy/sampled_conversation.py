@@ -7,7 +7,6 @@ sampled.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,13 +16,10 @@ from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
 from ludus.policy.chat.reply_stream import ReplyStream
 from ludus.policy.engine.batcher import Completion
-from ludus.policy.runtime import PolicyRuntime
+from ludus.policy.runtime import MAX_CHARS_ON_LOOP, PolicyRuntime, run_off_loop
 
 if TYPE_CHECKING:
     from ludus.policy.vision.images import ProcessedImage
-
-_MAX_CHARS_ON_LOOP = 50_000
-"""Longer texts are tokenized in a thread: on the event loop, everybody else would wait."""
 
 
 class SampledConversation:
@@ -48,6 +44,7 @@ class SampledConversation:
         self._runtime = runtime
         self._parser = runtime.reply_parser if parse_calls else runtime.text_parser
         self._tools = tools
+        self._num_tool_chars = sum(len(str(tool)) for tool in tools)
         self._source = source
         self._ids: list[int] = []
         self._logprobs: list[float | None] = []
@@ -86,8 +83,8 @@ class SampledConversation:
         shown = new
         if policy.vision is not None:
             shown = [policy.vision.message_to_text(message) for message in new]
-        if sum(len(message.text) for message in new) > _MAX_CHARS_ON_LOOP:
-            ids = await asyncio.to_thread(self._render, shown)
+        if self._num_tool_chars + sum(map(_count_chars, new)) > MAX_CHARS_ON_LOOP:
+            ids = await run_off_loop(self._render, shown)
         else:
             ids = self._render(shown)
         if policy.vision is not None:
@@ -167,6 +164,12 @@ class SampledConversation:
         self._length_at_reply, self._images_at_reply = length, num_images
         if not length:
             self._last_reply = None
+
+
+def _count_chars(message: Message) -> int:
+    calls = message.tool_calls or ()
+    num_chars = sum(len(call.function.name) + len(call.function.arguments) for call in calls)
+    return num_chars + len(message.text) + len(message.reasoning_content or "")
 
 
 def is_same_reply(message: Message, reply: Message) -> bool:

@@ -116,12 +116,12 @@ class PausableAgent(PolicyAgent):
 
 
 @cache
-def random_policy() -> Policy:
+def random_policy(context: int = 2048) -> Policy:
     """A policy with random weights: it writes nonsense, and hardly ever ends."""
     tokenizer = of_family("qwen3")
     model = build_model(
         vocab_size=len(tokenizer),
-        max_position_embeddings=2048,
+        max_position_embeddings=context,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import openai
 import pytest
+from transformers import PreTrainedTokenizerFast
+from transformers.utils import chat_template_utils
 from world import wait_until
 
 from ludus.serve.config import ServeError
+from ludus.serve.model import request_body
 from ludus.serve.model.model_config import ModelServeConfig, check_model_config
-from serve.model.model_serving import QUESTION, ServedModel, serving_model
+from serve.model.model_serving import QUESTION, ServedModel, random_policy, serving_model
 from serve.silent_client import SilentClient
 
 BODY = {"messages": QUESTION, "max_tokens": 8}
@@ -97,31 +103,85 @@ def test_a_token_is_required_and_foreign_pages_are_refused() -> None:
         assert page.status_code == 403 and page.json()["error"]["type"] == "permission_error"
 
 
+_LONG = "x" * 300_000
+_CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": f'"{_LONG}"'}}
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        (CHAT, {"messages": [{"role": "user", "content": "x" * 300_000}]}),
-        ("/v1/completions", {"prompt": "x" * 300_000}),
+        (CHAT, {"messages": [{"role": "user", "content": _LONG}]}),
+        (CHAT, {"messages": [{"role": "user", "content": "x " * 20_000}]}),
+        (CHAT, {"messages": [{"role": "assistant", "reasoning_content": _LONG}, *QUESTION]}),
+        (CHAT, {"messages": [{"role": "assistant", "tool_calls": [_CALL]}, *QUESTION]}),
+        (CHAT, {"messages": [{"role": "user"}] * 20_000}),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "text"}] * 20_000}]}),
+        (
+            CHAT,
+            {"messages": QUESTION, "tools": [{"function": {"name": "f", "description": _LONG}}]},
+        ),
+        ("/v1/responses", {"input": QUESTION, "instructions": _LONG}),
+        ("/v1/completions", {"prompt": _LONG}),
+        ("/v1/completions", {"prompt": "x " * 20_000}),
+        ("/tokenize", {"prompt": _LONG}),
+        ("/tokenize", {"prompt": "x " * 20_000}),
+        ("/tokenize", {"messages": [{"role": "user"}] * 20_000}),
     ],
 )
-def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(
+def test_a_prompt_that_cannot_fit_is_refused_before_it_is_rendered_and_tokenized(
     path: str, body: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise AssertionError("the prompt was rendered")
+
     with serving_model() as served:
-        tokenizer = served.agent.runtime.policy.tokenizer
-        monkeypatch.setattr(type(tokenizer), "__call__", _fail)
+        tokenizer = type(served.agent.runtime.policy.tokenizer)
+        encode = tokenizer.__call__
+
+        def encode_piece(self: object, text: str, **options: object) -> object:
+            assert len(text) < 20_000, "the prompt was tokenized"
+            return encode(self, text, **options)
+
+        monkeypatch.setattr(tokenizer, "__call__", encode_piece)
+        monkeypatch.setattr(chat_template_utils, "render_jinja_template", fail)
         refused = served.post(path, body)
         assert refused.status_code == 400
         assert refused.json()["error"]["code"] == "context_length_exceeded"
 
 
-def _fail(*args: object, **kwargs: object) -> None:
-    raise AssertionError("the prompt was tokenized")
+def test_long_tools_and_bodies_are_processed_off_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: dict[str, set[str]] = {}
+    for owner, name in (
+        (request_body, "_parse"),
+        (chat_template_utils, "render_jinja_template"),
+        (PreTrainedTokenizerFast, "__call__"),
+    ):
+        monkeypatch.setattr(
+            owner, name, _watch(getattr(owner, name), threads.setdefault(name, set()))
+        )
+    tool = {"function": {"name": "f", "description": "x " * 30_000}}
+    with serving_model(random_policy(context=8_000)) as served:
+        names = threads.values()
+        for each in names:
+            each.clear()
+        assert served.post(CHAT, {**BODY, "tools": [tool]}).status_code == 400
+    assert all(names)
+    assert {name.rpartition("_")[0] for name in set().union(*names)} == {"ludus-long-text"}
+
+
+def _watch(work: Callable[..., Any], threads: set[str]) -> Callable[..., Any]:
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        threads.add(threading.current_thread().name)
+        return work(*args, **kwargs)
+
+    return watched
 
 
 def test_a_client_that_reads_nothing_is_disconnected() -> None:
     with serving_model(send_timeout=0.2) as served, SilentClient(served.url) as client:
-        client.send_posts("/tokenize", json.dumps({"prompt": "a " * 40_000}).encode(), 40)
+        client.send_posts("/tokenize", json.dumps({"prompt": "a " * 8_000}).encode(), 400)
         wait_until(lambda: served.server.server_state.total_requests > 0)
 
         def is_disconnected() -> bool:

@@ -79,8 +79,6 @@ class ChatSampler:
         async with AsyncExitStack() as stack:
             stack.enter_context(self._generator.admission.admit(body.n))
             messages = _to_messages(body)
-            num_chars = sum(len(message.text) for message in messages)
-            self._generator.check_text_length(num_chars, param=body.prompt_field)
             runtime = self._generator.with_template_kwargs(body.chat_template_kwargs)
             choices = await self._open_choices(body, messages, runtime, session_id, stack)
             for choice in choices:

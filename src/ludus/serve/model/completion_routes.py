@@ -18,6 +18,7 @@ from ludus.serve.model.api_errors import ApiError, to_api_error
 from ludus.serve.model.disconnect import ClientDisconnected, run_while_connected
 from ludus.serve.model.event_stream import EventStream
 from ludus.serve.model.model_metrics import ModelMetrics
+from ludus.serve.model.prompt_limit import PromptLimit
 from ludus.serve.model.request_body import check_model, parse_body
 from ludus.serve.model.request_schema import SamplingBody
 
@@ -56,20 +57,25 @@ def add_completion_routes(
     endpoints: Mapping[str, Endpoint[Any, Any]],
     metrics: ModelMetrics,
     *,
+    limit: PromptLimit,
     names: tuple[str, ...],
 ) -> None:
     """Add the endpoints by path; `names` are those of the model."""
     for path, endpoint in endpoints.items():
-        app.post(path)(_build_route(path, endpoint, metrics, names))
+        app.post(path)(_build_route(path, endpoint, metrics, limit, names))
 
 
 def _build_route(
-    path: str, endpoint: Endpoint[Any, Any], metrics: ModelMetrics, names: tuple[str, ...]
+    path: str,
+    endpoint: Endpoint[Any, Any],
+    metrics: ModelMetrics,
+    limit: PromptLimit,
+    names: tuple[str, ...],
 ) -> Callable[[Request], Coroutine[Any, Any, Response]]:
     async def answer(request: Request) -> Response:
         status = int(HTTPStatus.INTERNAL_SERVER_ERROR)
         try:
-            body = await parse_body(request, endpoint.body_type)
+            body = await parse_body(request, endpoint.body_type, limit)
             check_model(body.model, names)
             session_id = request.headers.get(SESSION_HEADER)
             call = await run_while_connected(request.receive, endpoint.open(body, session_id))

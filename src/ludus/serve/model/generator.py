@@ -24,6 +24,7 @@ from ludus.serve.model.admission import Admission
 from ludus.serve.model.api_errors import ApiError
 from ludus.serve.model.model_config import ModelServeConfig
 from ludus.serve.model.model_metrics import ModelMetrics
+from ludus.serve.model.prompt_limit import PromptLimit
 from ludus.serve.model.request_schema import ChoicesBody
 from ludus.serve.model.text_stream import TextStream
 
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 
 _MAX_TEMPLATE_VARIANTS = 16
 """Sets of chat template arguments whose templates are kept."""
-_MAX_CHARS_PER_TOKEN = 128
-"""Longer texts than so many characters per token of the context are refused before they are
-tokenized. Few tokens are longer: runs of spaces."""
 
 OnText = Callable[[str, Sequence[int], Sequence[float]], None]
 """Takes new text of a completion, its new ids and their log-probabilities."""
@@ -89,6 +87,7 @@ class Generator:
         self.runtime = runtime
         self.admission = Admission(metrics, max_batch=max_batch, max_queue=config.max_queue)
         self._config, self._metrics = config, metrics
+        self.prompt_limit = PromptLimit(runtime.policy.tokenizer, runtime.context_length)
         self._variants: dict[str, PolicyRuntime] = {}
 
     def plan(self, body: ChoicesBody, prompts: Sequence[Prompt]) -> SamplingPlan:
@@ -121,17 +120,6 @@ class Generator:
             stop=body.stop_sequences,
             seed=secrets.randbits(63) if body.seed is None else body.seed,
         )
-
-    def check_text_length(self, num_chars: int, *, param: str) -> None:
-        """Raise for a prompt that cannot fit, without tokenizing it: that could take a minute."""
-        context = self.runtime.context_length
-        if context is not None and num_chars > context * _MAX_CHARS_PER_TOKEN:
-            raise ApiError(
-                f"This model's maximum context length is {context} tokens, but the prompt has "
-                f"{num_chars} characters.",
-                param=param,
-                code="context_length_exceeded",
-            )
 
     def with_template_kwargs(self, kwargs: JsonObject) -> PolicyRuntime:
         """The runtime with these arguments of the chat template, in place of the defaults."""

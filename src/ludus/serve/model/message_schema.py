@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
@@ -94,6 +94,8 @@ class ToolBody(RequestBody):
 
 class Conversation(RequestBody):
     """Messages and tools, as chat completions and `/tokenize` take them."""
+
+    messages_fields: ClassVar[tuple[str, ...]] = ("messages",)
 
     messages: list[MessageBody] = Field(default_factory=list)
     tools: list[ToolBody] = Field(default_factory=list)

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -15,6 +16,7 @@ from starlette.exceptions import HTTPException
 
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import LudusError
+from ludus.policy.runtime import run_off_loop
 from ludus.serve.access import AccessPolicy, add_access_middleware
 from ludus.serve.model.api_errors import ApiError, from_refusal, to_api_error
 from ludus.serve.model.chat_completions import ChatCompletions
@@ -54,7 +56,7 @@ def create_model_app(
         "/v1/responses": Responses(sampler, names[0]),
         "/v1/completions": TextCompletions(generator, names[0]),
     }
-    add_completion_routes(app, endpoints, metrics, names=names)
+    add_completion_routes(app, endpoints, metrics, limit=generator.prompt_limit, names=names)
     _add_info_routes(app, sampler, generator, metrics, names=names)
     if recorder is not None:
         _add_session_routes(app, recorder, config)
@@ -101,13 +103,11 @@ def _add_info_routes(
 
     @app.post("/tokenize")
     async def tokenize(request: Request) -> JsonObject:
-        body = await parse_body(request, TokenizeBody)
+        body = await parse_body(request, TokenizeBody, generator.prompt_limit)
         tokenizer = generator.runtime.policy.tokenizer
         if body.prompt is not None:
-            encoded = await asyncio.to_thread(
-                tokenizer, body.prompt, add_special_tokens=body.add_special_tokens
-            )
-            ids = list(encoded["input_ids"])
+            encode = partial(tokenizer, body.prompt, add_special_tokens=body.add_special_tokens)
+            ids = list((await run_off_loop(encode))["input_ids"])
         else:
             ids = list(await sampler.tokenize(body))
         return {

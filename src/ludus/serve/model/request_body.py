@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import Any, ClassVar, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import from_json
 
+from ludus.policy.runtime import MAX_CHARS_ON_LOOP, run_off_loop
 from ludus.serve.model.api_errors import ApiError, from_validation_error
+from ludus.serve.model.prompt_limit import PromptLimit
 
-Body = TypeVar("Body", bound=BaseModel)
+Body = TypeVar("Body", bound="RequestBody")
 
 
 class RequestBody(BaseModel):
     """A part of a request."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
+    messages_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields whose texts are one prompt, together with those of all other fields."""
 
     @model_validator(mode="before")
     @classmethod
@@ -26,9 +32,19 @@ class RequestBody(BaseModel):
         return {name: value for name, value in data.items() if value is not None}
 
 
-async def parse_body(request: Request, kind: type[Body]) -> Body:
+async def parse_body(request: Request, kind: type[Body], limit: PromptLimit | None = None) -> Body:
+    content = await request.body()
+    if len(content) <= MAX_CHARS_ON_LOOP:
+        return _parse(content, kind, limit)
+    return await run_off_loop(_parse, content, kind, limit)
+
+
+def _parse(content: bytes, kind: type[Body], limit: PromptLimit | None) -> Body:
+    if limit is not None and kind.messages_fields and len(content) > limit.always_fits:
+        with suppress(ValueError):  # Validation reports what is no JSON.
+            limit.check_body(from_json(content), kind.messages_fields)
     try:
-        return kind.model_validate_json(await request.body())
+        return kind.model_validate_json(content)
     except ValidationError as error:
         raise from_validation_error(error) from None
 

@@ -137,6 +137,8 @@ class CompletionBody(ChoicesBody):
 class TokenizeBody(Conversation):
     """A request to `/tokenize`, as vLLM has it: messages, or a text."""
 
+    messages_fields: ClassVar[tuple[str, ...]] = ("messages", "prompt")
+
     model: str = ""
     prompt: str | None = None
     add_special_tokens: bool = True

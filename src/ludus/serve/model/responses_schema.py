@@ -107,6 +107,8 @@ class TextOptions(RequestBody):
 class ResponsesBody(SamplingBody):
     """A request to `/v1/responses`."""
 
+    messages_fields: ClassVar[tuple[str, ...]] = ("input",)
+
     neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = {
         **SamplingBody.neutral_values,
         "background": (False,),

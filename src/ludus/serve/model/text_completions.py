@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
 from ludus.data.tool_schema import JsonObject
+from ludus.policy.runtime import run_off_loop
 from ludus.serve.model.api_errors import ApiError
 from ludus.serve.model.concurrent_choices import PutEvent, sample_choices, stream_choices
 from ludus.serve.model.generator import Generation, Generator, OnText, Prompt, SamplingPlan
@@ -58,23 +58,20 @@ class TextCompletions:
         """Take places in the queue and tokenize the prompts, or raise what is wrong with them."""
         async with AsyncExitStack() as stack:
             stack.enter_context(self._generator.admission.admit(max(1, len(body.prompts)) * body.n))
-            for prompt in body.prompts:
-                self._generator.check_text_length(len(prompt), param=body.prompt_field)
-            # In a thread: other requests go on meanwhile.
-            tokenized = await asyncio.to_thread(lambda: list(map(self._tokenize, body.prompts)))
-            prompts = list(map(Prompt, tokenized))
+            prompts = await run_off_loop(lambda: list(map(self._tokenize, body.prompts)))
             if not prompts:
                 raise ApiError("The prompt is empty.", param="prompt")
             plan = self._generator.plan(body, prompts)
             return TextCall(body, plan, prompts, stack.pop_all())
         raise AssertionError  # The stack swallows no exception.
 
-    def _tokenize(self, prompt: str | list[int]) -> tuple[int, ...]:
+    def _tokenize(self, prompt: str | list[int]) -> Prompt:
         if isinstance(prompt, str):
-            return tuple(self._tokenizer(prompt)["input_ids"])
+            self._generator.prompt_limit.check([prompt], param="prompt")
+            return Prompt(tuple(self._tokenizer(prompt)["input_ids"]))
         if not all(0 <= token_id < len(self._tokenizer) for token_id in prompt):
             raise ApiError("A token id of the prompt is not in the vocabulary.", param="prompt")
-        return tuple(prompt)
+        return Prompt(tuple(prompt))
 
     async def complete(self, call: TextCall) -> JsonObject:
         generations = await sample_choices(

@@ -1,0 +1,107 @@
+"""Refuse prompts that cannot fit before they are rendered and tokenized, which could take minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from ludus.serve.model.api_errors import ApiError
+
+_MAX_CHARS_PER_TOKEN = 128
+"""Few tokens are longer: runs of spaces."""
+_USUAL_CHARS_PER_TOKEN = 8
+"""Texts with more characters per token of the context are counted piece by piece."""
+_PIECE_CHARS = 16_384
+_EXTRA_TOKENS_PER_PIECE = 4
+"""So many tokens at most are due to the cuts on both sides of a piece."""
+_IMAGE_TYPES = ("image_url", "input_image")
+
+
+class PromptLimit:
+    """The most text that the model's context can hold."""
+
+    def __init__(self, tokenizer: Any, context_length: int | None) -> None:
+        self._tokenizer, self._context_length = tokenizer, context_length
+
+    @property
+    def always_fits(self) -> float:
+        """Texts that are not longer than this are not counted here, but when they are tokenized."""
+        context = self._context_length
+        return float("inf") if context is None else context * _USUAL_CHARS_PER_TOKEN
+
+    def check(self, texts: Sequence[str], *, num_objects: int = 0, param: str) -> None:
+        """Raise if the texts of a prompt are together longer than the context.
+
+        A message, a part of one, a call or a tool (`num_objects`) is at least one token. Takes up
+        to the time of tokenizing a full context: to be called off the event loop.
+        """
+        context, num_chars = self._context_length, sum(map(len, texts))
+        if context is None or (num_chars <= self.always_fits and num_objects <= context):
+            return
+        if num_chars > context * _MAX_CHARS_PER_TOKEN or num_objects > context:
+            raise _too_long(context, f"{num_chars:,} characters in {num_objects:,} objects", param)
+        num_tokens = 0
+        for piece in _pieces(texts):
+            num_tokens += len(self._tokenizer(piece, add_special_tokens=False)["input_ids"])
+            num_tokens -= _EXTRA_TOKENS_PER_PIECE
+            if num_tokens > context:
+                raise _too_long(context, "more", param)
+
+    def check_body(self, data: Any, fields: Sequence[str]) -> None:
+        """Raise if the strings of a request's body, without its images, are together too long.
+
+        Args:
+            data: The JSON of a body that has not been validated.
+            fields: The fields that hold the prompt.
+        """
+        if not isinstance(data, dict):
+            return
+        param = next((name for name in fields if data.get(name)), fields[0])
+        messages = data.get(param)
+        messages = messages if isinstance(messages, list) else []
+        without_images = {**data, param: list(map(_without_images, messages)) or data.get(param)}
+        texts, num_objects = _collect_texts(without_images)
+        self.check(texts, num_objects=num_objects, param=param)
+
+
+def _too_long(context: int, length: str, param: str) -> ApiError:
+    return ApiError(
+        f"This model's maximum context length is {context} tokens, but the prompt has {length}.",
+        param=param,
+        code="context_length_exceeded",
+    )
+
+
+def _pieces(texts: Iterable[str]) -> Iterator[str]:
+    for text in texts:
+        # Short strings are mostly names of fields, which a template may leave out.
+        if len(text) > _MAX_CHARS_PER_TOKEN:
+            for start in range(0, len(text), _PIECE_CHARS):
+                yield text[start : start + _PIECE_CHARS]
+
+
+def _without_images(message: Any) -> Any:
+    content = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": [part for part in content if not _is_image(part)]}
+
+
+def _is_image(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") in _IMAGE_TYPES
+
+
+def _collect_texts(data: Any) -> tuple[list[str], int]:
+    """All strings of JSON data, with the names of fields, and the number of its objects."""
+    remaining, texts, num_objects = [data], list[str](), 0
+    while remaining:
+        value = remaining.pop()
+        if isinstance(value, str):
+            texts.append(value)
+        elif isinstance(value, dict):
+            num_objects += 1
+            texts.extend(value)
+            remaining.extend(value.values())
+        elif isinstance(value, list):
+            remaining.extend(value)
+    return texts, num_objects
