@@ -13,24 +13,31 @@ from ludus.data.atomic_write import atomic_dir
 from ludus.data.markdown import build_front_matter, code_block, to_single_line
 from ludus.errors import ConfigError
 from ludus.publish.env_source import EnvSource, looks_secret
+from ludus.publish.openenv_files import (
+    HUB_ORIGIN,
+    MANIFEST_FILE,
+    SPACE_HOSTS,
+    app_module,
+    author_validation,
+    client_package,
+    manifest,
+)
 from ludus.publish.run_card import CARD_FILE
 
 DOCKERFILE = "Dockerfile"
-MANIFEST_FILE = "openenv.yaml"
 CONTEXT_NAMES = (
     DOCKERFILE,
     ".dockerignore",
     MANIFEST_FILE,
     CARD_FILE,
     "requirements.txt",
+    "pyproject.toml",
+    "__init__.py",
+    "client.py",
     "server",
     "src",
 )
 """Files and folders of a build context."""
-SPACE_HOSTS = "*.hf.space"
-"""Hosts that the server accepts besides loopback names."""
-HUB_ORIGIN = "https://huggingface.co"
-"""The site that shows a Space in a frame."""
 _FIRST_LINE = "# Written by `ludus build`, which overwrites changes."
 _DRAFT_PREFIX = ".ludus-build-"
 
@@ -63,11 +70,17 @@ def write_build_context(
         ".dockerignore": "\n".join(
             ("*", *(f"!{name}" for name in CONTEXT_NAMES), "**/__pycache__\n")
         ),
-        MANIFEST_FILE: manifest(source),
+        MANIFEST_FILE: manifest(
+            source.slug,
+            source.version,
+            source.env_spec.description,
+            validation=author_validation(source),
+        ),
         CARD_FILE: space_card(source),
         "requirements.txt": "\n".join((*source.requirements, "")),
         "server/__init__.py": "",
-        "server/app.py": _app_module(source),
+        "server/app.py": app_module(source.spec),
+        **client_package(source),
     }
     with atomic_dir(out, _DRAFT_PREFIX, marker=DOCKERFILE, owned=CONTEXT_NAMES) as draft:
         source.copy_to(draft / "src")
@@ -149,22 +162,6 @@ CMD {json.dumps(command)}
 """
 
 
-def manifest(source: EnvSource) -> str:
-    """OpenEnv's manifest. Every text is JSON, which is valid YAML."""
-    values = {
-        "spec_version": 1,
-        "name": source.slug,
-        "version": source.version,
-        "description": to_single_line(source.env_spec.description),
-        "type": "space",
-        "runtime": "fastapi",
-        "app": "server.app:app",
-        "port": SERVER_PORT,
-    }
-    lines = (f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
-    return "\n".join((*lines, ""))
-
-
 def space_card(source: EnvSource) -> str:
     """The README.md, with the front matter of a Space that is built from a Dockerfile."""
     env_spec, tag = source.env_spec, image_tag(source)
@@ -176,6 +173,7 @@ def space_card(source: EnvSource) -> str:
             "colorTo": "green",
             "sdk": "docker",
             "app_port": SERVER_PORT,
+            "base_path": "/web",
             "tags": ["openenv", "ludus"],
         },
         [],
@@ -194,25 +192,3 @@ ludus collect docker:{tag}"""
         "As a Space it has a URL, which takes the place of `docker:…` in these commands.",
     ]
     return head + "\n" + "\n\n".join(parts) + "\n"
-
-
-def _app_module(source: EnvSource) -> str:
-    return f'''\
-"""The ASGI application that openenv.yaml names: `uvicorn server.app:app`."""
-
-import os
-
-from ludus.environment.registry import find_environment
-from ludus.serve.app import create_app
-from ludus.serve.config import ServeConfig
-
-env_spec = find_environment({source.spec!r})
-config = ServeConfig(
-    host="0.0.0.0",
-    max_sessions=1024 if env_spec.concurrent else 1,
-    token=os.environ.get("LUDUS_TOKEN"),
-    allow_hosts=("{SPACE_HOSTS}",),
-    allow_origins=("{HUB_ORIGIN}",),
-)
-app = create_app(env_spec, config)
-'''

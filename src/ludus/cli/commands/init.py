@@ -14,7 +14,7 @@ def init(
         Path | None, typer.Option("--in", help="Parent folder.", show_default="this folder")
     ] = None,
 ) -> None:
-    """Create an environment package with an entry point, a test and a README.
+    """Create an environment package with an entry point, a client, a test and OpenEnv's manifest.
 
     Example: ludus init find_number
     """
@@ -26,6 +26,7 @@ def init(
     from ludus.cli.display.console import console
     from ludus.environment.registry import registered_environments
     from ludus.errors import LudusError
+    from ludus.publish.openenv_files import MANIFEST_FILE, app_module, manifest
 
     module = name.replace("-", "_").lower()
     if not (module.isidentifier() and module.isascii()):
@@ -52,13 +53,20 @@ def init(
         "pyproject.toml": "pyproject.toml.txt",
         "README.md": "README.md.txt",
         f"src/{module}/__init__.py": "package.py.txt",
+        f"src/{module}/client.py": "client.py.txt",
         f"tests/test_{module}.py": "test.py.txt",
     }
+    texts = {
+        path: Template((skeleton / source).read_text()).substitute(names)
+        for path, source in layout.items()
+    }
+    texts[MANIFEST_FILE] = manifest(module, description="An environment for Ludus and OpenEnv.")
+    texts["server/app.py"] = app_module(f"{module}:{names['class_name']}")
     try:
-        for path, source in layout.items():
+        for path, text in texts.items():
             file = target / path
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(Template((skeleton / source).read_text()).substitute(names))
+            file.write_text(text)
     except OSError as error:
         raise LudusError(f"{target} cannot be written: {error.strerror or error}.") from error
     out = console()

@@ -1,0 +1,93 @@
+"""OpenEnv's own validation and discovery, of what `init`, `build` and `push env` write."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+from cli.collect_cli import CLEAN_ENV
+from ludus_process import run_ludus, served_by_program
+from openenv.cli._cli_utils import validate_env_structure
+from openenv.cli._validation import validate_multi_mode_deployment
+from openenv.validation import Level, Verdict, run_validation
+
+
+def write(tmp_path: Path, *command: str) -> None:
+    done = run_ludus(*command, cwd=tmp_path, env=CLEAN_ENV)
+    assert done.returncode == 0, done.stderr
+
+
+def assert_valid(folder: Path) -> None:
+    report = run_validation(folder, max_level=Level.STATIC, skip_build=True)
+    assert report.verdict is Verdict.PASS, report.results
+
+
+def test_a_new_package_is_valid(tmp_path: Path) -> None:
+    write(tmp_path, "init", "find-number")
+    package = tmp_path / "find_number"
+    assert_valid(package)
+    manifest = yaml.safe_load((package / "openenv.yaml").read_text())
+    assert manifest["name"] == "find_number" and manifest["app"] == "server.app:app"
+    script = "from server.app import app; from find_number.client import FindNumberEnv"
+    path = os.pathsep.join((os.environ["PYTHONPATH"], str(package / "src")))
+    env = {**os.environ, "PYTHONPATH": path}
+    subprocess.run([sys.executable, "-c", script], cwd=package, env=env, check=True)
+
+
+@pytest.mark.parametrize(
+    "command", [("build", "catch", "--no-build"), ("push", "env", "catch", "a/b", "--dry-run")]
+)
+def test_a_build_context_is_valid_and_can_be_pushed(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    write(tmp_path, *command)
+    context = tmp_path / "build/catch"
+    assert_valid(context)
+    assert not [each for each in validate_env_structure(context) if "outputs/" not in each]
+    # `openenv init` writes no lock file either where `uv` is not installed.
+    _, issues = validate_multi_mode_deployment(context)
+    assert [issue for issue in issues if "uv.lock" not in issue] == []
+    head = yaml.safe_load((context / "README.md").read_text().split("---")[1])
+    assert head["base_path"] == "/web" and head["app_port"] == 8000
+
+
+def test_a_build_keeps_the_validation_block_of_the_author(tmp_path: Path) -> None:
+    write(tmp_path, "init", "find-number")
+    package = tmp_path / "find_number"
+    own = (package / "openenv.yaml").read_text().replace("[0.0, 1.0]", "[-1.0, 2.0]")
+    (package / "openenv.yaml").write_text(own)
+    path = os.pathsep.join((os.environ["PYTHONPATH"], str(package / "src")))
+    command = ("build", "find_number:FindNumber", "--no-build", "-o", "context")
+    done = run_ludus(*command, cwd=tmp_path, env={**CLEAN_ENV, "PYTHONPATH": path})
+    assert done.returncode == 0, done.stderr
+    assert_valid(tmp_path / "context")
+    manifest = yaml.safe_load((tmp_path / "context/openenv.yaml").read_text())
+    assert manifest["validation"] == yaml.safe_load(own)["validation"]
+
+
+def test_autoenv_finds_the_client_of_an_installed_space(tmp_path: Path) -> None:
+    write(tmp_path, "build", "catch", "--no-build")
+    site = tmp_path / "site"
+    pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target")
+    install = [sys.executable, *pip, str(site), str(tmp_path / "build/catch")]
+    subprocess.run(install, check=True, timeout=120)
+    assert {path.name for path in site.iterdir()} >= {"catch_env"}
+    assert not (site / "ludus").exists()
+    script = """
+import sys
+from openenv import AutoAction, AutoEnv
+with AutoEnv.from_env("catch", base_url=sys.argv[1]).sync() as client:
+    client.reset(seed=1)
+    action = AutoAction.from_env("catch")
+    print(type(client).__name__, client.step(action(direction="stay")).done)
+"""
+    env = {**os.environ, "PYTHONPATH": str(site), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with served_by_program("catch") as server:
+        done = subprocess.run(
+            [sys.executable, "-c", script, server.url], env=env, capture_output=True, text=True
+        )
+    assert done.stdout.split()[-1] == "False", done.stdout + done.stderr
