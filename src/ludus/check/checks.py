@@ -109,7 +109,10 @@ class EnvironmentChecks:
         async with self._endpoint.session() as session:
             if not session.tools:
                 raise CheckFailed("it offers no tools")
-            return "tools: " + ", ".join(tool.name for tool in session.tools)
+            local = self._endpoint if isinstance(self._endpoint, LocalEndpoint) else None
+            note = local and local.env_spec.note
+            tools = "tools: " + ", ".join(tool.name for tool in session.tools)
+            return f"{tools}. {note}" if note else tools
 
     async def check_resets(self) -> str:
         async with self._endpoint.session() as session:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,6 +42,13 @@ def complete_environment(incomplete: str) -> list[str]:
     return [name for name in registered_environments() if name.startswith(incomplete)]
 
 
+def _set_action(value: str | None) -> str | None:
+    """Pass the type of actions on to worker processes, which look the environment up again."""
+    if value is not None:
+        os.environ["LUDUS_ACTION"] = value
+    return value
+
+
 Env = Annotated[
     str,
     typer.Argument(
@@ -64,6 +72,16 @@ ServedSpec = Annotated[
         metavar="SPEC",
         autocompletion=complete_environment,
         help=f"Environment: {_SPEC_FORMS}.",
+    ),
+]
+Action = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:CLASS",
+        envvar="LUDUS_ACTION",
+        callback=_set_action,
+        help="Type of the actions, if the environment's step does not name it.",
+        show_default="found in the module, models, openenv.yaml or app beside it",
     ),
 ]
 BaseUrl = Annotated[

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeGuard, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, create_model
+from pydantic import BaseModel, ConfigDict, create_model
 
 from ludus.environment.base import Environment
 from ludus.environment.fault_log import log_fault
+from ludus.environment.openenv_types import find_subclass, is_base, read_app
 from ludus.environment.spec import EnvSpec
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import collect_tools
@@ -36,7 +38,15 @@ def build_env_spec(
     name: str | None = None,
     variant: str | None = None,
 ) -> EnvSpec:
-    """Build the spec of an environment by introspection of its class, or of a factory's result."""
+    """Build the spec of an environment by introspection of its class, or of a factory's result.
+
+    An app of `create_app`, OpenEnv's or ours, stands for what it serves.
+    """
+    if (sessions := getattr(getattr(environment, "state", None), "sessions", None)) is not None:
+        env_spec: EnvSpec = sessions.env_spec
+        return replace(env_spec, name=name or env_spec.name)
+    if (served := read_app(environment)) is not None:
+        return build_env_spec(served[0], name=name).with_types(**served[1])
     factory = partial(environment, variant=variant) if variant else environment
     cls: type = environment if inspect.isclass(environment) else type(_build_once(factory))
     if not callable(getattr(cls, "reset", None)) or not callable(getattr(cls, "step", None)):
@@ -81,6 +91,7 @@ def _inspect_native(cls: type[Environment[Any, Any, Any]]) -> dict[str, Any]:
     if issubclass(cls, ToolEnvironment):
         return fields | _inspect_tools(cls)
     action, observation, state = _model_types(cls)
+    action, observation = _named_type(cls, action), _named_type(cls, observation)
     returns_text = _type_hints(cls.reset).get("return") is str
     return fields | {
         "action": action,
@@ -134,6 +145,8 @@ def _inspect_foreign(cls: type[Any]) -> dict[str, Any]:
     if is_mcp:
         types = __import__("openenv.core.env_server.mcp_types", fromlist=["CallToolAction"])
         action, observation = types.CallToolAction, types.CallToolObservation
+    else:
+        action, observation = _named_type(cls, action), _named_type(cls, observation)
     return {
         "action": action,
         "observation": observation,
@@ -177,7 +190,17 @@ def _model_types(cls: type[Any]) -> tuple[type[BaseModel], type[BaseModel], type
 def _observation_type(method: Any) -> type[BaseModel] | None:
     """The type of observation that a method is annotated to return, if any."""
     hint = _type_hints(method).get("return")
-    return hint if _is_model(hint) and "done" in hint.model_fields else None
+    if not _is_model(hint) or "done" not in hint.model_fields or is_base(hint):
+        return None
+    return hint
+
+
+def _named_type(cls: type, model: type[BaseModel]) -> type[BaseModel]:
+    """The type itself, or what the class means by a base class: any fields, if that is unknown."""
+    if not is_base(model):
+        return model
+    any_fields = {"__module__": model.__module__, "model_config": ConfigDict(extra="allow")}
+    return find_subclass(cls, model) or type(model.__name__, (model,), any_fields)
 
 
 def _type_hints(method: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
     name                  reasoning_gym
     name:variant          reasoning_gym:chain_sum
     package.module:Class  my_package.maze:Maze      (importable, or below the current folder)
+    package.module:app    maze_env.server.app:app   (what an app of `create_app` serves)
     path/to/file.py:Class envs/maze.py:Maze         (from the current folder, or absolute)
     mcp:COMMAND#TASKS     mcp:my-server#tasks.jsonl (the name is `mcp`, the rest is its variant)
 
@@ -68,7 +69,9 @@ def find_environment(spec: str) -> EnvSpec:
     if name in registered:
         return _load_registered(registered[name], rest or None)
     if rest:
-        return build_env_spec(_import_class(spec, name, rest))
+        found = _import_class(spec, name, rest)
+        # An app has no name of its own by which it could be found again.
+        return build_env_spec(found, name=spec if hasattr(found, "routes") else None)
     hint = did_you_mean(name, registered, "See `ludus envs`, or give file.py:Class or a URL.")
     raise EnvironmentNotFound(f"No environment named {name!r} is installed. {hint}")
 

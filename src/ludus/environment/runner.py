@@ -236,8 +236,8 @@ class EnvironmentRunner:
 
     async def _run_step(self, action: Any) -> Observation:
         self._require_episode()
-        observation = await self._call_guarded(lambda: self._step(action), "step")
-        return await self._add_progress(self._finish_step(observation))
+        value = await self._call_guarded(lambda: self._step(action), "step")
+        return await self._add_progress(self._finish_step(value))
 
     def _require_episode(self) -> None:
         if self._episode_active or not self.env_spec.native:
@@ -262,7 +262,8 @@ class EnvironmentRunner:
         self._episode_active = not observation.done
         return self._check_reward(observation)
 
-    def _finish_step(self, observation: Observation) -> Observation:
+    def _finish_step(self, value: Any) -> Observation:
+        observation = as_observation(value)
         self._check_reward(observation)
         if not vars(observation).get("error"):
             self.steps += 1

@@ -51,18 +51,7 @@ class SourceFile:
 
     def load(self) -> Any:
         """Load the class. Exceptions of the module itself are not wrapped."""
-        if not self.path.is_file():
-            folder = self.path.parent
-            names = [file.name for file in folder.glob("*.py")] if folder.is_dir() else []
-            hint = did_you_mean(self.path.name, names)
-            raise EnvironmentNotFound(f"There is no file {self.path}. {hint}".strip())
-        name = self.import_name()
-        if name in sys.modules:
-            module = sys.modules[name]
-        elif "." in name:
-            module = importlib.import_module(name)
-        else:
-            module = _execute_module(name, self.path)
+        module = self.load_module()
         if not self.attribute:
             raise EnvironmentNotFound(
                 f"{self.path} is a file: name the class in it. {self._classes_hint(module)}".strip()
@@ -72,6 +61,18 @@ class SourceFile:
         except AttributeError:
             hint = did_you_mean(self.attribute, vars(module), self._classes_hint(module))
             raise EnvironmentNotFound(f"{self.path} has no {self.attribute!r}. {hint}") from None
+
+    def load_module(self) -> ModuleType:
+        """Load the file."""
+        if not self.path.is_file():
+            folder = self.path.parent
+            names = [file.name for file in folder.glob("*.py")] if folder.is_dir() else []
+            hint = did_you_mean(self.path.name, names)
+            raise EnvironmentNotFound(f"There is no file {self.path}. {hint}".strip())
+        name = self.import_name()
+        if name in sys.modules:
+            return sys.modules[name]
+        return importlib.import_module(name) if "." in name else _execute_module(name, self.path)
 
     def import_name(self) -> str:
         """The name of the module in this process: `module`, unless that name is taken.

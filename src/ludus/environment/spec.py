@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, get_type_hints
 
@@ -19,6 +19,7 @@ from ludus.data.tool_schema import JsonObject, ToolSpec
 from ludus.environment.base import Environment
 from ludus.environment.error_location import locate_function
 from ludus.environment.error_mapping import explain_validation_error
+from ludus.environment.openenv_types import ACTION_VARIABLE, is_base, visible_subclasses
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import collect_tools
 from ludus.errors import BadEnvironment, InvalidAction, describe_in_one_line
@@ -64,6 +65,24 @@ class EnvSpec:
     def max_sessions(self) -> int | None:
         """How many sessions should run at once; None for any number."""
         return getattr(self.cls, "max_sessions", None)
+
+    @cached_property
+    def note(self) -> str | None:
+        """What a user should know before the first episode, if anything."""
+        if self.action.model_config.get("extra") != "allow" or not is_base(self.action):
+            return None
+        known = ", ".join(visible_subclasses(self.cls, self.action.__bases__[0])[1])
+        return (
+            f"{self.cls.__name__}.step does not say which type its actions have"
+            f"{f' (there are {known})' if known else ''}, so that any arguments are sent to it. "
+            f"Name the type as module:Class with `action` or {ACTION_VARIABLE}."
+        )
+
+    def with_types(self, **types: type[BaseModel]) -> EnvSpec:
+        """This spec with the types that an app was given: `action`, `observation` and so on."""
+        calls_tools = takes_tool_calls(types["action"].model_json_schema())
+        named_calls = self.named_calls or calls_tools
+        return replace(self, **types, named_calls=named_calls)  # type: ignore[arg-type]
 
     @cached_property
     def description(self) -> str:

@@ -23,6 +23,7 @@ from ludus.protocol.types import (
     CallToolObservation,
     Observation,
     State,
+    StepResult,
     TextObservation,
     ToolFault,
 )
@@ -152,7 +153,13 @@ class ToolEnvironment(Environment[Action, Observation, State]):
 
 
 def as_observation(value: Any) -> Observation:
-    """Convert the return value of a tool or a reset to an observation."""
+    """Convert the return value of a tool, a reset or a step to an observation."""
+    if isinstance(value, StepResult) or type(value).__name__ == "StepResult":
+        # OpenEnv's, too: its environments may return what its clients do.
+        inner = as_observation(value.observation)
+        inner.reward, inner.done = value.reward, value.done
+        inner.metadata = {**inner.metadata, **(value.metadata or {})}
+        return inner
     if hasattr(value, "model_dump") and hasattr(value, "done"):
         observation: Observation = value  # Or OpenEnv's, which has the same fields.
         return observation

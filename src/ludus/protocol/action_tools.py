@@ -31,7 +31,7 @@ def tool_from_action(action_schema: Mapping[str, Any]) -> ToolSpec:
         parameters["required"] = required
     if "$defs" in action_schema:
         parameters["$defs"] = strip_titles(action_schema["$defs"])
-    parameters["additionalProperties"] = False
+    parameters["additionalProperties"] = action_schema.get("additionalProperties") is True
     if len(properties) == 1:
         name = next(iter(properties))
     else:

@@ -117,6 +117,8 @@ async def _resolve_endpoint(
         return EnvironmentEndpoint(names[0] if names else spec, endpoint)
     if base_url is None:
         endpoint = connect(spec)
+        if isinstance(endpoint, LocalEndpoint) and endpoint.env_spec.note:
+            warn(endpoint.env_spec.note)
         return EnvironmentEndpoint(recorded_name(spec), endpoint, _variant_task(spec))
     variant_task = _variant_task(spec)
     name = choose_recorded_name(

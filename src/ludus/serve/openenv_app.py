@@ -17,7 +17,6 @@ from pydantic import BaseModel
 
 from ludus.environment.introspection import build_env_spec
 from ludus.errors import ConfigError
-from ludus.protocol.action_tools import takes_tool_calls
 from ludus.serve.app import create_app as build_app
 from ludus.serve.config import ServeConfig, check_listen_config, split_names
 
@@ -78,14 +77,11 @@ def create_app(
     if mode not in _MODES:
         raise ConfigError(f"`mode` must be one of {', '.join(_MODES)}, got {mode!r}.")
     env_spec = build_env_spec(env, name=env_name)
-    calls_tools = takes_tool_calls(action_cls.model_json_schema())
-    env_spec = replace(
-        env_spec,
+    env_spec = env_spec.with_types(
         action=action_cls,
         observation=observation_cls,
         reset_observation=reset_observation_cls or observation_cls,
         state=state_cls or env_spec.state,
-        named_calls=env_spec.named_calls or calls_tools,
     )
     config = ServeConfig(
         token=token or os.environ.get("LUDUS_TOKEN") or None,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def check(
     spec: common.Spec,
+    action: common.Action = None,
     seeds: Annotated[int, typer.Option(min=2, help="Number of seeds to test.")] = 5,
     sessions: Annotated[int, typer.Option(min=1, help="Number of concurrent sessions.")] = 2,
     token: common.Token = None,

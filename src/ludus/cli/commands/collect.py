@@ -32,6 +32,7 @@ _LOCAL_PROVIDERS = ("oracle", "random", "human", "hf")
 
 def collect(
     env: common.Env,
+    action: common.Action = None,
     base_url: common.BaseUrl = None,
     token: common.Token = None,
     provider: Annotated[

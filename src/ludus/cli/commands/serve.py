@@ -14,6 +14,7 @@ from ludus.errors import MissingExtra
 def serve(
     ctx: typer.Context,
     spec: common.ServedSpec,
+    action: common.Action = None,
     host: options.Host = "127.0.0.1",
     port: options.Port = 8000,
     max_sessions: Annotated[
@@ -75,12 +76,13 @@ def serve(
         raise MissingExtra.of("serve", "Serving") from error
     from rich.markup import escape
 
-    from ludus.cli.display.console import print_if_read
+    from ludus.cli.display.console import console, print_if_read
+    from ludus.cli.flag_names import name_flags
     from ludus.environment.registry import find_environment
 
     server_token = options.resolve_token(ctx, token, token_file)
+    environment = find_environment(spec)
     if max_sessions is None:
-        environment = find_environment(spec)
         max_sessions = (environment.max_sessions or 1024) if environment.concurrent else 1
     config = ServeConfig(
         host=host,
@@ -112,6 +114,8 @@ def serve(
             "Press Ctrl-C to stop; running steps finish first.",
         )
         server_token.warn_if_visible()
+        if environment.note:
+            console(stderr=True).print(name_flags(environment.note), style="yellow", markup=False)
 
     run(spec, config, on_ready=print_urls)
     print_if_read("Stopped.")

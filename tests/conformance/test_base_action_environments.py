@@ -1,0 +1,241 @@
+"""Environments of OpenEnv whose `step` is annotated with the base `Action`, as they lie on disk."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli.collect_cli import read_episodes
+from ludus_process import run_ludus
+
+from ludus import CollectConfig, ToolCall, collect, connect, episodes
+from ludus.agents.scripted import ScriptedAgent
+from ludus.check import run_checks
+from ludus.environment.registry import find_environment
+from ludus.errors import ConfigError
+from ludus.rollout.collect_progress import CollectProgress
+
+MODELS = """
+from openenv.core.env_server.types import Action, Observation
+
+class CodeAction(Action):
+    '''Run code.'''
+    code: str
+
+class CodeObservation(Observation):
+    stdout: str = ""
+"""
+OTHER_MODELS = """
+class SetupAction(Action):
+    packages: list[str]
+
+class SetupObservation(Observation):
+    log: str = ""
+"""
+ENVIRONMENT = """
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.types import Action, Observation, State
+{imports}
+
+class CodeEnvironment(Environment):
+    '''Run code.'''
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self, reward: float = 1.0):
+        super().__init__()
+        self.reward = reward
+
+    def reset(self) -> Observation:
+        return {observation}(stdout="ready")
+
+    def step(self, action: Action) -> Observation:
+        return {observation}(stdout=f"ran {{action.code}}", reward=self.reward, done=True)
+
+    @property
+    def state(self) -> State:
+        return State()
+"""
+IMPORTS_MODELS = "from ..models import CodeAction, CodeObservation, {more}"
+APP = """
+from openenv.core.env_server import create_app
+from ..models import CodeAction, CodeObservation
+from .environment import CodeEnvironment
+
+app = create_app(lambda: CodeEnvironment(reward=0.5), CodeAction, CodeObservation, env_name="code")
+"""
+
+
+@pytest.fixture(autouse=True)
+def imports() -> Iterator[None]:
+    """What a test imports is forgotten after it."""
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if name.startswith(("code_env", "server", "models")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with `models.py`, and the environment in `server/`, which imports its models."""
+    monkeypatch.chdir(tmp_path)
+    server = tmp_path / "code_env" / "server"
+    server.mkdir(parents=True)
+    for folder in (server, server.parent):
+        (folder / "__init__.py").write_text("")
+    (server.parent / "models.py").write_text(MODELS)
+    (server / "environment.py").write_text(
+        ENVIRONMENT.format(
+            imports="from ..models import CodeAction, CodeObservation",
+            observation="CodeObservation",
+        )
+    )
+    return server.parent
+
+
+SPEC = "code_env.server.environment:CodeEnvironment"
+
+
+def arguments_of(spec: str) -> set[str]:
+    tools = find_environment(spec).tools
+    assert tools is not None
+    return set(tools[0].input_schema["properties"])
+
+
+def import_only_the_observation(package: Path) -> None:
+    (package / "server" / "environment.py").write_text(
+        ENVIRONMENT.format(
+            imports="from ..models import CodeObservation", observation="CodeObservation"
+        )
+    )
+
+
+@pytest.mark.usefixtures("package")
+async def test_the_action_that_the_module_imports_is_the_type_of_the_actions() -> None:
+    async with connect(SPEC).session() as session:
+        (tool,) = session.tools
+        assert (tool.name, tool.description) == ("code", "Run code.")
+        await session.reset()
+        result = await session.call("code", {"code": "1 + 1"})
+        assert (result.content, result.reward, result.done) == ("stdout: ran 1 + 1", 1.0, True)
+
+
+def test_the_action_is_found_in_the_models_module_beside_the_environment(package: Path) -> None:
+    import_only_the_observation(package)
+    assert arguments_of(SPEC) == {"code"}
+
+
+def test_the_models_module_is_found_where_the_folders_are_no_packages(package: Path) -> None:
+    (package / "__init__.py").unlink()
+    (package / "server" / "__init__.py").unlink()
+    (package / "server" / "environment.py").write_text(
+        ENVIRONMENT.format(imports="", observation="Observation")
+    )
+    assert arguments_of("code_env/server/environment.py:CodeEnvironment") == {"code"}
+
+
+def test_the_manifest_says_which_of_several_actions_it_is(package: Path) -> None:
+    import_only_the_observation(package)
+    (package / "models.py").write_text(MODELS + OTHER_MODELS)
+    (package / "openenv.yaml").write_text("name: code_env\naction: SetupAction\n")
+    assert arguments_of(SPEC) == {"packages"}
+
+
+@pytest.mark.parametrize("manifest", ["", "app: code_env.server.app:app\n"])
+def test_the_app_says_which_of_several_actions_it_is(package: Path, manifest: str) -> None:
+    import_only_the_observation(package)
+    (package / "models.py").write_text(MODELS + OTHER_MODELS)
+    (package / "openenv.yaml").write_text(f"spec_version: 1\nname: code_env\n{manifest}")
+    (package / "server" / "app.py").write_text(APP)
+    assert arguments_of(SPEC) == {"code"}
+
+
+def test_the_option_names_the_action(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import_only_the_observation(package)
+    (package / "models.py").write_text(MODELS + OTHER_MODELS)
+    monkeypatch.setenv("LUDUS_ACTION", "code_env.models:SetupAction")
+    assert arguments_of(SPEC) == {"packages"}
+    monkeypatch.setenv("LUDUS_ACTION", "code_env/models.py:CodeAction")
+    assert arguments_of(SPEC) == {"code"}
+    for wrong in ("code_env.models:Nothing", "code_env.models", "code_env.models:Path", "a.b:C"):
+        monkeypatch.setenv("LUDUS_ACTION", wrong)
+        with pytest.raises(ConfigError, match="`action`"):
+            find_environment(SPEC)
+
+
+async def test_any_fields_are_accepted_where_no_type_is_found(
+    package: Path, tmp_path: Path
+) -> None:
+    import_only_the_observation(package)
+    (package / "models.py").write_text(MODELS + OTHER_MODELS)
+    assert "SetupAction" in (find_environment(SPEC).note or "")
+    agent = ScriptedAgent(ToolCall(name="act", arguments={"code": "2 + 2"}))
+    noted: list[str] = []
+
+    class Notes(CollectProgress):
+        def warn(self, message: str) -> None:
+            noted.append(message)
+
+    config = CollectConfig(agent=agent, num_episodes=1)
+    await collect(SPEC, tmp_path / "run", config, progress=Notes())
+    (episode,) = episodes(tmp_path / "run/episodes.jsonl")
+    assert (episode.reward, episode.messages[-1].text) == (1.0, "stdout: ran 2 + 2")
+    assert noted == [find_environment(SPEC).note]
+
+
+@pytest.mark.usefixtures("package")
+async def test_its_observations_fit_the_schema_that_is_published() -> None:
+    report = await run_checks(SPEC, seeds=2, sessions=2)
+    verdicts = {finding.check: finding.verdict for finding in report.findings}
+    assert verdicts["plays an episode"] == verdicts["observations fit the schema"] == "pass"
+
+
+def test_collect_takes_the_option(package: Path, tmp_path: Path) -> None:
+    import_only_the_observation(package)
+    (package / "models.py").write_text(MODELS + OTHER_MODELS)
+    action = ("--action", "code_env.models:CodeAction")
+    run_ludus("collect", SPEC, "--provider", "random", "-n", "2", "-o", "run", *action)
+    (first, _) = read_episodes(tmp_path / "run")
+    assert first.reward == 1.0
+    assert [tool["function"]["name"] for tool in first.tools] == ["code"]
+
+
+@pytest.mark.usefixtures("package")
+async def test_an_app_of_theirs_is_a_spec(package: Path) -> None:
+    (package / "server" / "app.py").write_text(APP)
+    for spec in ("code_env.server.app:app", "code_env/server/app.py:app"):
+        async with connect(spec).session() as session:
+            await session.reset()
+            result = await session.call("code", {"code": "1"})
+            assert result.reward == 0.5
+
+
+async def test_an_app_of_ours_is_a_spec(package: Path) -> None:
+    ours = APP.replace("openenv.core.env_server", "ludus.serve")
+    (package / "server" / "app.py").write_text(ours)
+    async with connect("code_env.server.app:app").session() as session:
+        await session.reset()
+        assert (await session.call("code", {"code": "1"})).reward == 0.5
+
+
+STEP_RESULT = """
+from openenv.core.client_types import StepResult
+"""
+
+
+async def test_a_step_result_is_unpacked(package: Path) -> None:
+    path = package / "server" / "environment.py"
+    text = path.read_text().replace(
+        'CodeObservation(stdout=f"ran {action.code}", reward=self.reward, done=True)',
+        'StepResult(CodeObservation(stdout="ran"), reward=0.25, done=True, metadata={"n": 1})',
+    )
+    path.write_text(STEP_RESULT + text)
+    async with connect(SPEC).session() as session:
+        await session.reset()
+        result = await session.call("code", {"code": "1"})
+        assert (result.content, result.reward, result.done) == ("stdout: ran", 0.25, True)
+        assert result.metadata == {"n": 1}
