@@ -59,6 +59,14 @@ def test_a_scorer_is_not_given_an_answer_that_could_do_something(source: str, an
         check_answer(answer, source)
 
 
+@pytest.mark.parametrize("answer", ["nan", "-Infinity", "[1, NaN]", "nan+nanj", "3 + infi"])
+def test_a_number_that_is_not_finite_is_refused_unless_it_is_right(answer: str) -> None:
+    with pytest.raises(AnswerRefused, match="finite"):
+        check_answer(answer, "chain_sum", right="7")
+    assert check_answer(answer, "word_sorting", right="info, nan, inf") == answer
+    assert check_answer("banana, infinite", "word_sorting") == "banana, infinite"
+
+
 @pytest.mark.parametrize("answer", ["open('trace')!", "(" * 9_000, "I think that it is 24."])
 def test_a_formula_that_is_none_is_read_by_no_scorer(answer: str) -> None:
     assert check_answer(answer, "puzzle24") == UNPARSABLE_FORMULA

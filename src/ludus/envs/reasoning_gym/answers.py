@@ -14,16 +14,17 @@ import re
 
 LITERAL_DATASETS = frozenset(("binary_matrix", "n_queens", "spiral_matrix", "string_insertion"))
 """Data sets whose scorer evaluates the answer as a Python list."""
+ARITHMETIC_DATASETS = frozenset(("countdown", "puzzle24"))
+"""Data sets whose answer may have whole numbers and the four operations only."""
 FORMULA_DATASETS = frozenset(
     (
-        "countdown",
+        *ARITHMETIC_DATASETS,
         "intermediate_integration",
         "polynomial_multiplication",
-        "puzzle24",
         "simple_integration",
     )
 )
-"""Data sets whose scorer evaluates the answer with sympy."""
+"""Data sets whose scorer evaluates the answer as a formula, mostly with sympy."""
 MOVE_DATASETS = frozenset(("rubiks_cube", "rush_hour"))
 """Data sets whose scorer repeats a move as often as the answer says."""
 UNPARSABLE_FORMULA = ")"
@@ -38,6 +39,10 @@ MAX_REPEATS = 10_000
 """Maximum number of repetitions of a move."""
 
 _SAFE_NODES = (ast.Expression, ast.Name, ast.UnaryOp, ast.expr_context, ast.operator, ast.unaryop)
+_ARITHMETIC_NODES = (
+    *(ast.Expression, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div),
+    *(ast.UnaryOp, ast.USub),
+)
 _ELEMENTARY = (
     "Abs abs acos acosh acot asin asinh atan atanh cos cosh cot coth csc erf exp ln log sec sin "
     "sinh sqrt tan tanh"
@@ -47,20 +52,27 @@ _EXPONENTIAL_FUNCTIONS = frozenset(("cosh", "coth", "exp", "sinh"))
 _MANTISSA = re.compile(r"[+-]?[\d_,.]+")
 _LONG_EXPONENT = re.compile(r"[+-]?[\d_]{5,}")
 _COUNT = re.compile(r"\d+")
+_NOT_FINITE = re.compile(r"(?<![a-z])(nan|inf|infinity)[ij]?(?![a-z])", re.IGNORECASE)
 
 
 class AnswerRefused(Exception):
     """An answer is not passed to the scorer; the message is for the model."""
 
 
-def check_answer(answer: str, source: str) -> str:
-    """Return what to pass to the scorer of the data set `source`, or raise `AnswerRefused`."""
+def check_answer(answer: str, source: str, *, right: str | None = None) -> str:
+    """Return what to pass to the scorer of the data set `source`, or raise `AnswerRefused`.
+
+    `right` is the correct answer, if there is only one.
+    """
     if len(answer) > MAX_ANSWER_CHARS:
         raise AnswerRefused(
             f"it has {len(answer):,} characters, and {MAX_ANSWER_CHARS:,} are allowed"
         )
     if _is_huge_number(answer):
         raise AnswerRefused("it is a number with more digits than any answer has")
+    if _NOT_FINITE.search(answer) and not _NOT_FINITE.search(str(right)):
+        # A difference to NaN is never too large.
+        raise AnswerRefused("it has a number that is not finite")
     if source in MOVE_DATASETS and any(int(n[:6]) > MAX_REPEATS for n in _COUNT.findall(answer)):
         raise AnswerRefused(f"it repeats a move more than {MAX_REPEATS:,} times")
     if source not in LITERAL_DATASETS | FORMULA_DATASETS:
@@ -76,10 +88,14 @@ def check_answer(answer: str, source: str) -> str:
         return UNPARSABLE_FORMULA if formula else answer
     except (MemoryError, RecursionError, ValueError):
         raise AnswerRefused("it is nested too deeply") from None
-    allowed = "numbers, names, operators and elementary functions" if formula else "a list"
-    for node in ast.walk(tree):
-        if not _is_safe_answer_node(node, formula=formula):
-            raise AnswerRefused(f"it is a program; only {allowed} can be evaluated")
+    allowed, is_allowed = "a list", _is_list_node
+    if source in ARITHMETIC_DATASETS:
+        allowed, is_allowed = "whole numbers and + - * /", _is_arithmetic_node
+    elif formula:
+        allowed = "numbers, names, operators and elementary functions"
+        is_allowed = _is_formula_node
+    if not all(map(is_allowed, ast.walk(tree))):
+        raise AnswerRefused(f"it is a program; only {allowed} can be evaluated")
     if formula:
         try:
             _answer_bits(tree.body)
@@ -94,18 +110,23 @@ def _is_huge_number(answer: str) -> bool:
     return bool(_LONG_EXPONENT.fullmatch(exponent) and _MANTISSA.fullmatch(mantissa))
 
 
-def _is_safe_answer_node(node: ast.AST, *, formula: bool) -> bool:
-    """Whether a part of an answer may be evaluated: a literal, or a part of a formula."""
-    if isinstance(node, _SAFE_NODES):
-        return True
-    if not formula:
-        return isinstance(node, ast.Constant | ast.List | ast.Tuple)
+def _is_list_node(node: ast.AST) -> bool:
+    return isinstance(node, (*_SAFE_NODES, ast.Constant, ast.List, ast.Tuple))
+
+
+def _is_arithmetic_node(node: ast.AST) -> bool:
+    if isinstance(node, ast.Constant):
+        return type(node.value) is int
+    return isinstance(node, _ARITHMETIC_NODES)
+
+
+def _is_formula_node(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
         name = node.func.id if isinstance(node.func, ast.Name) else None
         return name in _FUNCTIONS and not node.keywords
     if isinstance(node, ast.Constant):
         return isinstance(node.value, int | float)
-    return isinstance(node, ast.BinOp)
+    return isinstance(node, (*_SAFE_NODES, ast.BinOp))
 
 
 def _answer_bits(node: ast.AST) -> float:

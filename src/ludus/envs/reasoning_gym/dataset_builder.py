@@ -41,7 +41,7 @@ only when a question is generated: one object serves all seeds."""
 ACRE_SIZE = 10
 """`acre` generates all questions when it is built; ten is the smallest size that it supports."""
 
-MAX_REDRAWS = 20
+MAX_REDRAWS = 100
 REDRAW_SEED_STRIDE = 100_000_000
 """A question without a correct answer is drawn again at most `MAX_REDRAWS` times, each time with a
 seed that is larger by `REDRAW_SEED_STRIDE`."""

@@ -1,4 +1,4 @@
-"""Fixes of bugs in the library that make some of its questions unusable.
+"""Fixes of bugs in the library that make some of its questions unusable, or reward wrong answers.
 
 Runs in a worker process.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ludus.envs.reasoning_gym import propositional, scores
 from ludus.envs.reasoning_gym.programs import select_deterministic
 
 MAX_TERM = 1000
@@ -19,11 +20,20 @@ def apply_patches() -> None:
     from reasoning_gym.algorithmic.game_of_life_halting import GameOfLifeHaltingDataset
     from reasoning_gym.code.codeio import CodeIODataset
     from reasoning_gym.cognition.number_sequences import PatternRule
+    from reasoning_gym.games.countdown import CountdownDataset
+    from reasoning_gym.games.puzzle24 import Puzzle24Dataset
+    from reasoning_gym.logic.propositional_logic import PropositionalLogicDataset
+    from reasoning_gym.probability.coin_flip import CoinFlipDataset
 
     PatternRule.apply = _bound_terms(PatternRule.apply)
     CodeIODataset.__init__ = _select_programs(CodeIODataset.__init__)
     CodeIODataset.__getitem__ = _with_own_rows(CodeIODataset.__getitem__)
-    GameOfLifeHaltingDataset.score_answer = _score_true_or_false
+    GameOfLifeHaltingDataset.score_answer = scores.score_truth_value
+    CountdownDataset.score_answer = Puzzle24Dataset.score_answer = scores.score_arithmetic
+    CoinFlipDataset.score_answer = scores.score_probability
+    PropositionalLogicDataset.score_answer = scores.score_conclusion(
+        PropositionalLogicDataset.score_answer
+    )
 
 
 def _bound_terms(apply: Callable[..., int]) -> Callable[..., int]:
@@ -62,11 +72,6 @@ def _with_own_rows(draw: Callable[..., Any]) -> Callable[..., Any]:
     return drawing
 
 
-def _score_true_or_false(dataset: Any, answer: str | None, entry: dict[str, Any]) -> float:
-    """Score `game_of_life_halting`, whose own scorer takes any text for true, even "False"."""
-    return float((answer or "").strip().lower() == entry["answer"].lower())
-
-
 def fix_entry(entry: dict[str, Any]) -> None:
     """Fix the record of a question, in place."""
     metadata = entry["metadata"]
@@ -77,19 +82,18 @@ def fix_entry(entry: dict[str, Any]) -> None:
             metadata[key] = metadata[key].split()[-1]
     if source == "intermediate_integration" and "Integral(" in entry["answer"]:
         entry["answer"] = f"{_patched_integral(metadata['integrand'], metadata['variable'])} + C"
-    if source == "propositional_logic" and len(metadata["example_answer"]) == 1:
-        # It found no conclusion and answers with a variable, which never scores 1.0.
-        conjunction, *others = metadata["premises"]
-        for premise in others or [conjunction]:
-            conjunction = f"({conjunction} ∧ {premise})"
-        metadata["example_answer"] = conjunction
+    if source == "propositional_logic":
+        entry["question"] += propositional.RULES
+        metadata["example_answer"] = propositional.find_conclusion(
+            metadata["premises"], metadata["variables"]
+        )
 
 
 def is_unfixable(entry: dict[str, Any], dataset: Any) -> bool:
     """Whether a question is unusable even with the patches: its correct answer scores less than 1.
 
-    Some scorers reject an empty answer, which is sometimes the correct one. Where all premises are
-    tautologies, `propositional_logic` has no conclusion that is not trivial.
+    Some scorers reject an empty answer, which is sometimes the correct one. Most premises of
+    `propositional_logic` have no conclusion that takes reasoning.
     """
     answer = entry["answer"]
     if answer is None:

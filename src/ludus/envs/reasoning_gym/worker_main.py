@@ -78,7 +78,8 @@ def handle_score(
     limit_time(answer_limit)
     limit_memory(ANSWER_MEMORY_BYTES)
     try:
-        checked = check_answer(answer, record["metadata"].get("source_dataset", name))
+        source = record["metadata"].get("source_dataset", name)
+        checked = check_answer(answer, source, right=record["answer"])
         value = float(dataset.score_answer(checked, record))
     except AnswerRefused as reason:
         return {"score": 0.0, "note": f"The answer was not evaluated: {reason}."}

@@ -1,0 +1,111 @@
+"""Only right answers get the top reward: no constants, tricks of notation, or joined premises."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ludus.envs.reasoning_gym import ReasoningGym, ReasoningGymAction
+
+SEEDS = range(12)
+OR = "\N{LOGICAL OR}"
+
+
+def scores(variant: str, answer: Callable[[Any], str], **task: Any) -> list[float]:
+    """The scores of an answer that is made from the metadata of the question."""
+    environment = ReasoningGym(variant)
+    found = []
+    for seed in SEEDS:
+        metadata = environment.reset(seed=seed, size=1, **task).dataset_metadata
+        score = environment.step(ReasoningGymAction(answer=answer(metadata))).score
+        assert score is not None
+        found.append(score)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("variant", "answer"),
+    [
+        ("coin_flip", "0"),
+        ("coin_flip", "0.00005"),
+        ("complex_arithmetic", "nan"),
+        ("complex_arithmetic", "NaN + nani"),
+        ("puzzle24", "1*1*3*8"),
+        ("puzzle24", "4*6*pi/pi"),
+    ],
+)
+def test_constant_is_not_right(variant: str, answer: str) -> None:
+    assert max(scores(variant, lambda metadata: answer)) < 0.1
+
+
+def test_list_of_nan_is_not_sorted() -> None:
+    def undefined(metadata: Any) -> str:
+        return json.dumps([float("nan")] * len(metadata["original_numbers"]))
+
+    assert max(scores("number_sorting", undefined)) == 0.0
+    assert max(scores("number_sorting", lambda m: undefined(m).replace("NaN", '"nan"'))) == 0.0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        # Numbers that a search for digits does not see.
+        lambda target, numbers: f"{target}e0 + 0e0*({'+'.join(numbers)})",
+        lambda target, numbers: f"{target:#x} + 0x0*({'+'.join(numbers)})",
+        lambda target, numbers: f"{target // 10}_{target % 10} + 0_0*({'+'.join(numbers)})",
+        # Ones for nothing, by names, powers and complements.
+        lambda target, numbers: "+".join(["(pi/pi)"] * target) + f"+({'+'.join(numbers)})*(E-E)",
+        lambda target, numbers: "-~" * (target - sum(map(int, numbers))) + f"({'+'.join(numbers)})",
+        # Right, but of some of the numbers twice or not at all.
+        lambda target, numbers: "+".join([numbers[0]] * 3),
+        lambda target, numbers: str(target),
+    ],
+)
+def test_target_is_made_from_the_given_numbers(answer: Callable[[int, list[str]], str]) -> None:
+    def cheat(metadata: Any) -> str:
+        return answer(metadata["target"], list(map(str, metadata["numbers"])))
+
+    assert max(scores("countdown", cheat)) < 0.1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda premises: " ∧ ".join(f"({premise})" for premise in premises),
+        lambda premises: " ∧ ".join(f"({premise})" for premise in reversed(premises[:2])),
+        lambda premises: f"({premises[0]}) {OR} ¬P",
+        lambda premises: premises[0],
+        lambda premises: f"¬¬({premises[-1]})",
+        lambda premises: f"P {OR} ¬P",
+        lambda premises: "P ∧ ¬P",
+    ],
+)
+def test_conclusion_is_more_than_the_premises(answer: Callable[[list[str]], str]) -> None:
+    assert max(scores("propositional_logic", lambda metadata: answer(metadata["premises"]))) < 0.5
+
+
+def test_equivalent_forms_of_a_conclusion_are_right() -> None:
+    def implication(metadata: Any) -> str:
+        first, _, rest = metadata["example_answer"].partition(f" {OR} ")
+        return f"¬({first}) → ({rest})" if rest else f"¬¬({first})"
+
+    assert scores("propositional_logic", implication) == [1.0] * len(SEEDS)
+
+
+@pytest.mark.parametrize("form", ["{:.10g}", "{:.4g}", "{:e}", " {:.10f}"])
+def test_probability_may_be_rounded(form: str) -> None:
+    def rounded(metadata: Any) -> str:
+        rational = metadata["rational"]
+        return form.format(rational["numerator"] / rational["denominator"])
+
+    assert scores("coin_flip", rounded) == [1.0] * len(SEEDS)
+
+
+def test_fraction_is_a_probability() -> None:
+    def fraction(metadata: Any) -> str:
+        return "{numerator}/{denominator}".format(**metadata["rational"])
+
+    assert scores("coin_flip", fraction) == [1.0] * len(SEEDS)
