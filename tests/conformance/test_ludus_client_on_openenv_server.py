@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,10 @@ from ludus.agents.scripted import ScriptedAgent
 from ludus.errors import InvalidAction, SessionLost
 
 
-def their_server(cls: type, action: type, observation: type) -> AbstractContextManager[str]:
-    return running_app(create_fastapi_app(cls, action, observation, max_concurrent_envs=4))
+def their_server(
+    factory: Callable[[], Any], action: type, observation: type
+) -> AbstractContextManager[str]:
+    return running_app(create_fastapi_app(factory, action, observation, max_concurrent_envs=4))
 
 
 def guessing() -> Any:

@@ -27,7 +27,7 @@ SPEC = "ludus.envs.openspiel:OpenSpiel"
 
 
 def test_the_first_message_has_rules_seat_board_and_all_legal_moves() -> None:
-    first = OpenSpiel().reset(seed=1, seat=0)
+    first = OpenSpiel("tic_tac_toe").reset(seed=1, seat=0)
     assert "Three of your marks in a row" in first.text
     assert "You are player 0" in first.text and "moves at random" in first.text
     assert "...\n...\n..." in first.text and "8: x(2,2)" in first.text
@@ -36,7 +36,7 @@ def test_the_first_message_has_rules_seat_board_and_all_legal_moves() -> None:
 
 
 def test_a_model_is_shown_the_text_and_not_the_numbers_beside_it() -> None:
-    first = OpenSpiel().reset(seed=1, seat=1).model_dump(mode="json")
+    first = OpenSpiel("tic_tac_toe").reset(seed=1, seat=1).model_dump(mode="json")
     view = build_view(first)
     assert view.shown == ["text"]
     assert {"info_state", "legal_actions"} <= view.hidden.keys()
@@ -44,7 +44,7 @@ def test_a_model_is_shown_the_text_and_not_the_numbers_beside_it() -> None:
 
 @pytest.mark.parametrize("wrong", [9, -1, 10**6])
 def test_an_illegal_move_is_refused_with_the_legal_ones_and_changes_nothing(wrong: int) -> None:
-    env = OpenSpiel()
+    env = OpenSpiel("tic_tac_toe")
     env.reset(seed=1, seat=0)
     before = str(env.position)
     refused = step(env, wrong)
@@ -54,7 +54,7 @@ def test_an_illegal_move_is_refused_with_the_legal_ones_and_changes_nothing(wron
 
 
 def test_the_action_of_openenvs_clients_is_played_whatever_game_it_names() -> None:
-    env = OpenSpiel()
+    env = OpenSpiel("tic_tac_toe")
     env.reset(seed=1, seat=0)
     step(env, 4, game_name="catch", game_params={"rows": 3})
     assert str(env.position)[5] == "x"
@@ -79,7 +79,7 @@ def test_the_state_is_openenvs_and_empty_before_a_reset() -> None:
 
 
 def test_a_seat_is_taken_by_argument_or_by_seed() -> None:
-    env = OpenSpiel()
+    env = OpenSpiel("tic_tac_toe")
     second = env.reset(seed=1, seat=1)
     assert second.opponent_last_action is not None and len(second.legal_actions) == 8
     seats = set()
@@ -90,7 +90,7 @@ def test_a_seat_is_taken_by_argument_or_by_seed() -> None:
 
 
 def test_wins_draws_and_losses_are_worth_1_half_and_0() -> None:
-    env = OpenSpiel()
+    env = OpenSpiel("tic_tac_toe")
     rewards = set()
     for seed in range(40):
         rng = random.Random(seed)

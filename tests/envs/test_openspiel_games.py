@@ -68,7 +68,7 @@ def test_hidden_cards_are_not_shown_before_the_end() -> None:
 )
 def test_a_wrong_task_is_refused_in_words(task: dict[str, Any], what: str) -> None:
     with pytest.raises(ValueError, match=what):
-        OpenSpiel().reset(seed=1, **task)
+        OpenSpiel("tic_tac_toe").reset(seed=1, **task)
 
 
 def test_parameters_reach_the_game() -> None:

@@ -36,7 +36,7 @@ def play_oracle(env: OpenSpiel, **task: Any) -> float:
 def test_the_oracle_never_loses_tic_tac_toe_and_draws_with_a_perfect_opponent(
     opponent: str, seeds: int
 ) -> None:
-    env = OpenSpiel()
+    env = OpenSpiel("tic_tac_toe")
     rewards = [play_oracle(env, seed=seed, opponent=opponent) for seed in range(seeds)]
     assert min(rewards) >= 0.5
     if opponent == "minimax":
@@ -56,7 +56,7 @@ def test_the_oracle_wins_catch_always_and_nim_from_the_second_seat(seeds: int) -
 
 
 def test_a_generator_varies_the_oracle_among_moves_that_are_as_good() -> None:
-    env = OpenSpiel()
+    env = OpenSpiel("tic_tac_toe")
     env.reset(seed=1, seat=0)
     openings = set()
     for number in range(20):
@@ -78,7 +78,7 @@ def test_a_generator_varies_the_oracle_among_moves_that_are_as_good() -> None:
 def test_the_working_tells_who_can_win_with_one_move(
     moves: list[int], text: str, action: int | None
 ) -> None:
-    env = OpenSpiel()
+    env = OpenSpiel("tic_tac_toe")
     env.reset(seed=1, seat=0)
     for move in moves:
         env.position.apply_action(move)
@@ -96,7 +96,7 @@ def test_games_of_chance_or_hidden_cards_have_no_working() -> None:
 
 
 def test_progress_is_the_reward_that_can_still_be_expected() -> None:
-    env = OpenSpiel()
+    env = OpenSpiel("tic_tac_toe")
     env.reset(seed=1, seat=0, opponent="minimax")
     assert env.progress() == 0.5
     for move in (0, 1, 3):  # The opponent does not defend the column of 0, 3 and 6.
@@ -105,7 +105,7 @@ def test_progress_is_the_reward_that_can_still_be_expected() -> None:
     assert env.progress() == 1.0
     env.reset(seed=1, seat=1, opponent="minimax")
     assert env.progress() == 0.5
-    random_opponent = OpenSpiel()
+    random_opponent = OpenSpiel("tic_tac_toe")
     for seed in range(20):
         random_opponent.reset(seed=seed)
         values, done, rng = [random_opponent.progress()], False, random.Random(f"{seed}/0")
@@ -127,7 +127,7 @@ def test_games_that_are_not_solved_have_no_progress() -> None:
 
 
 def test_the_oracle_plays_on_from_any_state() -> None:
-    env = OpenSpiel()
+    env = OpenSpiel("tic_tac_toe")
     env.reset(seed=3, seat=0, opponent="random")
     step(env, 1)  # Not what the oracle would have begun with.
     first, again = env.oracle(), env.oracle()

@@ -7,7 +7,6 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,29 +46,11 @@ def play_oracle(env: TextArena, seed: int) -> float:
     return float(result.reward)
 
 
-@pytest.fixture
-def word_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A few words and a tagger for which every word is a noun, in the form of NLTK's data."""
-    import nltk
-    from nltk.corpus import words
-
-    corpus, tagger = tmp_path / "corpora/words", tmp_path / "taggers/averaged_perceptron_tagger_eng"
-    for folder in (corpus, tagger):
-        folder.mkdir(parents=True)
-    for name in ("en", "en-basic"):
-        corpus.joinpath(name).write_text("crane\nslate\nhouse\nmouse\nplant\nbread\n")
-    for part, content in {"weights": "{}", "tagdict": "{}", "classes": '["NN"]'}.items():
-        tagger.joinpath(f"averaged_perceptron_tagger_eng.{part}.json").write_text(content)
-    monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
-    yield
-    words._unload()
-
-
 def test_the_first_message_has_the_rules_and_how_it_is_scored() -> None:
     first = TextArena().reset(seed=1)
-    assert "between 1 and 20" in first.prompt and "gives a reward" in first.prompt
-    assert first.messages[0].category == "PROMPT" and first.legal_players == [0]
-    assert build_view(first.model_dump(mode="json")).shown == ["prompt"]
+    assert "between 1 and 20" in first.text and "gives a reward" in first.text
+    assert first.legal_players == [0]
+    assert build_view(first.model_dump(mode="json")).shown == ["text"]
 
 
 def test_the_models_are_those_of_the_wire() -> None:
@@ -85,8 +66,8 @@ def test_a_step_shows_only_what_is_new() -> None:
     number = env.game.game_number
     result = step(env, f"I try [{number % 20 + 1}]")
     view = build_view(result.model_dump(mode="json"))
-    assert view.shown == ["messages"]
-    assert "The target number is" in str(view.content) and "I try" not in str(view.content)
+    assert view.shown == ["text"]
+    assert str(view.content).startswith("The target number is")
 
 
 def test_the_reward_is_the_librarys() -> None:
@@ -98,7 +79,7 @@ def test_the_reward_is_the_librarys() -> None:
     env.reset(seed=1)
     wrong = env.game.game_number % 20 + 1
     step(env, f"[{wrong}]")
-    assert step(env, "no number").reward is None  # The first invalid move is only a warning.
+    assert step(env, "no number").reward == 0.0  # The first invalid move is only a warning.
     lost = step(env, "no number either")
     assert lost.done and lost.reward == pytest.approx(1 - abs(wrong - env.game.game_number) / 19)
     assert lost.model_dump()["info"]["invalid_move"] is True
@@ -186,10 +167,10 @@ def test_only_some_variants_have_an_oracle() -> None:
 def blackjack(seed: int) -> list[str]:
     env = TextArena(variant="Blackjack-v0")
     result: Any = env.reset(seed=seed)
-    texts = [result.prompt]
+    texts = [result.text]
     while not result.done:
         result = step(env, "[hit]")
-        texts += [message["content"] for message in result.model_dump()["messages"]]
+        texts.append(result.text)
     return texts
 
 
@@ -215,8 +196,7 @@ def seeded_digest() -> str:
     texts = []
     for game in ("Secretary-v0", "2048-v0", "Crosswords-v0", "Sudoku-v0-very-easy"):
         env = TextArena(variant=game)
-        texts.append(env.reset(seed=5).prompt)
-        texts += [message.content for message in env.play("[continue]").messages]
+        texts += [env.reset(seed=5).text, env.play("[continue]").text]
     return hashlib.sha256("".join(texts).encode()).hexdigest()
 
 
@@ -243,7 +223,7 @@ def test_a_typed_client_plays_a_served_game() -> None:
         while not result.done:
             guess = (low + high) // 2
             result = client.step(TextArenaAction(message=f"[{guess}]"))
-            if any("higher" in message.content for message in result.observation.messages):
+            if "higher" in result.observation.text:
                 low = guess + 1
             else:
                 high = guess - 1

@@ -32,10 +32,12 @@ _ANSWER_FIELD = re.compile(r"(^|_)(answers?|solution|ground_truth|secret(_\w+)?)
 """Fields that may hold the answer: not shown where a main text may be the question."""
 _GAME_ID = re.compile(r"\w+-v\d+(-\w+)*")
 """What TextArena sends as `prompt` after the rules: `Sudoku-v0`."""
-_GAME_FIELDS = frozenset(
-    ("info_state", "legal_actions", "game_phase", "current_player_id", "opponent_last_action")
-)
-"""The fields of OpenSpiel's observations, for networks; a text beside them says the same."""
+_GAME_FIELDS = {
+    "info_state": ("legal_actions", "game_phase", "current_player_id", "opponent_last_action"),
+    "legal_players": ("prompt", "messages", "current_player_id"),
+}
+"""The fields of OpenSpiel's and of TextArena's observations, by the one that tells them from
+others. A text beside them says the same."""
 _MIN_REPEATED = 40
 """Minimum length of a text that counts as a repetition when it is part of another one."""
 REPEATED_REASON, INTERNAL_REASON = "shown in another field", "for the infrastructure"
@@ -151,7 +153,10 @@ class _ViewBuilder:
             return REPEATED_REASON
         if name == "last_action_error" and (not observation[name] or observation.get("error")):
             return REPEATED_REASON
-        if self._main == "text" and name in _GAME_FIELDS and "info_state" in observation:
+        if self._main == "text" and any(
+            field in observation and name in (field, *others)
+            for field, others in _GAME_FIELDS.items()
+        ):
             return REPEATED_REASON
         if name.endswith("_shape") and name.removesuffix("_shape") in observation:
             return "describes an array"

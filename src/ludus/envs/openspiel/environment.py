@@ -32,7 +32,7 @@ from ludus.envs.openspiel.working import describe_threats
 from ludus.errors import ToolError
 from ludus.protocol.types import State
 
-DEFAULT_GAME = "tic_tac_toe"
+DEFAULT_GAME = "catch"
 _MAX_DEALS = 100
 _OPPONENT_STYLES = {
     "random": "moves at random",
@@ -45,7 +45,7 @@ class OpenSpiel(ToolEnvironment):
     """Play a game of the OpenSpiel library against an opponent.
 
     Every game in which players move one after another is a variant: `openspiel:connect_four`. The
-    bare name is tic_tac_toe. Single-player games have no opponent.
+    bare name is catch, as with OpenEnv. Single-player games have no opponent.
 
     Tools:
         play(action_id): plays one of the legal moves; any other number is an error, not a move.
@@ -131,6 +131,7 @@ class OpenSpiel(ToolEnvironment):
         self.position.apply_action(action_id)
         self._play_until_own_turn()
         if not self.position.is_terminal():
+            self.award(0.0)
             return self._observe(self._opponent_moves)
         value = self.position.returns()[self.seat]
         text = self.finish(

@@ -17,7 +17,7 @@ from ludus.errors import ToolError
 from ludus.protocol.types import State
 
 DEFAULT_GAME = "GuessTheNumber-v0"
-_PLAYER = 0
+_PLAYER, _GAME = 0, -1
 _MAX_DEALS = 10
 _SCORING = (
     "Send one move per message. At the end the game gives a reward: 1 if you solve it, otherwise "
@@ -34,8 +34,9 @@ class TextArena(ToolEnvironment):
     Tools:
         play(message): sends a message; the move in it is in square brackets, such as `[10]`.
     Observation:
-        `prompt` has the rules and the first position; `messages` has what the game said since the
-        last move, with `sender_id` -1, and a `category` as the library names it.
+        In `text` the rules and the first position, then what the game said since the last move.
+        Beside it the fields of OpenEnv's observation: `messages` has one message with everything
+        that was said so far, the player's moves included.
     Reward:
         The library's, at the end: 1.0 for a solved game; otherwise less, which most games compute
         from how far the player came.
@@ -73,13 +74,9 @@ class TextArena(ToolEnvironment):
         self._wrapped_game = self._cached_game[1]
         self.rng = random.Random(seed)
         self._deal(self.rng.getrandbits(32) if seed is None else seed)
-        texts = [*(message.content.strip("\n") for message in self._new_messages()), _SCORING]
-        prompt = "\n\n".join(texts)
-        return TextArenaObservation(
-            prompt=prompt,
-            messages=[TextArenaMessage(content=prompt, category="PROMPT")],
-            legal_players=[_PLAYER],
-        )
+        self._transcript = ""
+        said = [text.strip("\n") for text in self._new_texts()]
+        return self._observe("\n\n".join([*said, _SCORING]))
 
     @tool
     def play(self, message: str) -> TextArenaObservation:
@@ -97,21 +94,15 @@ class TextArena(ToolEnvironment):
                     f"{self.game_name} cannot read this message ({error}). Send a move in the "
                     "form that the rules ask for."
                 ) from error
-            messages = self._new_messages()
+            texts = [text.strip() for text in self._new_texts()]
         if not done:
-            return TextArenaObservation(
-                prompt=self.game_name, messages=messages, legal_players=[_PLAYER]
-            )
+            return self._observe("\n".join(texts))
         rewards, info = self.game.state.close()
         reason = str(info[_PLAYER].get("reason") or "The game is over.")
         self.finish(float(rewards[_PLAYER]))
-        messages.append(TextArenaMessage(content=reason, category="GAME_ADMIN"))
-        return TextArenaObservation(
-            prompt=self.game_name,
-            messages=messages,
-            legal_players=[_PLAYER],
-            info={key: value for key, value in info[_PLAYER].items() if key != "role"},
-        )
+        observation = self._observe("\n".join([*texts, reason]))
+        observation.info = {key: value for key, value in info[_PLAYER].items() if key != "role"}
+        return observation
 
     def oracle(self) -> ToolCall | None:
         family = _game_family(self.game_name)
@@ -155,15 +146,32 @@ class TextArena(ToolEnvironment):
                     raise
                 seed = self.rng.getrandbits(32)
 
-    def _new_messages(self) -> list[TextArenaMessage]:
-        """What the game has said since the last call; without the player's own messages."""
+    def _new_texts(self) -> list[str]:
+        """What the game has said since the last call; without the player's own messages.
+
+        All of it is added to the transcript, in the form of the library's wrapper for models.
+        """
         _, observations = self.game.get_observation()
+        roles = self.game.state.role_mapping
+        for sender, text, _ in observations:
+            name = "GAME" if sender == _GAME else roles.get(sender, f"Player {sender}")
+            self._transcript += f"\n[{name}] {text}"
         return [
-            TextArenaMessage(content=text, category=kind.name)
+            text
             for _, text, kind in observations
             # Some games put the player's message where the kind should be.
             if not isinstance(kind, str) and kind.name != "PLAYER_ACTION"
         ]
+
+    def _observe(self, text: str) -> TextArenaObservation:
+        first_turn = self.game.state.turn == 0
+        return TextArenaObservation(
+            text=text.strip(),
+            prompt=self._transcript.strip() if first_turn else self.game_name,
+            messages=[TextArenaMessage(content=self._transcript)],
+            legal_players=[_PLAYER],
+            reward=0.0,
+        )
 
 
 def _game_family(name: str) -> str:

@@ -6,17 +6,15 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from ludus.protocol.types import Action, Observation
+from ludus.protocol.types import Action, TextObservation
 
 
 class TextArenaMessage(BaseModel):
-    """A message of the game."""
+    """A message of the conversation."""
 
     sender_id: int = -1
-    """-1 is the game."""
     content: str
-    category: str
-    """The kind of message, as the library names it: `PROMPT`, `GAME_BOARD`, `GAME_ADMIN`…"""
+    category: str = "MESSAGE"
 
 
 class TextArenaAction(Action):
@@ -27,13 +25,13 @@ class TextArenaAction(Action):
     )
 
 
-class TextArenaObservation(Observation):
-    """What the game says."""
+class TextArenaObservation(TextObservation):
+    """What the game says: for a model in `text`, and in OpenEnv's fields."""
 
     prompt: str = ""
-    """After a reset the rules and the first position, later the name of the game."""
+    """Until the first valid move the same as in `messages`, later the name of the game."""
     messages: list[TextArenaMessage] = Field(default_factory=list)
-    """The messages since the last move."""
+    """One message, with everything that was said so far."""
     current_player_id: int = 0
     legal_players: list[int] = Field(default_factory=list)
     info: dict[str, Any] = Field(default_factory=dict)
