@@ -69,6 +69,20 @@ SMOLLM2 = ("--model", "smollm2", "-o", "models/out")
         (("train", "grpo", "wordle", *SMOLLM2, "--device", "tpu"), "'tpu'"),
         (("train", "sft", "data/sums", *SMOLLM2, "--set", "warmup_step=3"), "'warmup_steps'"),
         (("train", "grpo", "wordle", *SMOLLM2, "--set", "num_generation=8"), "--group-size"),
+        (("train", "sft", "data/sums", *SMOLLM2, "--set", "warmup_steps=few"), "'few'"),
+        (("train", "sft", "data/sums", *SMOLLM2, "--set", "learning_rate=1"), "--learning-rate"),
+        (("train", "sft", "data/sums", *SMOLLM2), "data/sums/train.jsonl:1 has no messages"),
+        (("train", "sft", "data/bad", *SMOLLM2), "data/bad/train.jsonl:2 is not JSON"),
+        (("train", "sft", "data/none", *SMOLLM2), "data/none has no rows"),
+        (("train", "dpo", "data/sft", *SMOLLM2), "`ludus train sft`"),
+        (("train", "grpo", "wordle", *SMOLLM2, "--vllm-mode", "colocate"), "pip install"),
+        (
+            ("train", "grpo", "wordle", *SMOLLM2, "--set", "vllm_tensor_parallel_size=2"),
+            "vllm-mode",
+        ),
+        (("train", "grpo", "wordle", *SMOLLM2, "--set", "num_iterations=two"), "'two'"),
+        (("train", "grpo", "wordle", *SMOLLM2, "--set", "top_p=2"), "--top-p"),
+        (("train", "grpo", "wordle", *SMOLLM2, "--reward-func", "nowhere:f"), "nowhere"),
         (("lint", "data/sums", "--student", "models/wordl"), "'models/wordle'"),
     ],
 )
@@ -77,8 +91,11 @@ def test_errors_are_reported_before_heavy_imports(
 ) -> None:
     (tmp_path / "models" / "wordle").mkdir(parents=True)
     (tmp_path / "models" / "empty").mkdir()
-    (tmp_path / "data" / "sums").mkdir(parents=True)
-    (tmp_path / "data" / "sums" / "train.jsonl").write_text('{"messages": []}\n')
+    good = '{"messages": [{"role": "assistant", "content": "4"}]}\n'
+    rows = {"sums": '{"messages": []}\n', "bad": f"{good}{{no\n", "none": "", "sft": good}
+    for name, text in rows.items():
+        (tmp_path / "data" / name).mkdir(parents=True)
+        (tmp_path / "data" / name / "train.jsonl").write_text(text)
     (tmp_path / "taken").write_text("")
     assert named in error_line(watched, tmp_path, arguments)
     assert not any((tmp_path / name).exists() for name in ("out", "models/out"))

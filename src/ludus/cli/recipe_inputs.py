@@ -59,11 +59,12 @@ def _check_files(stage: Stage) -> None:
     from ludus.data.hub_id import is_hub_id
     from ludus.errors import RunError
     from ludus.train.data.loading import open_data
+    from ludus.train.data.tokenization import check_rows
 
     if stage.command in _TRAINERS:
         for name in _named(stage, "data"):
             if Path(name).expanduser().exists() or not is_hub_id(name):
-                open_data(name)
+                check_rows(open_data(name), "dpo" if stage.command == "dpo" else "sft")
     for name in _named(stage, "runs"):
         if not (path := resolve_run_path(name)).exists():
             raise RunError(f"There is no run {path}.")
@@ -72,14 +73,14 @@ def _check_files(stage: Stage) -> None:
 def _check_training(stage: Stage) -> None:
     from ludus.policy.model_ref import check_name
     from ludus.scoring.reward_functions import import_reward_functions
-    from ludus.train.overrides import check_override_keys, parse_override_assignments
+    from ludus.train.overrides import parse_override_assignments, parse_overrides
 
     if stage.command not in _TRAINERS:
         return
     for name in _named(stage, "model"):
         check_name(name)
     overrides = parse_override_assignments(_named(stage, "set"))
-    check_override_keys(_TRAINERS[stage.command], overrides)
+    parse_overrides(_TRAINERS[stage.command], overrides, effective=None)
     import_reward_functions(_named(stage, "reward_func"), argument="reward_func")
 
 

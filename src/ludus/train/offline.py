@@ -19,7 +19,7 @@ from ludus.train.data.loading import open_data
 from ludus.train.data.loss_mask import LossMaskIndex
 from ludus.train.data.prepared_data import PreparedData, PreparedRows, prepare
 from ludus.train.data.template_fidelity import check_template_fidelity
-from ludus.train.data.tokenization import RowTokenizer, tokenize_splits
+from ludus.train.data.tokenization import RowTokenizer, check_rows, tokenize_splits
 from ludus.train.output.finalize import finalize, finished_result
 from ludus.train.output.result import TrainResult
 from ludus.train.output.training_folder import (
@@ -27,13 +27,13 @@ from ludus.train.output.training_folder import (
     discard_if_unstarted,
     lock_folder,
 )
-from ludus.train.overrides import check_override_keys
 from ludus.train.process_env import training_process
 from ludus.train.progress import NoProgress, TrainProgress
 from ludus.train.resume import find_previous_run
 from ludus.train.speed.acceleration import accelerate, skip_unlabelled_logits
 from ludus.train.trainable_model import load_trainable_model
 from ludus.train.trl_config import (
+    check_overrides,
     resolve_learning_rate,
     set_data_dependent_fields,
     split_batches,
@@ -98,7 +98,8 @@ def _train(
     check_output_dir(out)
     training_data = open_data(data)
     check_model(model, device=config.device, dtype=config.precision)
-    check_override_keys(method, config.overrides)
+    check_overrides(method, config, out)
+    check_rows(training_data, method)
     progress.phase(PhaseProgress("Loading PyTorch and TRL", in_log=True))
     # Also what is needed only at the end, such as the plot: it must not fail then.
     extra = ("peft",) if config.lora else ()

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import ast
 import json
-import types
-import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import fields
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ludus.errors import ConfigError, closest_match, did_you_mean
+from ludus.errors import ConfigError, MissingExtra, closest_match, did_you_mean
 
 _TOKENIZATION = "rows are tokenized by Ludus, with the chat template that inference uses"
 _LOSS = "the loss is always on the assistant's tokens alone"
@@ -103,9 +101,10 @@ _TRL_SOURCES = (
 """Where the config class of a method and its bases are defined."""
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _NULLS = ("none", "null")
-_TYPE_NAMES: Mapping[Any, str] = {
+_TYPE_NAMES: Mapping[type, str] = {
     bool: "true or false", int: "a whole number", float: "a number", dict: "JSON", list: "JSON",
 }  # fmt: skip
+_BUILTIN_TYPES = {each.__name__: each for each in _TYPE_NAMES}
 
 
 def parse_override_assignments(assignments: Iterable[str]) -> dict[str, str]:
@@ -123,65 +122,48 @@ def parse_override_assignments(assignments: Iterable[str]) -> dict[str, str]:
 
 
 def parse_overrides(
-    config: type,
+    method: str,
     overrides: Mapping[str, Any],
     managed: Mapping[str, str] = MANAGED_FIELDS,
-    effective: Mapping[str, Any] = FIXED_VALUES,
+    effective: Mapping[str, Any] | None = FIXED_VALUES,
 ) -> dict[str, Any]:
-    """The overrides for a config class, with strings parsed by the type of their field.
+    """The overrides for the config of `method`, with strings parsed by the type of their field.
 
-    Managed fields are left out if they have their `effective` value, and raise otherwise.
+    Managed fields are left out if they have their `effective` value, or if none of these is known
+    yet, and raise otherwise. Neither TRL nor torch is imported.
     """
-    known = {field.name for field in fields(config) if field.init}
-    hints = typing.get_type_hints(config)
+    types = read_field_types(method) if overrides else {}
     parsed = {}
     for key, value in overrides.items():
-        if key not in known:
-            raise _unknown_field_error(key, known, managed)
-        new = _parse_value(key, value, hints[key]) if isinstance(value, str) else value
+        if key not in types:
+            raise _unknown_field_error(key, types, managed)
+        new = _parse_value(key, value, types[key]) if isinstance(value, str) else value
         if (reason := _managed_reason(key, managed)) is None:
             parsed[key] = new
-        elif key not in effective or effective[key] != new:
+        elif effective is not None and (key not in effective or effective[key] != new):
             raise ConfigError(f"`overrides`: {key} is managed by Ludus: {reason}.")
     return parsed
 
 
-def check_override_keys(
-    method: str, overrides: Mapping[str, Any], managed: Mapping[str, str] = MANAGED_FIELDS
-) -> None:
-    """Raise for keys that the config of `method` does not have, without importing TRL or torch."""
-    known = overridable_fields(method) if overrides else None
-    if known is None:
-        return
-    for key in overrides:
-        if key not in known:
-            raise _unknown_field_error(key, set(known), managed)
+@cache
+def read_field_types(method: str) -> Mapping[str, frozenset[type]]:
+    """The fields of TRL's config with the types that their values may have.
 
-
-def overridable_fields(method: str) -> frozenset[str] | None:
-    """The fields of TRL's config that `overrides` may name; None if its source cannot be read.
-
-    They are read from the source: importing TRL takes seconds, and a misspelt override should be
+    They are read from the source: importing TRL takes seconds, and a bad override should be
     reported before that.
     """
-    names: set[str] = set()
+    types: dict[str, frozenset[type]] = {}
     for package, pattern in _TRL_SOURCES:
         spec = find_spec(package)
         if spec is None or not spec.submodule_search_locations:
-            return None
+            raise MissingExtra.of("train", "Training")
         file = Path(spec.submodule_search_locations[0]) / pattern.format(method=method)
-        try:
-            tree = ast.parse(file.read_text(encoding="utf-8"))
-        except (OSError, SyntaxError, ValueError):
-            return None
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef):
-                names |= {
-                    line.target.id
-                    for line in node.body
-                    if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
-                }
-    return frozenset(names)
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            for line in node.body if isinstance(node, ast.ClassDef) else ():
+                if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+                    # The config's own annotation comes before that of its bases.
+                    types.setdefault(line.target.id, frozenset(_annotated_types(line.annotation)))
+    return types
 
 
 def drop_redundant(
@@ -191,7 +173,9 @@ def drop_redundant(
     return {key: value for key, value in overrides.items() if _managed_reason(key, managed) is None}
 
 
-def _unknown_field_error(key: str, known: set[str], managed: Mapping[str, str]) -> ConfigError:
+def _unknown_field_error(
+    key: str, known: Collection[str], managed: Mapping[str, str]
+) -> ConfigError:
     renamed = next((name for name in _RENAMED_FIELDS.get(key, ()) if name in known), None)
     hint = did_you_mean(renamed or key, known, "See TRL's documentation of the config.")
     reason = _managed_reason(renamed or closest_match(key, known) or "", managed)
@@ -203,9 +187,8 @@ def _managed_reason(key: str, managed: Mapping[str, str]) -> str | None:
     return _HUB if key.startswith(("hub_", "push_to_hub")) else managed.get(key)
 
 
-def _parse_value(key: str, text: str, hint: Any) -> Any:
+def _parse_value(key: str, text: str, kinds: frozenset[type]) -> Any:
     """The text as a value of the first of the field's types that it can be parsed as."""
-    kinds = set(_union_members(hint))
     if type(None) in kinds and text.lower() in _NULLS:
         return None
     if bool in kinds and text.lower() in _BOOLEANS:
@@ -218,20 +201,21 @@ def _parse_value(key: str, text: str, hint: Any) -> Any:
         with suppress(ValueError):
             if isinstance(value := json.loads(text), dict | list):
                 return value
-    if str in kinds or any(hasattr(kind, "__members__") for kind in kinds):
+    if str in kinds:
         return text
     expected = [name for kind, name in _TYPE_NAMES.items() if kind in kinds]
     raise ConfigError(
-        f"`overrides`: {key} must be {' or '.join(dict.fromkeys(expected)) or 'another type'}, "
-        f"got {text!r}."
+        f"`overrides`: {key} must be {' or '.join(dict.fromkeys(expected))}, got {text!r}."
     )
 
 
-def _union_members(hint: Any) -> list[Any]:
-    """The members of a union such as `int | None`; `dict[str, Any]` as `dict`."""
-    origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        return [kind for part in typing.get_args(hint) for kind in _union_members(part)]
-    if origin is typing.Literal:
-        return [str]
-    return [origin or hint]
+def _annotated_types(annotation: ast.expr) -> Iterator[type]:
+    """The types of an annotation such as `int | None`; enums, which text can name, as `str`."""
+    if isinstance(annotation, ast.BinOp):
+        yield from _annotated_types(annotation.left)
+        yield from _annotated_types(annotation.right)
+    elif isinstance(annotation, ast.Constant) and annotation.value is None:
+        yield type(None)
+    else:
+        name = annotation.value if isinstance(annotation, ast.Subscript) else annotation
+        yield _BUILTIN_TYPES.get(ast.unparse(name), str)

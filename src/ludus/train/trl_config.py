@@ -42,6 +42,7 @@ _DEFAULT_LEARNING_RATES: Mapping[Method, tuple[float, float, float]] = {
     "grpo": (5e-6, 1e-6, 2e-5),
 }
 """For a small model, for a large one, and for a LoRA adapter."""
+_DEVICE_FIELDS = frozenset({"bf16", "fp16", "use_cpu"})
 _SECRET_FIELDS = frozenset({"hub_token", "push_to_hub_token"})
 _LOCAL_FIELDS = frozenset({"output_dir", "logging_dir", "run_name", "resume_from_checkpoint"})
 """Paths and names of this machine, which differ from run to run."""
@@ -52,6 +53,21 @@ def build_trl_config(method: Method, config: TrainConfig, out: Path) -> Any:
     """Build the config, except for the fields that `set_data_dependent_fields` sets."""
     import trl
 
+    fields = {**_offline_fields(method, config, out), **device_fields(config)}
+    effective = _effective_fields(config, fields, out)
+    overrides = parse_overrides(method, config.overrides, effective=effective)
+    config_class = trl.SFTConfig if method == "sft" else trl.DPOConfig
+    return construct_trl_config(config_class, fields, overrides)
+
+
+def check_overrides(method: Method, config: TrainConfig, out: Path) -> None:
+    """Raise for overrides of SFT or DPO that are known to be wrong before torch is imported."""
+    effective = _effective_fields(config, _offline_fields(method, config, out), out)
+    parse_overrides(method, without_device_fields(config.overrides), effective=effective)
+
+
+def _offline_fields(method: Method, config: TrainConfig, out: Path) -> dict[str, Any]:
+    """The fields of SFT and DPO that do not depend on the device."""
     batch_size = config.batch_size or DEFAULT_BATCH_SIZE
     fields = common_trl_fields(config, out) | {
         "per_device_train_batch_size": batch_size,
@@ -71,16 +87,19 @@ def build_trl_config(method: Method, config: TrainConfig, out: Path) -> Any:
         fields |= {
             "beta": config.beta or DEFAULT_DPO_BETA, "precompute_ref_log_probs": precompute,
         }  # fmt: skip
-    config_class = trl.SFTConfig if method == "sft" else trl.DPOConfig
+    return fields
+
+
+def _effective_fields(
+    config: TrainConfig, fields: Mapping[str, Any], out: Path
+) -> Mapping[str, Any]:
     not_passed = {
         "eval_packing": config.packing,
         "max_length": config.max_length,
         "max_steps": config.steps or -1,
         "torch_compile": config.compile,
     }
-    effective = effective_trl_fields(config, {**not_passed, **fields}, out)
-    overrides = parse_overrides(config_class, config.overrides, effective=effective)
-    return construct_trl_config(config_class, fields, overrides)
+    return effective_trl_fields(config, {**not_passed, **fields}, out)
 
 
 def effective_trl_fields(
@@ -177,14 +196,28 @@ def resolve_precision(config: BaseTrainConfig) -> str:
     return config.precision
 
 
-def common_trl_fields(config: BaseTrainConfig, out: Path) -> dict[str, Any]:
-    """The fields that all methods share."""
+def device_fields(config: BaseTrainConfig) -> dict[str, Any]:
+    """The fields that depend on the device, for which torch is imported."""
     device, precision = choose_device(config.device), resolve_precision(config)
     if ":" in device:
         raise ConfigError(
             f"`device` {device}: training uses the first visible GPU. Set "
             f"CUDA_VISIBLE_DEVICES={device.partition(':')[2]} instead."
         )
+    return {
+        "bf16": precision == "bf16",
+        "fp16": precision == "fp16",
+        "use_cpu": device == "cpu",
+        "dataloader_pin_memory": device.startswith("cuda"),
+    }
+
+
+def without_device_fields(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in overrides.items() if key not in _DEVICE_FIELDS}
+
+
+def common_trl_fields(config: BaseTrainConfig, out: Path) -> dict[str, Any]:
+    """The fields that all methods share and that do not depend on the device."""
     return {
         "output_dir": str(out / CHECKPOINTS_DIR),
         "gradient_checkpointing": config.gradient_checkpointing,
@@ -193,10 +226,6 @@ def common_trl_fields(config: BaseTrainConfig, out: Path) -> dict[str, Any]:
         "max_grad_norm": 1.0,
         "seed": config.seed,
         "data_seed": config.seed,
-        "bf16": precision == "bf16",
-        "fp16": precision == "fp16",
-        "use_cpu": device == "cpu",
-        "dataloader_pin_memory": device.startswith("cuda"),
         "save_strategy": "no",
         "save_total_limit": MAX_CHECKPOINTS,
         "logging_first_step": True,

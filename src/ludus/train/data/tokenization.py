@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import shutil
 import sys
+import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -46,6 +47,7 @@ _BATCH_ROWS = 256
 _PARALLEL_MIN_BATCHES = 8
 """With fewer batches, starting processes costs more than it gains."""
 _MAX_WORKERS = 16
+_ROW_CHECK_S = 1.0
 MAX_TEST_ROWS = 256
 """Rows on which the eval loss is measured: enough to see it rise, and fast."""
 
@@ -152,6 +154,29 @@ class TokenizedRows:
         return Dataset.from_file(str(self.file))
 
 
+def check_rows(data: TrainingData, method: Method) -> None:
+    """Raise for a data set without rows, and for an invalid row among the first ones.
+
+    Tokenization finds the others, after seconds in which torch and the tokenizer are loaded.
+    """
+    deadline = time.monotonic() + _ROW_CHECK_S
+    for split in (data.train, data.test):
+        if split is None:
+            continue
+        is_empty = True
+        for batch in split.batches(_BATCH_ROWS):
+            is_empty = False
+            for number, row in batch:
+                try:
+                    parse_conversations(row, method)
+                except InvalidRow as error:
+                    raise ConfigError(f"{split.location(number)} {error}.") from error
+            if split is data.test or time.monotonic() > deadline:
+                break
+        if is_empty and split is data.train:
+            raise ConfigError(f"{data.name} has no rows to train on.")
+
+
 def tokenize(
     split: Split,
     row_tokenizer: RowTokenizer,
@@ -201,8 +226,6 @@ def tokenize_splits(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     train = tokenize(data.train, row_tokenizer, folder / "rows.arrow", progress=progress)
-    if not train.rows_read:
-        raise ConfigError(f"{data.name} has no rows to train on.")
     if data.test is None:
         return TokenizedSplits(train, None)
     file = folder / "test-rows.arrow"

@@ -16,7 +16,7 @@ from ludus.environment.task_buckets import Bucket
 from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.vision.processor import build_vision_processor
-from ludus.scoring.reward_functions import RewardFunctions, import_reward_functions
+from ludus.scoring.reward_functions import RewardFunctions
 from ludus.train.context import TrainContext, load_tokenizer
 from ludus.train.data.sample_task import sample_episode_task
 from ludus.train.distributed import Distributed
@@ -72,11 +72,10 @@ class GRPOContext(TrainContext):
 
 
 def build_context(
-    environments: Mixture, model: str, out: Path, config: GRPOConfig, *,
+    environments: Mixture, model: str, out: Path, config: GRPOConfig, rewards: RewardFunctions, *,
     command: str | None, progress: TrainProgress, buckets: tuple[Bucket, ...] = (),
 ) -> GRPOContext:  # fmt: skip
-    """Import reward functions, resolve the model, and build TRL's config; checks all of them."""
-    rewards = import_reward_functions(config.reward_funcs)
+    """Resolve the model, and build TRL's config; checks both."""
     model_ref, tokenizer = load_tokenizer(model, out, progress)
     # Agents call tools: chat formats without them are rejected here.
     chat_format = find_chat_format(tokenizer, chat_template_kwargs=config.chat_template_kwargs)

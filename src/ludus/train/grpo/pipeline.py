@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,13 @@ from ludus.data.training_log import EPISODES_FILE
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.environment.task_axes import parse_axes
 from ludus.environment.task_buckets import build_buckets, select_environments
-from ludus.errors import OutOfMemory, RunError, TrainingDiverged
+from ludus.errors import ConfigError, OutOfMemory, RunError, TrainingDiverged
 from ludus.policy.load_errors import require_transformers
 from ludus.policy.preflight import check_model
 from ludus.policy.vision.trainer_inputs import drop_empty_image_inputs
 from ludus.rollout.phase_progress import PhaseProgress
 from ludus.rollout.plan import Plan
+from ludus.scoring.reward_functions import import_reward_functions
 from ludus.train.grpo.curriculum import Curriculum, build_curriculum
 from ludus.train.grpo.episode_log import EpisodeLog
 from ludus.train.grpo.group_rollouts import GroupRollouts
@@ -30,12 +32,11 @@ from ludus.train.grpo.rollout_worker import RolloutWorker
 from ludus.train.grpo.start_kl import StartKL
 from ludus.train.grpo.task_dataset import build_task_dataset
 from ludus.train.grpo.trainer import build_trainer
-from ludus.train.grpo.trl_grpo_config import MANAGED_FIELDS, is_sharded
+from ludus.train.grpo.trl_grpo_config import check_overrides, is_sharded
 from ludus.train.output import checkpoints
 from ludus.train.output.finalize import finalize, finished_result, is_finished
 from ludus.train.output.result import TrainResult
 from ludus.train.output.training_folder import check_output_dir, discard_if_unstarted, lock_folder
-from ludus.train.overrides import check_override_keys
 from ludus.train.process_env import training_process
 from ludus.train.progress import NoProgress, TrainProgress
 from ludus.train.resume import PreviousRun, find_previous_run
@@ -79,7 +80,10 @@ def grpo(
         environments.check_installed()
     buckets = build_buckets(environments, axes, config.task, option="curriculum")
     check_model(model, device=config.device, dtype=config.precision)
-    check_override_keys("grpo", config.overrides, MANAGED_FIELDS)
+    check_overrides(config, out)
+    if config.vllm_mode and find_spec("vllm") is None:
+        raise ConfigError("`vllm_mode` needs vLLM. Install it: pip install 'trl[vllm]'")
+    rewards = import_reward_functions(config.reward_funcs)
     progress.phase(PhaseProgress("Loading PyTorch and TRL", in_log=True))
     # Also what is needed only at the end, such as the plot: it must not fail then.
     extra = ("peft",) if config.lora else ()
@@ -89,7 +93,14 @@ def grpo(
 
     with training_process(out):
         context = build_context(
-            environments, model, out, config, command=command, progress=progress, buckets=buckets
+            environments,
+            model,
+            out,
+            config,
+            rewards,
+            command=command,
+            progress=progress,
+            buckets=buckets,
         )
         with lock_folder(out, context.distributed):
             previous = find_previous_run(context, overwrite=overwrite)

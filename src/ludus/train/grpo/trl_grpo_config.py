@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,13 @@ from ludus.policy.device import choose_device
 from ludus.train import overrides as common_overrides
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.overrides import parse_overrides
-from ludus.train.trl_config import common_trl_fields, construct_trl_config, effective_trl_fields
+from ludus.train.trl_config import (
+    common_trl_fields,
+    construct_trl_config,
+    device_fields,
+    effective_trl_fields,
+    without_device_fields,
+)
 
 MAX_WARMUP_STEPS = 10
 CPU_BATCH_SIZE = 8
@@ -60,23 +65,9 @@ def build_trl_grpo_config(config: GRPOConfig, out: Path) -> Any:
     """TRL's config, except for the learning rate, which depends on the size of the model."""
     import trl
 
-    values = {
-        **common_trl_fields(config, out),
-        **_batch_fields(config),
-        "max_completion_length": config.max_episode_tokens,
-        "max_tool_calling_iterations": config.max_turns,
-        "temperature": config.temperature,
-        "top_p": config.top_p,
-        "top_k": config.top_k or 0,
-        "beta": config.beta or 0.0,
-        "use_vllm": config.vllm_mode is not None,
-        "vllm_mode": config.vllm_mode or "colocate",
-        # Episodes are in `episodes.jsonl`.
-        "log_completions": False,
-    }
+    values = {**_grpo_fields(config, out), **device_fields(config)}
     effective = effective_trl_fields(config, values, out)
-    rejected = rejected_fields(config)
-    overrides = parse_overrides(trl.GRPOConfig, config.overrides, rejected, effective)
+    overrides = parse_overrides("grpo", config.overrides, rejected_fields(config), effective)
     trl_config = construct_trl_config(trl.GRPOConfig, values, overrides)
     played_by_ludus = config.rollouts == "fast" or config.held_out_interval > 0
     if config.vllm_mode and played_by_ludus and trl_config.vllm_tensor_parallel_size > 1:
@@ -98,17 +89,40 @@ def build_trl_grpo_config(config: GRPOConfig, out: Path) -> Any:
     return trl_config
 
 
+def check_overrides(config: GRPOConfig, out: Path) -> None:
+    """Raise for overrides that are known to be wrong before torch is imported."""
+    effective = effective_trl_fields(config, _grpo_fields(config, out), out)
+    overrides = without_device_fields(config.overrides)
+    parse_overrides("grpo", overrides, rejected_fields(config), effective)
+
+
+def _grpo_fields(config: GRPOConfig, out: Path) -> dict[str, Any]:
+    """The fields that do not depend on the device."""
+    return {
+        **common_trl_fields(config, out),
+        **_batch_fields(config),
+        "max_completion_length": config.max_episode_tokens,
+        "max_tool_calling_iterations": config.max_turns,
+        "temperature": config.temperature,
+        "top_p": config.top_p,
+        "top_k": config.top_k or 0,
+        "beta": config.beta or 0.0,
+        "use_vllm": config.vllm_mode is not None,
+        "vllm_mode": config.vllm_mode or "colocate",
+        # Episodes are in `episodes.jsonl`.
+        "log_completions": False,
+    }
+
+
 def rejected_fields(config: GRPOConfig) -> dict[str, str]:
     """Fields that cannot be overridden: the managed ones, and those without effect in this run."""
-    import trl
-
     unused: dict[str, str] = {}
     if config.rollouts == "fast":
         used_by_vllm = SAMPLING_FIELDS if config.vllm_mode else ()
         names = (name for name in GENERATION_FIELDS if name not in used_by_vllm)
         unused |= dict.fromkeys(names, "it takes effect only with `rollouts` trl")
     if config.vllm_mode is None:
-        names = (field.name for field in fields(trl.GRPOConfig) if field.name.startswith("vllm_"))
+        names = (name for name in config.overrides if name.startswith("vllm_"))
         unused |= dict.fromkeys(names, "it takes effect only with `vllm_mode`")
     return {**unused, **MANAGED_FIELDS}
 
