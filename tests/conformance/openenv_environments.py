@@ -6,7 +6,7 @@ import asyncio
 import threading
 from typing import Any, ClassVar
 
-from fastmcp import FastMCP
+from fastmcp import Context, FastMCP
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.mcp_environment import MCPEnvironment
 from openenv.core.env_server.types import Action, Observation, State
@@ -87,6 +87,36 @@ class CalculatorEnvironment(MCPEnvironment):
     @property
     def state(self) -> State:
         return State()
+
+
+class CountingEnvironment(CalculatorEnvironment):
+    """A tool that counts in the state of its MCP connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        @self.mcp_server.tool
+        async def count(ctx: Context) -> int:
+            """Count up."""
+            number: int = (await ctx.get_state("number") or 0) + 1
+            await ctx.set_state("number", number)
+            return number
+
+
+class CountedStepsEnvironment(CalculatorEnvironment):
+    """Overrides `step` alone, as classes did before OpenEnv had async steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+
+    def step(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
+        self.steps += 1
+        return super().step(action, timeout_s, **kwargs)
+
+    @property
+    def state(self) -> State:
+        return State(step_count=self.steps)
 
 
 class CheapGuessEnvironment(GuessEnvironment):

@@ -13,12 +13,16 @@ from world import Counter, LineWorld, Measured, serving, until
 from conformance.openenv_environments import (
     CalculatorEnvironment,
     CheapGuessEnvironment,
+    CountedStepsEnvironment,
+    CountingEnvironment,
     GuessAction,
     GuessEnvironment,
     LaterGuessEnvironment,
     OneThreadGuessEnvironment,
     ThreadedGuessEnvironment,
 )
+from ludus.client.local_session import LocalSession
+from ludus.environment.introspection import build_env_spec
 from ludus.envs.python import Python
 from ludus.envs.python.tasks import TASKS
 
@@ -141,6 +145,33 @@ async def test_an_mcp_class_of_theirs_is_served_unchanged() -> None:
             assert {tool.name for tool in await client.list_tools()} == {"add", "shout"}
             assert await client.call_tool("add", a=2, b=3) == 5
             assert await client.call_tool("shout", word="oi") == "OI"
+
+
+async def test_tools_keep_the_state_of_their_connection_for_the_whole_session() -> None:
+    with serving(CountingEnvironment) as served:
+        async with MCPToolClient(base_url=served.url) as client:
+            await client.reset()
+            assert [await client.call_tool("count") for _ in range(2)] == [1, 2]
+            stepped = await client.step(CallToolAction(tool_name="count", arguments={}))
+            assert stepped.observation.result["data"] == 3
+        async with MCPToolClient(base_url=served.url) as other:
+            assert await other.call_tool("count") == 1
+        await until(lambda: len(served.sessions) == 0)
+    async with LocalSession(build_env_spec(CountingEnvironment)) as session:
+        await session.reset()
+        assert [(await session.call("count")).content for _ in range(3)] == ["1", "2", "3"]
+        mcp_client = session.runner.environment.mcp_client
+        assert mcp_client.is_connected()
+    assert not mcp_client.is_connected()
+
+
+async def test_a_class_of_theirs_that_overrides_step_alone_runs_its_step() -> None:
+    with serving(CountedStepsEnvironment) as served:
+        async with GenericEnvClient(base_url=served.url) as client:
+            await client.reset()
+            action = {"type": "call_tool", "tool_name": "add", "arguments": {"a": 2, "b": 3}}
+            assert (await client.step(action)).observation["result"]["data"] == 5
+            assert (await client.state())["step_count"] == 1
 
 
 @pytest.mark.parametrize("environment", ["echo", pytest.param("catch", marks=pytest.mark.slow)])

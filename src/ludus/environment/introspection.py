@@ -80,10 +80,10 @@ def _build_once(factory: Callable[[], Any]) -> Any:
 
 
 def _inspect_native(cls: type[Environment[Any, Any, Any]]) -> dict[str, Any]:
-    has_async_methods = all(_inspect_override(cls, name) for name in ("reset_async", "step_async"))
+    is_async = all(_overrides_async(cls, name) for name in ("reset", "step"))
     fields: dict[str, Any] = {
-        "blocking": cls.blocking and not has_async_methods,
-        "has_async_methods": has_async_methods,
+        "blocking": cls.blocking and not is_async,
+        "async_methods": frozenset({"reset", "step"} if is_async else ()),
         "concurrent": cls.concurrent,
         "native": True,
         "state": State,
@@ -138,9 +138,8 @@ def _inspect_tools(cls: type[ToolEnvironment]) -> dict[str, Any]:
 
 def _inspect_foreign(cls: type[Any]) -> dict[str, Any]:
     action, observation, state = _model_types(cls)
-    has_async_methods = _inspect_override(cls, "step_async")
     # A step that is not async may block for any time, unless the class declares Ludus' `blocking`.
-    blocking = bool(getattr(cls, "blocking", not has_async_methods))
+    blocking = bool(getattr(cls, "blocking", not _overrides_async(cls, "step")))
     is_mcp = any(base.__name__ == "MCPEnvironment" for base in cls.__mro__)
     if is_mcp:
         types = __import__("openenv.core.env_server.mcp_types", fromlist=["CallToolAction"])
@@ -153,7 +152,7 @@ def _inspect_foreign(cls: type[Any]) -> dict[str, Any]:
         "reset_observation": _observation_type(cls.reset) or observation,
         "state": state,
         "blocking": blocking,
-        "has_async_methods": has_async_methods,
+        "async_methods": frozenset(name for name in ("reset", "step") if _prefers_async(cls, name)),
         "concurrent": bool(getattr(cls, "SUPPORTS_CONCURRENT_SESSIONS", False)),
         "native": False,
         "named_calls": is_mcp or takes_tool_calls(action.model_json_schema()),
@@ -162,10 +161,24 @@ def _inspect_foreign(cls: type[Any]) -> dict[str, Any]:
     }
 
 
-def _inspect_override(cls: type, method: str) -> bool:
-    """Whether introspection finds that a class overrides an async method of its base class."""
-    owner = next((base for base in cls.__mro__ if method in vars(base)), None)
+def _overrides_async(cls: type, method: str) -> bool:
+    """Whether a class implements `METHOD_async` itself, rather than a base class of OpenEnv."""
+    owner = _owner(cls, f"{method}_async")
     return owner is not None and owner.__name__ not in ("Environment", "MCPEnvironment")
+
+
+def _prefers_async(cls: type, method: str) -> bool:
+    """Whether `METHOD_async` is to be called: also `MCPEnvironment.step_async`, unless a subclass
+    overrides `step` alone."""
+    owner = _owner(cls, f"{method}_async")
+    if owner is None or owner.__name__ == "Environment":
+        return False
+    return issubclass(owner, _owner(cls, method) or owner)
+
+
+def _owner(cls: type, method: str) -> type | None:
+    """The class among the bases that defines the method."""
+    return next((base for base in cls.__mro__ if method in vars(base)), None)
 
 
 def _model_types(cls: type[Any]) -> tuple[type[BaseModel], type[BaseModel], type[BaseModel]]:

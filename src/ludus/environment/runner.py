@@ -11,6 +11,7 @@ import math
 import os
 import random
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from numbers import Real
 from typing import Any
 
@@ -64,6 +65,7 @@ class EnvironmentRunner:
         self._episode_active = not getattr(env_spec.cls, "needs_reset", True)
         self._tools = env_spec.tools
         self._own_thread: WorkerThread | None = None
+        self._mcp_session: AsyncExitStack | None = None
         self._request_lock = asyncio.Lock()
         self._reset: Callable[..., Any]
         self._step: Callable[..., Any]
@@ -87,12 +89,14 @@ class EnvironmentRunner:
             on_loop = self.env_spec.native and self._runs_on_loop
             build = self._run(self.env_spec.factory) if on_loop else self._build_in_thread()
             self._environment = await build
-            suffix = "_async" if self.env_spec.has_async_methods else ""
-            self._reset = getattr(self._environment, f"reset{suffix}")
-            self._step = getattr(self._environment, f"step{suffix}")
+            self._reset = getattr(self._environment, self.env_spec.method_name("reset"))
+            self._step = getattr(self._environment, self.env_spec.method_name("step"))
+            await self._open_mcp_session()
         except BaseException as error:
+            if self._environment is not None:
+                await self.close()
             # After a cancellation the thread still has to close what it builds.
-            if self._own_thread is not None and not isinstance(error, asyncio.CancelledError):
+            elif self._own_thread is not None and not isinstance(error, asyncio.CancelledError):
                 self._own_thread.stop()
             if not is_author_error(error):
                 raise
@@ -106,6 +110,17 @@ class EnvironmentRunner:
             )
             failed.author_line = log_fault(error, self.env_spec.cls.__module__)
             raise failed from error
+
+    async def _open_mcp_session(self) -> None:
+        """Connect the MCP client of an environment of OpenEnv until `close`.
+
+        Its tools keep state for the connection (`ctx.set_state`), and each call of its own would
+        be a connection of its own.
+        """
+        connect = getattr(self._environment, "mcp_session", None)
+        if callable(connect) and "step" in self.env_spec.async_methods:
+            self._mcp_session = AsyncExitStack()
+            await self._mcp_session.enter_async_context(connect())
 
     @property
     def environment(self) -> Any:
@@ -224,8 +239,12 @@ class EnvironmentRunner:
 
     async def _close_environment(self, environment: Any) -> None:
         try:
-            if callable(close := getattr(environment, "close", None)):
-                await self._run(close)
+            try:
+                if self._mcp_session is not None:
+                    await self._mcp_session.aclose()
+            finally:
+                if callable(close := getattr(environment, "close", None)):
+                    await self._run(close)
         except BaseException as error:
             # The episode is over, so that an error in `close` has no consequence.
             if not is_author_error(error):

@@ -50,8 +50,8 @@ class EnvSpec:
     and task arguments are validated. An environment of OpenEnv runs as it is."""
     named_calls: bool
     """Whether `step` takes `call_tool` actions."""
-    has_async_methods: bool = False
-    """Whether it implements `reset_async` and `step_async`, which are used then."""
+    async_methods: frozenset[str] = frozenset()
+    """Which of `reset` and `step` run as `reset_async` and `step_async`."""
     single_thread: bool = False
     """Whether all instances share one thread (OpenEnv's REQUIRES_SINGLE_THREAD_EXECUTOR)."""
     own_thread: bool = False
@@ -60,6 +60,10 @@ class EnvSpec:
     @property
     def id(self) -> str:
         return f"{self.name}:{self.variant}" if self.variant else self.name
+
+    def method_name(self, name: str) -> str:
+        """The name under which `reset` or `step` is called."""
+        return f"{name}_async" if name in self.async_methods else name
 
     @property
     def max_sessions(self) -> int | None:
@@ -116,7 +120,7 @@ class EnvSpec:
     def is_async(self) -> bool:
         """Whether any of its methods is a coroutine function."""
         names = ["reset", "step", "state", "progress", *(tool.name for tool in self.tools or ())]
-        return self.has_async_methods or any(
+        return bool(self.async_methods) or any(
             inspect.iscoroutinefunction(getattr(self.cls, name, None)) for name in names
         )
 
@@ -150,8 +154,7 @@ class EnvSpec:
 
     @cached_property
     def _reset_parameters(self) -> Mapping[str, inspect.Parameter]:
-        use_async = self.has_async_methods and not self.native
-        method = getattr(self.cls, "reset_async" if use_async else "reset")
+        method = getattr(self.cls, "reset" if self.native else self.method_name("reset"))
         return dict(list(inspect.signature(method).parameters.items())[1:])
 
     @cached_property
