@@ -37,7 +37,8 @@ def test_temperature_sharpens_and_zero_is_greedy() -> None:
     expected = dict(zip((0, 1, 3, 4), (part / sum(squares) for part in squares), strict=True))
     assert frequencies(SamplingParams(temperature=0.5)) == pytest.approx(expected, abs=0.002)
     assert frequencies(SamplingParams(temperature=0)) == {1: 1.0}
-    assert frequencies(SamplingParams(temperature=1e-30)) == {1: 1.0}
+    for tiny in (1e-30, 1e-46):  # The second one is 0 as a float32.
+        assert frequencies(SamplingParams(temperature=tiny)) == {1: 1.0}
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,7 @@ def test_temperature_sharpens_and_zero_is_greedy() -> None:
         (SamplingParams(top_p=0.6), {1: 4 / 7, 3: 3 / 7}),
         (SamplingParams(top_p=0.75), {1: 4 / 9, 3: 3 / 9, 4: 2 / 9}),
         (SamplingParams(top_p=0.01), {1: 1.0}),
+        (SamplingParams(top_p=1e-46), {1: 1.0}),
         (SamplingParams(top_p=0.5, top_k=2), {1: 1.0}),
     ],
 )

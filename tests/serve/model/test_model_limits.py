@@ -211,6 +211,22 @@ def _count_status(served: ServedModel, status: str) -> float:
     return sum(float(line.split()[-1]) for line in counts if f'"{status}"' in line)
 
 
+def test_stop_sequences_are_limited() -> None:
+    with serving_model() as served:
+        for stop in ("x" * 2000, ["x", "y" * 2000], ["x"] * 17, [""]):
+            assert served.post(CHAT, {**BODY, "stop": stop}).status_code == 400
+        assert served.post(CHAT, {**BODY, "stop": ["x" * 1024] * 4}).status_code == 200
+
+
+def test_numbers_that_float32_cannot_hold_are_sampled_greedily() -> None:
+    with serving_model() as served:
+        replies = [
+            served.post(CHAT, {**BODY, **options}).json()["choices"][0]["message"]
+            for options in ({"temperature": 0}, {"temperature": 1e-46}, {"top_p": 1e-320})
+        ]
+        assert replies[0] == replies[1] == replies[2]
+
+
 def test_an_origin_that_is_no_url_is_refused() -> None:
     with serving_model() as served:
         headers = {"Origin": "http://[bad"}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import torch
@@ -169,6 +171,52 @@ def test_a_session_without_calls_ends_without_a_reward(tmp_path: Path) -> None:
         assert served.post("/sessions/s/reward", {"reward": 1}).status_code == 404
     (episode,) = recorded(tmp_path / "run")
     assert episode.reward is None
+
+
+@pytest.mark.parametrize("name", ["a/b", "a/../reward", "x" * 256])
+def test_a_session_of_any_name_gets_its_reward(tmp_path: Path, name: str) -> None:
+    with serving_model(record=tmp_path / "run") as served:
+        say(served.client(), list[Any](QUESTION), session=name)
+        path = quote(name, safe="/").replace("..", "%2E%2E")
+        assert served.post(f"/sessions/{quote(name, safe='')}/reward", {}).status_code == 200
+        assert served.post(f"/sessions/{path}/reward", {}).status_code == 404
+    (episode,) = recorded(tmp_path / "run")
+    assert episode.agent["session"] == name
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * 257, "\u017c\u00f3\u0142w"])
+def test_a_name_that_no_reward_could_reach_is_refused(tmp_path: Path, name: str) -> None:
+    with serving_model(record=tmp_path / "run") as served:
+        headers = [(SESSION.encode(), name.encode())]
+        body = {"messages": QUESTION, "max_tokens": 2}
+        refused = served.post("/v1/chat/completions", body, headers=headers)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == SESSION
+    assert not recorded(tmp_path / "run")
+
+
+def test_sessions_of_a_server_that_was_killed_are_written_by_the_next_one(tmp_path: Path) -> None:
+    run, killed = tmp_path / "run", tmp_path / "killed"
+    with serving_model(record=run) as served:
+        for number in range(2):
+            messages = list[Any](QUESTION)
+            say(served.client(), messages, session=f"s/{number}")
+        messages.append({"role": "user", "content": "And then?"})
+        say(served.client(), messages, session="s/1")
+        say(served.client(), list[Any](QUESTION), session="rewarded")
+        served.post("/sessions/rewarded/reward", {"reward": 1})
+        shutil.copytree(run, killed)  # What a killed process leaves.
+    assert [episode.reward for episode in recorded(killed)] == [1]
+    for _ in range(2):
+        with serving_model(record=killed):
+            pass
+    _, *episodes = recorded(killed)
+    assert [episode.turns for episode in episodes] == [1, 2]
+    assert [episode.agent["session"] for episode in episodes] == ["s/0", "s/1"]
+    assert len({episode.episode_id for episode in recorded(killed)}) == 3
+    for folder in (run, killed):
+        assert not (folder / "open_sessions").exists()
+    check_tokens(episodes[1], random_policy())
 
 
 def test_each_choice_is_an_episode_and_a_session_has_one(tmp_path: Path) -> None:

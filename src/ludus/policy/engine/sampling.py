@@ -13,13 +13,16 @@ from typing import Any
 
 from ludus.errors import ConfigError
 
+_SMALLEST_FLOAT32 = 2.0**-126
+"""Smaller numbers may be 0 in the tensors of a batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """Temperature, top-p and top-k, as in vLLM."""
 
     temperature: float = 1.0
-    """0 for greedy decoding."""
+    """0 for greedy decoding, which is also what numbers become that float32 cannot hold."""
     top_p: float = 1.0
     """Nucleus sampling: keep the most likely tokens whose probabilities sum up to this."""
     top_k: int | None = None
@@ -32,6 +35,9 @@ class SamplingParams:
             raise ConfigError(f"`top_p` must be greater than 0 and at most 1, got {self.top_p}.")
         if self.top_k is not None and self.top_k < 1:
             raise ConfigError(f"`top_k` must be 1 or more, got {self.top_k}.")
+        if self.temperature < _SMALLEST_FLOAT32:
+            object.__setattr__(self, "temperature", 0.0)
+        object.__setattr__(self, "top_p", max(self.top_p, _SMALLEST_FLOAT32))
 
 
 class TokenSampler:

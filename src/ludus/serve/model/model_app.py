@@ -122,7 +122,7 @@ def _add_info_routes(
 
 
 def _add_session_routes(app: FastAPI, recorder: Recorder, config: ModelServeConfig) -> None:
-    @app.post("/sessions/{session_id}/reward")
+    @app.post("/sessions/{session_id:path}/reward")
     async def reward(session_id: str, request: Request) -> JsonObject:
         body = await parse_body(request, RewardBody)
         if not all(map(math.isfinite, body.rewards.values())):

@@ -1,4 +1,4 @@
-"""Refuse prompts that cannot fit before they are rendered and tokenized, which could take minutes."""
+"""Refuse prompts that cannot fit before they are rendered, which could take minutes."""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 A session is one conversation. A header names the session of a call; without it, a call that
 continues the messages of a session belongs to that session, and any other call starts one.
+
+Open sessions are files beside the journal, rewritten with each reply: where the process is killed,
+the next one writes them to the journal.
 """
 
 from __future__ import annotations
@@ -13,17 +16,21 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from ludus.data.episode import format_episode_id
+from ludus.data.episode import Episode, format_episode_id
 from ludus.data.journal import Journal
 from ludus.data.messages import Message
 from ludus.data.run_folder import RunFolder
+from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 from ludus.rollout.summary import summarize_run
+from ludus.serve.model.api_errors import ApiError
 from ludus.serve.model.request_schema import RewardBody
 from ludus.serve.model.session import ENVIRONMENT, Session, history_key
 
 RUN_KIND = "record"
+OPEN_SESSIONS_FOLDER = "open_sessions"
+_MAX_NAME_CHARS = 256
 _MAX_SWEEP_INTERVAL_S = 5.0
 
 
@@ -48,12 +55,16 @@ class Recorder:
         """Episodes that were written since it was opened."""
         self._sessions: dict[str, Session] = {}
         self._by_history: dict[int, list[Session]] = {}
+        self._open_path = path / OPEN_SESSIONS_FOLDER
+        self._write_interrupted()
 
     @asynccontextmanager
     async def use_session(
         self, session_id: str | None, messages: Sequence[Message], tools: Sequence[JsonObject]
     ) -> AsyncIterator[Session]:
         """The session of a call, which waits for an earlier call of the same session."""
+        if session_id is not None:
+            _check_name(session_id)
         session = self._find(session_id, messages, tools)
         await session.lock.acquire()
         while self._sessions.get(session.id) is not session:
@@ -68,6 +79,7 @@ class Recorder:
             session.last_used = time.monotonic()
             if session.has_reply:
                 self._index_history(session)
+                self._save(session)
             else:
                 del self._sessions[session.id]
 
@@ -95,7 +107,38 @@ class Recorder:
         with self._journal:
             for session in list(self._sessions.values()):
                 self._write(session, None)
+        with suppress(OSError):
+            self._open_path.rmdir()
         self.run.write_summary(summarize_run(self.run))
+
+    def _write_interrupted(self) -> None:
+        """Write the sessions that were open when an earlier process was killed."""
+        try:
+            self._open_path.mkdir(exist_ok=True)
+            for file in sorted(self._open_path.glob("*.json")):
+                episode = Episode.from_line(file.read_bytes())
+                self._append(episode.model_copy(update={"episode_id": self._next_id()}))
+                file.unlink()
+        except (OSError, ValueError) as error:
+            self._journal.close()
+            raise RunError(
+                f"The sessions in {self._open_path} cannot be read: {error}. Move the folder away "
+                "to continue without them."
+            ) from error
+
+    def _save(self, session: Session) -> None:
+        """Write an open session to a file, without waiting for the disk."""
+        if self._sessions.get(session.id) is session:
+            path = self._path_of(session)
+            draft = path.with_suffix(".draft")
+            # A reward or the end of the server reports the error.
+            with suppress(OSError):
+                draft.write_bytes(session.to_episode("open", self._agent, None).to_line())
+                draft.replace(path)
+
+    def _path_of(self, session: Session) -> Path:
+        started_at = session.started_at.strftime("%Y%m%dT%H%M%S.%f")
+        return self._open_path / f"{started_at}-{stable_hash(session.id):016x}.json"
 
     def _find(
         self, session_id: str | None, messages: Sequence[Message], tools: Sequence[JsonObject]
@@ -133,15 +176,33 @@ class Recorder:
         if session.id not in self._sessions or not session.has_reply:
             self._sessions.pop(session.id, None)
             return None
-        episode_id = format_episode_id(self.run.metadata.digest, self._num_episodes)
-        episode = session.to_episode(episode_id, self._agent, reward)
-        self._journal.append(episode.to_line())
-        self._num_episodes += 1
-        self.num_recorded += 1
+        episode = session.to_episode(self._next_id(), self._agent, reward)
+        self._append(episode)
         # Only now: a session that could not be written stays open.
         del self._sessions[session.id]
         self._forget_history(session)
-        return episode_id
+        with suppress(OSError):
+            self._path_of(session).unlink(missing_ok=True)
+        return episode.episode_id
+
+    def _next_id(self) -> str:
+        return format_episode_id(self.run.metadata.digest, self._num_episodes)
+
+    def _append(self, episode: Episode) -> None:
+        self._journal.append(episode.to_line())
+        self._num_episodes += 1
+        self.num_recorded += 1
+
+
+def _check_name(session_id: str) -> None:
+    """Raise for a name that cannot be written in the path of a reward."""
+    is_ascii = session_id.isascii() and session_id.isprintable() and " " not in session_id
+    if not is_ascii or not 1 <= len(session_id) <= _MAX_NAME_CHARS:
+        raise ApiError(
+            f"A session's name must be 1 to {_MAX_NAME_CHARS} printable ASCII characters without "
+            f"spaces, got {session_id[:100]!r}.",
+            param="Ludus-Session",
+        )
 
 
 def _count_lines(path: Path) -> int:

@@ -16,6 +16,8 @@ from ludus.serve.model.message_schema import Conversation, MessageBody
 from ludus.serve.model.request_body import RequestBody
 
 _MAX_STOP_SEQUENCES = 16
+_MAX_STOP_CHARS = 1024
+"""Of each sequence: all are compared with the end of the text at every token."""
 
 
 class StreamOptions(RequestBody):
@@ -58,6 +60,11 @@ class SamplingBody(RequestBody):
     def _check_stop(self) -> Self:
         if len(self.stop_sequences) > _MAX_STOP_SEQUENCES or "" in self.stop_sequences:
             raise ValueError(f"stop takes up to {_MAX_STOP_SEQUENCES} sequences that are not empty")
+        longest = max(map(len, self.stop_sequences), default=0)
+        if longest > _MAX_STOP_CHARS:
+            raise ValueError(
+                f"a stop sequence may have {_MAX_STOP_CHARS} characters, got {longest:,}"
+            )
         return self
 
     @property

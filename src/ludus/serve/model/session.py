@@ -45,7 +45,7 @@ class Session:
         self._usage = Usage()
         self._truncated = False
         self._sampling: SamplingParams | None = None
-        self._started_at = self._ended_at = datetime.now(UTC)
+        self.started_at = self._ended_at = datetime.now(UTC)
 
     @property
     def has_reply(self) -> bool:
@@ -104,7 +104,7 @@ class Session:
             turns=sum(message.role == "assistant" for message in self._messages),
             tool_calls=len(calls),
             malformed_calls=sum(parse_arguments(call.function.arguments) is None for call in calls),
-            timing=Timing(started_at=self._started_at, ended_at=self._ended_at),
+            timing=Timing(started_at=self.started_at, ended_at=self._ended_at),
             tokens=self._tokens,
         )
 

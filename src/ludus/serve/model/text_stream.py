@@ -89,10 +89,11 @@ class TextStream:
             return 0
         longest = 0
         for stop in self._stop:
-            for length in range(min(len(stop) - 1, len(self.text)), longest, -1):
-                if self.text.endswith(stop[:length]):
-                    longest = length
-                    break
+            tail = self.text[-(len(stop) - 1) :] if len(stop) > 1 else ""
+            start = tail.find(stop[0])
+            while start >= 0 and not stop.startswith(tail[start:]):
+                start = tail.find(stop[0], start + 1)
+            longest = max(longest, len(tail) - start if start >= 0 else 0)
         return longest
 
     def _take(self, end: int) -> str:
