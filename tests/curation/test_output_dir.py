@@ -9,6 +9,7 @@ import pytest
 
 from curation.attempts import attempt, read_rows, write_run
 from ludus.curation import CurateConfig, curate
+from ludus.data.write_lock import LOCK_FILE
 from ludus.errors import ConfigError, RunError
 
 
@@ -162,6 +163,21 @@ def test_a_failed_run_leaves_nothing_behind(tmp_path: Path, run: Path) -> None:
     with pytest.raises(RunError, match=r"min-reward 10"):
         curate([run], tmp_path / "out", CurateConfig(min_reward=2.0))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_second_curate_into_the_same_folder_raises(tmp_path: Path, run: Path) -> None:
+    out, refused = tmp_path / "out", []
+
+    def curate_again(phase: str, done: int, total: int | None) -> None:
+        with pytest.raises(RunError, match="Another process is writing") as error:
+            curate([run], out, CurateConfig(test_size=0.5), overwrite=True)
+        refused.append(error)
+
+    curate([run], out, CurateConfig(), progress=curate_again)
+    assert refused and set(everything(out)) == {"train.jsonl", "README.md", "curation.json"}
+    (out / LOCK_FILE).touch()  # As a killed process leaves it.
+    curate([run], out, CurateConfig())
+    assert not (out / LOCK_FILE).exists()
 
 
 def test_drafts_of_killed_processes_are_removed(tmp_path: Path, run: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +20,7 @@ from evaluation.small_evaluations import (
 )
 from ludus.agents.agent import EpisodeContext, Player
 from ludus.agents.oracle import OracleAgent
+from ludus.agents.scripted import ScriptedAgent
 from ludus.data.episode_reader import find_episode
 from ludus.errors import ConfigError, ModelBusy, RunError
 from ludus.evaluation import Candidate, Evaluation, evaluate
@@ -288,3 +290,16 @@ async def test_verdicts_are_in_summary_and_report(tmp_path: Path) -> None:
     assert worse in (out / "README.md").read_text()
     stored = json.loads((out / "summary.json").read_text())["candidates"][1]["verdicts"]
     assert stored["accuracy"] == {"outcome": "worse", "episodes_needed": None}
+
+
+async def test_a_second_evaluation_in_the_same_folder_raises(tmp_path: Path) -> None:
+    out, refused = tmp_path / "eval", []
+
+    class Slow(ScriptedAgent):
+        async def prepare(self, environments: Sequence[str] = ()) -> None:
+            with pytest.raises(RunError, match="Another process is writing") as error:
+                await evaluate_counter(out, [RIGHT])
+            refused.append(error)
+
+    await evaluate_counter(out, [candidate_with("slow", Slow(add_call(5)))])
+    assert len(refused) == 1 and names(out / "slow") and not (out / "right").exists()

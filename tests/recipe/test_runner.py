@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 import ludus
+from ludus.data.write_lock import lock_dir
 from ludus.errors import OtherSettings, RunError
 from ludus.recipe.plan import StagePlan, plan_recipe
 from ludus.recipe.recipe_file import Recipe, Stage, read_recipe
 from ludus.recipe.runner import run_recipe
-from ludus.recipe.state import RecipeState, lock_recipe
+from ludus.recipe.state import RecipeState
 
 LOOP = """
 [collect]
@@ -288,7 +289,7 @@ def test_secrets_are_not_stored(world: World) -> None:
 
 
 def test_only_one_process_runs_a_recipe(world: World) -> None:
-    with lock_recipe(Path("runs/loop")), pytest.raises(RunError, match="Another process"):
+    with lock_dir(Path("runs/loop")), pytest.raises(RunError, match="Another process"):
         world.run()
 
 

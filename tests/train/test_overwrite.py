@@ -12,6 +12,7 @@ import pytest
 from policy.models import adapted, saved
 
 from ludus import sft
+from ludus.data.write_lock import LOCK_FILE
 from ludus.errors import ConfigError, LudusError, MissingExtra, RunError
 from ludus.train.output import training_folder
 from ludus.train.output.checkpoints import CheckpointState, mark_complete
@@ -87,7 +88,7 @@ def test_the_leftovers_of_a_run_without_a_record_are_ignored(tmp_path: Path, bas
     incomplete = out / "checkpoints" / "checkpoint-3"
     for path in (incomplete, out / "tokens"):
         path.mkdir(parents=True)
-    for name in (training_folder.LOCK_FILE, ".training.json.7.draft"):
+    for name in (LOCK_FILE, ".training.json.7.draft"):
         (out / name).touch()
     training_folder.check_output_dir(out)
     mark_complete(incomplete, CheckpointState(3))

@@ -36,11 +36,10 @@ _RENAMED_SETTINGS = {
 def open_output_dir(out: Path, *, overwrite: bool = False) -> AbstractContextManager[Path]:
     """Return a context manager with a draft folder, whose files move to `out` at the end.
 
-    Raises `RunError` if `out` holds anything but a data set, or a data set and no `overwrite`.
+    `out` exists and is locked. Raises `RunError` if it holds anything but a data set, or a data
+    set and no `overwrite`.
     """
-    if out.exists() and not out.is_dir():
-        raise RunError(f"{out} is a file, but a data set is a folder. Use another `out`.")
-    names = existing_files(out, _DRAFT_PREFIX) if out.exists() else []
+    names = existing_files(out, _DRAFT_PREFIX)
     # A process that was killed while moving its files may have left all but the metadata file.
     if CURATION_FILE in names or (names and set(names) <= {*DATASET_FILES}):
         if not overwrite:

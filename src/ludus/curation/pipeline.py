@@ -19,6 +19,7 @@ from ludus.curation.load_episodes import find_episode_files
 from ludus.curation.output_dir import hash_output_files, is_rerun, open_output_dir
 from ludus.curation.token_lengths import measure_file
 from ludus.curation.writers import CurateProgress, write_left_out, write_rows
+from ludus.data.write_lock import lock_dir
 from ludus.errors import RunError
 from ludus.policy.tokenizer import load_tokenizer
 from ludus.policy.vision.processor import load_vision_processor
@@ -63,8 +64,10 @@ def curate(
     splits = [split.TRAIN] if config.test_size is None else [split.TRAIN, split.TEST]
     tokenizer = load_tokenizer(config.student) if config.student is not None else None
     names = [str(run) for run in folders]
-    overwrite = overwrite or is_rerun(out, config, names, splits)
-    with open_output_dir(out, overwrite=overwrite) as draft:
+    with (
+        lock_dir(out),
+        open_output_dir(out, overwrite=overwrite or is_rerun(out, config, names, splits)) as draft,
+    ):
         work = draft / "work"
         work.mkdir()
         progress("reading", 0, None)

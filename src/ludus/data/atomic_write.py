@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ludus.data.write_lock import LOCK_FILE
 from ludus.errors import RunError
 
 DRAFT_SUFFIX = ".draft"
@@ -88,16 +89,15 @@ def fsync_path(path: Path) -> None:
 def atomic_dir(out: Path, prefix: str, *, marker: str, owned: Collection[str]) -> Iterator[Path]:
     """Yield a hidden folder in `out`, and move the files in it to `out` at the end of the block.
 
-    `owned` are the names that may be replaced or removed in `out`. The file `marker` marks the
-    folder as complete: it is removed first and moved last. Where the block raises, folders that
-    were created for it are removed again.
+    `out` is locked by the caller, so that all drafts in it are those of killed processes; they are
+    removed. `owned` are the names that may be replaced or removed in `out`. The file `marker` marks
+    the folder as complete: it is removed first and moved last.
     """
-    created = [folder for folder in (out, *out.parents) if not folder.exists()]
     draft = None
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        _remove_interrupted_writes(out, prefix)
-        draft = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=out))
+        for left in out.glob(f"{prefix}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        draft = Path(tempfile.mkdtemp(prefix=prefix, dir=out))
         yield draft
         for name in sorted(owned, key=lambda name: name != marker):
             old = out / name
@@ -113,30 +113,9 @@ def atomic_dir(out: Path, prefix: str, *, marker: str, owned: Collection[str]) -
     finally:
         if draft is not None:
             shutil.rmtree(draft, ignore_errors=True)
-        with suppress(OSError):
-            for folder in created:
-                folder.rmdir()
 
 
 def existing_files(out: Path, prefix: str) -> list[str]:
-    """The names in a folder, except for drafts."""
-    return sorted(file.name for file in out.iterdir() if not file.name.startswith(prefix))
-
-
-def _remove_interrupted_writes(out: Path, prefix: str) -> None:
-    """Remove drafts of atomic writes whose process was killed; those of running ones are kept."""
-    for draft in out.glob(f"{prefix}*"):
-        pid = draft.name.removeprefix(prefix).partition("-")[0]
-        if not (pid.isdecimal() and _is_writer_running(int(pid))):
-            shutil.rmtree(draft, ignore_errors=True)
-
-
-def _is_writer_running(pid: int) -> bool:
-    """Whether the process of an atomic write is running, and is not this one."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass  # It runs as another user.
-    return pid != os.getpid()
+    """The names in a folder, except for drafts and its lock."""
+    names = (file.name for file in out.iterdir())
+    return sorted(name for name in names if not name.startswith(prefix) and name != LOCK_FILE)

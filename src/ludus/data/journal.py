@@ -16,6 +16,7 @@ from typing import Self
 from pydantic_core import from_json
 
 from ludus.data.atomic_write import fsync_path
+from ludus.data.write_lock import lock_file
 from ludus.errors import RunError
 
 _BLOCK_BYTES = 64 << 10
@@ -55,14 +56,11 @@ class Journal:
     def open(
         cls, path: Path, *, sync_interval: float = 0.25, fsync: Callable[[int], None] = os.fsync
     ) -> Journal:
-        """Open or create the file, lock it, and repair its last line if it is incomplete.
-
-        The lock is an `flock`: the kernel releases it when the process ends, in whatever way.
-        """
+        """Open or create the file, lock it, and repair its last line if it is incomplete."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
-                _lock_journal(path, descriptor)
+                lock_file(path, descriptor)
                 if os.fstat(descriptor).st_size == 0:
                     fsync_path(path.parent)
                 note = _repair_torn_line(path, descriptor)
@@ -161,18 +159,6 @@ def _journal_write_error(path: Path, error: OSError) -> RunError:
         f"{path} cannot be written: {error.strerror or error}. What was recorded is kept; once the "
         "problem is solved, the same command continues from there."
     )
-
-
-def _lock_journal(path: Path, descriptor: int) -> None:
-    # Imported here, so that the module can be imported on Windows, which has no fcntl.
-    import fcntl
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise RunError(
-            f"Another process is writing {path}. Wait until it has ended, or use another `out`."
-        ) from error
 
 
 def _repair_torn_line(path: Path, descriptor: int) -> str | None:

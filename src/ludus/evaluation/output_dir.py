@@ -46,10 +46,6 @@ def check_folder(folder: Path, settings: JsonObject) -> None:
     Raises OtherSettings for an evaluation on other tasks, which would be replaced; `settings` are
     those that all candidates share.
     """
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise RunError(f"{folder} is a file. Use another `out`.")
     if (folder / RUN_FILE).exists():
         raise RunError(f"{folder} holds a run, not an evaluation. Use another `out`.")
     names = existing_files(folder, _DRAFT_PREFIX)

@@ -13,6 +13,7 @@ from pathlib import Path
 from ludus.client.event_loop import to_sync
 from ludus.data.run_folder import RunFolder, find_unused_dir
 from ludus.data.versions import versions
+from ludus.data.write_lock import lock_dir
 from ludus.environment.mixture import Mixture
 from ludus.evaluation.attempts import load_attempts
 from ludus.evaluation.candidates import Candidate, check_labels, parse_candidates
@@ -79,55 +80,55 @@ async def evaluate(
     settings = {each.label: config.identity(mixture, each.make_agent()) for each in parsed}
     shared = {key: value for key, value in settings[parsed[0].label].items() if key != "agent"}
     folder = default_folder(str(mixture), settings) if out is None else Path(out)
-    if config.resume:
-        check_folder(folder, shared)
-    else:
+    if not config.resume:
         folder = find_unused_dir(folder)
-    incomplete = [
-        each
-        for each in parsed
-        if not is_candidate_complete(folder / each.label, settings[each.label], config)
-    ]
-    await check_local_models(incomplete, on_phase)
-    played, stop_request, complete = list[CandidateAttempts](), None, True
-    for candidate in parsed:
-        with progress(candidate.label) as candidate_progress:
-            # The agent is closed before the next one is made: one model in memory at a time.
-            async with candidate.make_agent() as agent:
-                # Whether to resume was decided for the folder of the evaluation.
-                collect_config = replace(CollectConfig.from_rollout(config, agent), resume=True)
-                result = await collect(
-                    env, folder / candidate.label, collect_config, progress=candidate_progress
-                )
-        attempts = load_attempts(RunFolder.open(result.folder), num_episodes)
-        agent_settings = settings[candidate.label]["agent"]
-        played.append(CandidateAttempts(candidate.label, agent_settings, attempts))
-        stop_request, complete = result.stop_reason, result.summary["complete"]
-        if stop_request is not None:
-            complete = complete and len(played) == len(parsed)
-            break
-    ambiguous = set[str]()
-    if known is not None:
-        for each in played:
-            ambiguous.update(find_ambiguous_environments(each.attempts, known))
-    metrics = build_metrics(config.solved_at, config.shown_pass_k)
-    counted = [each if known is None else each.without(known) for each in played]
-    evaluation = Evaluation(
-        folder=folder,
-        settings={"episodes": num_episodes, **shared},
-        metrics=metrics,
-        scores=score_candidates(played, counted, metrics, num_episodes),
-        slices=build_slices([each.attempts for each in counted], metrics),
-        solved_at=config.solved_at,
-        not_in=None if config.exclude_tasks_in is None else str(config.exclude_tasks_in),
-        stopped=None if complete else stop_request,
-        stop_request=stop_request,
-        versions=versions("torch", "transformers"),
-        command=command,
-        ambiguous_environments=tuple(sorted(ambiguous)),
-    )
-    write_report(evaluation)
-    return evaluation
+    with lock_dir(folder):
+        check_folder(folder, shared)
+        incomplete = [
+            each
+            for each in parsed
+            if not is_candidate_complete(folder / each.label, settings[each.label], config)
+        ]
+        await check_local_models(incomplete, on_phase)
+        played, stop_request, complete = list[CandidateAttempts](), None, True
+        for candidate in parsed:
+            with progress(candidate.label) as candidate_progress:
+                # The agent is closed before the next one is made: one model in memory at a time.
+                async with candidate.make_agent() as agent:
+                    # Whether to resume was decided for the folder of the evaluation.
+                    collect_config = replace(CollectConfig.from_rollout(config, agent), resume=True)
+                    result = await collect(
+                        env, folder / candidate.label, collect_config, progress=candidate_progress
+                    )
+            attempts = load_attempts(RunFolder.open(result.folder), num_episodes)
+            agent_settings = settings[candidate.label]["agent"]
+            played.append(CandidateAttempts(candidate.label, agent_settings, attempts))
+            stop_request, complete = result.stop_reason, result.summary["complete"]
+            if stop_request is not None:
+                complete = complete and len(played) == len(parsed)
+                break
+        ambiguous = set[str]()
+        if known is not None:
+            for each in played:
+                ambiguous.update(find_ambiguous_environments(each.attempts, known))
+        metrics = build_metrics(config.solved_at, config.shown_pass_k)
+        counted = [each if known is None else each.without(known) for each in played]
+        evaluation = Evaluation(
+            folder=folder,
+            settings={"episodes": num_episodes, **shared},
+            metrics=metrics,
+            scores=score_candidates(played, counted, metrics, num_episodes),
+            slices=build_slices([each.attempts for each in counted], metrics),
+            solved_at=config.solved_at,
+            not_in=None if config.exclude_tasks_in is None else str(config.exclude_tasks_in),
+            stopped=None if complete else stop_request,
+            stop_request=stop_request,
+            versions=versions("torch", "transformers"),
+            command=command,
+            ambiguous_environments=tuple(sorted(ambiguous)),
+        )
+        write_report(evaluation)
+        return evaluation
 
 
 evaluate_sync = to_sync(evaluate)

@@ -6,11 +6,13 @@ import inspect
 import json
 import platform
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from ludus.client.container import SERVER_PORT
-from ludus.data.atomic_write import atomic_dir
+from ludus.data.atomic_write import atomic_dir, existing_files
 from ludus.data.markdown import build_front_matter, code_block, to_single_line
+from ludus.data.write_lock import lock_dir
 from ludus.errors import ConfigError
 from ludus.publish.env_source import EnvSource, looks_secret
 from ludus.publish.openenv_files import (
@@ -63,7 +65,6 @@ def write_build_context(
         base_image: the image to build on, by default the official one of this Python version.
         system_packages: Debian packages to install.
     """
-    _check_target(out)
     files = {
         DOCKERFILE: dockerfile(source, base_image=base_image, system_packages=system_packages),
         # An image has these files and no others of the folder.
@@ -82,7 +83,7 @@ def write_build_context(
         "server/app.py": app_module(source.spec),
         **client_package(source),
     }
-    with atomic_dir(out, _DRAFT_PREFIX, marker=DOCKERFILE, owned=CONTEXT_NAMES) as draft:
+    with lock_dir(out), _open_context(out) as draft:
         source.copy_to(draft / "src")
         for name, text in files.items():
             (draft / name).parent.mkdir(exist_ok=True)
@@ -99,11 +100,9 @@ def context_files(folder: Path) -> list[str]:
     )
 
 
-def _check_target(out: Path) -> None:
-    """Raise unless the folder may be written: it could be that of the user's own package."""
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"{out} is a file. Choose another folder with `out`.")
-    if out.is_dir() and any(out.iterdir()):
+def _open_context(out: Path) -> AbstractContextManager[Path]:
+    """Return a draft folder whose files move to `out`, which could be the user's own package."""
+    if existing_files(out, _DRAFT_PREFIX):
         dockerfile = out / DOCKERFILE
         if not (dockerfile.is_file() and dockerfile.read_text().startswith(_FIRST_LINE)):
             raise ConfigError(
@@ -116,6 +115,7 @@ def _check_target(out: Path) -> None:
                 f"{', '.join(sorted(secrets))} in {out} looks like a secret, and the folder "
                 "is meant to be copied and uploaded. Move it elsewhere."
             )
+    return atomic_dir(out, _DRAFT_PREFIX, marker=DOCKERFILE, owned=CONTEXT_NAMES)
 
 
 def dockerfile(

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from ludus.data.write_lock import lock_dir
 from ludus.errors import OtherSettings, RunError
 from ludus.recipe.content_digest import content_digest, stat_digest
 from ludus.recipe.plan import StagePlan, plan_stage
 from ludus.recipe.recipe_file import EARLIER_DIR, Recipe, Stage
-from ludus.recipe.state import RecipeState, StageRecord, lock_recipe
+from ludus.recipe.state import RecipeState, StageRecord
 
 StageFunction = Callable[[Stage], int]
 """Runs the command of a stage and returns its exit code."""
@@ -48,7 +49,7 @@ def run_recipe(
     Returns the exit code of the last command. The state is written before and after each stage:
     whenever this process is killed, the next call goes on with the same stage.
     """
-    with lock_recipe(recipe.output_dir):
+    with lock_dir(recipe.output_dir):
         for planned in plans:
             state = RecipeState.load(recipe.output_dir)
             plan = plan_stage(planned.stage, outputs, state, planned.record.code)

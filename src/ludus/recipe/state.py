@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,6 @@ from ludus.data.atomic_write import write_atomically
 from ludus.errors import RunError
 
 STATE_FILE = "recipe.json"
-_LOCK_FILE = ".recipe.lock"
 
 
 class StageRecord(BaseModel):
@@ -70,27 +66,6 @@ class RecipeState(BaseModel):
         """Write the state, completely or not at all."""
         text = json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False)
         write_atomically(folder / STATE_FILE, text + "\n")
-
-
-@contextmanager
-def lock_recipe(folder: Path) -> Iterator[None]:
-    """Keep other runs of the recipe out of its folder; a killed process frees it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise RunError(f"{folder} cannot be written: {error.strerror or error}.") from error
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(
-                f"Another process runs a recipe in {folder}. Wait until it has ended, or use "
-                "another `out`."
-            ) from None
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -11,15 +11,15 @@ from ludus.agents.agent import Agent
 from ludus.curation.config import CurateConfig
 from ludus.curation.pipeline import curate
 from ludus.data.episode_reader import episodes
+from ludus.data.write_lock import lock_dir
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import ConfigError
 from ludus.policy.fingerprint import fingerprint
 from ludus.policy.model_ref import resolve_model
 from ludus.policy.preflight import check_model
-from ludus.train.distributed import Distributed
 from ludus.train.offline import sft
 from ludus.train.output.record import read_record
-from ludus.train.output.training_folder import check_model_outside, lock_folder
+from ludus.train.output.training_folder import check_model_outside
 from ludus.train.progress import NoProgress, TrainProgress
 from ludus.tutoring.config import TutorConfig
 from ludus.tutoring.playing import RoundProgress, Stopped, play
@@ -73,7 +73,7 @@ def tutor(
         "weights": fingerprint(model),
         **config.as_json(),
     }
-    with lock_folder(out, Distributed()):
+    with lock_dir(out):
         log = RoundLog.open(out, settings, overwrite=overwrite)
         # From here on a stop is one between two episodes or steps.
         progress.begin(0, None)

@@ -27,11 +27,12 @@ from ludus.data.config_diff import describe_differences
 from ludus.data.episode import Episode
 from ludus.data.jsonable import to_jsonable
 from ludus.data.tool_schema import JsonObject
+from ludus.data.write_lock import LOCK_FILE
 from ludus.errors import OtherSettings, RunError
 from ludus.train.output.model_card import build_model_card
 from ludus.train.output.record import read_record
 from ludus.train.output.result import TrainResult
-from ludus.train.output.training_folder import CARD_FILE, LOCK_FILE, remove_run
+from ludus.train.output.training_folder import CARD_FILE, remove_run
 
 STATE_FILE = "tutor.json"
 ROUNDS_DIR = "rounds"

@@ -16,6 +16,7 @@ from publish.fake_hub import TOKEN, fake_hub
 from stand_in_engine import StandInEngine, stand_in_engine
 
 from cli.collect_cli import CLEAN_ENV, PYTHONPATH, error_line, read_episodes
+from ludus.data.write_lock import lock_dir
 
 PIP_INSTALL = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation")
 
@@ -90,6 +91,9 @@ def test_a_folder_with_other_files_is_never_overwritten(tmp_path: Path) -> None:
     command = ("build", "catch", "--no-build", "-o", str(out))
     assert run_ludus(*command, env=CLEAN_ENV).returncode == 0
     (out / "src" / "stale.py").touch()
+    with lock_dir(out):
+        assert "Another process is writing" in error_line(run_ludus(*command, env=CLEAN_ENV))
+    assert (out / "src" / "stale.py").exists()
     assert run_ludus(*command, env=CLEAN_ENV).returncode == 0
     assert not (out / "src" / "stale.py").exists(), "an older context is replaced"
 

@@ -24,7 +24,9 @@ from curation.importers.verifiers_lines import TRACES
 
 from cli.collect_cli import error_line, read_episodes
 from cli.curate_cli import curate, ludus, make_episode, read_rows, stdout_of, write_run
+from ludus.curation.importers.run_import import import_files
 from ludus.data.episode import Episode
+from ludus.errors import RunError
 
 
 def run_import(*arguments: str | Path, **more: Any) -> Any:
@@ -183,3 +185,17 @@ def test_two_imports_get_different_names(tmp_path: Path) -> None:
     for name in ("messages-talk", "messages-talk-2"):
         assert f"run: runs/{name}" in stdout_of(run_import("messages", path, cwd=tmp_path))
         assert len(read_episodes(tmp_path / "runs" / name)) == 1
+
+
+def test_a_second_import_into_the_same_folder_raises(tmp_path: Path) -> None:
+    source, out, refused = write_message_rows(tmp_path), tmp_path / "run", []
+
+    def import_again(done: int) -> None:
+        with pytest.raises(RunError, match="Another process is writing") as error:
+            import_files("messages", [source], out)
+        refused.append(error)
+
+    assert import_files("messages", [source], out, progress=import_again).episodes == 1
+    assert refused and len(read_episodes(out)) == 1
+    with pytest.raises(RunError, match="not empty"):
+        import_files("messages", [source], out)

@@ -10,6 +10,7 @@ import pytest
 from policy.models import saved
 
 from ludus import sft
+from ludus.data.write_lock import LOCK_FILE
 from ludus.errors import RunError
 from ludus.train.distributed import Distributed
 from ludus.train.output import training_folder
@@ -38,18 +39,18 @@ def test_a_second_run_in_the_same_folder_raises(tmp_path: Path) -> None:
         for overwrite in (False, True):
             with pytest.raises(RunError, match="Another process"):
                 sft(data, base, out, train_config(), overwrite=overwrite)
-        assert {path.name for path in out.iterdir()} == {training_folder.LOCK_FILE, "tokens"}
+        assert {path.name for path in out.iterdir()} == {LOCK_FILE, "tokens"}
         other.kill()
     # The lock of a killed process is released, though its file is still there.
-    assert (out / training_folder.LOCK_FILE).exists()
+    assert (out / LOCK_FILE).exists()
     assert sft(data, base, out, train_config()).steps == 1
-    assert not (out / training_folder.LOCK_FILE).exists()
+    assert not (out / LOCK_FILE).exists()
 
 
 def test_a_folder_that_stays_empty_is_removed(tmp_path: Path) -> None:
     out = tmp_path / "models" / "out"
     with training_folder.lock_folder(out, Distributed()):
-        assert [path.name for path in out.iterdir()] == [training_folder.LOCK_FILE]
+        assert [path.name for path in out.iterdir()] == [LOCK_FILE]
     assert not out.exists()
 
 

@@ -41,8 +41,6 @@ def init(
             f"An environment named {module} is installed already: choose another name."
         )
     target = (directory or Path.cwd()) / module
-    if target.exists():
-        raise LudusError(f"{target} exists already. Choose another name, or remove it.")
     names = {
         "module": module,
         "class_name": "".join(part.title() for part in module.split("_")),
@@ -63,10 +61,13 @@ def init(
     texts[MANIFEST_FILE] = manifest(module, description="An environment for Ludus and OpenEnv.")
     texts["server/app.py"] = app_module(f"{module}:{names['class_name']}")
     try:
+        target.mkdir(parents=True)
         for path, text in texts.items():
             file = target / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
+    except FileExistsError as error:
+        raise LudusError(f"{target} exists already. Choose another name, or remove it.") from error
     except OSError as error:
         raise LudusError(f"{target} cannot be written: {error.strerror or error}.") from error
     out = console()

@@ -6,6 +6,7 @@ Unreadable records are reported by file and line.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from ludus.data.episode import Episode, format_episode_id
 from ludus.data.journal import Journal
 from ludus.data.run_folder import RUN_FILE, SUMMARY_FILE, RunFolder
 from ludus.data.stable_hash import stable_hash
+from ludus.data.write_lock import lock_dir
 from ludus.errors import ConfigError, RunError, did_you_mean
 from ludus.rollout.summary import summarize_run
 
@@ -68,12 +70,7 @@ def import_files(
         out, unread_files=[file for path in paths for file in importer.unread_files(path)]
     )
     settings = {"environment": format, "format": format, "files": [str(file) for file in files]}
-    if out.exists() and not out.is_dir():
-        raise RunError(f"{out} is a file, but a run is a folder. Use another `out`.")
-    if out.exists() and existing_files(out, _DRAFT_PREFIX):
-        raise RunError(f"{out} is not empty. Use another `out`.")
-    # run.json is moved last, so a killed import leaves no run.
-    with atomic_dir(out, _DRAFT_PREFIX, marker=RUN_FILE, owned=_RUN_FILES) as draft:
+    with lock_dir(out), _open_run_folder(out) as draft:
         folder = RunFolder.create(draft, settings, kind="import")
         with Journal.open(folder.episodes_path) as journal:
             records = (record for file in files for record in importer.read_episodes(file))
@@ -96,6 +93,13 @@ def import_files(
             raise RunError(f"The files contain no episodes{first}.")
         folder.write_summary(summarize_run(folder))
     return report
+
+
+def _open_run_folder(out: Path) -> AbstractContextManager[Path]:
+    """Return a draft folder whose files move to `out` at the end, run.json last."""
+    if existing_files(out, _DRAFT_PREFIX):
+        raise RunError(f"{out} is not empty. Use another `out`.")
+    return atomic_dir(out, _DRAFT_PREFIX, marker=RUN_FILE, owned=_RUN_FILES)
 
 
 def get_importer(format: str) -> Importer:

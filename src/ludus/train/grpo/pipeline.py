@@ -87,9 +87,7 @@ def grpo(
     progress.phase(PhaseProgress("Loading PyTorch and TRL", in_log=True))
     # Also what is needed only at the end, such as the plot: it must not fail then.
     extra = ("peft",) if config.lora else ()
-    require_transformers(
-        "Training", "trl", "datasets", "accelerate", "filelock", "matplotlib.figure", *extra
-    )
+    require_transformers("Training", "trl", "datasets", "accelerate", "matplotlib.figure", *extra)
 
     with training_process(out):
         context = build_context(

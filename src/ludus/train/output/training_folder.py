@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 
 from ludus.data.training_log import EPISODES_FILE, LOG_FILE, RECORD_FILE, read_log
+from ludus.data.write_lock import LOCK_FILE, lock_dir
 from ludus.errors import LudusError, RunError
 from ludus.policy.model_ref import ModelKind, ModelRef, base_model_name, find_local_model
 from ludus.train.distributed import Distributed
@@ -26,7 +27,6 @@ TOKENS_DIR = "tokens"
 ADAPTER_DIR = "adapter"
 TENSORBOARD_DIR = "runs"
 """Where the Hub looks for TensorBoard logs."""
-LOCK_FILE = ".training.lock"
 _OWNED_PATTERNS = (
     *(CARD_FILE, LOSS_PLOT_FILE, *PLOT_FILES.values(), EPISODES_FILE, LOG_FILE, RECORD_FILE),
     *(TOKENS_DIR, ADAPTER_DIR, CHECKPOINTS_DIR, TENSORBOARD_DIR, ".*.draft"),
@@ -75,36 +75,8 @@ def lock_folder(out: Path, distributed: Distributed) -> Iterator[None]:
     with ExitStack() as stack:
         with distributed.raise_on_all_ranks():
             if distributed.is_main:
-                stack.enter_context(_file_lock(out))
+                stack.enter_context(lock_dir(out))
         yield
-
-
-@contextmanager
-def _file_lock(out: Path) -> Iterator[None]:
-    """An OS file lock, which is released also when its holder is killed.
-
-    If the folder is empty in the end, it is removed.
-    """
-    from filelock import FileLock, Timeout
-
-    file = out / LOCK_FILE
-    lock = FileLock(file, timeout=0)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except Timeout as error:
-        raise RunError(
-            f"Another process is training in {out}. Wait until it has ended, or use another `out`."
-        ) from error
-    except OSError as error:
-        raise RunError(f"{out} cannot be written: {error.strerror or error}.") from error
-    try:
-        yield
-    finally:
-        file.unlink(missing_ok=True)
-        lock.release()
-        with suppress(OSError):
-            out.rmdir()
 
 
 def check_model_outside(out: Path, model_ref: ModelRef) -> None:
