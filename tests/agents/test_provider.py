@@ -268,7 +268,7 @@ def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
 async def test_prepare_accepts_any_response_but_a_refused_key(answer: Said | int | str) -> None:
     with chat_stub(models=answer) as stub:
         async with openai_agent(stub) as agent:
-            await agent.prepare(["here"])
+            await agent.prepare({"here": ()})
         assert sum(stub.counts.values()) == 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
 
+from conformance import observation_environments as theirs
 from conformance.asgi import running_app
 from conformance.openenv_environments import (
     CalculatorEnvironment,
@@ -18,6 +20,7 @@ from conformance.openenv_environments import (
     GuessEnvironment,
     GuessObservation,
 )
+from conformance.openenv_games import OpenSpielEnvironment, TextArenaEnvironment
 from ludus import (
     Action,
     CollectConfig,
@@ -29,9 +32,10 @@ from ludus import (
     connect,
     episodes,
 )
+from ludus.agents.oracle import OracleAgent
 from ludus.agents.random_agent import RandomAgent
 from ludus.agents.scripted import ScriptedAgent
-from ludus.errors import InvalidAction, SessionLost
+from ludus.errors import ConfigError, InvalidAction, SessionLost
 
 
 def their_server(
@@ -132,6 +136,55 @@ async def test_thirty_episodes_at_once_share_the_four_sessions_of_their_server(
     assert {episode.turns for episode in found} == {
         (episode.seed or 0) % 10 + 1 for episode in found
     }
+
+
+def spieling() -> Any:
+    types = (theirs.OpenSpielAction, theirs.OpenSpielObservation)
+    return their_server(OpenSpielEnvironment, *types)
+
+
+def arena() -> Any:
+    types = (theirs.TextArenaAction, theirs.TextArenaObservation)
+    return their_server(partial(TextArenaEnvironment, "Sudoku-v0-easy"), *types)
+
+
+@pytest.mark.parametrize(
+    ("spec", "server", "library"),
+    [("openspiel", spieling, "pyspiel"), ("textarena:Sudoku-v0-easy", arena, "textarena")],
+)
+async def test_the_oracle_refuses_a_server_that_does_not_have_its_tools(
+    spec: str, server: Callable[[], Any], library: str, tmp_path: Path
+) -> None:
+    pytest.importorskip(library)
+    with server() as url:
+        for players in ({"agent": OracleAgent()}, {"agent": RandomAgent(), "tutor": OracleAgent()}):
+            config = CollectConfig(base_url=url, num_episodes=4, **players)
+            with pytest.raises(ConfigError, match="calls play, but the server offers") as caught:
+                await collect(spec, tmp_path / "run", config)
+            assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
+
+
+async def test_a_script_refuses_a_server_that_has_none_of_its_tools(tmp_path: Path) -> None:
+    with guessing() as url:
+        agent = ScriptedAgent(ToolCall(name="answer", arguments={"number": 1}))
+        with pytest.raises(ConfigError, match="calls answer, but"):
+            await collect(url, tmp_path / "run", CollectConfig(agent=agent, num_episodes=2))
+
+
+async def test_exploring_calls_the_tools_that_the_server_has(tmp_path: Path) -> None:
+    pytest.importorskip("pyspiel", reason="needs the extra openspiel")
+    with spieling() as url:
+        agent = ScriptedAgent(*[ToolCall(name="open_spiel", arguments={"action_id": 1})] * 20)
+        config = CollectConfig(agent=agent, base_url=url, num_episodes=4, explore=1.0)
+        await collect("openspiel", tmp_path / "run", config)
+    found = list(episodes(tmp_path / "run/episodes.jsonl"))
+    assert {
+        call.function.name
+        for episode in found
+        for message in episode.messages
+        for call in message.tool_calls or ()
+    } == {"open_spiel"}
+    assert all(episode.turns and not episode.malformed_calls for episode in found)
 
 
 async def test_collecting_from_an_mcp_server_of_theirs(tmp_path: Path) -> None:

@@ -96,6 +96,6 @@ def test_template_kwargs_are_rejected_by_other_providers(
 
 async def test_the_error_of_an_unusable_oracle_names_the_other_providers() -> None:
     with pytest.raises(ConfigError, match="environment") as caught:
-        await agent_from_config(AgentConfig()).prepare(["http://127.0.0.1:9"])
+        await agent_from_config(AgentConfig()).prepare({"http://127.0.0.1:9": ()})
     others = {"openai", "anthropic", "hf", "random", "human"}
     assert others <= {*re.findall(r"\w+", str(caught.value))}

@@ -32,6 +32,11 @@ class EpisodeContext:
     """The environment itself, where it runs in this process."""
 
 
+EnvironmentTools = Mapping[str, Sequence[ToolSpec]]
+"""The tools of environments by spec; empty where they are not known yet."""
+NO_ENVIRONMENTS: EnvironmentTools = {}
+
+
 class FinishReason(StrEnum):
     """Why a reply ended."""
 
@@ -87,7 +92,7 @@ class Agent(ABC):
     def check(self) -> None:  # noqa: B027
         """Raise for a config that is known to be wrong; loads no model and uses no network."""
 
-    async def prepare(self, environments: Sequence[str] = ()) -> None:  # noqa: B027
+    async def prepare(self, environments: EnvironmentTools = NO_ENVIRONMENTS) -> None:  # noqa: B027
         """Check before the first episode whether it can play these environments."""
 
     @abstractmethod

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ludus.agents.agent import Agent, FinishReason, Reply
+from ludus.agents.agent import NO_ENVIRONMENTS, Agent, EnvironmentTools, FinishReason, Reply
 from ludus.agents.api_keys import ApiKey, find_key
 from ludus.agents.endpoint_url import base_url
 from ludus.agents.error_messages import ContextLengthExceeded
@@ -98,7 +98,7 @@ class APIAgent(Agent):
         )
         return scrubbed
 
-    async def prepare(self, environments: Sequence[str] = ()) -> None:
+    async def prepare(self, environments: EnvironmentTools = NO_ENVIRONMENTS) -> None:
         await self.client.prepare()
 
     async def close(self) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from ludus.agents.agent import Agent
+from ludus.agents.agent import NO_ENVIRONMENTS, Agent, EnvironmentTools
 from ludus.data.tool_schema import JsonObject
 
 
@@ -23,7 +23,7 @@ class CombinedAgent(Agent):
         for agent in self.agents:
             agent.check()
 
-    async def prepare(self, environments: Sequence[str] = ()) -> None:
+    async def prepare(self, environments: EnvironmentTools = NO_ENVIRONMENTS) -> None:
         for agent in self.agents:
             await agent.prepare(environments)
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
 from ludus.agents.combined_agent import CombinedAgent
-from ludus.agents.oracle import ShadowEnvironment
+from ludus.agents.oracle import ShadowEnvironment, missing_tools
 from ludus.agents.random_agent import random_call
 from ludus.agents.tool_calls import build_tool_call_message
 from ludus.data.messages import Message
@@ -22,8 +22,8 @@ class ExploringAgent(CombinedAgent):
     """Plays like `agent`, but a turn's action is random with the given probability.
 
     The environment's own `random_action` makes it, also for a server of an installed environment;
-    where there is none, it is a random call that is valid for the tools' schemas. It is
-    reproducible from the seed of the episode and its number within the group.
+    where there is none, or the server has other tools, it is a random call that is valid for the
+    tools' schemas. It is reproducible from the seed of the episode and its number within the group.
     """
 
     def __init__(self, agent: Agent, probability: float) -> None:
@@ -39,7 +39,9 @@ class ExploringAgent(CombinedAgent):
 
     async def begin(self, context: EpisodeContext) -> Player:
         env = _find_with_random_action(context.environment)
-        shadow = None if env is None else ShadowEnvironment(env, runner=context.runner)
+        shadow = None
+        if env is not None and not missing_tools(env, context.tools):
+            shadow = ShadowEnvironment(env, runner=context.runner)
         if shadow is not None:
             await shadow.reset(context.task)
         rng = random.Random(f"explore/{context.seed}/{context.member}")

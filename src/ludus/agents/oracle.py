@@ -16,11 +16,18 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
+from ludus.agents.agent import (
+    NO_ENVIRONMENTS,
+    Agent,
+    EnvironmentTools,
+    EpisodeContext,
+    Player,
+    Reply,
+)
 from ludus.agents.tool_calls import build_tool_call_message
 from ludus.data.messages import Message
 from ludus.data.tool_arguments import coerce_arguments, parse_arguments
-from ludus.data.tool_schema import JsonObject, ToolCall
+from ludus.data.tool_schema import JsonObject, ToolCall, ToolSpec
 from ludus.environment.base import Environment
 from ludus.environment.error_mapping import raise_with_location, to_wire_error
 from ludus.environment.registry import find_environment, is_remote
@@ -28,6 +35,8 @@ from ludus.environment.runner import EnvironmentRunner
 from ludus.environment.spec import EnvSpec
 from ludus.errors import BadEnvironment, ConfigError, EnvironmentNotFound
 from ludus.protocol.frames import action_payload
+
+_OTHER_PROVIDERS = "Set `provider` to openai, anthropic, hf, random or human."
 
 
 class OracleAgent(Agent):
@@ -50,13 +59,15 @@ class OracleAgent(Agent):
     def is_stateless(self) -> bool:
         return type(self) is OracleAgent
 
-    async def prepare(self, environments: Sequence[str] = ()) -> None:
-        for spec in environments:
-            _find_with_oracle(spec)
+    async def prepare(self, environments: EnvironmentTools = NO_ENVIRONMENTS) -> None:
+        for spec, tools in environments.items():
+            _require_tools(spec, _find_with_oracle(spec), tools)
 
     async def begin(self, context: EpisodeContext) -> Player:
+        env = _find_with_oracle(context.environment)
+        _require_tools(context.environment, env, context.tools)
         shadow = ShadowEnvironment(
-            _find_with_oracle(context.environment),
+            env,
             rng=random.Random(f"{context.seed}/{context.member}"),
             working=self.working,
             runner=context.runner,
@@ -68,16 +79,33 @@ class OracleAgent(Agent):
 @lru_cache(maxsize=256)
 def _find_with_oracle(spec: str) -> EnvSpec:
     """The installed environment, which must have an oracle."""
-    hint = "Set `provider` to openai, anthropic, hf, random or human."
     if is_remote(spec):
-        raise ConfigError(f"{spec} does not say which environment it serves. {hint}")
+        raise ConfigError(f"{spec} does not say which environment it serves. {_OTHER_PROVIDERS}")
     try:
         env = find_environment(spec)
     except EnvironmentNotFound as error:
-        raise ConfigError(f"The oracle needs an installed environment. {error} {hint}") from None
+        raise ConfigError(
+            f"The oracle needs an installed environment. {error} {_OTHER_PROVIDERS}"
+        ) from None
     if not ShadowEnvironment.has_oracle(env):
-        raise ConfigError(f"{spec} has no oracle. {hint}")
+        raise ConfigError(f"{spec} has no oracle. {_OTHER_PROVIDERS}")
     return env
+
+
+def _require_tools(spec: str, env: EnvSpec, offered: Sequence[ToolSpec]) -> None:
+    """Raise unless the oracle's tools are offered: servers may have others for the same game."""
+    if missing := missing_tools(env, offered):
+        names = ", ".join(tool.name for tool in offered)
+        raise ConfigError(
+            f"The oracle of {spec} calls {', '.join(missing)}, but the server offers {names}. "
+            f"{_OTHER_PROVIDERS}"
+        )
+
+
+def missing_tools(env: EnvSpec, offered: Sequence[ToolSpec]) -> list[str]:
+    """The tools of an installed environment that a session of it does not offer."""
+    known = {tool.name for tool in offered}
+    return [tool.name for tool in env.tools or () if known and tool.name not in known]
 
 
 class _OraclePlayer(Player):

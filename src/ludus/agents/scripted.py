@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
+from ludus.agents.agent import (
+    NO_ENVIRONMENTS,
+    Agent,
+    EnvironmentTools,
+    EpisodeContext,
+    Player,
+    Reply,
+)
 from ludus.agents.tool_calls import build_tool_call_message
 from ludus.data.messages import Message
 from ludus.data.tool_schema import ToolCall
+from ludus.errors import ConfigError
 
 ScriptedReply = Reply | ToolCall | Sequence[ToolCall] | str | Exception
 
@@ -23,8 +31,26 @@ class ScriptedAgent(Agent):
     def __init__(self, *script: ScriptedReply) -> None:
         self._script = script
 
+    async def prepare(self, environments: EnvironmentTools = NO_ENVIRONMENTS) -> None:
+        called = {name for reply in self._script for name in _called_tools(reply)}
+        for spec, tools in environments.items():
+            offered = {tool.name for tool in tools}
+            if called and offered and called.isdisjoint(offered):
+                raise ConfigError(
+                    f"The script calls {', '.join(sorted(called))}, but {spec} has the tools "
+                    f"{', '.join(sorted(offered))}. Call one of them."
+                )
+
     async def begin(self, context: EpisodeContext) -> Player:
         return _ScriptedPlayer(self._script)
+
+
+def _called_tools(reply: ScriptedReply) -> list[str]:
+    if isinstance(reply, Reply):
+        return [call.function.name for call in reply.message.tool_calls or ()]
+    if isinstance(reply, str | Exception):
+        return []
+    return [call.name for call in ([reply] if isinstance(reply, ToolCall) else reply)]
 
 
 class _ScriptedPlayer(Player):

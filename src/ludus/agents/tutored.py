@@ -6,7 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
+from ludus.agents.agent import (
+    NO_ENVIRONMENTS,
+    Agent,
+    EnvironmentTools,
+    EpisodeContext,
+    Player,
+    Reply,
+)
 from ludus.agents.combined_agent import CombinedAgent
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
@@ -29,7 +36,7 @@ class TutoredAgent(CombinedAgent):
     def is_stateless(self) -> bool:
         return type(self) is TutoredAgent and all(agent.is_stateless for agent in self.agents)
 
-    async def prepare(self, environments: Sequence[str] = ()) -> None:
+    async def prepare(self, environments: EnvironmentTools = NO_ENVIRONMENTS) -> None:
         student, tutor = self.agents
         try:
             await tutor.prepare(environments)

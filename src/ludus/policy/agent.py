@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Player, Reply
+from ludus.agents.agent import (
+    NO_ENVIRONMENTS,
+    Agent,
+    EnvironmentTools,
+    EpisodeContext,
+    FinishReason,
+    Player,
+    Reply,
+)
 from ludus.data.episode import Usage
 from ludus.data.messages import Message
 from ludus.data.stable_hash import stable_hash
@@ -148,7 +156,7 @@ class PolicyAgent(Agent):
         if self._given_policy is None:
             check_model(self.model, device=self._device, dtype=self._dtype)
 
-    async def prepare(self, environments: Sequence[str] = ()) -> None:
+    async def prepare(self, environments: EnvironmentTools = NO_ENVIRONMENTS) -> None:
         await self.ensure_loaded()
 
     @property

@@ -88,13 +88,13 @@ async def collect(
         )
         check_workers(config.workers, agent, endpoints, cluster)
         plan = build_plan(config, config_digest(settings), mixture, endpoints, buckets)
-        await preflight_endpoints(plan, endpoints, config.total_episodes)
+        tools = await preflight_endpoints(plan, endpoints, config.total_episodes)
         for number, bucket in enumerate(buckets):
             task = plan[number * config.group_size].task
             await preflight_tasks(bucket.spec, endpoints[bucket.spec], [task])
         if model is not None:
             progress.phase(PhaseProgress(f"Loading {model}", in_log=True))
-        await agent.prepare([each.name for each in endpoints.values()])
+        await agent.prepare({endpoints[spec].name: tools[spec] for spec in endpoints})
         if cluster is not None and reason_against_workers(agent, endpoints) is not None:
             # The agent stays here: its key, its rate limit and its cache are those of one process.
             num_hosts = min(config.workers or cluster.num_cores, config.concurrency)

@@ -22,7 +22,7 @@ from itertools import islice
 from urllib.parse import urlsplit
 
 from ludus.client.endpoint import Endpoint, LocalEndpoint, connect
-from ludus.data.tool_schema import JsonObject
+from ludus.data.tool_schema import JsonObject, ToolSpec
 from ludus.environment.mixture import Mixture
 from ludus.environment.registry import find_environment, is_remote, is_url
 from ludus.environment.source_file import SourceFile, recorded_name
@@ -164,30 +164,35 @@ async def preflight_endpoints(
     endpoints: Mapping[str, EnvironmentEndpoint],
     num_episodes: int,
     statuses: MutableMapping[str, EpisodeStatus] | None = None,
-) -> None:
+) -> dict[str, Sequence[ToolSpec]]:
     """Reset every environment once, so that errors are raised before there is a run folder.
 
-    `statuses` holds what is waited for meanwhile, for a watchdog.
+    Returns the tools by spec. `statuses` holds what is waited for meanwhile, for a watchdog.
     """
     statuses = {} if statuses is None else statuses
+    tools: dict[str, Sequence[ToolSpec]] = {}
     for spec, endpoint in endpoints.items():
         first_of_groups = range(0, num_episodes, plan.group_size)
         tasks = (plan[index].task for index in first_of_groups if plan.spec_of(index) == spec)
         statuses[spec] = EpisodeStatus(f"The preflight check of {spec}", endpoint.name, "reset")
-        await preflight_tasks(spec, endpoint, list(islice(tasks, PREFLIGHT_TASKS)))
+        tools[spec] = await preflight_tasks(spec, endpoint, list(islice(tasks, PREFLIGHT_TASKS)))
         del statuses[spec]
+    return tools
 
 
 async def preflight_tasks(
     spec: str, endpoint: EnvironmentEndpoint, tasks: Sequence[JsonObject]
-) -> None:
-    """Raise unless one of the tasks can be reset there: one alone may crash for its own reasons."""
+) -> Sequence[ToolSpec]:
+    """Raise unless one of the tasks can be reset there: one alone may crash for its own reasons.
+
+    Returns the tools of the session, or none where the server has no free one.
+    """
     crash: ExecutionFailed | None = None
     for task in tasks:
         try:
             async with asyncio.timeout(PREFLIGHT_TIMEOUT_S), endpoint.endpoint.session() as session:
                 await session.reset(**task)
-            return
+            return session.tools
         except InvalidAction as error:
             raise ConfigError(str(error)) from None
         except ExecutionFailed as error:
@@ -197,6 +202,7 @@ async def preflight_tasks(
                 f"The reset of {spec} has not returned after {PREFLIGHT_TIMEOUT_S:g} s."
             ) from None
         except CapacityReached:
-            return  # Other clients use the server: the run will wait for a free session.
+            return ()  # Other clients use the server: the run will wait for a free session.
     if crash is not None:
         raise ConfigError(f"The reset of {spec} failed: {crash}")
+    return ()
