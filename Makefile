@@ -10,7 +10,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 
 .PHONY: demo test test-slow test-engines system-packages lint format docs frontend clean \
 	bench-wire bench-backpressure bench-collect bench-collect-workers bench-journal bench-curate \
-	bench-viewer bench-sft bench-warm-start bench-decode bench-evaluate bench-grpo bench-serve-model
+	bench-viewer bench-sft bench-warm-start bench-decode bench-evaluate bench-grpo bench-serve-model \
+	bench-busy-machine
 
 # From an environment to a better model in minutes, on two cores and without a key. Interrupt it at any
 # time; the same command goes on.
@@ -123,6 +124,10 @@ bench-evaluate: $(VENV)/.dev
 # On a GPU: seconds a step beside stock TRL. MODEL: a folder that calls tools, as SFT makes one.
 bench-grpo: $(VENV)/.dev
 	$(BIN)/python benchmarks/grpo.py $(MODEL)
+
+# `ludus run quickstart` alone and beside two busy loops.
+bench-busy-machine: $(VENV)/.dev
+	$(BIN)/python benchmarks/busy_machine.py
 
 # Tokens per second of the model server beside `transformers serve`, at 1 to 256 clients.
 bench-serve-model: $(VENV)/.dev

@@ -6,9 +6,14 @@ This module exports the public API. Names are imported on first use: `import lud
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+# OpenMP reads it when torch is loaded: on a CPU, threads that wait for one another sleep. By default
+# they spin, and beside other work they burn the time that the thread they wait for needs.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _HOMES = {
     "Action": "ludus.protocol.types",
