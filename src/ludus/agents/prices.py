@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -74,7 +75,7 @@ class PriceTable:
 
 def _load_rates(path: Path) -> dict[str, Rate]:
     try:
-        return _PRICE_FILE.validate_json(path.read_bytes())
+        return _PRICE_FILE.validate_json(path.read_bytes().removeprefix(BOM_UTF8))
     except OSError as error:
         raise ConfigError(f"The price file {path} cannot be read: {error.strerror}.") from None
     except ValidationError as error:

@@ -84,7 +84,7 @@ def resolve_token(ctx: typer.Context, token: str | None, token_file: Path | None
 
 def _read_token(file: Path) -> str:
     try:
-        token = file.read_text().strip()
+        token = file.read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"--token-file {file} cannot be read: {reason}.") from None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from array import array
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
@@ -43,7 +44,8 @@ class LineIndex:
         if at >= len(starts) - 1:
             raise self._truncated_error(file)
         start = starts[at]
-        return os.pread(self._descriptors[file], starts[at + 1] - start, start).strip()
+        line = os.pread(self._descriptors[file], starts[at + 1] - start, start)
+        return line.removeprefix(BOM_UTF8).strip()
 
     def count_lines(self, file: int) -> int:
         return len(self._offsets[file].starts) - 1

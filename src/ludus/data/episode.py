@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
@@ -205,8 +206,8 @@ class Episode(BaseModel):
             return to_json(_replace_surrogates(fields)) + b"\n"
 
     @classmethod
-    def from_line(cls, line: bytes | str) -> Episode:
-        return cls.model_validate_json(line)
+    def from_line(cls, line: bytes) -> Episode:
+        return cls.model_validate_json(line.removeprefix(BOM_UTF8))
 
 
 def task_group_id(environment: str, task: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ A regular expression reads them, because most of a line is messages, which take 
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
@@ -115,7 +116,7 @@ def parse_head(line: bytes, path: Path, number: int) -> EpisodeHead | None:
 
 def _parse_head_json(line: bytes, path: Path, number: int) -> EpisodeHead | None:
     try:
-        fields = from_json(line)
+        fields = from_json(line.removeprefix(BOM_UTF8))
         version = (
             fields.get("version", EPISODE_VERSION) if isinstance(fields, dict) else EPISODE_VERSION
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +16,13 @@ _ANY_OBJECT = SchemaValidator(core_schema.typed_dict_schema({}, extra_behavior="
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a JSONL file with their numbers, from 1; empty lines are skipped."""
+    """Yield the lines of a JSONL file with their numbers, from 1; empty lines are skipped.
+
+    A byte-order mark, which editors on Windows put at the start, is no part of the first line.
+    """
     for number, line in enumerate(read_lines(path), 1):
+        if number == 1:
+            line = line.removeprefix(BOM_UTF8)
         if not line.isspace():
             yield number, line
 

@@ -136,7 +136,7 @@ def _read_text(source: str) -> tuple[str, str]:
     if source in shipped and not path.is_file():
         return source, shipped[source]
     try:
-        return path.stem, path.read_text(encoding="utf-8")
+        return path.stem, path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         hint = did_you_mean(source, shipped) or similar_path_hint(source)
         hint = hint or f"Built-in recipes: {', '.join(shipped)}."

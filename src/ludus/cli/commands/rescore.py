@@ -194,7 +194,7 @@ def _run_rescore(
 
 def _read_criteria(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"`judge_prompt` {file} cannot be read: {reason}.") from error

@@ -6,6 +6,7 @@ in `extra`.
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -56,7 +57,9 @@ class OpenEnvImporter:
     def read_episodes(self, path: Path) -> Iterator[Episode | UnreadableRecord]:
         metadata_path, metadata = path.with_name(_METADATA_FILE), {}
         try:
-            metadata = require_object(from_json(metadata_path.read_bytes()), "the file")
+            metadata = require_object(
+                from_json(metadata_path.read_bytes().removeprefix(BOM_UTF8)), "the file"
+            )
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:

@@ -85,9 +85,9 @@ def _load(path: Path, changed_at: int) -> TaskFile:
                     line_numbers.append(number)
                     data["tasks"].append(_parse_line(line, number))
             case ".toml":
-                data = tomllib.loads(path.read_text())
+                data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
             case ".json":
-                data = json.loads(path.read_text())
+                data = json.loads(path.read_text(encoding="utf-8-sig"))
                 data = {"tasks": data} if isinstance(data, list) else data
             case _:
                 raise ConfigError(f"The task file {path} must end in .jsonl, .json or .toml.")

@@ -18,6 +18,7 @@ from pydantic_core import from_json
 from ludus.data.checksum import file_digest
 from ludus.data.hub_id import is_hub_id
 from ludus.data.jsonable import object_field, prune_nulls
+from ludus.data.jsonl import numbered_lines
 from ludus.data.run_folder import RUN_FILE
 from ludus.data.stage_output import CURATION_FILE
 from ludus.data.tool_schema import JsonObject
@@ -43,12 +44,9 @@ class JsonlRows:
         return f"{self.file}:{number}"
 
     def batches(self, size: int) -> Iterator[list[NumberedRow]]:
-        with self.file.open("rb") as lines:
-            rows: Iterator[NumberedRow] = (
-                (number, line) for number, line in enumerate(lines, 1) if line.strip()
-            )
-            while batch := list(islice(rows, size)):
-                yield batch
+        rows = numbered_lines(self.file)
+        while batch := list[NumberedRow](islice(rows, size)):
+            yield batch
 
 
 @dataclass(frozen=True, slots=True)

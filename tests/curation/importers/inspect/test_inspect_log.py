@@ -3,7 +3,8 @@
 import sys
 import tracemalloc
 from pathlib import Path
-from zipfile import ZipFile
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
+from zlib import crc32
 
 import pytest
 
@@ -16,6 +17,7 @@ from curation.importers.inspect_logs import (
     write_log,
 )
 from ludus.curation.importers.base import UnreadableRecord
+from ludus.curation.importers.inspect import inspect_log
 from ludus.curation.importers.inspect.inspect_importer import InspectImporter
 from ludus.data.episode import Episode
 from ludus.errors import MissingExtra, RunError
@@ -98,6 +100,30 @@ def test_samples_are_loaded_one_at_a_time(tmp_path: Path) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert count == 20
+    assert peak < 6_000_000
+
+
+@pytest.mark.parametrize("zstandard", [False, True])
+def test_a_member_that_expands_too_much_is_unreadable(
+    tmp_path: Path, zstandard: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspect_log, "_MAX_MEMBER_BYTES", 1 << 20)
+    content = b"[" + b"{}," * (3 << 20) + b"{}]"
+    path = write_log(tmp_path, build_sample())
+    with ZipFile(path, "a", ZIP_DEFLATED) as archive:
+        if not zstandard:
+            archive.writestr("samples/bomb_epoch_1.json", content)
+        else:
+            packed = pytest.importorskip("zstandard").compress(content)
+            archive.writestr("samples/bomb_epoch_1.json", packed, ZIP_STORED)
+            # What the directory at the end of the archive says, once it is closed.
+            info = archive.getinfo("samples/bomb_epoch_1.json")
+            info.compress_type, info.CRC, info.file_size = 93, crc32(content), len(content)
+    tracemalloc.start()
+    good, bomb = InspectImporter().read_episodes(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert isinstance(good, Episode) and "expands to more than 1 MiB" in str(bomb)
     assert peak < 6_000_000
 
 

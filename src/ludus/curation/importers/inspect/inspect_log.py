@@ -6,14 +6,16 @@ zstandard; one sample is loaded at a time. A `.json` log is a single document.
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 import sys
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 from zipfile import BadZipFile, ZipFile, ZipInfo
 
 from pydantic_core import from_json
@@ -32,6 +34,11 @@ _SPLIT_SAMPLE_MEMBER = re.compile(r"samples/.+_epoch_\d+/sample\.json", re.DOTAL
 # The header is written last. Until then, the first member has the same fields.
 _HEADER_MEMBERS = ("header.json", "_journal/start.json")
 _LOCAL_HEADER_BYTES = 30
+# A member may be larger if it takes at least a hundredth of that in the archive: a few kilobytes
+# can expand to gigabytes, and what is parsed takes up to thirty times as much again.
+_MAX_MEMBER_BYTES = 32 << 20
+_MAX_COMPRESSION_RATIO = 100
+_READ_BYTES = 4096
 # Raised by zipfile for damaged archives; a negative offset is an OSError.
 _ZIP_ERRORS = (BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError)
 
@@ -72,7 +79,7 @@ def _read_json_log(
 ) -> Iterator[tuple[JsonObject, JsonObject] | UnreadableRecord]:
     """Read a `.json` log of Inspect AI."""
     try:
-        log = _check_header(from_json(file.read()))
+        log = _check_header(from_json(file.read().removeprefix(BOM_UTF8)))
     except ValueError as error:
         yield UnreadableRecord.from_error(path, None, error)
         return
@@ -127,7 +134,8 @@ def _read_member(archive: ZipFile, file: BinaryIO, info: ZipInfo) -> object:
     try:
         if info.compress_type == _ZSTD_METHOD and sys.version_info < (3, 14):
             return from_json(_decompress_zstd(file, info))
-        return from_json(archive.read(info))
+        with archive.open(info) as member:
+            return from_json(_read_limited(member, info, file))
     except _ZIP_ERRORS as error:
         raise FormatError(f"damaged: {error}") from None
 
@@ -146,9 +154,23 @@ def _decompress_zstd(file: BinaryIO, info: ZipInfo) -> bytes:
     packed = file.read(info.compress_size)
     try:
         reader = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
-        content: bytes = reader.read()
+        content = _read_limited(reader, info, file)
     except zstandard.ZstdError as error:
         raise BadZipFile(str(error)) from None
     if zlib.crc32(content) != info.CRC:
         raise BadZipFile("the checksum does not match")
     return content
+
+
+def _read_limited(member: IO[bytes], info: ZipInfo, file: BinaryIO) -> bytes:
+    """Decompress in small pieces, so that no step can take much memory before the limit is met."""
+    packed = min(info.compress_size, os.fstat(file.fileno()).st_size)
+    limit, content = max(_MAX_MEMBER_BYTES, packed * _MAX_COMPRESSION_RATIO), bytearray()
+    while piece := member.read(_READ_BYTES):
+        content += piece
+        if len(content) > limit:
+            raise FormatError(
+                f"it expands to more than {limit >> 20:,} MiB, {_MAX_COMPRESSION_RATIO} times its "
+                "size or more"
+            )
+    return bytes(content)

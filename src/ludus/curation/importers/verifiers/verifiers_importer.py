@@ -74,12 +74,12 @@ class VerifiersImporter:
         run: JsonObject = {}
         for name in _METADATA_FILES:
             try:
-                content = (path.parent / name).read_bytes()
+                content = (path.parent / name).read_text(encoding="utf-8-sig")
                 if name.endswith(".json"):
                     run |= as_object(from_json(content))
                 else:
                     # Since version 0.2, only the configuration names the environment.
-                    config = tomllib.loads(content.decode())
+                    config = tomllib.loads(content)
                     environment = as_object(config.get("taskset")).get("id")
                     run |= {} if environment is None else {"env_id": environment}
             except FileNotFoundError:

@@ -1,0 +1,93 @@
+"""Files that an editor on Windows saved with a byte-order mark are read like all others."""
+
+from __future__ import annotations
+
+from codecs import BOM_UTF8
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from curation.attempts import attempt, write_run
+
+from ludus.agents.prices import PriceTable
+from ludus.curation import CurateConfig, curate
+from ludus.curation.importers.inspect.inspect_log import read_samples
+from ludus.curation.importers.run_import import import_files
+from ludus.curation.importers.verifiers.verifiers_importer import VerifiersImporter
+from ludus.data.episode import Episode
+from ludus.data.episode_reader import episodes
+from ludus.envs.mcp.task_file import load_task_file
+from ludus.recipe.recipe_file import read_recipe
+from ludus.rollout.task_file import read_tasks
+from ludus.scoring.source_run import index_episodes
+from ludus.train.data.loading import JsonlRows
+
+ROW = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
+RESULT = '{"prompt": "a", "completion": "b", "reward": 1.0}\n'
+READERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
+    "rollouts": ("a.jsonl", ROW * 2, lambda file: import_rows(file)),
+    "Inspect log": (
+        "2025-01-01T00-00-00_a.json",
+        '{"eval": {}, "samples": [{"id": 1}]}',
+        lambda file: list(read_samples(file)),
+    ),
+    "rows": ("train.jsonl", ROW * 2, lambda file: list(JsonlRows(file).batches(9))),
+    "tasks": ("tasks.jsonl", '{"seed": 1}\n{"seed": 2}\n', read_tasks),
+    "tasks of MCP": (
+        "t.toml",
+        '[[tasks]]\nprompt = "a"\nexpected = "b"\n',
+        lambda file: load_task_file(file).tasks,
+    ),
+    "prices": (
+        "prices.json",
+        '{"m": {"input": 1, "output": 2}}',
+        lambda file: PriceTable.load(file).rates,
+    ),
+    "recipe": (
+        "r.toml",
+        '[collect]\nenv = "catch"\n',
+        lambda file: [stage.options for stage in read_recipe(str(file)).stages],
+    ),
+    "metadata of a run": (
+        "metadata.json",
+        '{"env_id": "owls"}',
+        lambda file: [
+            isinstance(episode, Episode) and episode.environment
+            for episode in VerifiersImporter().read_episodes(beside(file, RESULT))
+        ],
+    ),
+}
+
+
+def import_rows(file: Path) -> tuple[int, int]:
+    report = import_files("messages", [file], file.parent / file.stem)
+    return report.episodes, report.unreadable
+
+
+def beside(file: Path, rows: str) -> Path:
+    results = file.with_name("results.jsonl")
+    results.write_text(rows)
+    return results
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_byte_order_mark_is_no_content(tmp_path: Path, kind: str) -> None:
+    name, text, read = READERS[kind]
+    contents = []
+    for folder, mark in (("plain", b""), ("marked", BOM_UTF8)):
+        file = tmp_path / folder / name
+        file.parent.mkdir()
+        file.write_bytes(mark + text.encode())
+        contents.append(read(file))
+    assert contents[0] and contents[0] == contents[1]
+
+
+def test_no_episode_of_a_marked_run_is_lost_unnoticed(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", attempt("one"), attempt("two"))
+    journal = run / "episodes.jsonl"
+    journal.write_bytes(BOM_UTF8 + journal.read_bytes())
+    assert len(list(episodes(journal))) == len(index_episodes(journal)) == 2
+    # DuckDB skips the marked line, and the report names it.
+    report = curate([run], tmp_path / "out", CurateConfig())
+    assert report.unreadable == (f"{journal}:1",)
