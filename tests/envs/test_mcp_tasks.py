@@ -127,6 +127,8 @@ def test_an_answer_is_compared(answer: str, expected: Expected, correct: bool) -
         ("t.jsonl", f"{TASK}\n[]", "line 2: must be an object"),
         ("t.jsonl", f"{TASK}\n{{", "line 2, column 2"),
         ("t.toml", "tasks = [", "parsed"),
+        ("t.toml", "tasks = " + "[" * 3000, "nested"),
+        ("t.json", "[" * 100_000, "nested"),
         ("t.toml", '[[tasks]]\nprompt = "x"\nexpected = {}', "t.toml, task 1: expected: "),
         ("t.json", f'[{TASK}, {{"prompt": 3, "expected": 1}}]', "t.json, task 2: prompt: "),
         ("t.json", f'{{"tasks": [{TASK}], "sever": {{}}}}', "Did you mean 'server'?"),

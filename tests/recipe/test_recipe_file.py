@@ -143,3 +143,19 @@ def test_a_table_that_cannot_be_a_stage_is_explained(text: str, words: str, tmp_
     (tmp_path / "r.toml").write_text(text)
     with pytest.raises(ConfigError, match=words):
         read_recipe(str(tmp_path / "r.toml"))
+
+
+@pytest.mark.parametrize(
+    "value", ["a = " + "[" * 3000 + "]" * 3000, ".".join("a" * 3000) + " = 1", "#" * 1_000_001]
+)
+def test_files_that_are_nested_too_deeply_or_too_long_are_refused(
+    tmp_path: Path, value: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"loop\.toml"):
+        read(tmp_path, f"[collect]\n{value}\n")
+
+
+def test_an_endless_device_is_no_recipe(tmp_path: Path) -> None:
+    (tmp_path / "zero.toml").symlink_to("/dev/zero")
+    with pytest.raises(ConfigError, match="characters"):
+        read_recipe(str(tmp_path / "zero.toml"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -90,6 +91,17 @@ def test_a_run_that_starts_later_appears(viewed: Viewed, folder: Path) -> None:
     assert page["rows"][0]["reward"] is None and page["stats"]["scored"] == 0
 
 
+@pytest.mark.parametrize("name", ["episodes.jsonl", "run.json", "summary.json", "training.json"])
+def test_a_pipe_with_the_name_of_a_file_does_not_stop_the_viewer(folder: Path, name: str) -> None:
+    odd = folder / "runs" / "odd"
+    RunFolder.create(odd, {"environment": "talk"})
+    (odd / name).unlink(missing_ok=True)
+    os.mkfifo(odd / name)
+    with viewing(folder / "runs") as viewed:
+        viewed.wait_until_indexed()
+        assert len(viewed.get("episodes")["rows"]) == 6
+
+
 def test_one_episode_comes_with_the_attempts_at_its_task(viewed: Viewed) -> None:
     detail = viewed.get("episode", run="runs/first", line=1)
     assert detail["episode"]["messages"][1]["content"] == "word 1"
@@ -145,7 +157,11 @@ def test_a_filter_is_exported(viewed: Viewed, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "out", ["", ".", "/tmp/outside", "../outside", "~/outside", "runs", "runs/first"]
+    "out",
+    [
+        *("", ".", "/tmp/outside", "../outside", "~/outside", "runs", "runs/first"),
+        *("x" * 300, "data/" + "x" * 300, "a\0b"),
+    ],
 )
 def test_an_export_goes_only_into_a_new_folder_below_this_one(viewed: Viewed, out: str) -> None:
     status, answer = viewed.post("export", {"out": out})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -145,4 +146,9 @@ def main() -> None:
         # With several processes (torchrun) only rank 0 prints.
         if os.environ.get("RANK", "0") == "0":
             print_error(name_flags(str(error)))
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise
+        print_error(f"{str(error.filename)[:100]} cannot be used: {error.strerror}.")
         sys.exit(1)

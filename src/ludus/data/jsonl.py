@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from codecs import BOM_UTF8
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from pydantic_core import SchemaValidator, core_schema
 
 from ludus.errors import RunError
 
+MAX_LINE_BYTES = 256 << 20
+"""Of a line that is read: parsed, it takes several times as much memory."""
 _BLOCK_BYTES = 4 << 20
 # Validates a line without building Python objects: a tenth of the time of `from_json`.
 _ANY_OBJECT = SchemaValidator(core_schema.typed_dict_schema({}, extra_behavior="ignore"))
@@ -31,9 +34,18 @@ def read_lines(path: Path) -> Iterator[bytes]:
     """Yield all lines of a JSONL file; an `OSError` is raised as `RunError`."""
     try:
         with path.open("rb", buffering=_BLOCK_BYTES) as file:
-            yield from file
+            for line in iter(partial(file.readline, MAX_LINE_BYTES + 1), b""):
+                if len(line) > MAX_LINE_BYTES:
+                    raise line_too_long(path)
+                yield line
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def line_too_long(path: Path) -> RunError:
+    return RunError(
+        f"{path} has a line of more than {MAX_LINE_BYTES >> 20} MB, and cannot be read as JSONL."
+    )
 
 
 def is_json_object(line: bytes) -> bool:

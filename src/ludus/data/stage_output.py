@@ -87,7 +87,8 @@ def find_output(path: Path) -> StageOutput | None:
             return StageOutput("run", path, episodes=path)
         return StageOutput("dataset", path, rows={"train": path})
     try:
-        names = {file.name for file in path.iterdir()}
+        # Opening a pipe of one of these names would wait for its writer.
+        names = {file.name for file in path.iterdir() if file.is_file()}
     except OSError:
         return None
     episodes = path / EPISODES_FILE if EPISODES_FILE in names else None
@@ -112,6 +113,8 @@ def find_output(path: Path) -> StageOutput | None:
 
 
 def _read_object(file: Path) -> JsonObject:
+    if not file.is_file():
+        return {}
     try:
         fields = from_json(file.read_bytes())
     except (OSError, ValueError):

@@ -27,6 +27,7 @@ from ludus.errors import ConfigError, did_you_mean, similar_path_hint
 DEFAULTS = "defaults"
 EARLIER_DIR = "earlier"
 """Folder, beside those of the stages, of results that were replaced."""
+_MAX_CHARS = 1_000_000
 _TOP_LEVEL = ("description", "output_dir", "next")
 _STAGE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _REFERENCE = re.compile(
@@ -92,11 +93,13 @@ def read_recipe(
     name, text = _read_text(source)
     try:
         table = tomllib.loads(text)
+        for assignment in overrides:
+            _override(table, assignment)
+        return _parse_recipe(name, table, output_dir)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source} is not valid TOML: {error}") from None
-    for assignment in overrides:
-        _override(table, assignment)
-    return _parse_recipe(name, table, output_dir)
+    except RecursionError:
+        raise ConfigError(f"{source} cannot be read: its values are nested too deeply.") from None
 
 
 def substitute(value: Any, folders: Mapping[str, str]) -> Any:
@@ -136,7 +139,8 @@ def _read_text(source: str) -> tuple[str, str]:
     if source in shipped and not path.is_file():
         return source, shipped[source]
     try:
-        return path.stem, path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(_MAX_CHARS + 1)
     except FileNotFoundError:
         hint = did_you_mean(source, shipped) or similar_path_hint(source)
         hint = hint or f"Built-in recipes: {', '.join(shipped)}."
@@ -145,6 +149,9 @@ def _read_text(source: str) -> tuple[str, str]:
         raise ConfigError(f"{source} is not a text file in UTF-8.") from None
     except OSError as error:
         raise ConfigError(f"{source} cannot be read: {error.strerror}.") from None
+    if len(text) > _MAX_CHARS:
+        raise ConfigError(f"{source} is no recipe: it has more than {_MAX_CHARS:,} characters.")
+    return path.stem, text
 
 
 def _override(table: dict[str, Any], assignment: str) -> None:

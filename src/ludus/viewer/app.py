@@ -124,6 +124,9 @@ async def _respond(compute: Callable[[], Any]) -> Response:
         body, status = to_json(await run_in_threadpool(compute), inf_nan_mode="null"), 200
     except LudusError as error:
         body, status = to_json({"detail": str(error)}), 400
+    except OSError as error:  # As for a name that is too long for the file system.
+        detail = f"{str(error.filename)[:100]} cannot be used: {error.strerror}."
+        body, status = to_json({"detail": detail}), 400
     return Response(body, status, headers, media_type="application/json")
 
 

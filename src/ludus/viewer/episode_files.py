@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ludus.data.jsonl import MAX_LINE_BYTES, line_too_long
 from ludus.errors import RunError
 
 _TAIL_BYTES = 256
-_MAX_LINE_BYTES = 1 << 28
 _IMAGE_MARK = b'"data:image/'
 _IMAGE = re.compile(rb'"data:image/[^"]*"')
 
@@ -72,8 +72,8 @@ class EpisodeFile:
             if end or len(block) < max_bytes:
                 self.incomplete = len(block) - end if len(block) < max_bytes else 0
                 return block[:end].splitlines(keepends=True)
-            if max_bytes > _MAX_LINE_BYTES:
-                raise RunError(f"{self.path} has a line of more than {_MAX_LINE_BYTES >> 20} MB.")
+            if max_bytes > MAX_LINE_BYTES:
+                raise line_too_long(self.path)
             max_bytes *= 2  # One line is longer than that.
 
     def add(self, lines: Sequence[bytes]) -> None:

@@ -73,6 +73,8 @@ def export_episodes(request: ExportRequest, entries: dict[str, StageOutput]) -> 
 
 def _check_folder(name: str) -> Path:
     """A folder below the working directory: the page must not write anywhere else."""
+    if "\0" in name:
+        raise ConfigError("`out` must be the name of a folder, got one with a null character.")
     path = Path(name.strip())
     outside = path.is_absolute() or not path.resolve().is_relative_to(Path.cwd())
     # `curate` would expand it.

@@ -142,3 +142,7 @@ def test_an_episode_shows_its_random_turns_and_its_tutor_and_a_row_what_has_no_l
     stdout_of(curate("run", "-o", "rows", cwd=tmp_path))
     last = stdout_of(ludus("show", "rows", "1", cwd=tmp_path)).splitlines()
     assert last.count("assistant") == 1 and last.count("assistant (no loss)") == 1
+
+
+def test_a_name_that_no_file_can_have_is_one_line(tmp_path: Path) -> None:
+    assert "too long" in error_line(ludus("show", "x" * 300, cwd=tmp_path))

@@ -38,12 +38,14 @@ def print_ending(
         _print_samples(folder, [score.label for score in load_evaluation(folder).scores])
     for name, stage in stages.items():
         if stage.command == "report":
-            out.print(Text(f"\nReport: {outputs[name]}", style="bold"), soft_wrap=True)
+            report = escape_control_chars(f"\nReport: {outputs[name]}")
+            out.print(Text(report, style="bold"), soft_wrap=True)
     if recipe.next_commands:
         folders = {name: str(path) for name, path in outputs.items() if path is not None}
         out.print(Text("\nTo go further:", style="bold"))
         for command in recipe.next_commands:
-            out.print(Text(f"  {substitute(command, folders)}"), soft_wrap=True)
+            line = escape_control_chars(f"  {substitute(command, folders)}")
+            out.print(Text(line), soft_wrap=True)
 
 
 def _print_samples(folder: Path, labels: Sequence[str]) -> None:

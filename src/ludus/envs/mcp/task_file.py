@@ -91,6 +91,8 @@ def _load(path: Path, changed_at: int) -> TaskFile:
                 data = {"tasks": data} if isinstance(data, list) else data
             case _:
                 raise ConfigError(f"The task file {path} must end in .jsonl, .json or .toml.")
+    except RecursionError:
+        raise ConfigError(f"{path} cannot be parsed: it is nested too deeply.") from None
     except ValueError as error:
         raise ConfigError(f"{path} cannot be parsed: {error}.") from None
     try:

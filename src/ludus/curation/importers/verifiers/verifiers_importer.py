@@ -84,7 +84,7 @@ class VerifiersImporter:
                     run |= {} if environment is None else {"env_id": environment}
             except FileNotFoundError:
                 continue
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, RecursionError) as error:
                 yield UnreadableRecord(path.parent / name, None, f"metadata of the run: {error}")
         yield from read_jsonl(path, lambda line: _parse_verifiers_line(line, run))
 
