@@ -49,6 +49,8 @@ from typing import Any, ClassVar
 
 MAX_MESSAGE_CHARS = 500
 """Maximum length of an exception's message; the rest is cut off."""
+EPISODE_CONTINUES = "episode_continues"
+"""The key in the details of an error, also on the wire, of `ExecutionFailed.episode_continues`."""
 NameFlags = Callable[[str, Sequence[str]], str]
 """Replaces arguments in backticks by the flags of a command, such as ("train", "grpo")."""
 
@@ -212,6 +214,11 @@ class InvalidAction(WireError):
 
 class ExecutionFailed(WireError):
     """The environment raised in a reset or a step."""
+
+    @property
+    def episode_continues(self) -> bool:
+        """Whether the action was refused and the episode goes on, as OpenEnv's environments do."""
+        return bool(self.details.get(EPISODE_CONTINUES))
 
 
 class EpisodeNotStarted(ExecutionFailed):

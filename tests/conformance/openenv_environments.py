@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from enum import Enum
 from typing import Any, ClassVar
 
 from fastmcp import Context, FastMCP
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.mcp_environment import MCPEnvironment
 from openenv.core.env_server.types import Action, Observation, State
+from pydantic import field_validator
 
 
 class GuessAction(Action):
@@ -56,6 +58,47 @@ class GuessEnvironment(Environment[GuessAction, GuessObservation, State]):
     @property
     def state(self) -> State:
         return State(episode_id=self.episode_id, step_count=self.guesses)
+
+
+class Direction(Enum):
+    LEFT = 0
+    RIGHT = 1
+
+
+class CorridorAction(Action):
+    """Walk one step."""
+
+    direction: int
+
+    @field_validator("direction")
+    @classmethod
+    def check_direction(cls, value: int) -> int:
+        if value > 100:
+            raise ValueError("There is no such direction.")
+        return value
+
+
+class CorridorEnvironment(Environment[CorridorAction, GuessObservation, State]):
+    """Two steps to the right; an action that is not legal raises, as in games behind OpenEnv."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def reset(
+        self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any
+    ) -> GuessObservation:
+        self.position = 0
+        return GuessObservation(text="Go right.")
+
+    def step(
+        self, action: CorridorAction, timeout_s: float | None = None, **kwargs: Any
+    ) -> GuessObservation:
+        self.position += 1 if Direction(action.direction) is Direction.RIGHT else -1
+        done = self.position == 2
+        return GuessObservation(text=f"At {self.position}.", reward=float(done), done=done)
+
+    @property
+    def state(self) -> State:
+        return State()
 
 
 class CalculatorEnvironment(MCPEnvironment):

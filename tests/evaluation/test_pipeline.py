@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
@@ -296,7 +295,7 @@ async def test_a_second_evaluation_in_the_same_folder_raises(tmp_path: Path) -> 
     out, refused = tmp_path / "eval", []
 
     class Slow(ScriptedAgent):
-        async def prepare(self, environments: Sequence[str] = ()) -> None:
+        async def prepare(self, environments: object = ()) -> None:
             with pytest.raises(RunError, match="Another process is writing") as error:
                 await evaluate_counter(out, [RIGHT])
             refused.append(error)

@@ -21,7 +21,7 @@ from ludus.check.advice import RETURN_MOVE
 from ludus.client.session import Session
 from ludus.data.episode import Episode
 from ludus.environment.spec import EnvSpec
-from ludus.errors import BadEnvironment, LudusError
+from ludus.errors import EPISODE_CONTINUES, BadEnvironment, ExecutionFailed, LudusError
 from ludus.protocol.frames import action_payload
 from ludus.protocol.types import StepResult
 from ludus.rollout import Assignment, EpisodeLimits, run_episode
@@ -97,7 +97,12 @@ class RecordingSession(Session):
     async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[dict[str, Any]]:
         await self._wait_for_turn()
         self.transcript.actions.append(action_payload(action))
-        return self._record(await self._session.step(action))
+        try:
+            return self._record(await self._session.step(action))
+        except ExecutionFailed as error:
+            # A model would be shown it; here it may be a mistake of the author.
+            error.details.pop(EPISODE_CONTINUES, None)
+            raise
 
     async def state(self) -> dict[str, Any]:
         return await self._session.state()

@@ -12,7 +12,7 @@ from ludus.client.server_http import fetch_json_object
 from ludus.client.session import Session
 from ludus.client.websocket import WebSocketClient
 from ludus.data.tool_schema import JsonObject, ToolSpec
-from ludus.errors import WireError
+from ludus.errors import EPISODE_CONTINUES, ExecutionFailed, WireError
 from ludus.protocol.action_tools import calls_by_name, tool_from_action
 from ludus.protocol.frames import action_payload, parse_result
 from ludus.protocol.types import StepResult
@@ -55,7 +55,13 @@ class RemoteSession(Session):
         return self._record_reset(parse_result(payload))
 
     async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[dict[str, Any]]:
-        payload = await self._socket.request({"type": "step", "data": action_payload(action)})
+        try:
+            payload = await self._socket.request({"type": "step", "data": action_payload(action)})
+        except ExecutionFailed as error:
+            # OpenEnv's environments raise for an illegal action, and the session goes on. A Ludus
+            # server says whether it does.
+            error.details.setdefault(EPISODE_CONTINUES, not self._socket.is_ludus_server)
+            raise
         return self._record_step(parse_result(payload))
 
     async def state(self) -> dict[str, Any]:

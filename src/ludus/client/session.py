@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from ludus.data.tool_arguments import coerce_arguments
 from ludus.data.tool_schema import ToolSpec
 from ludus.environment.runner import EnvironmentRunner
-from ludus.errors import InvalidAction, did_you_mean
+from ludus.errors import ExecutionFailed, InvalidAction, did_you_mean
 from ludus.protocol.observation_text import conversation_text
 from ludus.protocol.types import StepResult
 
@@ -63,7 +63,9 @@ class Session(ABC):
             action = {"type": "call_tool", "tool_name": tool, "arguments": action}
         try:
             result = await self.step(action)
-        except InvalidAction as error:
+        except (InvalidAction, ExecutionFailed) as error:
+            if isinstance(error, ExecutionFailed) and not error.episode_continues:
+                raise
             return StepResult({}, error=str(error), malformed=True)
         fault = result.observation.get("error") or result.metadata.get("error")
         if isinstance(fault, Mapping) and "message" in fault:

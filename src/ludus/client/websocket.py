@@ -96,6 +96,11 @@ class WebSocketClient:
         assert self._connection.response is not None
         self._session_id = self._connection.response.headers.get(SESSION_HEADER)
 
+    @property
+    def is_ludus_server(self) -> bool:
+        """Whether the handshake was that of a Ludus server, which can resume the session."""
+        return self._session_id is not None
+
     async def request(self, frame: Mapping[str, Any]) -> dict[str, Any]:
         """Send a frame and return the data of its reply; raises the error of an error frame."""
         async with self._request_lock:
@@ -157,7 +162,7 @@ class WebSocketClient:
         if isinstance(error, ConnectionClosed) and error.rcvd and error.rcvd.code == 1009:
             self._closed_reason = f"The message was too large for the server: {error.rcvd.reason}"
             raise SessionLost(self._closed_reason) from None
-        if self._session_id is None:
+        if not self.is_ludus_server:
             self._closed_reason = (
                 f"The connection to {self.base_url} broke, and its server cannot resume sessions."
             )
@@ -231,6 +236,13 @@ class WebSocketClient:
             return data
         code = str(data.pop("code", "EXECUTION_ERROR"))
         text = str(data.pop("message", "The server reported an error without a message."))
+        if code == "VALIDATION_ERROR" and not self.is_ludus_server:
+            # OpenEnv's message says only that something is invalid.
+            problems = [
+                f"{'.'.join(map(str, each.get('loc', ())))}: {each.get('msg', '')}"
+                for each in data.get("errors") or ()
+            ]
+            text = f"{text}: {'; '.join(problems)}" if problems else text
         if code in _SESSION_ENDING_CODES:
             self._closed_reason = text
         if code == "SESSION_ERROR":

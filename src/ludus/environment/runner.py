@@ -10,8 +10,8 @@ import inspect
 import math
 import os
 import random
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
 from numbers import Real
 from typing import Any
 
@@ -23,6 +23,7 @@ from ludus.environment.spec import EnvSpec
 from ludus.environment.tool_environment import as_observation
 from ludus.environment.worker_threads import WorkerThread, WorkerThreads
 from ludus.errors import (
+    EPISODE_CONTINUES,
     EpisodeNotStarted,
     EpisodeOver,
     ExecutionFailed,
@@ -51,6 +52,18 @@ if hasattr(os, "register_at_fork"):
 _single_thread_workers: dict[type, WorkerThread] = {}
 _closing_tasks: set[asyncio.Task[None]] = set()
 """References to tasks that nobody awaits: the event loop has only weak ones."""
+
+
+@contextmanager
+def _episode_continues() -> Iterator[None]:
+    try:
+        yield
+    except ExecutionFailed as error:
+        if not isinstance(error, StepTimeout):
+            error.details[EPISODE_CONTINUES] = True
+            # The message is for a model; the log has the line of the author's code.
+            error.author_line = None
+        raise
 
 
 class EnvironmentRunner:
@@ -159,7 +172,9 @@ class EnvironmentRunner:
             return None
         action = self.env_spec.parse_action(data)
         self._require_episode()
-        return self._add_progress_sync(self._finish_step(self._call_sync(self._step, action)))
+        with self._illegal_actions():
+            value = self._call_sync(self._step, action)
+        return self._add_progress_sync(self._finish_step(value))
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Observation:
         """Call a tool by name; the result is always a `CallToolObservation`."""
@@ -255,8 +270,16 @@ class EnvironmentRunner:
 
     async def _run_step(self, action: Any) -> Observation:
         self._require_episode()
-        value = await self._call_guarded(lambda: self._step(action), "step")
+        with self._illegal_actions():
+            value = await self._call_guarded(lambda: self._step(action), "step")
         return await self._add_progress(self._finish_step(value))
+
+    def _illegal_actions(self) -> AbstractContextManager[None]:
+        """A step of OpenEnv's environments raises for an illegal action, and the episode goes on.
+
+        In our own, the author raises `ToolError` for those, so that other exceptions are faults.
+        """
+        return nullcontext() if self.env_spec.native else _episode_continues()
 
     def _require_episode(self) -> None:
         if self._episode_active or not self.env_spec.native:
