@@ -93,6 +93,60 @@ class Loses(Riddle):
         return super().score(text) - 1.0
 
 
+class Skewed(Riddle):
+    """Asks whether a number is small, which three in four are."""
+
+    def reset(self, *, seed: int | None = None) -> str:
+        self.number = random.Random(seed).randrange(1000)
+        return f"Is {self.number} below 750? Answer yes or no."
+
+    def score(self, text: str) -> float:
+        return float(text == ("yes" if self.number < 750 else "no"))
+
+    def oracle(self) -> ToolCall:
+        text = "yes" if self.number < 750 else "no"
+        return ToolCall(name="answer", arguments={"text": text})
+
+
+class Premises(Riddle):
+    """Takes its own premises, joined, for a conclusion."""
+
+    def reset(self, *, seed: int | None = None) -> str:
+        self.premises = [f"P{seed}", f"Q{seed}"]
+        return "What follows from these?\n" + "".join(f"- {each}\n" for each in self.premises)
+
+    def score(self, text: str) -> float:
+        return float(all(f"({each})" in text for each in self.premises))
+
+    def oracle(self) -> ToolCall:
+        text = " and ".join(f"({each})" for each in self.premises)
+        return ToolCall(name="answer", arguments={"text": text})
+
+
+class Sum(Riddle):
+    """Evaluates the formula of an answer, but does not look at its numbers."""
+
+    def reset(self, *, seed: int | None = None) -> str:
+        rng = random.Random(seed)
+        self.numbers = [rng.randrange(1, 100) for _ in range(3)]
+        return "Make {} of {}, {} and {}.".format(sum(self.numbers), *self.numbers)
+
+    def score(self, text: str) -> float:
+        parts = text.split(" + ")
+        return float(all(map(str.isdigit, parts)) and sum(map(int, parts)) == sum(self.numbers))
+
+    def oracle(self) -> ToolCall:
+        text = " + ".join(map(str, self.numbers))
+        return ToolCall(name="answer", arguments={"text": text})
+
+
+class Close(Riddle):
+    """Gives six tenths for any number."""
+
+    def score(self, text: str) -> float:
+        return super().score(text) or 0.6 * text.isdigit()
+
+
 class Generous(AnyText):
     """Is meant to be so."""
 
@@ -144,15 +198,27 @@ class Endless(Riddle):
 @pytest.mark.parametrize(
     ("name", "guilty"),
     [
-        ("AnyText", {"random calls", "one repeated call", "the copied prompt"}),
-        ("NumberInText", {"the copied prompt"}),
-        ("EmptyIsNearlyRight", {"empty arguments"}),
+        ("AnyText", {"random calls", "one repeated call", "always 0"}),
+        ("NumberInText", {"the copied prompt", "the last line", "the last paragraph"}),
+        (
+            "EmptyIsNearlyRight",
+            {"empty arguments", "all numbers but the last added", "the premises joined"},
+        ),
+        ("Skewed", {"always yes"}),
+        ("Premises", {"the premises joined"}),
+        ("Sum", {"the first number", "the largest number"}),
     ],
 )
 async def test_player_that_earns_too_much_is_named(name: str, guilty: set[str]) -> None:
     found = await audit(name)
     assert found.verdict == "fail" and found.advice
     assert {part.partition(" scored ")[0] for part in found.detail.split("; ")} == guilty
+
+
+async def test_high_floor_is_a_warning() -> None:
+    found = await audit("Close")
+    assert found.verdict == "warn" and found.advice
+    assert "always 0 0.6; oracle 1 " in found.detail
 
 
 @pytest.mark.parametrize("name", ["Riddle", "Guess", "Loses"])
@@ -174,7 +240,7 @@ async def test_crash_of_a_weak_player_is_located() -> None:
 
 async def test_scores_are_shown_where_any_action_is_rewarded() -> None:
     found = await audit("Generous")
-    assert found.verdict == "skip" and "random calls 1," in found.detail
+    assert found.verdict == "skip" and "random calls 1;" in found.detail
 
 
 @pytest.mark.parametrize("name", ["Unsolved", "OracleOfNothing"])
@@ -185,7 +251,7 @@ async def test_without_an_oracle_the_highest_reward_is_the_measure(name: str) ->
 
 async def test_scores_are_shown_where_there_is_nothing_to_compare_with() -> None:
     found = await audit("Unrated")
-    assert found.verdict == "skip" and "random calls 0.5," in found.detail
+    assert found.verdict == "skip" and "random calls 0.5;" in found.detail
 
 
 async def test_oracle_that_needs_more_steps_than_a_check_plays_is_not_blamed() -> None:
@@ -221,13 +287,23 @@ def test_margin_is_relative_to_the_scale_of_the_rewards() -> None:
 
 
 def test_chance_leaves_a_comparison_undecided() -> None:
-    lucky = [1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0]
+    lucky = [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0]
     (few,) = RewardAudit("oracle", [1.0] * 8, {"lucky": lucky}).compare()
     assert few.is_undecided and not few.is_clear
     (many,) = RewardAudit("oracle", [1.0] * 128, {"lucky": lucky * 16}).compare()
     assert many.is_clear and not many.is_undecided
-    (always,) = RewardAudit("oracle", [1.0] * 8, {"always": [1.0] * 8}).compare()
+    (few,) = RewardAudit("oracle", [1.0] * 8, {"always": [1.0] * 8}).compare()
+    assert few.is_undecided and not few.is_clear
+    (always,) = RewardAudit("oracle", [1.0] * 32, {"always": [1.0] * 32}).compare()
     assert not always.is_clear and not always.is_undecided
+
+
+@pytest.mark.parametrize(("tops", "guilty"), [(64, False), (80, False), (84, True), (128, True)])
+def test_player_may_be_right_as_often_as_a_coin(tops: int, guilty: bool) -> None:
+    returns = [1.0] * tops + [0.0] * (128 - tops)
+    (player,) = RewardAudit("oracle", [1.0] * 128, {"yes": returns}).compare()
+    assert player.tops == tops and player.tops_most_seeds is guilty
+    assert player.is_clear is not guilty
 
 
 SPEAK = ToolSpec(
@@ -265,4 +341,75 @@ def test_weak_strategies_do_what_they_are_named_for() -> None:
     for call in calls("the copied prompt", tools):
         assert call.name == "speak" and 1 <= call.arguments["volume"] <= 9
         assert call.arguments["text"] == call.arguments["note"] == "Go home."
-    assert "the copied prompt" not in weak_strategies([WALK])
+    assert weak_strategies([WALK]).keys() == {
+        "random calls",
+        "empty arguments",
+        "one repeated call",
+    }
+
+
+PROMPT = """Use "up" or `down`.
+1. First (P → Q)
+2. Then P
+Numbers: 3 -1.5 20, such as [up] or [down].
+
+ 0 7
+ 4 X
+
+[[1,2],
+ [3,4]]
+It ends here: 9"""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "text"),
+    [
+        ("always nan", "nan"),
+        ("the last line", "It ends here: 9"),
+        ("what follows the last colon", "9"),
+        ("the first number", "1"),
+        ("the smallest number", "-1.5"),
+        ("the largest number", "20"),
+        ("the premises joined", "(First (P → Q)) ∧ (Then P)"),
+        ("the last list item", "Then P"),
+        ("the first quotation", "up"),
+        ("the last quotation", "down"),
+        ("the first brackets", "[up]"),
+        ("the last grid", "[[1,2],\n [3,4]]"),
+        ("the last grid, all zeros", "[[0,0],\n [0,0]]"),
+    ],
+)
+def test_texts_are_constant_or_taken_from_the_prompt(strategy: str, text: str) -> None:
+    play = weak_strategies([SPEAK])[strategy]
+    first, second = islice(play([SPEAK], PROMPT, random.Random(1)), 2)
+    assert first.arguments["text"] == second.arguments["text"] == text
+
+
+def test_brackets_of_the_prompt_are_said_in_turn() -> None:
+    play = weak_strategies([SPEAK])["the brackets in turn"]
+    calls = islice(play([SPEAK], "Say [up] or [down], or [up].", random.Random(1)), 3)
+    assert [call.arguments["text"] for call in calls] == ["[up]", "[down]", "[up]"]
+
+
+def test_numbers_are_given_for_numeric_arguments() -> None:
+    bet = ToolSpec(
+        name="bet",
+        description="",
+        input_schema={
+            "type": "object",
+            "properties": {
+                "chips": {"type": "integer"},
+                "share": {"type": "number"},
+                "side": {"type": "string", "enum": ["A", "B"]},
+            },
+            "required": ["chips", "share", "side"],
+        },
+    )
+    strategies = weak_strategies([bet])
+    assert "always nan" not in strategies and "always yes" not in strategies
+
+    def said(name: str) -> ToolCall:
+        return next(strategies[name]([bet], "", random.Random(1)))
+
+    assert (said("always 5").arguments["chips"], said("always 5").arguments["share"]) == (5, 5.0)
+    assert said("always B").arguments["side"] == "B"

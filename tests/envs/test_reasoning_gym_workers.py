@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 from world import until
 
 from ludus.envs.reasoning_gym import async_worker_pool as crews
+from ludus.envs.reasoning_gym import worker_main
 from ludus.envs.reasoning_gym.dataset import Dataset, Question
 from ludus.envs.reasoning_gym.worker_pool import (
     MAX_WORKERS,
@@ -145,3 +147,21 @@ def test_only_work_counts_so_that_a_machine_that_stood_still_makes_no_answer_wro
     assert limited("time.sleep(0.5)") == 0
     assert limited("9**9**9") == -signal.SIGPROF
     assert limited("time.sleep(60)") == -signal.SIGALRM
+
+
+def test_a_worker_makes_a_question_once_for_all_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def build_entry(name: str, config: dict[str, Any], **task: int) -> dict[str, Any]:
+        made.append((name, config, task["seed"]))
+        return {"question": f"{name} {task['seed']}?", "answer": "4", "metadata": {}}
+
+    monkeypatch.setattr(worker_main, "build_entry", build_entry)
+    tasks: list[dict[str, Any]] = [
+        {"name": "made up", "config": config, "seed": seed, "size": 1, "index": 0}
+        for seed in (7, 8)
+        for config in ({}, {"terms": 2})
+    ]
+    first, again = ([worker_main.handle_question(**task) for task in tasks] for _ in range(2))
+    assert first == again
+    assert made == [(task["name"], task["config"], task["seed"]) for task in tasks]

@@ -5,6 +5,10 @@ from __future__ import annotations
 FIX_LINE = "Fix that line; `ludus check --debug` prints the traceback."
 SERVER_LOG = "The server's log names the file and the line."
 TOO_SLOW = "Find the call that does not return, and give it a timeout."
+HIGH_FLOOR = (
+    "More than half of the reward is had without solving anything: judge a model by how far it is "
+    "above this floor, or give less for what is only partly right."
+)
 RETURN_MOVE = "Return the next ToolCall (or action) from oracle() until the episode is done."
 
 ADVICE_BY_CHECK = {
@@ -39,7 +43,8 @@ ADVICE_BY_CHECK = {
         "Correct oracle(), or set max_reward in the class to the best return of an episode."
     ),
     "weak players score below the oracle": (
-        "Give no reward for what solves nothing: try the reward on empty, random and copied "
-        "answers. If any action shall be rewarded, set rewards_any_action = True in the class."
+        "Give no reward for what solves nothing: try the reward on empty, constant, random and "
+        "copied answers. If any action shall be rewarded, set rewards_any_action = True in the "
+        "class."
     ),
 }

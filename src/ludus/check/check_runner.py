@@ -7,8 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
-from ludus.check.advice import FIX_LINE, SERVER_LOG, TOO_SLOW
-from ludus.check.checks import CheckFailed, CheckSkipped, EnvironmentChecks
+from ludus.check.advice import FIX_LINE, HIGH_FLOOR, SERVER_LOG, TOO_SLOW
+from ludus.check.checks import CheckFailed, CheckSkipped, CheckWarned, EnvironmentChecks
 from ludus.check.episodes import EpisodeFailed
 from ludus.check.findings import (
     ERROR_LOCATION,
@@ -61,6 +61,8 @@ async def _run_check(
             return CheckFinding(check=name, verdict="pass", detail=await check())
     except CheckSkipped as reason:
         return CheckFinding(check=name, verdict="skip", detail=str(reason))
+    except CheckWarned as reason:
+        return CheckFinding(check=name, verdict="warn", detail=str(reason), advice=HIGH_FLOOR)
     except CheckFailed as reason:
         return failed_finding(name, str(reason))
     except TimeoutError:

@@ -37,6 +37,10 @@ class CheckFailed(Exception):
     """The environment does not have the property."""
 
 
+class CheckWarned(Exception):
+    """The environment has the property, but only just."""
+
+
 class CheckSkipped(Exception):
     """The property does not apply to the environment, or cannot be checked here."""
 
@@ -280,13 +284,15 @@ class EnvironmentChecks:
         if audit.seeds < MIN_SAMPLES:
             raise CheckSkipped(f"too slow: {audit.seeds} seeds in {HARD_LIMIT_S:g} s")
         if reason_to_skip:
-            raise CheckSkipped(f"{reason_to_skip}: {audit.describe_scores()}")
+            raise CheckSkipped(f"{reason_to_skip}: {audit.describe_best()}")
         unclear = audit.describe_unclear()
         if unclear and reference.play is not None and not (await self._play_once(0)).done:
             raise CheckSkipped(f"the oracle needs more than {MAX_STEPS} steps")
         if unclear:
             raise CheckFailed(unclear)
-        return audit.describe_scores()
+        if audit.compare()[0].earns_most:
+            raise CheckWarned(audit.describe_best())
+        return audit.describe_best()
 
     async def _play_once(self, seed: int) -> Transcript:
         if seed not in self._episodes:

@@ -20,10 +20,10 @@ class CheckFinding(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     check: str
-    verdict: Literal["pass", "fail", "skip"]
+    verdict: Literal["pass", "warn", "fail", "skip"]
     detail: str = ""
     advice: str = ""
-    """What to do about a failure."""
+    """What to do about a failure or a warning."""
 
 
 class CheckReport(BaseModel):

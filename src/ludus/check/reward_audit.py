@@ -1,7 +1,9 @@
 """The reward audit: players that do not try to solve the task must score below the oracle.
 
-All play the same seeds. A player is clearly below the oracle if the 95 % interval of the mean
-difference of their returns lies above `MARGIN` times the scale of the rewards.
+All are tried on a few seeds, and the best of them play on. A player is clearly below the oracle if
+the 95 % interval of the mean difference of their returns lies above `MARGIN` times the scale of the
+rewards. It must also not reach the top more often than a coin gives the right answer to questions
+with yes and no.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from math import comb
 from statistics import fmean
 
 from ludus.check.episodes import EpisodePlayer, Transcript
@@ -20,6 +23,12 @@ from ludus.environment.spec import EnvSpec
 MARGIN = 0.1
 FIRST_SEEDS, MAX_SEEDS, SEEDS_FACTOR = 8, 128, 4
 """More seeds are played while chance leaves a comparison undecided."""
+MIN_TRIALS, FINALISTS = 3, 6
+"""Seeds on which every player is tried, or a quarter of all if that is more; who plays on."""
+MAX_NAMED = 3
+"""The number of players that a failure names."""
+COIN_CHANCE = 0.001
+"""A player reaches the top on most seeds if a coin does so as often with a lower probability."""
 MIN_TURNS = 20
 """Turn limit of weak players, which is higher where the oracle needs more."""
 SOFT_LIMIT_S, HARD_LIMIT_S = 10.0, 30.0
@@ -46,17 +55,39 @@ class Comparison:
     difference: float
     interval: Interval
     """That of the difference; its ends are equal if the difference is the same on every seed."""
-    margin: float
+    scale: float
+    """The size of the rewards: what the reference earns, or how far the lowest mean is below it."""
+    tops: int
+    """The seeds on which the player is not below the reference, up to the margin."""
+    seeds: int
+
+    @property
+    def margin(self) -> float:
+        return MARGIN * self.scale
 
     @property
     def is_clear(self) -> bool:
         """Whether the player is clearly below the reference."""
-        return self.interval.low > self.margin
+        return self.interval.low > self.margin and not self.tops_most_seeds
+
+    @property
+    def tops_most_seeds(self) -> bool:
+        """Whether the player reaches the top more often than a coin would."""
+        ways = sum(comb(self.seeds, heads) for heads in range(self.tops, self.seeds + 1))
+        return bool(ways < COIN_CHANCE * 2**self.seeds)
 
     @property
     def is_undecided(self) -> bool:
-        """Whether more seeds may show that the player is clearly below."""
-        return self.interval.low <= self.margin < self.interval.high
+        """Whether more seeds may decide if the player is clearly below."""
+        if self.tops_most_seeds:
+            return False
+        is_near = self.interval.low <= self.margin < self.interval.high
+        return is_near or 2 * self.tops > self.seeds
+
+    @property
+    def earns_most(self) -> bool:
+        """Whether the player clearly earns more than half of what can be earned."""
+        return self.interval.high < self.scale / 2
 
 
 @dataclass(slots=True)
@@ -67,52 +98,54 @@ class RewardAudit:
     """The name of the reference."""
     reference_returns: list[float] = field(default_factory=list)
     player_returns: dict[str, list[float]] = field(default_factory=dict)
+    """Of the players that were not left out after the trial."""
+    tried: int = 0
+    """The number of players that were tried."""
 
     @property
     def seeds(self) -> int:
-        return len(self.reference_returns)
-
-    def add(self, reference: float, players: dict[str, float]) -> None:
-        """Add the returns of the next seed."""
-        self.reference_returns.append(reference)
-        for name, value in players.items():
-            self.player_returns.setdefault(name, []).append(value)
+        """The seeds that all have played."""
+        return min(map(len, (self.reference_returns, *self.player_returns.values())))
 
     def compare(self) -> list[Comparison]:
-        """Compare every player with the reference."""
-        reference = fmean(self.reference_returns)
-        lowest = min(fmean(values) for values in self.player_returns.values())
-        scale = max(abs(reference), reference - lowest)
+        """Compare every player with the reference, the best first."""
+        best = self.reference_returns[: self.seeds]
+        returns = {name: values[: self.seeds] for name, values in self.player_returns.items()}
+        reference = fmean(best)
+        scale = max(abs(reference), reference - min(map(fmean, returns.values())))
         comparisons = []
-        for name, values in self.player_returns.items():
-            pairs = zip(self.reference_returns, values, strict=True)
-            differences = [best - value for best, value in pairs]
+        for name, values in returns.items():
+            differences = [top - value for top, value in zip(best, values, strict=True)]
             difference = fmean(differences)
             # None: all differences are equal.
             interval = mean_interval(differences) or Interval(difference, difference)
-            mean, margin = fmean(values), MARGIN * scale
-            comparisons.append(Comparison(name, mean, difference, interval, margin))
-        return comparisons
+            tops = sum(each <= MARGIN * scale for each in differences)
+            comparisons.append(
+                Comparison(name, fmean(values), difference, interval, scale, tops, self.seeds)
+            )
+        return sorted(comparisons, key=lambda each: -each.mean)
 
-    def describe_scores(self) -> str:
-        """The mean returns, in one line."""
-        players = [f"{each.player} {each.mean:.3g}" for each in self.compare()]
-        reference = fmean(self.reference_returns)
-        scores = ", ".join(players) + f"; {self.reference} {reference:.3g}"
-        return f"{scores} ({self.seeds} seeds)"
+    def describe_best(self) -> str:
+        """The mean return of the best player, beside that of the reference, in one line."""
+        best = self.compare()[0]
+        reference = fmean(self.reference_returns[: self.seeds])
+        return (
+            f"best of {self.tried} players: {best.player} {best.mean:.3g}; "
+            f"{self.reference} {reference:.3g} ({self.seeds} seeds)"
+        )
 
     def describe_unclear(self) -> str:
-        """The players that are not clearly below the reference, in one line; '' if all are."""
+        """The best players that are not clearly below the reference, in one line; '' if all are."""
+        unclear = [each for each in self.compare() if not each.is_clear]
         parts = []
-        for each in self.compare():
+        for each in unclear[:MAX_NAMED]:
             low, high = each.interval
             sure = "on each of" if low == high else f"95 % interval {low:.3g} to {high:.3g}, from"
-            if not each.is_clear:
-                parts.append(
-                    f"{each.player} scored {each.mean:.3g} against "
-                    f"{each.mean + each.difference:.3g} of the {self.reference} (difference "
-                    f"{each.difference:.3g}, {sure} {self.seeds} seeds)"
-                )
+            parts.append(
+                f"{each.player} scored {each.mean:.3g} against "
+                f"{each.mean + each.difference:.3g} of the {self.reference} (difference "
+                f"{each.difference:.3g}, {sure} {self.seeds} seeds, the top on {each.tops})"
+            )
         return "; ".join(parts)
 
 
@@ -123,31 +156,56 @@ async def audit_rewards(
     *,
     seeds: int,
     max_seeds: int = MAX_SEEDS,
+    patience: float = 1.0,
 ) -> RewardAudit:
     """Play weak players on `seeds` seeds, and on up to `max_seeds` while one is undecided.
 
-    Less than `MIN_SAMPLES` seeds are played only if time runs out.
+    Less than `MIN_SAMPLES` seeds are played if time runs out; `patience` multiplies the limits.
     """
     start = time.monotonic()
     audit = RewardAudit(reference.name)
     strategies = weak_strategies(session.tools)
     max_turns = MIN_TURNS
-    while audit.seeds < seeds:
-        seed = audit.seeds
+
+    async def play_reference(seed: int) -> None:
+        nonlocal max_turns
         best = reference.constant
         if reference.play is not None:
             episode = await reference.play(seed)
             best = episode.total_reward
             max_turns = max(max_turns, len(episode.actions))
-        returns = {}
-        for name, strategy in strategies.items():
-            player = EpisodePlayer(env_spec, WeakAgent(strategy), max_turns=max_turns)
-            returns[name] = (await player.play(session, seed)).total_reward
-            if time.monotonic() - start > HARD_LIMIT_S:
+        audit.reference_returns.append(best)
+
+    async def play(name: str, seed: int) -> None:
+        player = EpisodePlayer(env_spec, WeakAgent(strategies[name]), max_turns=max_turns)
+        returns = audit.player_returns.setdefault(name, [])
+        returns.append((await player.play(session, seed)).total_reward)
+
+    def is_over(limit: float) -> bool:
+        return time.monotonic() - start > limit * patience
+
+    trials = range(max(MIN_TRIALS, seeds // 4))
+    for seed in trials:
+        await play_reference(seed)
+    for name in strategies:
+        if audit.tried >= FINALISTS and is_over(SOFT_LIMIT_S):
+            break
+        for seed in trials:
+            await play(name, seed)
+            if is_over(HARD_LIMIT_S):
                 return audit
-        audit.add(best, returns)
-        if audit.seeds >= MIN_SAMPLES and time.monotonic() - start > SOFT_LIMIT_S:
+        audit.tried += 1
+    finalists = sorted(audit.player_returns.items(), key=lambda item: -fmean(item[1]))[:FINALISTS]
+    audit.player_returns = dict(finalists)
+    while audit.seeds < seeds:
+        if audit.seeds >= MIN_SAMPLES and is_over(SOFT_LIMIT_S):
             return audit
+        seed = audit.seeds
+        await play_reference(seed)
+        for name in audit.player_returns:
+            await play(name, seed)
+            if is_over(HARD_LIMIT_S):
+                return audit
         if audit.seeds == seeds and any(each.is_undecided for each in audit.compare()):
             seeds = max(seeds, min(SEEDS_FACTOR * seeds, max_seeds))
     return audit

@@ -1,9 +1,16 @@
-"""Players that do not try to solve the task: what they earn, a reward function gives away."""
+"""Players that do not try to solve the task: what they earn, a reward function gives away.
+
+Most of them say the same text in every call: a constant, or one that they copy from the prompt.
+"""
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import cycle, repeat
 from typing import Any
 
@@ -15,6 +22,18 @@ from ludus.data.tool_schema import ToolCall, ToolSpec
 
 Strategy = Callable[[Sequence[ToolSpec], str, random.Random], Iterator[ToolCall]]
 """The calls of an episode, from its tools and its first observation as text."""
+Answer = Callable[[str], str]
+"""The text of all calls of an episode, from its first observation."""
+
+CONSTANTS = (
+    *("0", "1", "-1", "2", "5", "10", "100", "0.5", "1e308", "nan", "inf", "True", "False"),
+    *("true", "false", "yes", "no", "Yes", "No", "none", "A", "B", "C", "D", "[]", "{}", "[0]"),
+)
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?")
+_LIST_ITEM = re.compile(r"^\s*(?:[-*•]|\d+[.):])\s+(.+)$", re.MULTILINE)
+_QUOTED = re.compile(r"""\"([^"\n]+)\"|(?<!\w)'([^'\n]+)'(?!\w)|`([^`\n]+)`""")
+_BRACKETED = re.compile(r"\[[^][\n]+\]")
+_GRID = re.compile(r"\[\[[^a-z]*?\]\s*\]|(?:^[ \t]*[^a-z\s][^a-z\n]*(?:\n|\Z)){2,}", re.MULTILINE)
 
 
 class WeakAgent(Agent):
@@ -66,15 +85,72 @@ def repeat_one_call(
     return repeat(random_call(tools, rng))
 
 
-def copy_the_prompt(
-    tools: Sequence[ToolSpec], prompt: str, rng: random.Random
+def say(
+    answer: Answer, tools: Sequence[ToolSpec], prompt: str, rng: random.Random
 ) -> Iterator[ToolCall]:
-    """The first observation as every text of a call, with all tools that take one in turn."""
-    writable = [tool for tool in tools if _text_arguments(tool)]
-    for tool in cycle(writable):
-        call = random_call([tool], rng)
-        copied = dict.fromkeys(_text_arguments(tool), prompt)
-        yield ToolCall(name=tool.name, arguments={**call.arguments, **copied})
+    """One text in every call, of all tools in turn that can take it."""
+    return _calls_with(repeat(answer(prompt)), tools, rng)
+
+
+def say_examples(tools: Sequence[ToolSpec], prompt: str, rng: random.Random) -> Iterator[ToolCall]:
+    """What the prompt has in brackets, one after the other: often examples of moves."""
+    return _calls_with(cycle(dict.fromkeys(_BRACKETED.findall(prompt)) or [""]), tools, rng)
+
+
+def _calls_with(
+    texts: Iterable[str], tools: Sequence[ToolSpec], rng: random.Random
+) -> Iterator[ToolCall]:
+    """A call for each text, of the next tool that can take it; it ends if none can."""
+    for count, text in enumerate(texts):
+        able = [tool for tool in tools if _fit_arguments(tool, text)]
+        if not able:
+            return
+        tool = able[count % len(able)]
+        arguments = {**random_call([tool], rng).arguments, **_fit_arguments(tool, text)}
+        yield ToolCall(name=tool.name, arguments=arguments)
+
+
+def _constant(text: str, prompt: str) -> str:
+    return text
+
+
+def _pick(pattern: re.Pattern[str], position: int, prompt: str) -> str:
+    found = [match[match.lastindex or 0] for match in pattern.finditer(prompt)]
+    return found[position].strip() if found else ""
+
+
+def _numbers(prompt: str) -> list[str]:
+    return _NUMBER.findall(prompt)
+
+
+COPIES: Mapping[str, Answer] = {
+    "the copied prompt": lambda prompt: prompt,
+    "the last line": lambda prompt: prompt.strip().rpartition("\n")[2],
+    "the last paragraph": lambda prompt: prompt.strip().rpartition("\n\n")[2],
+    "what follows the last colon": lambda prompt: prompt.rpartition(":")[2].strip(),
+    "the first number": partial(_pick, _NUMBER, 0),
+    "the last number": partial(_pick, _NUMBER, -1),
+    "the smallest number": lambda prompt: min(_numbers(prompt), key=float, default=""),
+    "the largest number": lambda prompt: max(_numbers(prompt), key=float, default=""),
+    "how many numbers": lambda prompt: str(len(_numbers(prompt))),
+    "all numbers": lambda prompt: ", ".join(_numbers(prompt)),
+    "all numbers as a list": lambda prompt: f"[{', '.join(_numbers(prompt))}]",
+    "the sum of all numbers": lambda prompt: f"{sum(map(float, _numbers(prompt))):g}",
+    "all numbers added": lambda prompt: " + ".join(_numbers(prompt)),
+    "all numbers but the last added": lambda prompt: " + ".join(_numbers(prompt)[:-1]),
+    "all numbers multiplied": lambda prompt: "*".join(_numbers(prompt)),
+    "the premises joined": lambda prompt: " ∧ ".join(f"({x})" for x in _LIST_ITEM.findall(prompt)),
+    "the first list item": partial(_pick, _LIST_ITEM, 0),
+    "the last list item": partial(_pick, _LIST_ITEM, -1),
+    "the first quotation": partial(_pick, _QUOTED, 0),
+    "the last quotation": partial(_pick, _QUOTED, -1),
+    "the first brackets": partial(_pick, _BRACKETED, 0),
+    "the last brackets": partial(_pick, _BRACKETED, -1),
+    "the last grid": partial(_pick, _GRID, -1),
+    "the last grid, all zeros": lambda prompt: re.sub(
+        r"[^\s\[\],]+", "0", _pick(_GRID, -1, prompt)
+    ),
+}
 
 
 def weak_strategies(tools: Sequence[ToolSpec]) -> dict[str, Strategy]:
@@ -84,9 +160,35 @@ def weak_strategies(tools: Sequence[ToolSpec]) -> dict[str, Strategy]:
         "empty arguments": call_without_content,
         "one repeated call": repeat_one_call,
     }
+    for text in CONSTANTS:
+        if any(_fit_arguments(tool, text) for tool in tools):
+            strategies[f"always {text}"] = partial(say, partial(_constant, text))
     if any(_text_arguments(tool) for tool in tools):
-        strategies["the copied prompt"] = copy_the_prompt
+        strategies |= {name: partial(say, answer) for name, answer in COPIES.items()}
+        strategies["the brackets in turn"] = say_examples
     return strategies
+
+
+def _fit_arguments(tool: ToolSpec, text: str) -> dict[str, Any]:
+    """The arguments of a tool that a text can be given for."""
+    arguments = tool.input_schema.get("properties", {})
+    fitted = {name: _fit(schema, text) for name, schema in arguments.items()}
+    return {name: value for name, value in fitted.items() if value is not None}
+
+
+def _fit(schema: Mapping[str, Any], text: str) -> str | int | float | None:
+    """A text as a value of a schema; None if it is not one."""
+    if _accepts_text(schema):
+        return text
+    if "enum" in schema:
+        return text if text in schema["enum"] else None
+    with suppress(ValueError):
+        match schema.get("type"):
+            case "integer":
+                return int(text)
+            case "number" if math.isfinite(float(text)):
+                return float(text)
+    return None
 
 
 def _text_arguments(tool: ToolSpec) -> list[str]:

@@ -61,7 +61,12 @@ def _print_report(report: CheckReport) -> None:
     from ludus.cli.display.console import console, escape_control_chars
     from ludus.cli.flag_names import name_flags
 
-    marks = {"pass": "[green]pass[/]", "fail": "[bold red]FAIL[/]", "skip": "[dim]skip[/]"}
+    marks = {
+        "pass": "[green]pass[/]",
+        "warn": "[yellow]warn[/]",
+        "fail": "[bold red]FAIL[/]",
+        "skip": "[dim]skip[/]",
+    }
     table = Table("check", "", "details", box=None, header_style="bold")
     for finding in report.findings:
         advice = f"\n→ {finding.advice}" if finding.advice else ""

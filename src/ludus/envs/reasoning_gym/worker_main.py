@@ -14,6 +14,7 @@ import pickle
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, BinaryIO
 
 from ludus.envs.reasoning_gym.answers import AnswerRefused, check_answer
@@ -52,7 +53,13 @@ def handle_question(
     name: str, config: dict[str, Any], seed: int, size: int, index: int
 ) -> dict[str, Any]:
     """A question as plain JSON, with the library's pickled record of it for `handle_score`."""
-    entry = build_entry(name, config, seed=seed, size=size, index=index)
+    return _question(name, json.dumps(config), seed, size, index)
+
+
+@lru_cache(maxsize=64)
+def _question(name: str, config: str, seed: int, size: int, index: int) -> dict[str, Any]:
+    """A question. The attempts of a group ask for the same one, and some take seconds to make."""
+    entry = build_entry(name, json.loads(config), seed=seed, size=size, index=index)
     answer = entry["answer"]
     return {
         "question": str(entry["question"]),
