@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# OpenMP reads it when torch is loaded: on a CPU, threads that wait for one another sleep. By default
+# OpenMP reads it when torch is loaded: on a CPU, threads that wait for one another sleep. Otherwise
 # they spin, and beside other work they burn the time that the thread they wait for needs.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from ludus.train.output.checkpoints import (
     latest_checkpoint,
     mark_complete,
     read_state,
-    remove_incomplete,
+    remove_unusable,
 )
 from ludus.train.output.record import create_record
 from ludus.train.resume import check_same_run
@@ -115,8 +116,63 @@ def test_a_checkpoint_is_complete_when_its_state_file_is(tmp_path: Path) -> None
     (folder / "checkpoint-11" / "whole.json").write_text('{"step": 11')
     assert latest_checkpoint(tmp_path) == folder / "checkpoint-10"
     assert read_state(folder / "checkpoint-10") == state
-    remove_incomplete(tmp_path)
+    remove_unusable(tmp_path, 10)
     assert {path.name for path in folder.iterdir()} == {"checkpoint-2", "checkpoint-10"}
+
+
+def cut_in_half(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def flip_a_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+
+
+DAMAGES = {
+    "cut off": (cut_in_half, "trainer_state.json", " bytes"),
+    "missing": (Path.unlink, "optimizer.pt", "missing"),
+    "flipped": (flip_a_bit, "model.safetensors", "changed"),
+    "unreadable": (cut_in_half, "whole.json", "cannot be read"),
+}
+
+
+@pytest.fixture(scope="module")
+def stopped(base: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was stopped after its third step of four, with two checkpoints."""
+    folder = tmp_path_factory.mktemp("stopped")
+    config, progress = train_config(checkpoint_every=0.0), RecordingProgress(stop_after=3)
+    sft(sft_data(folder / "d", rows=8), base, folder / "out", config, progress=progress)
+    return folder
+
+
+@pytest.mark.parametrize(("damage", "name", "reason"), DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_checkpoint_is_not_used_but_the_one_before(
+    stopped: Path, base: str, tmp_path: Path, damage: Any, name: str, reason: str
+) -> None:
+    folder = Path(shutil.copytree(stopped, tmp_path / "run"))
+    out, config = folder / "out", train_config(checkpoint_every=0.0)
+    damage(out / "checkpoints" / "checkpoint-3" / name)
+    progress = RecordingProgress()
+    assert sft(folder / "d", base, out, config, progress=progress).resumed_from == 2
+    (said,) = (text for text in progress.messages if "damaged" in text)
+    assert name in said and reason in said and "step 2" in said and "\n" not in said
+    assert [line["step"] for line in read_curve(out)] == [1, 2, 3, 4]
+
+
+def test_without_an_intact_checkpoint_a_run_starts_anew(
+    stopped: Path, base: str, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(stopped, tmp_path / "run"))
+    for checkpoint in (folder / "out" / "checkpoints").iterdir():
+        flip_a_bit(checkpoint / "model.safetensors")
+    progress, config = RecordingProgress(stop_after=1), train_config(checkpoint_every=0.0)
+    result = sft(folder / "d", base, folder / "out", config, progress=progress)
+    assert result.resumed_from is None
+    assert sum("no other is intact" in text for text in progress.messages) == 2
+    kept = [path.name for path in (folder / "out" / "checkpoints").iterdir()]
+    assert kept == ["checkpoint-1"]
 
 
 class CheckpointBlocker(RecordingProgress):

@@ -53,7 +53,10 @@ def find_previous_run(context: TrainContext, *, overwrite: bool) -> PreviousRun:
     check_same_run(out, context.record_fields(trained_on))
     config = context.config.as_json()
     extends = previous.steps_before_extension(context.method, config) is not None
-    checkpoint = checkpoints.latest_checkpoint(out)
+    if previous.figures is not None and not extends:
+        progress.say(f"{out} is trained already, with the same settings. Nothing is left to do.")
+        return PreviousRun(previous)
+    checkpoint = _find_intact_checkpoint(context)
     state = checkpoints.read_state(checkpoint) if checkpoint is not None else None
     if extends and state is not None:
         progress.say(
@@ -63,12 +66,22 @@ def find_previous_run(context: TrainContext, *, overwrite: bool) -> PreviousRun:
     elif extends and previous.figures is not None:
         raise RunError(
             f"{out} has finished its {previous.figures.steps:,} steps, and its last checkpoint, "
-            "which holds the optimizer state, is gone. To train its model further with a new "
-            f"optimizer, set `model` to {out} and use another `out`."
+            "which holds the optimizer state, is gone or damaged. To train its model further with "
+            f"a new optimizer, set `model` to {out} and use another `out`."
         )
-    elif previous.figures is not None:
-        progress.say(f"{out} is trained already, with the same settings. Nothing is left to do.")
     return PreviousRun(previous, checkpoint, state, extends)
+
+
+def _find_intact_checkpoint(context: TrainContext) -> Path | None:
+    """The checkpoint to resume from, the same on all ranks; says which later ones are damaged."""
+    step, damages = None, list[str]()
+    if context.distributed.is_main:
+        step, damages = checkpoints.find_intact_step(context.out)
+    for damage in damages:
+        used = "no other is intact" if step is None else f"going back to that of step {step:,}"
+        context.progress.say(f"{damage}; {used}")
+    (agreed,) = context.distributed.all_reduce_max([-1 if step is None else step])
+    return checkpoints.checkpoint_folder(context.out, agreed) if agreed >= 0 else None
 
 
 def start_or_resume(
@@ -84,8 +97,8 @@ def start_or_resume(
     """
     if overwrite:
         training_folder.remove_run(context.out)
-    checkpoints.remove_incomplete(context.out)
     step = state.step if state is not None else None
+    checkpoints.remove_unusable(context.out, step)
     # The record comes first: a folder with a log and no record would be taken for somebody else's.
     record.create_record(context.out, context.record_fields(trained_on), resumed_from=step)
     # Without a checkpoint everything is done again, including what is logged before the first step.

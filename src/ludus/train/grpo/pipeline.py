@@ -253,6 +253,6 @@ def _save_checkpoint(context: GRPOContext, trainer: Any) -> bool:
     except RunError as error:
         context.progress.say(str(error))
         if context.distributed.is_main:
-            checkpoints.remove_incomplete(context.out)
+            checkpoints.remove_unusable(context.out, step)
         return False
     return True

@@ -2,7 +2,7 @@
 
 out/checkpoints/best/
   weights.safetensors    the trained weights (of an adapter, only those)
-  best.json              step and held-out reward; written last
+  best.json              step, held-out reward and checksum of the weights; written last
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.data.atomic_write import write_atomically
+from ludus.data.checksum import Checksum
 from ludus.errors import RunError
 from ludus.train.output.checkpoints import CHECKPOINTS_DIR
 
@@ -32,10 +33,13 @@ class BestModel:
 
 
 def read_best(out: Path) -> BestModel | None:
-    """The best model so far; None if there is none, or if writing it was interrupted."""
+    """The best model so far; None if there is none, or if its weights are not as written."""
+    folder = best_model_folder(out)
     try:
-        return BestModel(**json.loads((best_model_folder(out) / _STATE_FILE).read_bytes()))
-    except (OSError, ValueError, TypeError):
+        fields = json.loads((folder / _STATE_FILE).read_bytes())
+        intact = Checksum(*fields.pop("weights")) == Checksum.of_file(folder / _WEIGHTS_FILE)
+        return BestModel(**fields) if intact else None
+    except (OSError, ValueError, TypeError, KeyError, RunError):
         return None
 
 
@@ -56,7 +60,8 @@ def save_best(out: Path, model: Any, best: BestModel) -> None:
             f"The best model so far could not be saved: {reason}. Set `keep` to last to train "
             "without it."
         ) from error
-    write_atomically(draft / _STATE_FILE, json.dumps(asdict(best)))
+    fields = {**asdict(best), "weights": Checksum.of_file(draft / _WEIGHTS_FILE)}
+    write_atomically(draft / _STATE_FILE, json.dumps(fields))
     shutil.rmtree(folder, ignore_errors=True)
     draft.rename(folder)
 
