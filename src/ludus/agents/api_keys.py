@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import NoReturn
+from itertools import takewhile
+from typing import AnyStr, NoReturn
 from urllib.parse import quote
 
 from dotenv import dotenv_values, find_dotenv
@@ -19,6 +20,9 @@ _MAX_PLACEHOLDER_CHARS = 3
 """Keys up to this length are placeholders such as "x", and no secrets."""
 _MIN_BODY_SCRUB_CHARS = 16
 """Shorter keys may be ordinary words that a model says."""
+_MIN_PART_CHARS, _MAX_PART_CHARS = 12, 16
+"""Parts of a key that are scrubbed have half of its characters, within these limits: common words are
+shorter than the first, and public prefixes such as `sk-ant-api03-` than the second."""
 
 
 class ApiKey:
@@ -39,21 +43,35 @@ class ApiKey:
         return self._secret
 
     def scrub(self, text: str) -> str:
-        """The text without the key, in any form in which a server may have echoed it."""
+        """The text without the key or long parts of it, in any form that a server may echo."""
         if len(self._secret) <= _MAX_PLACEHOLDER_CHARS:
             return text
-        for form in (self._secret, json.dumps(self._secret)[1:-1], quote(self._secret, safe="")):
-            text = text.replace(form, "***")
+        for form in self._forms:
+            text = _replace_parts(text, form, "***", self._min_part_chars)
         return text
 
     def scrub_body(self, body: bytes) -> bytes:
-        """A response without the key, so that no episode holds it.
+        """A response without the key or long parts of it, so that no episode holds them.
 
         Short keys are left alone: local servers are often given "EMPTY", and a model may say that.
         """
         if len(self._secret) < _MIN_BODY_SCRUB_CHARS:
             return body
-        return body.replace(self._secret.encode("ascii"), b"***")
+        for form in self._forms:
+            body = _replace_parts(body, form.encode("ascii"), b"***", self._min_part_chars)
+        return body
+
+    @property
+    def _forms(self) -> set[str]:
+        """The key as it is, and as it is written in JSON and in URLs."""
+        return {self._secret, json.dumps(self._secret)[1:-1], quote(self._secret, safe="")}
+
+    @property
+    def _min_part_chars(self) -> int:
+        length = len(self._secret)
+        if length < _MIN_BODY_SCRUB_CHARS:
+            return length
+        return min(_MAX_PART_CHARS, max(_MIN_PART_CHARS, length // 2))
 
     def __repr__(self) -> str:
         return f"ApiKey({self.source})"
@@ -99,3 +117,35 @@ def _load_dotenv() -> Mapping[str, str | None]:
         return dotenv_values(path, interpolate=False, encoding="utf-8-sig")
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}. Fix or remove it.") from None
+
+
+def _replace_parts(text: AnyStr, secret: AnyStr, mark: AnyStr, min_length: int) -> AnyStr:
+    """Replace all substrings of the secret that have at least this length.
+
+    Each contains a whole block of half the length, so that it is enough to search for the blocks,
+    and to extend what is found.
+    """
+    size = (min_length + 1) // 2
+    spans = set[tuple[int, int]]()
+    for at in range(0, len(secret) - size + 1, size):
+        block = secret[at : at + size]
+        found = text.find(block)
+        while found >= 0:
+            before = _common_length(text[max(0, found - at) : found][::-1], secret[:at][::-1])
+            after = _common_length(text[found : found + len(secret) - at], secret[at:])
+            if before + after >= min_length:
+                spans.add((found - before, found + after))
+            found = text.find(block, found + 1)
+    pieces: list[AnyStr] = []
+    position = 0
+    for start, end in sorted(spans):
+        if start >= position:
+            pieces += [text[position:start], mark]
+        position = max(position, end)
+    return text[:0].join([*pieces, text[position:]])
+
+
+def _common_length(first: AnyStr, second: AnyStr) -> int:
+    """How many characters both begin with."""
+    pairs = zip(first, second, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
