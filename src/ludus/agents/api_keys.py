@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from itertools import takewhile
-from typing import AnyStr, NoReturn
+from typing import NoReturn
 from urllib.parse import quote
 
 from dotenv import dotenv_values, find_dotenv
@@ -21,7 +21,7 @@ _MAX_PLACEHOLDER_CHARS = 3
 _MIN_BODY_SCRUB_CHARS = 16
 """Shorter keys may be ordinary words that a model says."""
 _MIN_PART_CHARS, _MAX_PART_CHARS = 12, 16
-"""Parts of a key that are scrubbed have half of its characters, within these limits: common words are
+"""Parts of a key that are scrubbed have half of its length, within these limits: most words are
 shorter than the first, and public prefixes such as `sk-ant-api03-` than the second."""
 
 
@@ -46,8 +46,11 @@ class ApiKey:
         """The text without the key or long parts of it, in any form that a server may echo."""
         if len(self._secret) <= _MAX_PLACEHOLDER_CHARS:
             return text
-        for form in self._forms:
-            text = _replace_parts(text, form, "***", self._min_part_chars)
+        length = len(self._secret)
+        if length >= _MIN_BODY_SCRUB_CHARS:
+            length = min(_MAX_PART_CHARS, max(_MIN_PART_CHARS, length // 2))
+        for form in {self._secret, json.dumps(self._secret)[1:-1], quote(self._secret, safe="")}:
+            text = _replace_parts(text, form, min_length=length)
         return text
 
     def scrub_body(self, body: bytes) -> bytes:
@@ -57,21 +60,7 @@ class ApiKey:
         """
         if len(self._secret) < _MIN_BODY_SCRUB_CHARS:
             return body
-        for form in self._forms:
-            body = _replace_parts(body, form.encode("ascii"), b"***", self._min_part_chars)
-        return body
-
-    @property
-    def _forms(self) -> set[str]:
-        """The key as it is, and as it is written in JSON and in URLs."""
-        return {self._secret, json.dumps(self._secret)[1:-1], quote(self._secret, safe="")}
-
-    @property
-    def _min_part_chars(self) -> int:
-        length = len(self._secret)
-        if length < _MIN_BODY_SCRUB_CHARS:
-            return length
-        return min(_MAX_PART_CHARS, max(_MIN_PART_CHARS, length // 2))
+        return self.scrub(body.decode("latin-1")).encode("latin-1")
 
     def __repr__(self) -> str:
         return f"ApiKey({self.source})"
@@ -119,8 +108,8 @@ def _load_dotenv() -> Mapping[str, str | None]:
         raise ConfigError(f"{path} cannot be read: {error}. Fix or remove it.") from None
 
 
-def _replace_parts(text: AnyStr, secret: AnyStr, mark: AnyStr, min_length: int) -> AnyStr:
-    """Replace all substrings of the secret that have at least this length.
+def _replace_parts(text: str, secret: str, *, min_length: int) -> str:
+    """Put stars for all substrings of the secret that have at least this length.
 
     Each contains a whole block of half the length, so that it is enough to search for the blocks,
     and to extend what is found.
@@ -136,16 +125,15 @@ def _replace_parts(text: AnyStr, secret: AnyStr, mark: AnyStr, min_length: int) 
             if before + after >= min_length:
                 spans.add((found - before, found + after))
             found = text.find(block, found + 1)
-    pieces: list[AnyStr] = []
-    position = 0
+    pieces, position = list[str](), 0
     for start, end in sorted(spans):
         if start >= position:
-            pieces += [text[position:start], mark]
+            pieces += [text[position:start], "***"]
         position = max(position, end)
-    return text[:0].join([*pieces, text[position:]])
+    return "".join([*pieces, text[position:]])
 
 
-def _common_length(first: AnyStr, second: AnyStr) -> int:
+def _common_length(first: str, second: str) -> int:
     """How many characters both begin with."""
     pairs = zip(first, second, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
