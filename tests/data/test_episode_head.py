@@ -73,4 +73,4 @@ def test_the_heads_of_our_own_lines_are_not_parsed_as_json(
     monkeypatch.delattr(episode_head, "from_json")
     episode = attempt(1234567, reward=reward, usage=Usage(prompt_tokens=7, cost=1e-5))
     head = episode_head.parse_head(episode.to_line(), HERE, 1)
-    assert head == (f"{RUN}-1234567", 1234567, 1, "done", reward, 7, 0, 1e-5)
+    assert head == (f"{RUN}-1234567", 1234567, 1, "done", reward, 7, 0, 1e-5, "g")

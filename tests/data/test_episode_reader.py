@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +62,8 @@ def test_what_is_read_back_is_what_was_played(tmp_path: Path) -> None:
     assert list(recorded.pending_indices(6)) == [2, 3, 5]
     assert list(recorded.pending_indices(6, retry_broken=False)) == [5]
     totals = recorded.totals
-    assert (totals.episodes, totals.scored, totals.broken) == (5, 2, 2)
-    assert (totals.reward_sum, totals.reward_squares) == (-1.0, 5.0)
-    assert totals.mean_reward == -0.5
-    assert totals.reward_std == pytest.approx(math.sqrt(4.5))
+    assert (totals.episodes, totals.rewards.n, totals.broken) == (5, 2, 2)
+    assert totals.rewards.mean == -0.5
     assert (totals.prompt_tokens, totals.completion_tokens, totals.cost) == (20, 6, 1.0)
     assert totals.stop_reasons == {"done": 2, "max_turns": 1, "broken": 1, "deadline": 1}
     assert totals.highest_attempt == 3
@@ -74,12 +71,7 @@ def test_what_is_read_back_is_what_was_played(tmp_path: Path) -> None:
 
 def test_an_empty_file_has_no_mean_and_no_cost(tmp_path: Path) -> None:
     totals = read_resume_index(written(tmp_path / "e")).totals
-    assert (totals.episodes, totals.mean_reward, totals.reward_std, totals.cost) == (
-        0,
-        None,
-        None,
-        None,
-    )
+    assert (totals.episodes, totals.rewards.estimate(), totals.cost) == (0, None, None)
 
 
 def test_a_broken_attempt_that_was_tried_again_is_a_retry(tmp_path: Path) -> None:
@@ -94,7 +86,7 @@ def test_a_broken_attempt_that_was_tried_again_is_a_retry(tmp_path: Path) -> Non
 
 def test_a_broken_attempt_is_nobodys_score_whatever_its_line_says(tmp_path: Path) -> None:
     totals = read_resume_index(written(tmp_path / "e", attempt(0, BROKEN, reward=0.0))).totals
-    assert (totals.episodes, totals.scored, totals.mean_reward) == (1, 0, None)
+    assert (totals.episodes, totals.rewards.n, totals.rewards.mean) == (1, 0, None)
 
 
 @pytest.mark.parametrize("reason", [StopReason.DONE, BROKEN])
@@ -106,7 +98,7 @@ def test_a_line_for_what_was_played_already_is_a_duplicate(
     recorded = read_resume_index(written(tmp_path / "e", first, attempt(0, reason, usage=usage)))
     assert recorded.is_played(0)
     assert (recorded.duplicates, recorded.retries, recorded.totals.episodes) == (1, 0, 1)
-    assert recorded.totals.reward_sum == 1.0
+    assert (recorded.totals.rewards.n, recorded.totals.rewards.mean) == (1, 1.0)
     assert recorded.totals.prompt_tokens == 10
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -176,4 +177,7 @@ def test_messages_and_tokens_are_not_parsed() -> None:
 def test_run_round_trip(tmp_path: Path) -> None:
     _, attempts = Sample(steps=3, faults=0.1).draw()
     _, expected = Sample(steps=3, faults=0.1).read()
-    assert read_episode_stats(write_episodes(tmp_path, *attempts)) == expected
+    read = read_episode_stats(write_episodes(tmp_path, *attempts))
+    assert replace(read, mean_reward=None) == expected
+    assert read.mean_reward is not None
+    assert read.mean_reward.n == sum(len(group.rewards) for group in read.groups)

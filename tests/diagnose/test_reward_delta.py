@@ -197,13 +197,13 @@ def test_single_environment_has_no_components() -> None:
     assert diagnose(*Sample().read()).parts == ()
 
 
-def test_unit_rewards_are_formatted_as_percent() -> None:
+def test_unit_rewards_have_three_decimals() -> None:
     result = RewardChange(
         "reward", 0.234, 0.567, RewardScale.from_rewards([0.0, 1.0]), Interval(0.281, 0.38)
     )
     assert (
         format_change_with_interval(result)
-        == "23.4 % -> 56.7 %, +33.3 pp (95 % interval +28.1 to +38.0 pp)"
+        == "0.234 -> 0.567, +0.333 (95 % interval +0.281 to +0.380)"
     )
 
 

@@ -61,8 +61,8 @@ def test_learned_reports_the_delta_with_its_interval() -> None:
     diagnosis = diagnose_run(Sample())
     (verdict,), change = diagnosis.verdicts, diagnosis.reward
     assert verdict.kind == "good" and change is not None and change.interval is not None
-    delta, low, high = (f"{100 * value:+.1f}" for value in (change.delta, *change.interval))
-    assert verdict.finding == f"reward rose by {delta} pp (95 % interval {low} to {high} pp)"
+    delta, low, high = (f"{value:+.3f}" for value in (change.delta, *change.interval))
+    assert verdict.finding == f"reward rose by {delta} (95 % interval {low} to {high})"
 
 
 def test_rising_reward_advises_more_steps() -> None:
@@ -76,7 +76,7 @@ def test_high_initial_reward_is_too_easy(start: float, easy: bool) -> None:
     assert ("too easy" in verdicts(sample)) is easy
     if easy:
         assert verdicts(sample) == ["too easy"]
-        assert "started at 9" in find_verdict("too easy", sample).finding
+        assert "started at 0.9" in find_verdict("too easy", sample).finding
 
 
 def test_run_without_successes_is_too_hard() -> None:
@@ -141,7 +141,7 @@ def test_fall_after_a_rise_is_past_saturation() -> None:
     assert best is not None and 45 <= best.first < best.last <= 105
     final = fmean(line["reward"] for line in sample.draw()[0][-15:])
     assert f"best at steps {best.first} to {best.last}" in verdict.finding
-    assert f"fell to {100 * final:.1f} % by step 150" in verdict.finding
+    assert f"fell to {final:.3f} by step 150" in verdict.finding
     assert f"`steps` set to {best.last} " in verdict.advice and "checkpoint" in verdict.advice
 
 
@@ -286,7 +286,7 @@ def test_each_environment_of_a_mixture_has_its_own_verdicts() -> None:
 def test_text_has_changes_then_verdicts() -> None:
     sample = Sample({"wordle": ramp((0.0, 0.2), (1.0, 0.7)), "catch": level(0.5)})
     reward, catch, wordle, verdict = format_diagnosis(diagnose_run(sample))
-    assert reward.startswith("reward: ") and " pp (95 % interval +" in reward
+    assert reward.startswith("reward: ") and " (95 % interval +" in reward
     assert catch.startswith("catch: ") and wordle.startswith("wordle: ")
     assert verdict.startswith("learned: reward rose by +") and verdict.endswith(".")
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from ludus.data.intervals import Interval, mean_interval
+from ludus.data.intervals import Interval, mean_interval, share_interval
 from ludus.evaluation.metrics import pass_at_k
-from ludus.evaluation.score_intervals import paired_share_interval, share_interval
+from ludus.evaluation.score_intervals import paired_share_interval
 
 DRAWS = 2_000
 Draw = Callable[[np.random.Generator], tuple[Interval | None, float]]

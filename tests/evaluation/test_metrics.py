@@ -7,16 +7,16 @@ from itertools import combinations
 import pytest
 
 from evaluation.small_evaluations import attempt
-from ludus.data.intervals import Interval, mean_interval
+from ludus.data.intervals import Interval, mean_interval, wilson_interval
+from ludus.data.task_mean import MeanEstimate
 from ludus.evaluation.attempts import Attempt
 from ludus.evaluation.metrics import (
-    MetricEstimate,
     build_metrics,
     estimate,
     estimate_difference,
     pass_at_k,
 )
-from ludus.evaluation.score_intervals import newcombe_interval, wilson_interval
+from ludus.evaluation.score_intervals import newcombe_interval
 
 FORMAT, CUT_OFF, ACCURACY, REWARD, TOKENS = build_metrics(1.0)
 
@@ -34,7 +34,7 @@ def attempts_with(*rewards: float | None) -> list[Attempt]:
 
 def test_accuracy_has_the_wilson_interval() -> None:
     result = estimate(ACCURACY, attempts_with(1.0, 0.9, 0.0, 1.5))
-    assert result == MetricEstimate(0.5, *wilson_interval(2, 4), 4)
+    assert result == MeanEstimate(0.5, *wilson_interval(2, 4), 4)
 
 
 def test_solved_at_is_the_reward_threshold() -> None:
@@ -65,36 +65,36 @@ def test_no_values_give_no_estimate() -> None:
 def test_attempts_at_a_task_share_the_weight_of_one() -> None:
     often = [attempt(place, 0.0, task="hard") for place in range(8)]
     result = estimate(ACCURACY, [*often, attempt(9, 1.0, task="easy")])
-    assert result == MetricEstimate(0.5, *wilson_interval(1, 2), 9)
+    assert result == MeanEstimate(0.5, *wilson_interval(1, 2), 9)
 
 
 def test_difference_covers_common_tasks() -> None:
     base = [*attempts_with(1.0, 0.0, 0.0), attempt(7, 1.0), attempt(8, None, broken=True)]
     other = [*attempts_with(1.0, 1.0, 1.0), attempt(8, 0.0), attempt(9, 0.0)]
     result = estimate_difference(ACCURACY, base, other)
-    assert result == MetricEstimate(2 / 3, *newcombe_interval(1, 2, 0, 0), 3)
+    assert result == MeanEstimate(2 / 3, *newcombe_interval(1, 2, 0, 0), 3)
 
 
 def test_difference_of_means_is_paired() -> None:
     base = [attempt(place, float(place)) for place in range(20)]
     other = [attempt(place, place + 0.25 + place % 2 / 2) for place in range(20)]
-    assert estimate_difference(REWARD, base, other) == MetricEstimate(
+    assert estimate_difference(REWARD, base, other) == MeanEstimate(
         0.5, *student([0.25, 0.75] * 10), 20
     )
 
 
 def test_equal_rewards_between_0_and_1_have_no_interval() -> None:
     result = estimate(REWARD, attempts_with(0.5, 0.5, 0.5, 0.5))
-    assert result == MetricEstimate(0.5, None, None, 4)
+    assert result == MeanEstimate(0.5, None, None, 4)
     gain = estimate_difference(
         REWARD, attempts_with(0.0, 0.0, 0.0, 0.0), attempts_with(0.5, 0.5, 0.5, 0.5)
     )
-    assert gain == MetricEstimate(0.5, None, None, 4)
+    assert gain == MeanEstimate(0.5, None, None, 4)
 
 
 def test_rewards_of_0_and_1_have_the_intervals_of_shares() -> None:
     few = attempts_with(1.0, 1.0, *[0.0] * 8)
-    assert estimate(REWARD, few) == MetricEstimate(0.2, *wilson_interval(2, 10), 10)
+    assert estimate(REWARD, few) == MeanEstimate(0.2, *wilson_interval(2, 10), 10)
     none, all_ = attempts_with(*[0.0] * 20), attempts_with(*[1.0] * 20)
     gain = estimate_difference(REWARD, none, all_)
     assert gain is not None and gain.low is not None and 0.5 < gain.low < gain.value == 1.0
@@ -112,7 +112,7 @@ def test_pairs_at_a_task_share_the_weight_of_one() -> None:
     base = [attempt(0, 0.0, task="a"), attempt(1, 0.0, task="a"), attempt(2, 1.0, task="b")]
     other = [attempt(0, 1.0, task="a"), attempt(1, 0.0, task="a"), attempt(2, 1.0, task="b")]
     result = estimate_difference(ACCURACY, base, other)
-    assert result == MetricEstimate(0.25, *newcombe_interval(1, 0.5, 0, 0.5), 3)
+    assert result == MeanEstimate(0.25, *newcombe_interval(1, 0.5, 0, 0.5), 3)
 
 
 def grouped(*tasks: tuple[float, ...]) -> list[Attempt]:
@@ -130,21 +130,21 @@ def test_mixed_outcomes_have_the_interval_of_their_effective_number() -> None:
     assert tasks.low < share.low < attempts.low * 1.01
     assert attempts.high * 0.99 < share.high < tasks.high
     gain = estimate_difference(ACCURACY, even, odd)
-    assert gain == MetricEstimate(0.375, *student([0.5] * 30 + [0.0] * 10), 80)
+    assert gain == MeanEstimate(0.375, *student([0.5] * 30 + [0.0] * 10), 80)
 
 
 def test_uniform_tasks_use_the_score_interval() -> None:
     base, other = grouped((0.0, 0.0), (1.0, 1.0)), grouped((1.0, 1.0), (1.0, 1.0))
-    assert estimate(ACCURACY, other) == MetricEstimate(1.0, *wilson_interval(2, 2), 4), (
+    assert estimate(ACCURACY, other) == MeanEstimate(1.0, *wilson_interval(2, 2), 4), (
         "not 100 to 100"
     )
-    assert estimate_difference(ACCURACY, base, other) == MetricEstimate(
+    assert estimate_difference(ACCURACY, base, other) == MeanEstimate(
         0.5, *newcombe_interval(1, 1, 0, 0), 4
     )
 
 
 def test_equal_task_shares_use_the_score_interval() -> None:
-    assert estimate(ACCURACY, grouped((0.0, 1.0), (1.0, 0.0))) == MetricEstimate(
+    assert estimate(ACCURACY, grouped((0.0, 1.0), (1.0, 0.0))) == MeanEstimate(
         0.5, *wilson_interval(1, 2), 4
     )
 

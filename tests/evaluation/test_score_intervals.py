@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.evaluation.score_intervals import newcombe_interval, wilson_interval
+from ludus.data.intervals import wilson_interval
+from ludus.evaluation.score_intervals import newcombe_interval
 
 COUNTS = st.integers(0, 60)
 

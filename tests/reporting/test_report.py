@@ -134,7 +134,7 @@ def test_a_training_has_curves_and_a_diagnosis(tmp_path: Path) -> None:
     reward = charts["Reward"]
     assert isinstance(reward, LineChart)
     assert [each.label for each in reward.series] == ["training tasks", "held-out tasks"]
-    assert "reward 0.11 → 0.7" in section.headline and section.findings
+    assert "reward 0.135 → 0.675" in section.headline and section.findings
     assert section.command == "ludus train grpo"
 
 

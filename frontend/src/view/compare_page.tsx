@@ -2,19 +2,18 @@ import { useEffect } from "preact/hooks";
 import type { Shortcut } from "../shared/keyboard";
 import { useGet } from "./api";
 import { Curves, Histogram } from "./charts";
-import { formatNumber, formatSeconds } from "./format";
+import { formatMean, formatNumber, formatSeconds } from "./format";
 import { useLibrary } from "./library";
 import { link } from "./route";
 import type { Comparison, EntryDetail, Stats } from "./types";
 
-const FIGURES: [string, (stats: Stats) => number | null, (value: number | null) => string][] = [
-  ["Episodes", ({ episodes }) => episodes, formatNumber],
-  ["Mean reward", ({ mean }) => mean, formatNumber],
-  ["Standard deviation", ({ std }) => std, formatNumber],
-  ["Unscored", ({ episodes, scored }) => episodes - scored, formatNumber],
-  ["Turns, mean", ({ turns }) => turns, formatNumber],
-  ["Reply tokens, mean", ({ tokens }) => tokens, formatNumber],
-  ["Time, mean", ({ seconds }) => seconds, (value) => formatSeconds(value) || "–"],
+const FIGURES: [string, (stats: Stats) => string][] = [
+  ["Episodes", ({ episodes }) => formatNumber(episodes)],
+  ["Mean reward (95 % interval)", ({ mean, interval }) => formatMean(mean, interval)],
+  ["Unscored", ({ episodes, scored }) => formatNumber(episodes - scored)],
+  ["Turns, mean", ({ turns }) => formatNumber(turns)],
+  ["Reply tokens, mean", ({ tokens }) => formatNumber(tokens)],
+  ["Time, mean", ({ seconds }) => formatSeconds(seconds) || "–"],
 ];
 
 /** Two runs or trainings: what differs in their settings, their curves and rewards. */
@@ -69,11 +68,11 @@ export function ComparePage(props: { params: URLSearchParams; onShortcuts: (list
           <section class="card scroll-x">
             <table class="data">
               <tbody>
-                {FIGURES.map(([title, read, format]) => (
+                {FIGURES.map(([title, format]) => (
                   <tr key={title}>
                     <td>{title}</td>
-                    <td class="number series-0">{format(read(stats[0]!))}</td>
-                    <td class="number series-1">{format(read(stats[1]!))}</td>
+                    <td class="number series-0">{format(stats[0]!)}</td>
+                    <td class="number series-1">{format(stats[1]!)}</td>
                   </tr>
                 ))}
               </tbody>

@@ -5,7 +5,7 @@ import type { Shortcut } from "../shared/keyboard";
 import { useGet } from "./api";
 import { Curves, Histogram } from "./charts";
 import { Evaluation } from "./evaluation";
-import { formatCount, formatNumber, formatPercent, formatSeconds, stopName } from "./format";
+import { formatCount, formatMean, formatNumber, formatPercent, formatSeconds, stopName } from "./format";
 import { useLibrary } from "./library";
 import { link, navigate } from "./route";
 import type { EntryDetail, Stats } from "./types";
@@ -89,7 +89,7 @@ function shownRecord({ record, kind }: EntryDetail): Json {
 export function Tiles({ stats }: { stats: Stats }) {
   const tiles: [string, string][] = [
     ["episodes", formatCount(stats.episodes)],
-    ["mean reward", formatNumber(stats.mean)],
+    [stats.interval ? "mean reward (95 % interval)" : "mean reward", formatMean(stats.mean, stats.interval)],
     ["unscored", formatCount(stats.episodes - stats.scored)],
     ["turns, mean", formatNumber(stats.turns)],
     ["reply tokens, mean", formatNumber(stats.tokens)],

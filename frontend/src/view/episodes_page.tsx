@@ -5,7 +5,7 @@ import { EpisodeTable } from "./episode_table";
 import { type EpisodeQuery, changeQuery, episodeLink, readQuery, toParams } from "./episode_query";
 import { ExportDialog } from "./export_dialog";
 import { FilterBar } from "./filter_bar";
-import { formatCount, formatNumber, plural } from "./format";
+import { formatCount, formatMean, formatNumber, plural } from "./format";
 import { useLibrary } from "./library";
 import { usePagedRows } from "./paged_rows";
 import { link, navigate } from "./route";
@@ -74,9 +74,8 @@ export function EpisodesPage(props: { params: URLSearchParams; onShortcuts: (lis
           <header class="row">
             <strong>{stats ? plural(list.total, "episode") : "Reading…"}</strong>
             {stats && stats.mean !== null && (
-              <span class="muted">
-                mean reward {formatNumber(stats.mean)}
-                {stats.std !== null && ` ± ${formatNumber(Number(stats.std.toPrecision(2)))}`}
+              <span class="muted" title="In brackets: the 95 % interval">
+                mean reward {formatMean(stats.mean, stats.interval)}
               </span>
             )}
             <span class="spacer" />

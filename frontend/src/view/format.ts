@@ -15,6 +15,13 @@ export function formatNumber(value: number | null | undefined): string {
   return String(Number(value.toPrecision(4)));
 }
 
+/** A mean with its 95 % interval in brackets, as in the terminal: 0.350 (0.281 to 0.420). */
+export function formatMean(value: number | null, interval: [number, number] | null): string {
+  if (value === null) return "–";
+  const [mean, ...ends] = [value, ...(interval ?? [])].map((each) => each.toFixed(3));
+  return ends.length ? `${mean} (${ends.join(" to ")})` : mean!;
+}
+
 export function formatSeconds(value: number | null | undefined): string {
   if (value === null || value === undefined) return "";
   if (value < 1) return `${Math.round(value * 1000)} ms`;

@@ -1,6 +1,6 @@
 import { useEffect, useState } from "preact/hooks";
 import { type Shortcut, useShortcuts } from "../shared/keyboard";
-import { formatAge, formatCount, formatNumber } from "./format";
+import { formatAge, formatCount, formatMean } from "./format";
 import { useLibrary } from "./library";
 import { link, navigate } from "./route";
 import type { Entry } from "./types";
@@ -97,7 +97,7 @@ function EntryRow(props: { entry: Entry; isSelected: boolean; isPicked: boolean;
           <a href={link("episodes", { run: [entry.key] })}>{formatCount(entry.episodes)} episodes</a>
         )}
       </td>
-      <td class="number">{entry.reward !== null && `reward ${formatNumber(entry.reward)}`}</td>
+      <td class="number">{entry.reward !== null && `mean reward ${formatMean(entry.reward, null)}`}</td>
       <td class="number muted">{formatAge(entry.modified_at)}</td>
     </tr>
   );

@@ -39,7 +39,8 @@ export interface Stats {
   broken: number;
   tasks: number;
   mean: number | null;
-  std: number | null;
+  /** The 95 % interval of the mean. */
+  interval: [number, number] | null;
   turns: number | null;
   tokens: number | null;
   seconds: number | null;

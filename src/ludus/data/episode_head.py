@@ -36,8 +36,11 @@ _HEAD_PATTERN = re.compile(
 )  # fmt: skip
 
 
+_GROUP_PATTERN = re.compile(rb'"seed":(?:null|-?[0-9]+),"group_id":"([^"\\]*)","agent":\{')
+
+
 class EpisodeHead(NamedTuple):
-    """The first fields of a line, which are all that a resumed run needs."""
+    """The first fields of a line and its task, which are all that a resumed run needs."""
 
     episode_id: str
     plan_index: int | None
@@ -48,6 +51,7 @@ class EpisodeHead(NamedTuple):
     prompt_tokens: int
     completion_tokens: int
     cost: float | None
+    group_id: str
 
     @classmethod
     def from_episode(cls, episode: Episode | _HeadFields) -> EpisodeHead:
@@ -62,6 +66,7 @@ class EpisodeHead(NamedTuple):
             usage.prompt_tokens,
             usage.completion_tokens,
             _finite_head_number(usage.cost),
+            episode.group_id,
         )
 
 
@@ -75,6 +80,7 @@ class _HeadFields(BaseModel):
     stop_reason: StopReason
     reward: float | None = None
     usage: Usage = Usage()
+    group_id: str = ""
 
 
 def _finite_head_number(number: float | None) -> float | None:
@@ -95,7 +101,8 @@ def parse_head(line: bytes, path: Path, number: int) -> EpisodeHead | None:
     where it has a null byte, which a power failure can leave in the middle of a file.
     """
     match = _HEAD_PATTERN.match(line)
-    if match is None or not line.endswith(b"}\n") or 0 in line:
+    group = _GROUP_PATTERN.search(line, match.end()) if match is not None else None
+    if match is None or group is None or not line.endswith(b"}\n") or 0 in line:
         return _parse_head_json(line, path, number)
     name, index, attempt, reason, reward, prompt, completion, cost = match.groups()
     # `EpisodeHead(...)` takes twice as long.
@@ -110,6 +117,7 @@ def parse_head(line: bytes, path: Path, number: int) -> EpisodeHead | None:
             int(prompt),
             int(completion),
             None if cost is None else float(cost),
+            group[1].decode(),
         ),
     )
 

@@ -1,8 +1,14 @@
-"""95 % confidence intervals of means: Student's t, corrected for skewness.
+"""95 % confidence intervals of means and of shares.
 
-Rewards and token counts are skewed, so that a symmetric interval of few values misses the mean too
-often. Hall's transformation (Hall, On the Removal of Skewness by Transformation, 1992) widens the
-interval on the side of the long tail. It is a closed form: the same values give the same interval.
+Means have Student's t, corrected for skewness. Rewards and token counts are skewed, so that a
+symmetric interval of few values misses the mean too often. Hall's transformation (Hall, On the
+Removal of Skewness by Transformation, 1992) widens the interval on the side of the long tail. It is
+a closed form: the same values give the same interval.
+
+Shares have Wilson's score interval. The attempts at one task are not independent: they are a
+cluster. Where they differ, the interval of a share is that of an effective number of tasks, which
+lies between the number of tasks and the number of attempts (Franco et al., Comparative Study of
+Confidence Intervals for Proportions in Complex Sample Surveys, 2019).
 """
 
 from __future__ import annotations
@@ -15,6 +21,8 @@ Z_975 = 1.959963984540054
 """The 97.5 % quantile of the normal distribution."""
 MIN_SAMPLES = 5
 """With fewer values no interval is given: it would suggest more certainty than there is."""
+_MIN_SPREAD = 1e-12
+"""Relative difference below which values are equal."""
 _MIN_SKEWNESS = 1e-6
 """Below it the transformation is the identity, up to rounding errors."""
 
@@ -33,7 +41,11 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
     would look like certainty.
     """
     n = len(values)
-    if n < MIN_SAMPLES or min(values) == max(values):
+    if n < MIN_SAMPLES:
+        return None
+    low, high = min(values), max(values)
+    # The means of equal rewards differ by rounding errors.
+    if high - low <= _MIN_SPREAD * max(abs(low), abs(high)):
         return None
     mean = fsum(values) / n
     variance = fsum((value - mean) ** 2 for value in values) / n
@@ -66,3 +78,31 @@ def student_t_quantile(degrees_of_freedom: int) -> float:
         + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
         + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
     )
+
+
+def wilson_interval(hits: float, n: float) -> Interval:
+    """Return Wilson's score interval of a share, which is valid near 0 and 1 and for small n."""
+    if n <= 0:
+        raise ValueError(f"n must be positive, got {n}")
+    share, z2_n = hits / n, Z_975 * Z_975 / n
+    center = (share + z2_n / 2) / (1 + z2_n)
+    margin = Z_975 * sqrt(max(0.0, share * (1 - share)) / n + z2_n / (4 * n)) / (1 + z2_n)
+    return Interval(max(0.0, min(share, center - margin)), min(1.0, max(share, center + margin)))
+
+
+def share_interval(task_shares: Sequence[float], attempts: int) -> Interval:
+    """Return the interval of a mean of shares, each from the attempts at one task."""
+    n, share = len(task_shares), fsum(task_shares) / len(task_shares)
+    if n < MIN_SAMPLES or is_binary(task_shares):
+        return wilson_interval(share * n, n)
+    variance = fsum((each - share) ** 2 for each in task_shares) / (n - 1)
+    effective_n = float(attempts)
+    if variance > 0:
+        effective_n = min(effective_n, n * share * (1 - share) / variance)
+    effective_n *= (Z_975 / student_t_quantile(n - 1)) ** 2
+    return wilson_interval(share * effective_n, effective_n)
+
+
+def is_binary(shares: Sequence[float]) -> bool:
+    """Whether each task is a hit or a miss as a whole, so that they can be counted."""
+    return all(share in (0.0, 1.0) for share in shares)

@@ -1,14 +1,13 @@
 """Index of a journal for resuming: which episodes are recorded, and their totals.
 
-It needs one byte per episode of the plan: a megabyte for a million episodes.
+It needs a byte per episode of the plan, and about 130 bytes per task for the rewards.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from math import sqrt
 from pathlib import Path
 from zlib import crc32
 
@@ -16,6 +15,7 @@ from ludus.data.checksum import Checksum
 from ludus.data.episode import StopReason
 from ludus.data.episode_head import EpisodeHead, parse_head
 from ludus.data.jsonl import is_json_object, read_lines
+from ludus.data.task_mean import TaskRewards
 
 _MAX_REMEMBERED = 10
 _GROWTH_BYTES = 64 << 10
@@ -30,9 +30,8 @@ _MARKS = {reason.value: _PLAYED for reason in StopReason} | {name: m for m, name
 class ResumeTotals:
     """Sums over the indexed lines of a journal. Tokens and cost include broken attempts."""
 
-    scored: int = 0
-    reward_sum: float = 0.0
-    reward_squares: float = 0.0
+    rewards: TaskRewards = field(default_factory=TaskRewards)
+    """Those that count."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float | None = None
@@ -50,18 +49,6 @@ class ResumeTotals:
     def broken(self) -> int:
         """Episodes with broken attempts only."""
         return sum(self.stop_reasons[reason] for reason in _FAULTS.values())
-
-    @property
-    def mean_reward(self) -> float | None:
-        return self.reward_sum / self.scored if self.scored else None
-
-    @property
-    def reward_std(self) -> float | None:
-        """The sample standard deviation of the rewards."""
-        if self.scored < 2:
-            return None
-        squared_deviations = self.reward_squares - self.reward_sum**2 / self.scored
-        return sqrt(max(0.0, squared_deviations) / (self.scored - 1))
 
 
 @dataclass(slots=True)
@@ -106,9 +93,16 @@ class ResumeIndex:
         return planned - sum(marks.count(mark) for mark in done)
 
     def add(self, heads: Iterable[EpisodeHead]) -> None:
-        """Index more lines. One loop over local variables, for runs of millions of episodes."""
+        """Index more lines."""
+        deque(self.count(heads), maxlen=0)
+
+    def count(self, heads: Iterable[EpisodeHead]) -> Iterator[float | None]:
+        """Index more lines, and yield of each the reward that counts; None where there is none.
+
+        One loop over local variables, for runs of millions of episodes.
+        """
         totals, marks, reasons = self.totals, self._marks, self.totals.stop_reasons
-        for name, index, attempt, reason, reward, prompt, completion, cost in heads:
+        for name, index, attempt, reason, reward, prompt, completion, cost, task in heads:
             totals.prompt_tokens += prompt
             totals.completion_tokens += completion
             if cost is not None:
@@ -124,15 +118,17 @@ class ResumeIndex:
                 if previous := marks[index]:
                     if previous == _PLAYED:
                         self.duplicates += 1
+                        yield None
                         continue
                     self.retries += 1
                     reasons[_FAULTS[previous]] -= 1
                 marks[index] = mark
             reasons[reason] += 1
             if reward is not None and mark == _PLAYED:
-                totals.scored += 1
-                totals.reward_sum += reward
-                totals.reward_squares += reward * reward
+                totals.rewards.add(task, reward)
+                yield reward
+            else:
+                yield None
 
     def add_unreadable(self, number: int) -> None:
         self.unreadable += 1

@@ -21,8 +21,10 @@ RECORD_FILE = "training.json"
 LOG_FILE = "log.jsonl"
 EPISODES_FILE = "episodes.jsonl"
 """The episodes that a GRPO run was trained on."""
-CHANGE_WINDOW_STEPS = 10
-"""Steps over which the first and the last rewards are averaged, because single steps are noisy."""
+_WINDOW_FRACTION = 0.1
+"""Size of the first and of the last window, as a fraction of the run."""
+_MIN_WINDOW_SIZE = 5
+"""Steps that a window has at least: the reward of a single step is mostly noise."""
 _TAIL_BLOCK_BYTES = 1 << 20
 
 LogEntry = Mapping[str, Any]
@@ -88,7 +90,9 @@ def summarize_training(record: JsonObject, log: Sequence[LogEntry]) -> str:
     first, last = (metric(figures, f"{end}_{name}") for end in ("first", "last"))
     points = log_points(log, name)
     if (first is None or last is None) and points:
-        first, last = points[0][1], points[-1][1]
+        values = [value for _, value in points]
+        means = first_and_last_means(values) if name == "reward" else None
+        first, last = means or (values[0], values[-1])
     steps = int(metric(figures, "steps") or (step_number(log[-1]) if log else 0))
     if not steps:
         return ""
@@ -129,7 +133,15 @@ def logged_rewards(lines: Iterable[Mapping[str, Any]]) -> list[float]:
     return [line["reward"] for line in lines if line.get("reward") is not None]
 
 
+def window_size(steps: int) -> int:
+    """Logged steps in the first and in the last window of a run, whose means are compared.
+
+    They overlap only in a run of one step.
+    """
+    return max(1, min(max(_MIN_WINDOW_SIZE, round(_WINDOW_FRACTION * steps)), steps // 2))
+
+
 def first_and_last_means(rewards: Sequence[float]) -> tuple[float, float] | None:
-    """Means over the first and last logged steps, without overlap; None: fewer than two."""
-    width = min(CHANGE_WINDOW_STEPS, len(rewards) // 2)
-    return (fmean(rewards[:width]), fmean(rewards[-width:])) if width else None
+    """Means over the first and the last window; None without rewards."""
+    size = window_size(len(rewards))
+    return (fmean(rewards[:size]), fmean(rewards[-size:])) if rewards else None

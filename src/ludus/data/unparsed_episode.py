@@ -31,6 +31,7 @@ class _UnparsedEpisode:
         self.episode_id = head.episode_id
         self.attempt = head.attempt
         self.reward = head.reward
+        self.group_id = head.group_id
         self.stop_reason = StopReason(head.stop_reason)
         if head.prompt_tokens == head.completion_tokens == 0 and head.cost is None:
             self.usage = _NO_USAGE

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from ludus.data.task_mean import MeanEstimate
 from ludus.data.training_log import LogEntry, metric_values
 from ludus.diagnose import (
     curriculum_rules,
@@ -46,8 +47,10 @@ class Diagnosis:
     steps: int
     window: int
     """Logged steps in the first and in the last window, which are compared."""
+    mean_reward: MeanEstimate | None
+    """Over the episodes of all steps; None: no episode was scored."""
     reward: RewardChange | None
-    """None: no episode was scored."""
+    """From the first to the last window; None: no episode was scored."""
     parts: tuple[RewardChange, ...]
     """Reward change for each environment of a mixture and for each reward function."""
     figures: Mapping[str, tuple[float, float]]
@@ -72,7 +75,7 @@ def diagnose(
     """
     log = StepLog.from_entries(entries, completed_steps=completed_steps)
     if not log.entries:
-        return Diagnosis(0, 0, None, (), {}, {}, (), None, log.held_out, (), ())
+        return Diagnosis(0, 0, None, None, (), {}, {}, (), None, log.held_out, (), ())
     buckets = bucket_stats(log.entries, log.last_window)
     change, components = reward_change(log, episodes), component_changes(log, episodes)
     windows = {
@@ -83,6 +86,7 @@ def diagnose(
     return Diagnosis(
         steps=log.steps,
         window=log.window_size,
+        mean_reward=episodes.mean_reward,
         reward=change,
         parts=components,
         figures={

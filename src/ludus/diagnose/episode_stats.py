@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,9 +17,12 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from ludus.data.episode import Fault, StopReason
+from ludus.data.episode_head import parse_head
 from ludus.data.jsonable import int_field, object_field
 from ludus.data.jsonl import numbered_lines
+from ludus.data.resume_index import ResumeIndex
 from ludus.data.reward_variance import is_zero_variance
+from ludus.data.task_mean import MeanEstimate
 
 _MESSAGES_KEY, _REWARDS_KEY, _TOKENS_KEY = b',"messages":[', b',"rewards":{', b',"tokens":'
 _FAULT_REASONS = frozenset(reason.value for reason in StopReason if reason.is_fault)
@@ -82,6 +85,8 @@ class RunEpisodes:
     """All episodes of a run."""
 
     groups: tuple[EpisodeGroupStats, ...] = ()
+    mean_reward: MeanEstimate | None = None
+    """Over the episodes of all steps, as in `ludus runs`."""
     stop_counts: Mapping[str, int] = field(default_factory=dict)
     """Number of episodes by stop reason."""
     limits: TokenLimits = _NO_LIMITS
@@ -173,14 +178,17 @@ def read_episode_stats(
     """
     if not file.exists():
         return RunEpisodes()
-    episodes, unreadable_lines = list[EpisodeStats](), 0
-    for _, line in numbered_lines(file):
+    episodes, index, unreadable_lines = list[EpisodeStats](), ResumeIndex(), 0
+    for number, line in numbered_lines(file):
         episode = parse_episode(line, has_reward_functions=has_reward_functions)
-        if episode is None:
+        head = parse_head(line, file, number)
+        if episode is None or head is None:
             unreadable_lines += 1
         else:
             episodes.append(episode)
-    return group_episodes(episodes, limits=limits, unreadable_lines=unreadable_lines)
+            index.add([head])
+    run = group_episodes(episodes, limits=limits, unreadable_lines=unreadable_lines)
+    return replace(run, mean_reward=index.totals.rewards.estimate())
 
 
 def parse_episode(line: bytes, *, has_reward_functions: bool = False) -> EpisodeStats | None:

@@ -12,12 +12,8 @@ from itertools import pairwise
 from math import pi, sqrt
 from statistics import fmean
 
-from ludus.data.training_log import LogEntry, metric, metric_values, step_number
+from ludus.data.training_log import LogEntry, metric, metric_values, step_number, window_size
 
-_WINDOW_FRACTION = 0.1
-"""Size of the first and of the last window, as a fraction of the run."""
-_MIN_WINDOW_SIZE = 5
-"""Entries that a window has at least: the reward of a single step is mostly noise."""
 _TRAINING_KEYS = ("reward", "equal", "unscored")
 """Keys that only the entry of a training step has."""
 
@@ -100,8 +96,7 @@ class StepLog:
     @property
     def window_size(self) -> int:
         """Entries in the first and in the last window, which overlap only in a run of one entry."""
-        size = max(_MIN_WINDOW_SIZE, round(_WINDOW_FRACTION * len(self.entries)))
-        return max(1, min(size, len(self.entries) // 2))
+        return window_size(len(self.entries))
 
     @property
     def first_window(self) -> tuple[LogEntry, ...]:

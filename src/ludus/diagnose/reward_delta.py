@@ -7,13 +7,14 @@ group play the same task, so they are not independent.
 from __future__ import annotations
 
 import random
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from math import fsum
+from statistics import fmean
 
 from ludus.data.bootstrap import expanded_percentile_interval
 from ludus.data.intervals import MIN_SAMPLES, Interval
+from ludus.data.task_mean import TaskRewards
 from ludus.data.training_log import metric, metric_values, step_number
 from ludus.diagnose.episode_stats import EpisodeGroupStats, RunEpisodes
 from ludus.diagnose.log_stats import StepLog, metric_mean
@@ -26,13 +27,6 @@ MIN_UNCERTAIN_DELTA = 0.1
 _MAX_BOOTSTRAP_DRAWS = 1_000_000
 """Tasks drawn over all bootstrap rounds: about one second of work."""
 _MAX_ROUNDS, _MIN_ROUNDS = 1_000, 200
-
-
-class _TaskSum(NamedTuple):
-    """The rewards of all attempts at one task."""
-
-    total: float
-    n: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +102,7 @@ def reward_change(
     The episodes are used where both windows have some, because only they allow an interval.
     """
     before, after = (
-        _sum_by_task(groups, environment)
+        _task_means(groups, environment)
         for groups in first_and_last_groups(log, episodes, environment)
     )
     if not (before and after):
@@ -117,9 +111,7 @@ def reward_change(
         reward for group in episodes.groups for reward in group.rewards_from(environment)
     )
     interval = bootstrap_difference(before, after)
-    return RewardChange(
-        environment or "reward", _mean_reward(before), _mean_reward(after), scale, interval
-    )
+    return RewardChange(environment or "reward", fmean(before), fmean(after), scale, interval)
 
 
 def first_and_last_groups(
@@ -176,71 +168,60 @@ def _logged_change(log: StepLog, component: str | None) -> RewardChange | None:
 
 
 def bootstrap_difference(
-    before: Sequence[_TaskSum], after: Sequence[_TaskSum], *, seed: int = 0
+    before: Sequence[float], after: Sequence[float], *, seed: int = 0
 ) -> Interval | None:
-    """Return the 95 % interval of mean(after) - mean(before), by resampling tasks.
+    """Return the 95 % interval of mean(after) - mean(before), by resampling the means of tasks.
 
     None with too few tasks on either side, and where all tasks of each side have the same mean:
     every resample would give the same difference, which is not certainty.
     """
     fewest = min(len(before), len(after))
-    means_differ = any(len({task.total / task.n for task in sums}) > 1 for sums in (before, after))
+    means_differ = any(len(set(means)) > 1 for means in (before, after))
     if fewest < MIN_SAMPLES or not means_differ:
         return None
 
     def resample(rng: random.Random) -> float:
-        return _mean_reward(rng.choices(after, k=len(after))) - _mean_reward(
-            rng.choices(before, k=len(before))
-        )
+        drawn = rng.choices(after, k=len(after)), rng.choices(before, k=len(before))
+        return fsum(drawn[0]) / len(after) - fsum(drawn[1]) / len(before)
 
     rounds = max(_MIN_ROUNDS, min(_MAX_ROUNDS, _MAX_BOOTSTRAP_DRAWS // (len(before) + len(after))))
-    observed = _mean_reward(after) - _mean_reward(before)
+    observed = fmean(after) - fmean(before)
     return expanded_percentile_interval(resample, observed, n=fewest, rounds=rounds, seed=seed)
 
 
-def _mean_reward(sums: Sequence[_TaskSum]) -> float:
-    return sum(task.total for task in sums) / sum(task.n for task in sums)
-
-
-def _sum_by_task(groups: Iterable[EpisodeGroupStats], environment: str | None) -> list[_TaskSum]:
-    """Sum the rewards of each task, over all groups that played it."""
-    by_task: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+def _task_means(groups: Iterable[EpisodeGroupStats], environment: str | None) -> list[float]:
+    """The mean reward of each task, over all groups that played it."""
+    rewards = TaskRewards()
     for group in groups:
-        by_task[group.environment, group.task].extend(group.rewards_from(environment))
-    return [_TaskSum(sum(rewards), len(rewards)) for rewards in by_task.values() if rewards]
+        for reward in group.rewards_from(environment):
+            rewards.add(group.task, reward)
+    return rewards.means
 
 
-def format_reward(value: float, scale: RewardScale) -> str:
-    """Format a reward: as percent where rewards lie between 0 and 1, else as a number."""
-    return f"{100 * value:.1f} %" if scale.is_unit else format_number(value)
+def format_reward(value: float, scale: RewardScale, sign: str = "") -> str:
+    """Format a reward: with three decimals where rewards lie between 0 and 1."""
+    return f"{value:{sign}.3f}" if scale.is_unit else format_number(value, sign=sign)
 
 
 def format_reward_delta(change: RewardChange) -> str:
-    """Format the delta of a reward: +12.3 pp."""
-    return _format_delta(change.delta, change.scale)
+    """Format the delta of a reward: +0.123."""
+    return format_reward(change.delta, change.scale, "+")
 
 
 def format_delta_interval(change: RewardChange) -> str:
-    """Format the interval of a delta: +8.1 to +16.5 pp; empty without an interval."""
-    if change.interval is None:
-        return ""
-    low, high = (_format_delta(value, change.scale) for value in change.interval)
-    return f"{low.removesuffix(' pp')} to {high}"
+    """Format the interval of a delta: +0.081 to +0.165; empty without an interval."""
+    ends = (format_reward(value, change.scale, "+") for value in change.interval or ())
+    return " to ".join(ends)
 
 
 def format_reward_change(change: RewardChange) -> str:
-    """Format a reward change: 23.4 % -> 56.7 %, +33.3 pp."""
+    """Format a reward change: 0.234 -> 0.567, +0.333."""
     initial = format_reward(change.initial, change.scale)
     final = format_reward(change.final, change.scale)
     return f"{initial} -> {final}, {format_reward_delta(change)}"
 
 
 def format_change_with_interval(change: RewardChange) -> str:
-    """Format a reward change: 23.4 % -> 56.7 %, +33.3 pp (95 % interval +28.1 to +38.0 pp)."""
+    """Format a reward change: 0.234 -> 0.567, +0.333 (95 % interval +0.281 to +0.380)."""
     interval = format_delta_interval(change)
     return format_reward_change(change) + (f" (95 % interval {interval})" if interval else "")
-
-
-def _format_delta(delta: float, scale: RewardScale) -> str:
-    """Format a difference of rewards, in percentage points where they lie between 0 and 1."""
-    return f"{100 * delta:+.1f} pp" if scale.is_unit else format_number(delta, sign="+")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import ceil
 
-from ludus.evaluation.metrics import Metric, MetricEstimate
+from ludus.data.task_mean import MeanEstimate
+from ludus.evaluation.metrics import Metric
 from ludus.evaluation.results import CandidateScore, Evaluation
 from ludus.evaluation.svg import (
     LINE_HEIGHT,
@@ -67,7 +68,7 @@ def _svg_panel(
 
 
 def _svg_bar(
-    metric: Metric, estimate: MetricEstimate, axis: YAxis, left: float, color: str
+    metric: Metric, estimate: MeanEstimate, axis: YAxis, left: float, color: str
 ) -> Iterator[str]:
     zero, end, center = axis.y(0), axis.y(estimate.value), left + _BAR_WIDTH / 2
     top, bottom = min(zero, end), max(zero, end)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from math import comb, fsum
-from typing import Self
 
-from ludus.data.intervals import Interval, mean_interval
-from ludus.data.tool_schema import JsonObject
+from ludus.data.intervals import Interval, is_binary, mean_interval
+from ludus.data.task_mean import MeanEstimate, estimate_mean
 from ludus.evaluation.attempts import Attempt
-from ludus.evaluation.score_intervals import is_binary, paired_share_interval, share_interval
+from ludus.evaluation.score_intervals import paired_share_interval
 
 ACCURACY = "accuracy"
 FORMAT_COMPLIANCE = "format_compliance"
@@ -66,28 +65,6 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
-class MetricEstimate:
-    """A mean over tasks, with its 95 % interval."""
-
-    value: float
-    low: float | None
-    high: float | None
-    """None without an interval: see `mean_interval`."""
-    n: int
-    """Number of episodes, or of pairs of them."""
-
-    @classmethod
-    def from_means(cls, means: Sequence[float], interval: Interval | None, n: int) -> Self:
-        """The estimate of a metric from its values for each task."""
-        low, high = interval or (None, None)
-        return cls(mean(means), low, high, n)
-
-    def as_json(self) -> JsonObject:
-        """The estimate of a metric, as `summary.json` has it."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
 class PairedTask:
     """The values of a task for two candidates, over the attempts that both have."""
 
@@ -122,7 +99,7 @@ def build_metrics(solved_at: float, pass_k: Sequence[int] = ()) -> tuple[Metric,
     )
 
 
-def estimate(metric: Metric, attempts: Iterable[Attempt]) -> MetricEstimate | None:
+def estimate(metric: Metric, attempts: Iterable[Attempt]) -> MeanEstimate | None:
     """Estimate a metric; None where it applies to no task. Broken attempts never count."""
     values: defaultdict[str, list[float]] = defaultdict(list)
     for attempt in attempts:
@@ -135,16 +112,13 @@ def estimate(metric: Metric, attempts: Iterable[Attempt]) -> MetricEstimate | No
         if combined is not None:
             means.append(combined)
             n += len(task)
-    if not means:
-        return None
     counts = metric.is_share or _are_successes(metric, values.values())
-    interval = share_interval(means, n) if counts else mean_interval(means)
-    return MetricEstimate.from_means(means, interval, n)
+    return estimate_mean(means, n, is_share=counts)
 
 
 def estimate_difference(
     metric: Metric, base: Iterable[Attempt], other: Iterable[Attempt]
-) -> MetricEstimate | None:
+) -> MeanEstimate | None:
     """Estimate other - base, over the pairs of attempts that the metric applies to."""
     tasks = pair_tasks(metric, base, other)
     if not tasks:
@@ -154,7 +128,7 @@ def estimate_difference(
         interval: Interval | None = paired_share_interval([(it.after, it.before) for it in tasks])
     else:
         interval = mean_interval(differences)
-    return MetricEstimate.from_means(differences, interval, sum(task.pairs for task in tasks))
+    return MeanEstimate.from_means(differences, interval, sum(task.pairs for task in tasks))
 
 
 def _are_successes(metric: Metric, values: Iterable[Iterable[float]]) -> bool:

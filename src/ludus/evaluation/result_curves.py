@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ludus.evaluation.metrics import ACCURACY, PASS_PREFIX, Metric, MetricEstimate
+from ludus.data.task_mean import MeanEstimate
+from ludus.evaluation.metrics import ACCURACY, PASS_PREFIX, Metric
 from ludus.evaluation.results import Evaluation
 from ludus.evaluation.slices import Slice
 
@@ -21,7 +22,7 @@ class ResultCurves:
     x_title: str
     """What the labels are values of, such as `max_digits`; empty if they name it themselves."""
     labels: tuple[str, ...]
-    candidates: tuple[tuple[MetricEstimate | None, ...], ...]
+    candidates: tuple[tuple[MeanEstimate | None, ...], ...]
     """For each candidate an estimate at each label; None where there is none."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ludus.data.task_mean import MeanEstimate
 from ludus.data.tool_schema import JsonObject
 from ludus.evaluation.attempts import Attempt
 from ludus.evaluation.contamination import KnownQuestions, exclude_known
@@ -15,7 +16,6 @@ from ludus.evaluation.metrics import (
     FORMAT_COMPLIANCE,
     MEAN_REWARD,
     Metric,
-    MetricEstimate,
     estimate,
     estimate_difference,
     pair_tasks,
@@ -42,8 +42,8 @@ class CandidateScore:
     """Ended by a token limit: excluded from format compliance if no reply was complete."""
     contaminated: int
     """Excluded from all metrics, because the question is in the data given by `not_in`."""
-    estimates: Mapping[str, MetricEstimate] = field(default_factory=dict)
-    deltas: Mapping[str, MetricEstimate] = field(default_factory=dict)
+    estimates: Mapping[str, MeanEstimate] = field(default_factory=dict)
+    deltas: Mapping[str, MeanEstimate] = field(default_factory=dict)
     """Difference from the first candidate, by metric; empty for that one."""
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     """Whether it is better or worse than the first, in accuracy and in mean reward."""

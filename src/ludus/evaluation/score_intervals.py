@@ -1,40 +1,11 @@
-"""Score intervals: 95 % confidence intervals of shares, and of differences of paired shares.
-
-Pure functions. The attempts at one task are not independent: they are a cluster. Where they differ,
-the interval of a share is that of an effective number of tasks, which lies between the number of
-tasks and the number of attempts (Franco et al., Comparative Study of Confidence Intervals for
-Proportions in Complex Sample Surveys, 2019).
-"""
+"""95 % confidence intervals of differences of paired shares. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import fsum, sqrt
 
-from ludus.data.intervals import MIN_SAMPLES, Z_975, Interval, mean_interval, student_t_quantile
-
-
-def wilson_interval(hits: float, n: float) -> Interval:
-    """Return Wilson's score interval of a share, which is valid near 0 and 1 and for small n."""
-    if n <= 0:
-        raise ValueError(f"n must be positive, got {n}")
-    share, z2_n = hits / n, Z_975 * Z_975 / n
-    center = (share + z2_n / 2) / (1 + z2_n)
-    margin = Z_975 * sqrt(max(0.0, share * (1 - share)) / n + z2_n / (4 * n)) / (1 + z2_n)
-    return Interval(max(0.0, min(share, center - margin)), min(1.0, max(share, center + margin)))
-
-
-def share_interval(task_shares: Sequence[float], attempts: int) -> Interval:
-    """Return the interval of a mean of shares, each from the attempts at one task."""
-    n, share = len(task_shares), fsum(task_shares) / len(task_shares)
-    if n < MIN_SAMPLES or is_binary(task_shares):
-        return wilson_interval(share * n, n)
-    variance = fsum((each - share) ** 2 for each in task_shares) / (n - 1)
-    effective_n = float(attempts)
-    if variance > 0:
-        effective_n = min(effective_n, n * share * (1 - share) / variance)
-    effective_n *= (Z_975 / student_t_quantile(n - 1)) ** 2
-    return wilson_interval(share * effective_n, effective_n)
+from ludus.data.intervals import Interval, is_binary, mean_interval, wilson_interval
 
 
 def paired_share_interval(pairs: Sequence[tuple[float, float]]) -> Interval:
@@ -50,11 +21,6 @@ def paired_share_interval(pairs: Sequence[tuple[float, float]]) -> Interval:
         second=fsum((1 - first) * second for first, second in pairs),
         neither=fsum((1 - first) * (1 - second) for first, second in pairs),
     )
-
-
-def is_binary(shares: Sequence[float]) -> bool:
-    """Whether each task is a hit or a miss as a whole, so that they can be counted."""
-    return all(share in (0.0, 1.0) for share in shares)
 
 
 def newcombe_interval(both: float, first: float, second: float, neither: float) -> Interval:

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ludus.data.task_mean import MeanEstimate
 from ludus.data.tool_schema import JsonObject
 from ludus.evaluation.attempts import Attempt
 from ludus.evaluation.metrics import (
     COMPARED_METRICS,
     Metric,
-    MetricEstimate,
     estimate,
     estimate_difference,
 )
@@ -32,13 +32,13 @@ class Slice:
     environment: str
     level: str | None
     """The arguments of its tasks, such as `max_digits=3`; None: all tasks of the environment."""
-    estimates: tuple[Mapping[str, MetricEstimate], ...]
+    estimates: tuple[Mapping[str, MeanEstimate], ...]
     """By metric, for each candidate."""
-    deltas: tuple[Mapping[str, MetricEstimate], ...]
+    deltas: tuple[Mapping[str, MeanEstimate], ...]
     """Difference from the first candidate; empty for that one."""
 
     def as_json(self) -> JsonObject:
-        def to_json(each: Mapping[str, MetricEstimate]) -> JsonObject:
+        def to_json(each: Mapping[str, MeanEstimate]) -> JsonObject:
             return {name: estimate.as_json() for name, estimate in each.items()}
 
         return {

@@ -9,9 +9,10 @@ from typing import Any
 from pydantic_core import from_json
 
 from ludus.data.run_folder import SUMMARY_FILE
+from ludus.data.task_mean import MeanEstimate
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
-from ludus.evaluation.metrics import PASS_PREFIX, MetricEstimate, build_metrics
+from ludus.evaluation.metrics import PASS_PREFIX, build_metrics
 from ludus.evaluation.results import CandidateScore, Evaluation
 from ludus.evaluation.slices import Slice
 from ludus.evaluation.verdict import Outcome, Verdict
@@ -83,5 +84,5 @@ def _parse_slice(fields: Mapping[str, Any]) -> Slice:
     )
 
 
-def _parse_estimates(fields: Mapping[str, Any]) -> dict[str, MetricEstimate]:
-    return {name: MetricEstimate(**each) for name, each in fields.items()}
+def _parse_estimates(fields: Mapping[str, Any]) -> dict[str, MeanEstimate]:
+    return {name: MeanEstimate(**each) for name, each in fields.items()}

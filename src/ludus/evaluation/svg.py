@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from math import floor, log10
 
-from ludus.evaluation.metrics import Metric, MetricEstimate
+from ludus.data.task_mean import MeanEstimate
+from ludus.evaluation.metrics import Metric
 
 PLOT_HEIGHT, LINE_HEIGHT = 200, 20
 _COLORS = ("#7a869a", "#2f6fde", "#d9662b", "#2a9d6f", "#9a4fc4", "#c9a227")
@@ -23,7 +24,7 @@ class YAxis:
 
     @classmethod
     def for_metric(
-        cls, metric: Metric, estimates: Sequence[MetricEstimate | None], top: int
+        cls, metric: Metric, estimates: Sequence[MeanEstimate | None], top: int
     ) -> YAxis:
         """Return 0 to 1 for shares, else from 0, or below, to a round number above all values."""
         if metric.is_share:

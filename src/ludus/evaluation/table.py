@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ludus.data.intervals import MIN_SAMPLES
-from ludus.evaluation.metrics import Metric, MetricEstimate
+from ludus.data.task_mean import MeanEstimate
+from ludus.evaluation.metrics import Metric
 from ludus.evaluation.results import Evaluation
 from ludus.evaluation.slices import Slice
 from ludus.evaluation.verdict import NO_INTERVAL, format_difference
@@ -141,7 +142,7 @@ def describe_method(evaluation: Evaluation) -> str:
     return text
 
 
-def _result_cell(estimates: Mapping[str, MetricEstimate], metric: Metric) -> str:
+def _result_cell(estimates: Mapping[str, MeanEstimate], metric: Metric) -> str:
     """A value with its interval in brackets: 80.0% (67.0 to 88.8)."""
     if (estimate := estimates.get(metric.name)) is None:
         return _NO_VALUE
@@ -152,12 +153,12 @@ def _result_cell(estimates: Mapping[str, MetricEstimate], metric: Metric) -> str
     return f"{value} ({low} to {high})"
 
 
-def _delta_cell(deltas: Mapping[str, MetricEstimate], metric: Metric) -> str:
+def _delta_cell(deltas: Mapping[str, MeanEstimate], metric: Metric) -> str:
     """A difference from the first candidate with its interval: +12.0 pp (+3.1 to +20.4)."""
     delta = deltas.get(metric.name)
     return _NO_VALUE if delta is None else format_difference(delta, metric)
 
 
-def _count_cell(*estimates: MetricEstimate | None) -> str:
+def _count_cell(*estimates: MeanEstimate | None) -> str:
     n = max((each.n for each in estimates if each is not None), default=0)
     return f"{n:,}" if n else _NO_VALUE

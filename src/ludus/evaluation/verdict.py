@@ -12,8 +12,9 @@ from enum import StrEnum
 from math import ceil, floor, fsum, log10
 
 from ludus.data.intervals import MIN_SAMPLES
+from ludus.data.task_mean import MeanEstimate
 from ludus.data.tool_schema import JsonObject
-from ludus.evaluation.metrics import PASS_PREFIX, Metric, MetricEstimate, PairedTask, mean
+from ludus.evaluation.metrics import PASS_PREFIX, Metric, PairedTask, mean
 from ludus.evaluation.power import tasks_to_detect
 
 _MAX_EPISODES = 10_000_000
@@ -32,7 +33,7 @@ class Verdict:
     """What an evaluation says about a candidate and the first one, in one metric."""
 
     outcome: Outcome
-    difference: MetricEstimate
+    difference: MeanEstimate
     episodes_needed: int | None = None
     """Episodes per candidate that would resolve a difference of this size; None if it is resolved,
     or if no number can be given."""
@@ -61,7 +62,7 @@ class Verdict:
         return text
 
 
-def judge_difference(difference: MetricEstimate, tasks: Sequence[PairedTask]) -> Verdict:
+def judge_difference(difference: MeanEstimate, tasks: Sequence[PairedTask]) -> Verdict:
     """Return the verdict of a difference between two candidates, which `tasks` gave."""
     if difference.low is not None and difference.low > 0:
         return Verdict(Outcome.BETTER, difference)
@@ -73,7 +74,7 @@ def judge_difference(difference: MetricEstimate, tasks: Sequence[PairedTask]) ->
     return Verdict(Outcome.NOT_RESOLVED, difference, _episodes_needed(difference, tasks))
 
 
-def format_difference(difference: MetricEstimate, metric: Metric) -> str:
+def format_difference(difference: MeanEstimate, metric: Metric) -> str:
     """Format a difference with its interval: +12.0 pp (+3.1 to +20.4)."""
     text = metric.format_number(difference.value, "+") + (" pp" if metric.is_share else "")
     if difference.low is None or difference.high is None:
@@ -82,7 +83,7 @@ def format_difference(difference: MetricEstimate, metric: Metric) -> str:
     return f"{text} ({low} to {high})"
 
 
-def _episodes_needed(difference: MetricEstimate, tasks: Sequence[PairedTask]) -> int | None:
+def _episodes_needed(difference: MeanEstimate, tasks: Sequence[PairedTask]) -> int | None:
     """The number of episodes for a power of 80 %, rounded up to two digits."""
     n = len(tasks)
     if n < MIN_SAMPLES or difference.value == 0:

@@ -29,6 +29,7 @@ from ludus.data.markdown import (
     to_single_line,
 )
 from ludus.data.run_folder import RUN_FILE, SUMMARY_FILE
+from ludus.data.task_mean import format_mean
 from ludus.data.tool_schema import JsonObject
 
 CARD_FILE = "README.md"
@@ -157,7 +158,9 @@ def _facts_table(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> str
         "Agent": ", ".join(filter(None, [inline_code(agent.get("model")), provider, *options])),
         "Episodes": _format_card_number(episodes),
         "Scored": _format_card_number(scored),
-        "Mean reward": _format_card_number(summary.get("mean_reward")),
+        "Mean reward (95 % interval)": ""
+        if (mean := summary.get("mean_reward")) is None
+        else format_mean(mean, summary.get("reward_interval")),
         "Tokens": ", ".join(tokens),
         "Cost": f"${usage['cost']:,.2f}" if usage.get("cost") is not None else "",
     }

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from math import sqrt
 from pathlib import Path
-from statistics import stdev
 
 from ludus.data.intervals import MIN_SAMPLES
 from ludus.data.run_folder import RUN_FILE, RunFolder
@@ -24,20 +22,21 @@ def run_section(path: Path, episodes: Path, *, samples: int) -> Section:
         settings = RunFolder.open(path).metadata.settings
     agent = settings.get("agent", {})
     name = " ".join(str(agent[key]) for key in ("provider", "model") if agent.get(key))
+    mean, totals = summary.format_mean_reward(), summary.totals
     facts = [
         ("Environment", str(settings.get("environment", ""))),
         ("Agent", name),
-        ("Episodes", f"{summary.episodes:,}"),
-        ("Mean reward", format_mean(summary.rewards)),
+        ("Episodes", f"{totals.episodes:,}"),
+        ("Mean reward (95 % interval)", mean),
         ("Attempts per task", str(settings.get("group_size", ""))),
-        ("Tokens sampled", f"{summary.tokens:,}" if summary.tokens else ""),
-        ("Cost", f"${summary.cost:,.2f}" if summary.cost else ""),
+        ("Tokens sampled", f"{totals.completion_tokens:,}" if totals.completion_tokens else ""),
+        ("Cost", f"${totals.cost:,.2f}" if totals.cost else ""),
     ]
     return Section(
         kind="Run",
         title=str(settings.get("environment") or path.name),
         path=str(path),
-        headline=f"{summary.episodes:,} episodes, mean reward {format_mean(summary.rewards)}",
+        headline=f"{totals.episodes:,} episodes, mean reward {mean}",
         facts=[(title, value) for title, value in facts if value],
         findings=_findings(summary),
         charts=episode_charts(summary),
@@ -46,34 +45,21 @@ def run_section(path: Path, episodes: Path, *, samples: int) -> Section:
     )
 
 
-def format_mean(values: list[float]) -> str:
-    """The mean and its standard error, which few values do not have."""
-    if not values:
-        return "unscored"
-    mean = f"{sum(values) / len(values):.3f}"
-    if len(values) < MIN_SAMPLES or min(values) == max(values):
-        return mean
-    return f"{mean} ± {stdev(values) / sqrt(len(values)):.3f}"
-
-
 def episode_charts(summary: EpisodeSummary) -> list[Chart]:
-    charts: list[Chart] = []
+    charts, stop_reasons = list[Chart](), +summary.totals.stop_reasons
     if summary.rewards:
         charts.append(Histogram("Rewards", summary.rewards))
-    if summary.stop_reasons:
-        rows = [
-            (reason.replace("_", " "), count)
-            for reason, count in summary.stop_reasons.most_common()
-        ]
+    if stop_reasons:
+        rows = [(reason.replace("_", " "), count) for reason, count in stop_reasons.most_common()]
         charts.append(BarChart("How episodes ended", rows))
     return charts
 
 
 def _findings(summary: EpisodeSummary) -> list[Finding]:
-    findings = []
-    if summary.broken > _MANY_BROKEN * summary.episodes:
-        share = 100 * summary.broken / summary.episodes
-        text = f"{summary.broken:,} episodes ({share:.0f} %) broke, and have no reward."
+    findings, totals = [], summary.totals
+    if totals.broken > _MANY_BROKEN * totals.episodes:
+        share = 100 * totals.broken / totals.episodes
+        text = f"{totals.broken:,} episodes ({share:.0f} %) broke, and have no reward."
         findings.append(Finding("problem", text))
     if len(summary.rewards) >= MIN_SAMPLES and max(summary.rewards) <= 0:
         text = "No episode has a reward above 0: there is none to imitate."

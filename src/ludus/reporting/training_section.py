@@ -52,18 +52,19 @@ def training_section(path: Path, *, samples: int, name_flags: NameFlags) -> Sect
     findings, headline = list[Finding](), summarize_training(record, lines)
     if kind == "grpo":
         findings = _diagnose(path, name_flags)
-    charts = _curves(lines)
+    charts, facts = _curves(lines), _facts(record, figures)
     transcripts = []
     if (path / EPISODES_FILE).is_file():
         summary = summarize_episodes(path / EPISODES_FILE, samples)
         charts += episode_charts(summary)
+        facts += [("Mean reward of all episodes (95 % interval)", summary.format_mean_reward())]
         transcripts = summary.transcripts()
     return Section(
         kind=f"{_KINDS.get(kind, kind)} training",
         title=path.name,
         path=str(path),
         headline=headline,
-        facts=_facts(record, figures),
+        facts=facts,
         command=record.get("command"),
         findings=findings,
         charts=charts,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -17,6 +16,8 @@ from ludus.data.episode import Episode, StopReason
 from ludus.data.episode_head import EpisodeHead, parse_head
 from ludus.data.jsonl import numbered_lines
 from ludus.data.messages import message_text
+from ludus.data.resume_index import ResumeIndex, ResumeTotals
+from ludus.data.task_mean import format_mean
 from ludus.reporting.document import FindingKind, Transcript, Turn
 
 MAX_TEXT_CHARS = 4_000
@@ -33,28 +34,29 @@ class EpisodeSummary:
 
     num_samples: int
     rewards: list[float] = field(default_factory=list)
-    stop_reasons: Counter[str] = field(default_factory=Counter)
-    episodes: int = 0
-    broken: int = 0
-    tokens: int = 0
-    cost: float = 0.0
+    """Those that count."""
+    index: ResumeIndex = field(default_factory=ResumeIndex)
     _best: list[tuple[float, bytes]] = field(default_factory=list)
     _worst: list[tuple[float, bytes]] = field(default_factory=list)
     _broken_lines: list[bytes] = field(default_factory=list)
 
     def add(self, head: EpisodeHead, line: bytes) -> None:
-        self.episodes += 1
-        self.stop_reasons[head.stop_reason] += 1
-        self.tokens += head.completion_tokens
-        self.cost += head.cost or 0.0
+        (reward,) = self.index.count([head])
         if StopReason(head.stop_reason).is_fault:
-            self.broken += 1
             if len(self._broken_lines) < min(self.num_samples, 1):
                 self._broken_lines.append(line)
-        elif head.reward is not None:
-            self.rewards.append(head.reward)
-            _keep_highest(self._best, head.reward, line, self.num_samples)
-            _keep_highest(self._worst, -head.reward, line, self.num_samples)
+        elif reward is not None:
+            self.rewards.append(reward)
+            _keep_highest(self._best, reward, line, self.num_samples)
+            _keep_highest(self._worst, -reward, line, self.num_samples)
+
+    @property
+    def totals(self) -> ResumeTotals:
+        return self.index.totals
+
+    def format_mean_reward(self) -> str:
+        estimate = self.totals.rewards.estimate()
+        return "unscored" if estimate is None else format_mean(estimate.value, estimate.interval)
 
     def transcripts(self) -> list[Transcript]:
         """The best beside the worst, and one that broke."""

@@ -62,7 +62,7 @@ class Collector(EpisodeScheduler):
             spec: SessionPool(each.endpoint, reconnect_timeout=config.reconnect_timeout)
             for spec, each in endpoints.items()
         }
-        self._breaker = CircuitBreaker(has_succeeded=self.stats.totals.scored > 0)
+        self._breaker = CircuitBreaker(has_succeeded=self.stats.totals.rewards.n > 0)
         self._not_started = 0
         """Episodes whose task was created and has not run yet."""
         self._stopping = asyncio.Event()

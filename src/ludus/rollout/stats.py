@@ -104,16 +104,16 @@ class RunStats:
 
     def summary(self) -> dict[str, Any]:
         """The statistics under the keys of `summary.json`."""
-        totals = self.totals
+        totals, estimate = self.totals, self.totals.rewards.estimate()
         return {
             "planned": self.planned,
             "episodes": totals.episodes,
             "left": self.remaining,
             "complete": self.remaining == 0,
-            "scored": totals.scored,
+            "scored": totals.rewards.n,
             "broken": totals.broken,
-            "mean_reward": totals.mean_reward,
-            "reward_deviation": totals.reward_std,
+            "mean_reward": estimate.value if estimate else None,
+            "reward_interval": estimate.interval if estimate else None,
             "stop_reasons": {name: n for name, n in sorted(totals.stop_reasons.items()) if n},
             "usage": {
                 "prompt_tokens": totals.prompt_tokens,

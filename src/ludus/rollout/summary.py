@@ -20,7 +20,8 @@ def summarize_run(folder: RunFolder, *, verify: bool = False) -> dict[str, Any]:
     size = path.stat().st_size if path.exists() else 0
     summary = folder.read_summary()
     checksum = Checksum.from_summary(summary)
-    if summary.get("bytes") == size:
+    # Summaries of older versions have no interval.
+    if summary.get("bytes") == size and "reward_interval" in summary:
         unchanged = not verify or not size or Checksum.of_file(path) == checksum
         if unchanged:
             return summary

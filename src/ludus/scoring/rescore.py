@@ -14,6 +14,7 @@ from ludus.data.config_diff import config_digest
 from ludus.data.journal import Journal
 from ludus.data.reward_variance import is_zero_variance
 from ludus.data.run_folder import RunFolder, create_unused_dir
+from ludus.data.task_mean import TaskRewards
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 from ludus.rollout.ray_cluster import open_cluster
@@ -48,7 +49,10 @@ class Comparison:
     scored_before: int
     scored_after: int
     mean_before: float | None
+    interval_before: list[float] | None
+    """The 95 % interval of the mean."""
     mean_after: float | None
+    interval_after: list[float] | None
     changed: int
     """Episodes whose reward differs, also where only one of them is scored."""
     compared: str
@@ -133,16 +137,17 @@ def compare_rewards(source: SourceRun, folder: RunFolder, *, has_judge: bool) ->
     """Compare the rewards of the recorded episodes with those that they had."""
     lines = index_episodes(folder.episodes_path)
     pairs: list[ScorePair] = []
-    before_rewards: list[float] = []
-    after_rewards: list[float] = []
+    rewards_before, rewards_after = TaskRewards(), TaskRewards()
     changed = 0
     with folder.episodes_path.open("rb") as file:
         for episode_id, line in lines.items():
             if (source_line := source.lines.get(episode_id)) is None:
                 continue
             old, new = source_line.reward, line.reward
-            before_rewards += [] if old is None else [old]
-            after_rewards += [] if new is None else [new]
+            if old is not None:
+                rewards_before.add(line.group_id, old)
+            if new is not None:
+                rewards_after.add(line.group_id, new)
             if old is None or new is None:
                 changed += old is not new
                 continue
@@ -151,13 +156,16 @@ def compare_rewards(source: SourceRun, folder: RunFolder, *, has_judge: bool) ->
             fields = from_json(file.read(line.size))
             score = fields["rewards"].get(JUDGE) if has_judge else new
             if score is not None:
-                pairs.append(ScorePair(fields["group_id"], old, score))
+                pairs.append(ScorePair(line.group_id, old, score))
+    before, after = rewards_before.estimate(), rewards_after.estimate()
     return Comparison(
         episodes=len(lines),
-        scored_before=len(before_rewards),
-        scored_after=len(after_rewards),
-        mean_before=sum(before_rewards) / len(before_rewards) if before_rewards else None,
-        mean_after=sum(after_rewards) / len(after_rewards) if after_rewards else None,
+        scored_before=rewards_before.n,
+        scored_after=rewards_after.n,
+        mean_before=before.value if before else None,
+        interval_before=before.interval if before else None,
+        mean_after=after.value if after else None,
+        interval_after=after.interval if after else None,
         changed=changed,
         compared=JUDGE if has_judge else "reward",
         agreement=measure_agreement(pairs),

@@ -70,7 +70,9 @@ class Rescorer(EpisodeScheduler):
                 (*functions.functions, judge), functions.environment_weight
             )
         self._budget = Budget(max_time=config.max_time)
-        self._breaker = CircuitBreaker(has_succeeded=self.stats.totals.scored > 0, action="judged")
+        self._breaker = CircuitBreaker(
+            has_succeeded=self.stats.totals.rewards.n > 0, action="judged"
+        )
         self._active_ids: set[str] = set()
         self._error: LudusError | None = None
         if self.judge is not None:

@@ -28,7 +28,9 @@ class EpisodeLine(NamedTuple):
     offset: int
     size: int
     reward: float | None
+    """None where it is broken."""
     broken: bool
+    group_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +79,19 @@ class SourceRun:
     def group_by_task(self) -> list[list[str]]:
         """Episode ids by task, in the order in which tasks first appear."""
         groups: defaultdict[str, list[str]] = defaultdict(list)
-        for episode_id, line in self._read_lines(self.lines):
-            groups[str(from_json(line)["group_id"])].append(episode_id)
+        for episode_id, line in self.lines.items():
+            groups[line.group_id].append(episode_id)
         return list(groups.values())
 
     def read(self, ids: Iterable[str]) -> list[Episode]:
         """Read these episodes."""
-        return [Episode.from_line(line) for _, line in self._read_lines(ids)]
-
-    def _read_lines(self, ids: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        episodes = []
         with (self.path / "episodes.jsonl").open("rb") as file:
             for episode_id in ids:
                 line = self.lines[episode_id]
                 file.seek(line.offset)
-                yield episode_id, file.read(line.size)
+                episodes.append(Episode.from_line(file.read(line.size)))
+        return episodes
 
 
 def index_episodes(journal: Path) -> dict[str, EpisodeLine]:
@@ -103,7 +104,8 @@ def index_episodes(journal: Path) -> dict[str, EpisodeLine]:
         earlier = lines.get(head.episode_id)
         if earlier is None or earlier.broken:
             broken = StopReason(head.stop_reason).is_fault
-            lines[head.episode_id] = EpisodeLine(offset, size, head.reward, broken)
+            reward = None if broken else head.reward
+            lines[head.episode_id] = EpisodeLine(offset, size, reward, broken, head.group_id)
     return lines
 
 

@@ -18,7 +18,6 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from ludus.curation.tutor_labels import count_agreement
@@ -26,6 +25,7 @@ from ludus.data.atomic_write import write_atomically
 from ludus.data.config_diff import describe_differences
 from ludus.data.episode import Episode
 from ludus.data.jsonable import to_jsonable
+from ludus.data.task_mean import TaskRewards
 from ludus.data.tool_schema import JsonObject
 from ludus.data.write_lock import LOCK_FILE
 from ludus.errors import OtherSettings, RunError
@@ -156,10 +156,12 @@ def measure_play(
     episodes: Iterable[Episode], solved_at: float
 ) -> tuple[float | None, float | None]:
     """The mean reward, and the share of episodes that are solved."""
-    rewards = [episode.reward for episode in episodes if episode.reward is not None]
-    if not rewards:
-        return None, None
-    return fmean(rewards), fmean(reward >= solved_at for reward in rewards)
+    rewards, solved = TaskRewards(), TaskRewards()
+    for episode in episodes:
+        if episode.reward is not None and not episode.broken:
+            rewards.add(episode.group_id, episode.reward)
+            solved.add(episode.group_id, float(episode.reward >= solved_at))
+    return rewards.mean, solved.mean
 
 
 def _publish(model: Path, out: Path) -> None:

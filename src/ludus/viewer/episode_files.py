@@ -10,10 +10,13 @@ import os
 import re
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ludus.data.jsonl import MAX_LINE_BYTES, line_too_long
+from ludus.data.episode_head import parse_head
+from ludus.data.jsonl import MAX_LINE_BYTES, is_json_object, line_too_long
+from ludus.data.resume_index import ResumeIndex
 from ludus.errors import RunError
 
 _TAIL_BYTES = 256
@@ -33,6 +36,8 @@ class EpisodeFile:
     starts: array[int] = field(default_factory=lambda: array("q", [0]))
     """The offset of each indexed line, and of the next one."""
     unreadable: int = 0
+    index: ResumeIndex = field(default_factory=ResumeIndex)
+    """Which lines count, and their mean reward."""
     incomplete: int = 0
     """Bytes of an incomplete last line, which its writer has yet to end."""
     _tail: bytes = b""
@@ -63,6 +68,15 @@ class EpisodeFile:
     def reset(self) -> None:
         """Forget all lines."""
         self.starts, self._tail, self.unreadable = array("q", [0]), b"", 0
+        self.index = ResumeIndex()
+
+    def count(self, number: int, line: bytes) -> float | None:
+        """Count an appended line; returns the reward that counts, if it has one."""
+        head = None
+        if is_json_object(line):
+            with suppress(RunError):  # A later version of the format.
+                head = parse_head(line, self.path, number)
+        return None if head is None else next(self.index.count([head]))
 
     def read_appended(self, max_bytes: int) -> Sequence[bytes]:
         """Read complete lines after the indexed ones; an incomplete last line is left for later."""
@@ -100,10 +114,11 @@ class EpisodeFile:
             raise RunError(f"{self.path} cannot be read: {error.strerror or error}.") from error
 
 
-def number_line(number: int, line: bytes) -> bytes:
-    """A line with its number as the first field, and without the content of its images."""
+def number_line(number: int, reward: float | None, line: bytes) -> bytes:
+    """A line with its number and the reward that counts, and without the content of its images."""
     if line.isspace():
         return b"\n"
     if _IMAGE_MARK in line:
         line = _IMAGE.sub(b'"data:image/"', line)
-    return b'{"_id":%d,' % number + line.lstrip()[1:]
+    counted = b"null" if reward is None else repr(reward).encode()
+    return b'{"_id":%d,"_reward":%b,' % (number, counted) + line.lstrip()[1:]

@@ -171,7 +171,10 @@ class EpisodeIndex:
     def _insert(self, file: EpisodeFile, lines: Sequence[bytes]) -> None:
         first = (file.number << LINE_BITS) + file.lines
         with self._chunk.open("wb") as chunk:
-            chunk.writelines(map(number_line, range(first, first + len(lines)), lines))
+            chunk.writelines(
+                number_line(first + place, file.count(file.lines + place + 1, line), line)
+                for place, line in enumerate(lines)
+            )
         # DuckDB's buffers are several times as large as its longest line.
         longest = max(1 << 16, 2 * max(map(len, lines)))
         select = self._select(file.path.as_posix(), file.path.parent.name, longest)
@@ -183,7 +186,7 @@ class EpisodeIndex:
     def _select(self, path: str, run: str, longest: int) -> str:
         types = ", ".join(
             f"{quote_sql(name)}: {quote_sql(sql_type)}"
-            for name, sql_type in {"_id": "BIGINT", **COLUMN_TYPES}.items()
+            for name, sql_type in {"_id": "BIGINT", "_reward": "DOUBLE", **COLUMN_TYPES}.items()
         )
         view_columns = ", ".join(f"{sql} AS {name}" for name, sql in _VIEW_COLUMNS.items())
         return f"""

@@ -9,6 +9,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from ludus.curation.load_episodes import check_load_condition
+from ludus.data.episode import StopReason
+from ludus.data.task_mean import TaskRewards
 from ludus.data.tool_schema import JsonObject
 from ludus.viewer.episode_filter import SORT_COLUMNS, EpisodeFilter
 from ludus.viewer.episode_index import EpisodeIndex
@@ -34,13 +36,13 @@ _PAGE_COLUMNS = {
     "error": "error.kind",
 }
 """SQL by the name of a field in the rows of the page's table."""
+_FAULTS = ", ".join(f"'{reason}'" for reason in StopReason if reason.is_fault)
 _SUMMARY = {
-    "episodes": "count(*)",
+    # Of several attempts with one id the first that is not broken counts.
+    "episodes": "count(DISTINCT _episode)",
     "scored": "count(reward)",
-    "broken": "count(*) FILTER (stop_reason IN ('broken', 'deadline'))",
+    "played": f"count(DISTINCT _episode) FILTER (stop_reason NOT IN ({_FAULTS}))",
     "tasks": "approx_count_distinct(group_id)",
-    "mean": "avg(reward)",
-    "std": "stddev_samp(reward)",
     "low": "min(reward)",
     "high": "max(reward)",
     "turns": "avg(turns)",
@@ -50,7 +52,7 @@ _SUMMARY = {
     "malformed_calls": "sum(malformed_calls)",
 }
 _SELECTED_COLUMNS = """
-    _id, CASE WHEN isfinite(reward) THEN reward END AS reward, stop_reason, group_id, turns,
+    _id, _reward AS reward, hash(_file, episode_id) AS _episode, stop_reason, group_id, turns,
     usage.completion_tokens AS completion_tokens, _seconds, cost, malformed_calls
 """
 _MAX_CACHED_RESULTS = 4
@@ -80,7 +82,6 @@ class EpisodeQueries:
         self._index = index
         self._lock = Lock()
         self._results: OrderedDict[tuple[int, EpisodeFilter], EpisodeResult] = OrderedDict()
-        self._means: tuple[int, dict[int, float | None]] | None = None
 
     def find(self, wanted: EpisodeFilter, revision: int | None = None) -> EpisodeResult:
         """Evaluate a filter; raises `ConfigError` for one that is not valid."""
@@ -152,21 +153,13 @@ class EpisodeQueries:
     def reward_curve(self, run: str) -> list[JsonObject]:
         """Mean reward, length and turns over the course of a run without a log."""
         rows = self._index.sql(f"""
-            SELECT min(_line), avg(reward), avg(usage.completion_tokens), avg(turns) FROM (
+            SELECT min(_line), avg(_reward), avg(usage.completion_tokens), avg(turns) FROM (
                 SELECT *, ntile({_MAX_CURVE_POINTS}) OVER (ORDER BY _id) AS bucket FROM episodes
-                WHERE _file = {self._index.find_file(run).number} AND isfinite(reward)
+                WHERE _file = {self._index.find_file(run).number} AND _reward NOT NULL
             ) GROUP BY bucket ORDER BY 1
         """)
         names = ("step", "reward", "length", "turns")
         return [dict(zip(names, row, strict=True)) for row in rows]
-
-    def mean_rewards(self) -> dict[int, float | None]:
-        """The mean reward of each file, by its number."""
-        revision = self._index.revision
-        if self._means is None or self._means[0] != revision:
-            query = "SELECT _file, avg(reward) FROM episodes WHERE isfinite(reward) GROUP BY 1"
-            self._means = revision, dict(self._index.sql(query))
-        return self._means[1]
 
     def find_attempts(self, group_id: str, run: str | None, limit: int) -> list[JsonObject]:
         """The attempts at a task, of one run or of all."""
@@ -178,6 +171,15 @@ def _compute_stats(cursor: DuckDBPyConnection) -> JsonObject:
     """Counts, rewards and stop reasons of the table `selected`."""
     row = cursor.execute(f"SELECT {', '.join(_SUMMARY.values())} FROM selected").fetchall()[0]
     summary = dict(zip(_SUMMARY, row, strict=True))
+    summary["broken"] = summary["episodes"] - summary.pop("played")
+    sums = cursor.execute(
+        "SELECT sum(reward) AS total, count(*) AS n, bool_and(reward IN (0, 1)) AS is_binary "
+        "FROM selected WHERE reward NOT NULL GROUP BY group_id"
+    ).fetchnumpy()
+    mean = TaskRewards.from_sums(
+        sums["total"].tolist(), sums["n"].tolist(), is_binary=bool(sums["is_binary"].all())
+    ).estimate()
+    summary |= {"mean": mean.value if mean else None, "interval": mean.interval if mean else None}
     stop_reasons = cursor.execute(
         "SELECT stop_reason, count(*) FROM selected GROUP BY 1 ORDER BY 2 DESC, 1"
     ).fetchall()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict
 
+from ludus.data.task_mean import MeanEstimate
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import NameFlags
-from ludus.evaluation.metrics import MetricEstimate
 from ludus.evaluation.result_curves import build_level_curves, build_pass_curves
 from ludus.evaluation.results import Evaluation
 from ludus.evaluation.table import build_notes, build_slice_tables, build_tables, describe_method
@@ -51,5 +51,5 @@ def describe_evaluation(evaluation: Evaluation, name_flags: NameFlags) -> JsonOb
     }
 
 
-def _as_json(estimates: Iterable[MetricEstimate | None]) -> list[JsonObject | None]:
+def _as_json(estimates: Iterable[MeanEstimate | None]) -> list[JsonObject | None]:
     return [None if each is None else each.as_json() for each in estimates]

@@ -80,8 +80,8 @@ class Library:
         if entry.episodes is None:
             return {"episodes": None, "reward": None}
         file = self.index.find_file(entry.shown_path)
-        means = self.queries.mean_rewards()
-        return {"episodes": file.lines - file.unreadable, "reward": means.get(file.number)}
+        totals = file.index.totals
+        return {"episodes": totals.episodes, "reward": totals.rewards.mean}
 
     def _scan_repeatedly(self) -> None:
         while not self._stopped.wait(_SCAN_INTERVAL_S):

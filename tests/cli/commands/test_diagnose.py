@@ -39,10 +39,10 @@ def test_a_run_is_printed_as_table_curve_and_verdicts(run: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert {"GRPO", "models/student", "wordle"} <= {*lines[0].split()}
-    rows = {line[:15].strip(): line[15:].strip() for line in lines[1:13]}
+    rows = {line[:15].strip(): line[15:].strip() for line in lines[1:14]}
     assert rows["steps"].startswith("150; ") and " 15 " in rows["steps"]
     change = read_run(run).diagnose().reward
-    assert change is not None and rows["reward"] == format_change_with_interval(change)
+    assert change is not None and rows["reward change"] == format_change_with_interval(change)
     assert rows["zero variance"].endswith(" %") and rows["format"] == "97 % -> 97 %"
     assert rows["length"].endswith(" tokens") and rows["step time"].startswith(
         "0.5 s: rollout 0.2 s"
@@ -126,7 +126,7 @@ def test_held_out_rewards_are_printed(tmp_path: Path) -> None:
     folder = write(Sample(steps=20), tmp_path / "run")
     with (folder / "log.jsonl").open("a") as log:
         log.write('{"step":10,"eval_reward":0.25}\n{"step":20,"eval_reward":0.5}\n')
-    assert "25.0 % (step 10) -> 50.0 % (step 20)" in diagnose(folder).stdout
+    assert "0.250 (step 10) -> 0.500 (step 20)" in diagnose(folder).stdout
 
 
 def test_a_run_without_episodes_is_diagnosed_from_its_log(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_run_without_episodes_is_diagnosed_from_its_log(tmp_path: Path) -> Non
     (folder / "episodes.jsonl").unlink()
     output = diagnose(folder).stdout
     reward = output.splitlines()[2]
-    assert reward.startswith("reward ") and " pp" in reward and "interval" not in reward
+    assert reward.startswith("reward change ") and "interval" not in reward
     assert "episodes.jsonl" in output
 
 

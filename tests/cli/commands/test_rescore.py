@@ -36,7 +36,8 @@ def test_a_rubric_scores_a_run_by_name_and_show_prints_its_parts(tmp_path: Path)
     rewards = [i % 10 / 20 if i % 10 >= 5 else 0.0 for i in range(12)]
     assert [episode.reward for episode in read(folder)] == rewards
     table = [line.split() for line in done.stdout.splitlines()]
-    assert ["mean", "reward", "0.383", f"{sum(rewards) / 12:.3f}"] in table
+    (means,) = (row for row in table if row[:2] == ["mean", "reward"])
+    assert "0.383" in means and f"{sum(rewards) / 12:.3f}" in means
     assert ["changed", "10"] in table
     shown = run_ludus("show", str(folder), "7", cwd=tmp_path, env=CLEAN_ENV).stdout
     assert "large/size 0.7" in shown and "reward 0.35" in shown

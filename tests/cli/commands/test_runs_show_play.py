@@ -50,15 +50,15 @@ def test_runs_are_listed_with_counts_rewards_and_cost(root: Path) -> None:
     done = run_ludus("runs", ".", cwd=root)
     assert (done.returncode, done.stderr) == (0, "")
     header, *rows = (line.split() for line in done.stdout.splitlines())
-    assert header[:5] == ["run", "environment", "agent", "episodes", "reward"]
+    assert header[:7] == ["run", "kind", "environment", "agent", "episodes", "mean", "reward"]
     assert header[-3:] == ["broken", "tokens", "cost"]
     found = read_episodes(root / "paid")
     tokens = sum(episode.usage.total_tokens for episode in found)
     mean = sum(episode.reward or 0.0 for episode in found) / 4
     paid, broken, talk = rows
-    assert paid[:5] == ["paid", COUNTER, "stub", "4", f"{mean:.3f}"]
+    assert paid[:6] == ["paid", "collect", COUNTER, "stub", "4", f"{mean:.3f}"]
     assert paid[-2:] == [f"{tokens:,}", f"${tokens / 10_000:.4f}"]
-    assert broken[:4] == ["some/broken", COUNTER, "stub", "3"] and "1" in broken[4:]
+    assert broken[:5] == ["some/broken", "collect", COUNTER, "stub", "3"] and "1" in broken[5:]
     assert talk[0] == "talk"
 
 

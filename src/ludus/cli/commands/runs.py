@@ -35,6 +35,7 @@ def runs(
     summaries = [
         {
             "run": str(run.path),
+            "kind": run.metadata.kind,
             "created_at": run.metadata.created_at.isoformat(),
             "environment": run.metadata.settings.get("environment", ""),
             "agent": run.metadata.settings.get("agent", {}),

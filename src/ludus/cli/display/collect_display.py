@@ -176,7 +176,7 @@ def _metric_texts(collector: Collector) -> list[str]:
     texts = [
         # For a local model tokens per second say more than episodes per second.
         "" if is_local else format_rate(stats.rate),
-        f"reward {totals.mean_reward:.3f}" if totals.mean_reward is not None else "",
+        f"reward {mean:.3f}" if (mean := totals.rewards.mean) is not None else "",
         *tokens,
         format_dollars(totals.cost),
         "" if is_local else f"{stats.active} under way",

@@ -133,14 +133,18 @@ def _bucket_table(diagnosis: Diagnosis) -> Table:
 
 
 def _reward_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    from ludus.data.task_mean import format_mean
     from ludus.diagnose.reward_delta import format_change_with_interval, format_reward
 
-    change = diagnosis.reward
+    change, mean = diagnosis.reward, diagnosis.mean_reward
+    if mean is not None:
+        text = format_mean(mean.value, mean.interval, label="95 % interval ")
+        yield "mean reward", f"{text}, n = {mean.n:,} of all steps"
     if change is None:
-        yield "reward", "no episode was scored"
+        yield "reward change", "no episode was scored"
         return
     scale = change.scale
-    yield "reward", format_change_with_interval(change)
+    yield "reward change", format_change_with_interval(change)
     yield "", sparkline(diagnosis.curve, low=scale.low, high=scale.high, width=_SPARKLINE_WIDTH)
     for part in diagnosis.parts:
         yield part.name, format_change_with_interval(part)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
-from ludus.data.intervals import MIN_SAMPLES
+from ludus.data.task_mean import format_mean
 
 
 def format_count(number: float) -> str:
@@ -59,17 +58,11 @@ def format_change(first: float | None, last: float | None) -> str | None:
     return None if first is None or last is None else f"{first:.4g} -> {last:.4g}"
 
 
-def format_reward(summary: Mapping[str, Any]) -> str:
-    """The mean reward of a run's summary ± its standard error.
-
-    The error is left out for too few rewards or equal ones, where it would look like certainty.
-    """
-    mean, deviation = summary["mean_reward"], summary["reward_deviation"]
-    if mean is None:
+def format_reward(summary: Mapping[str, Any], *, label: str = "") -> str:
+    """The mean reward of a run's summary, with its 95 % interval in brackets."""
+    if summary["mean_reward"] is None:
         return "unscored" if summary["episodes"] else ""
-    if not deviation or summary["scored"] < MIN_SAMPLES:
-        return f"{mean:.3f}"
-    return f"{mean:.3f} ± {deviation / math.sqrt(summary['scored']):.3f}"
+    return format_mean(summary["mean_reward"], summary["reward_interval"], label=label)
 
 
 def format_size(size: int) -> str:

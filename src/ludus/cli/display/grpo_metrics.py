@@ -114,7 +114,7 @@ class GRPOMetrics(TrainMetrics):
         if not self._rewards:
             return []
         latest = f"{self._rewards[-1]:.3f}"
-        if (means := first_and_last_means(self._rewards)) is None:
+        if len(self._rewards) < 2 or (means := first_and_last_means(self._rewards)) is None:
             return [latest]
         return [latest, f"({means[1] - means[0]:+.3f} since the start)"]
 

@@ -39,8 +39,8 @@ class GRPOSummary(TrainSummary):
         diagnosis = self._read_diagnosis(result)
         if diagnosis is None or diagnosis.reward is None:
             return [("reward", "no episode was scored")]
-        changes = (diagnosis.reward, *diagnosis.parts)
-        lines = [(change.name, format_change_with_interval(change)) for change in changes]
+        lines = [("reward change", format_change_with_interval(diagnosis.reward))]
+        lines += [(part.name, format_change_with_interval(part)) for part in diagnosis.parts]
         if diagnosis.held_out:
             scale = diagnosis.reward.scale
             ends = diagnosis.held_out[:1] + diagnosis.held_out[1:][-1:]

@@ -15,6 +15,7 @@ from ludus.cli.display.formatting import (
 )
 from ludus.cli.display.progress_bar import bar_line, time_left
 from ludus.cli.display.run_display import RunDisplay
+from ludus.data.task_mean import format_mean
 from ludus.scoring.rescore_progress import RescoreProgress
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class RescorerView:
 
     def _texts(self) -> list[str]:
         rescorer, stats = self._rescorer, self._rescorer.stats
-        mean = stats.totals.mean_reward
+        mean = stats.totals.rewards.mean
         texts = [format_rate(stats.rate), f"reward {mean:.3f}" if mean is not None else ""]
         if rescorer.judge is not None:
             judge, agent = rescorer.judge.stats, rescorer.judge.agent
@@ -83,8 +84,12 @@ def print_rescore_result(result: RescoreResult) -> None:
     table.add_row(
         "scored episodes", f"{comparison.scored_before:,}", f"{comparison.scored_after:,}"
     )
-    means = (comparison.mean_before, comparison.mean_after)
-    table.add_row("mean reward", *("" if mean is None else f"{mean:.3f}" for mean in means))
+    means = (
+        (comparison.mean_before, comparison.interval_before),
+        (comparison.mean_after, comparison.interval_after),
+    )
+    cells = ("" if mean is None else format_mean(mean, interval) for mean, interval in means)
+    table.add_row("mean reward (95 % interval)", *cells)
     table.add_row("changed", "", f"{comparison.changed:,}")
     table.add_row("scored now", "", f"{result.new_episodes:,}")
     out.print(table)

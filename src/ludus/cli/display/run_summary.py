@@ -27,10 +27,9 @@ def render_summary(result: CollectResult, errors: Sequence[str] = ()) -> Rendera
     from rich.text import Text
 
     summary, usage = result.summary, result.summary["usage"]
-    reward, tokens = format_reward(summary), ""
+    reward, tokens = format_reward(summary, label="95 % interval "), ""
     if summary["scored"]:
-        error = "standard error, " if "±" in reward else ""
-        reward += f" ({error}n = {summary['scored']:,})"
+        reward += f", n = {summary['scored']:,}"
     if usage["prompt_tokens"] or usage["completion_tokens"]:
         prompt, completion = (format_count(usage[f"{kind}_tokens"]) for kind in _TOKEN_KINDS)
         cost = f", {format_dollars(usage['cost'])}" if usage["cost"] is not None else ""

@@ -36,7 +36,7 @@ def print_runs(summaries: list[dict[str, Any]]) -> None:
     for row in [header, *rows]:
         cells = [
             cell.ljust(widths[name])
-            if name in ("run", *_TEXT_COLUMNS)
+            if name in ("run", "kind", *_TEXT_COLUMNS)
             else cell.rjust(widths[name])
             for name, cell in row.items()
         ]
@@ -50,10 +50,11 @@ def _table_row(summary: dict[str, Any]) -> dict[str, str]:
     planned = f"/{summary['planned']:,}" if summary["left"] else ""
     return {
         "run": str(summary["run"]),
+        "kind": str(summary["kind"]),
         "environment": str(summary["environment"]),
         "agent": str(agent.get("model") or agent.get("provider", "")),
         "episodes": f"{summary['episodes']:,}{planned}",
-        "reward ± std. error": format_reward(summary),
+        "mean reward (95 % interval)": format_reward(summary),
         "broken": f"{summary['broken']:,}" if summary["broken"] else "",
         "tokens": format_count(tokens) if tokens else "",
         "cost": format_dollars(usage["cost"]),

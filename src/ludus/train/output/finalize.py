@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from ludus.data.training_log import RECORD_FILE, log_points, read_log
+from ludus.data.training_log import (
+    RECORD_FILE,
+    first_and_last_means,
+    log_points,
+    logged_rewards,
+    read_log,
+)
 from ludus.errors import RunError
 from ludus.rollout.phase_progress import PhaseProgress
 from ludus.train.callbacks import RunCallback
@@ -18,9 +23,6 @@ from ludus.train.output.model_card import build_model_card
 from ludus.train.output.record_schema import FinalMetrics, TrainingRecord
 from ludus.train.output.result import TrainResult
 from ludus.train.output.training_folder import CARD_FILE, plot_file
-
-REWARD_WINDOW_STEPS = 5
-"""Logged steps over which the first and the last reward are averaged."""
 
 
 def finalize(context: TrainContext, trainer: Any, callback: RunCallback) -> TrainResult:
@@ -70,7 +72,7 @@ def _collect_metrics(context: TrainContext, trainer: Any, callback: RunCallback)
 
     device, log = context.trl_config.device, list(read_log(context.out))
     losses, eval_losses = log_points(log), log_points(log, "eval_loss")
-    rewards = [reward for _, reward in log_points(log, "reward")]
+    reward_change = first_and_last_means(logged_rewards(log))
     eval_rewards = log_points(log, "eval_reward")
     tokens, seconds = int(trainer._total_train_tokens), callback.seconds
     return FinalMetrics(
@@ -83,8 +85,8 @@ def _collect_metrics(context: TrainContext, trainer: Any, callback: RunCallback)
         last_loss=losses[-1][1] if losses else None,
         eval_loss=eval_losses[-1][1] if eval_losses else None,
         peak_memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
-        first_reward=fmean(rewards[:REWARD_WINDOW_STEPS]) if rewards else None,
-        last_reward=fmean(rewards[-REWARD_WINDOW_STEPS:]) if rewards else None,
+        first_reward=reward_change[0] if reward_change else None,
+        last_reward=reward_change[1] if reward_change else None,
         eval_reward=_kept_reward(eval_rewards, callback.kept_step),
         kept_step=callback.kept_step,
         buckets=callback.buckets,
