@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pkgutil
 import shutil
+from collections import Counter
 
 import pytest
 
 import ludus.envs
 from ludus.check import run_checks
+from ludus.check.reward_audit import audit_environment, beats_coin
 from ludus.environment.registry import find_environment, registered_environments
 from ludus.environment.runner import EnvironmentRunner
 from ludus.envs.browsergym.workers import process_pool
@@ -70,3 +72,28 @@ async def test_sampled_variant_passes(variant: str) -> None:
 async def test_variant_passes(variant: str) -> None:
     report = await run_checks(f"reasoning_gym:{variant}", seeds=3)
     assert report.passed, report.failures
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("variant", ReasoningGym.variants())
+async def test_top_reward_takes_more_than_a_cheap_player(variant: str) -> None:
+    """No player is right on more questions than a coin would be, once in a thousand times."""
+    audit = await audit_environment(f"reasoning_gym:{variant}", seeds=64, patience=15)
+    assert audit.tried > 50 and audit.seeds >= 20
+    assert not audit.describe_unclear()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("variant", ReasoningGym.variants())
+def test_no_answer_is_usual(variant: str) -> None:
+    """No constant, whether a player tries it or not, answers most questions."""
+    environment, answers = ReasoningGym(variant), Counter[str]()
+    for seed in range(64):
+        environment.reset(seed=seed, size=1)
+        solution = environment.oracle()
+        assert solution is not None
+        answers[solution.arguments["answer"]] += 1
+    answer, count = answers.most_common(1)[0]
+    assert not beats_coin(count, 64), answer

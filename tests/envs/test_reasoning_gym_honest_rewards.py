@@ -109,3 +109,47 @@ def test_fraction_is_a_probability() -> None:
         return "{numerator}/{denominator}".format(**metadata["rational"])
 
     assert scores("coin_flip", fraction) == [1.0] * len(SEEDS)
+
+
+def life_scores(board: Callable[[Any], Any]) -> list[float]:
+    """The scores of boards that are made from the right ones."""
+    environment = ReasoningGym("game_of_life")
+    found = []
+    for seed in SEEDS:
+        environment.reset(seed=seed, size=1)
+        right = environment.oracle()
+        assert right is not None
+        answer = json.dumps(board(json.loads(right.arguments["answer"])))
+        found.append(environment.step(ReasoningGymAction(answer=answer)).score or 0.0)
+    return found
+
+
+def test_board_is_scored_by_its_living_cells() -> None:
+    def half(board: Any) -> Any:
+        living = [(y, x) for y, row in enumerate(board) for x, cell in enumerate(row) if cell]
+        for y, x in living[::2]:
+            board[y][x] = 0
+        return board
+
+    assert life_scores(lambda board: board) == [1.0] * len(SEEDS)
+    empty = life_scores(lambda board: [[0] * len(row) for row in board])
+    assert set(empty) == {0.0, 1.0} and empty.count(1.0) < 6
+    assert max(life_scores(lambda board: [[1] * len(row) for row in board])) < 0.2
+    assert max(life_scores(lambda board: board[1:])) == 0.0
+    assert 0.2 < sorted(life_scores(half))[len(SEEDS) // 2] <= 0.5
+
+
+def test_there_is_something_to_insert() -> None:
+    assert max(scores("string_insertion", lambda metadata: metadata["string"])) == 0.0
+    assert scores("string_insertion", lambda metadata: metadata["solution"]) == [1.0] * len(SEEDS)
+
+
+def test_syllogisms_follow_half_of_the_time() -> None:
+    environment = ReasoningGym("syllogism")
+
+    def valid(**config: float) -> list[bool]:
+        drawn = [environment.reset(seed=seed, size=1, dataset_config=config) for seed in range(100)]
+        return [bool(each.dataset_metadata and each.dataset_metadata["is_valid"]) for each in drawn]
+
+    assert 35 < sum(valid()) < 65
+    assert all(valid(invalid_ratio=0.0, inversion_probability=0.0))

@@ -8,14 +8,17 @@ with yes and no.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from math import comb
+from functools import partial
 from statistics import fmean
 
-from ludus.check.episodes import EpisodePlayer, Transcript
+from ludus.agents.oracle import OracleAgent
+from ludus.check.episodes import EpisodePlayer, Transcript, offers_oracle
 from ludus.check.weak_players import WeakAgent, weak_strategies
+from ludus.client.endpoint import LocalEndpoint, connect
 from ludus.client.session import Session
 from ludus.data.intervals import MIN_SAMPLES, Interval, mean_interval
 from ludus.environment.spec import EnvSpec
@@ -73,8 +76,7 @@ class Comparison:
     @property
     def tops_most_seeds(self) -> bool:
         """Whether the player reaches the top more often than a coin would."""
-        ways = sum(comb(self.seeds, heads) for heads in range(self.tops, self.seeds + 1))
-        return bool(ways < COIN_CHANCE * 2**self.seeds)
+        return beats_coin(self.tops, self.seeds)
 
     @property
     def is_undecided(self) -> bool:
@@ -88,6 +90,12 @@ class Comparison:
     def earns_most(self) -> bool:
         """Whether the player clearly earns more than half of what can be earned."""
         return self.interval.high < self.scale / 2
+
+
+def beats_coin(right: int, questions: int) -> bool:
+    """Whether a coin is as often right on yes-or-no questions with less than `COIN_CHANCE`."""
+    ways = sum(math.comb(questions, heads) for heads in range(right, questions + 1))
+    return bool(ways < COIN_CHANCE * 2**questions)
 
 
 @dataclass(slots=True)
@@ -147,6 +155,22 @@ class RewardAudit:
                 f"{each.difference:.3g}, {sure} {self.seeds} seeds, the top on {each.tops})"
             )
         return "; ".join(parts)
+
+
+async def audit_environment(spec: str, *, seeds: int, patience: float = 1.0) -> RewardAudit:
+    """Audit an environment of this process on `seeds` seeds, less if time runs out."""
+    endpoint = connect(spec)
+    assert isinstance(endpoint, LocalEndpoint)
+    env_spec = endpoint.env_spec
+    max_reward = getattr(env_spec.cls, "max_reward", None)
+    reference = Reference("max_reward", constant=math.nan if max_reward is None else max_reward)
+    async with endpoint.session() as session:
+        if await offers_oracle(env_spec):
+            oracle = EpisodePlayer(env_spec, OracleAgent())
+            reference = Reference("oracle", play=partial(oracle.play, session))
+        return await audit_rewards(
+            session, env_spec, reference, seeds=seeds, max_seeds=seeds, patience=patience
+        )
 
 
 async def audit_rewards(

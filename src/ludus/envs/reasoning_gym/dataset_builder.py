@@ -9,7 +9,7 @@ import dataclasses
 import datetime
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -45,6 +45,12 @@ MAX_REDRAWS = 100
 REDRAW_SEED_STRIDE = 100_000_000
 """A question without a correct answer is drawn again at most `MAX_REDRAWS` times, each time with a
 seed that is larger by `REDRAW_SEED_STRIDE`."""
+
+BETTER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    # Otherwise seven in ten answers are "Yes".
+    "syllogism": {"invalid_ratio": 0.5},
+}
+"""Defaults that replace those of the library where one constant answers most questions."""
 
 DEFAULT_COMPOSITE = ("chain_sum", "letter_counting", "spell_backward")
 """The data sets of `composite` by default."""
@@ -126,6 +132,7 @@ def _restore_types(name: str, config: dict[str, Any]) -> dict[str, Any]:
     if name == "composite":
         return {**config, "datasets": _dataset_specs(config.get("datasets") or DEFAULT_COMPOSITE)}
     defaults = config_fields(name)
+    config = {**BETTER_DEFAULTS.get(name, {}), **config}
     return {field: _cast_like(defaults.get(field), value) for field, value in config.items()}
 
 

@@ -17,6 +17,7 @@ MAX_TERM = 1000
 
 def apply_patches() -> None:
     """Import the library and patch its classes."""
+    from reasoning_gym.algorithmic.game_of_life import GameOfLifeDataset
     from reasoning_gym.algorithmic.game_of_life_halting import GameOfLifeHaltingDataset
     from reasoning_gym.code.codeio import CodeIODataset
     from reasoning_gym.cognition.number_sequences import PatternRule
@@ -28,6 +29,7 @@ def apply_patches() -> None:
     PatternRule.apply = _bound_terms(PatternRule.apply)
     CodeIODataset.__init__ = _select_programs(CodeIODataset.__init__)
     CodeIODataset.__getitem__ = _with_own_rows(CodeIODataset.__getitem__)
+    GameOfLifeDataset.score_answer = scores.score_living_cells
     GameOfLifeHaltingDataset.score_answer = scores.score_truth_value
     CountdownDataset.score_answer = Puzzle24Dataset.score_answer = scores.score_arithmetic
     CoinFlipDataset.score_answer = scores.score_probability
@@ -93,11 +95,14 @@ def is_unfixable(entry: dict[str, Any], dataset: Any) -> bool:
     """Whether a question is unusable even with the patches: its correct answer scores less than 1.
 
     Some scorers reject an empty answer, which is sometimes the correct one. Most premises of
-    `propositional_logic` have no conclusion that takes reasoning.
+    `propositional_logic` have no conclusion that takes reasoning. In nine of ten questions of
+    `string_insertion` there is nothing to insert, and a copy of the question is right.
     """
-    answer = entry["answer"]
+    answer, metadata = entry["answer"], entry["metadata"]
+    if metadata.get("source_dataset") == "string_insertion" and answer == metadata["string"]:
+        return True
     if answer is None:
-        answer = entry["metadata"].get("example_answer")
+        answer = metadata.get("example_answer")
     return answer is not None and bool(dataset.score_answer(answer, entry) < 1.0)
 
 

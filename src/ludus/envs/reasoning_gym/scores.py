@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -26,6 +27,23 @@ _OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction
 def score_truth_value(dataset: Any, answer: str, entry: Entry) -> float:
     """Score `game_of_life_halting`, whose own scorer takes any text for true, even "False"."""
     return float(answer.strip().lower() == entry["answer"].lower())
+
+
+def score_living_cells(dataset: Any, answer: str, entry: Entry) -> float:
+    """Score `game_of_life` by the living cells: those of both boards, of those of either.
+
+    The library counts all cells, and nearly all are dead: an empty board gets 0.96 on average.
+    """
+    given, right = json.loads(answer), json.loads(entry["answer"])
+    if given == right:
+        return 1.0
+    if [len(row) for row in given] != [len(row) for row in right]:
+        return 0.0
+    here, there = (
+        {(y, x) for y, row in enumerate(board) for x, cell in enumerate(row) if cell != 0}
+        for board in (given, right)
+    )
+    return len(here & there) / len(here | there) if here != there else 0.0
 
 
 def score_arithmetic(dataset: Any, answer: str, entry: Entry) -> float:
