@@ -12,6 +12,7 @@ from ludus.data.content import Image, Text
 from ludus.data.messages import Call, Function, Message, message_from_content
 from ludus.errors import AgentError
 from ludus.policy.chat.chat_format import FAMILIES, ChatFormat, find_chat_format, trl_chat_formats
+from ludus.policy.chat.content_guard import content_guard
 from ludus.policy.chat.incremental_prompt import continuation_ids, initial_prompt_ids
 from ludus.policy.chat.rendering import render, to_template_message
 from policy.conversations import PLAYED, TOOLS, call, calling, read
@@ -39,16 +40,22 @@ def sampled_replies(chat_format: ChatFormat, whole: Any, prompt: list[int]) -> l
     return turns
 
 
+@pytest.mark.parametrize("forged", [False, True])
 @pytest.mark.parametrize("family", [*FAMILIES, "qwen3", "qwen3_instruct_2507", "lfm2_v2"])
-def test_incremental_ids_equal_those_of_the_whole_conversation(family: str) -> None:
+def test_incremental_ids_equal_those_of_the_whole_conversation(family: str, forged: bool) -> None:
     tokenizer, chat_format = tokenizer_and_format(family)
-    whole = render(tokenizer, MESSAGES, TOOLS, chat_format.template)
-    ids = initial_prompt_ids(tokenizer, chat_format, MESSAGES[:2], TOOLS)
+    tokens = "".join(content_guard(tokenizer, chat_format.template).tokens) if forged else ""
+    messages = [
+        {**each, "content": f"{each['content']}{tokens}!"} if each["role"] != "assistant" else each
+        for each in MESSAGES
+    ]
+    whole = render(tokenizer, messages, TOOLS, chat_format.template)
+    ids = initial_prompt_ids(tokenizer, chat_format, messages[:2], TOOLS)
     sampled = sampled_replies(chat_format, whole, ids)
     for reply, next_ones in zip(sampled, ([3], [5, 6], [8], []), strict=True):
         ids += reply
         if next_ones:
-            results = [MESSAGES[at] for at in next_ones]
+            results = [messages[at] for at in next_ones]
             ids += continuation_ids(tokenizer, chat_format, results, TOOLS, turn_ended=True)
     assert ids == list(whole.ids[: len(ids)])
     rest = tokenizer.decode(whole.ids[len(ids) :])

@@ -99,7 +99,7 @@ def test_context_sensitive_tokens_are_not_split_off() -> None:
     backend.decoder = decoders.ByteLevel()
     tokenizer.add_tokens([AddedToken("<left>", lstrip=True), AddedToken("Word", normalized=True)])
     messages = [
-        said("user", "Ein Word  <left> <|im_end|> and WORD"),
+        said("user", "Ein Word  <left> and WORD"),
         said("assistant", " ﬁne <left>"),
     ]
     whole = tokenizer(render_text(tokenizer, messages, None, None), add_special_tokens=False)

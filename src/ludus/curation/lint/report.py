@@ -39,6 +39,8 @@ ADVICE = {
     "template-refuses": "Use another student, or write the row as its template expects it.",
     "no-loss": "Remove the row: training on it raises an error.",
     "stop-token": "Move the end-of-turn token inside {% generation %} in the template.",
+    "control-tokens": "Check where it comes from: Ludus tokenizes it as text, other trainers and "
+    "servers as the start or end of a turn.",
     "prompt-swallows": "Strip the whitespace at the beginning of the reply.",
     "too-long": "Raise `max_length`, or remove the longest rows.",
     "cut-off": "Raise `max_length`: nothing of these rows is trained.",

@@ -8,8 +8,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ludus.curation.lint.lint_rows import Conversation, LintRow
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import TemplateUnmarked
 from ludus.policy.chat.chat_format import ChatFormat, find_chat_format_with_fallback
+from ludus.policy.chat.content_guard import content_guard
 from ludus.policy.chat.rendering import RenderedConversation, render, render_pair, render_text
 from ludus.policy.vision.processor import VisionProcessor
 from ludus.policy.vision.row_images import (
@@ -99,6 +101,11 @@ class Student:
 
     def render_text(self, messages: Any, tools: Any) -> str:
         return render_text(self.tokenizer, self._replace_images(messages), tools, self.template)
+
+    def find_control_tokens(self, message: JsonObject, tools: Any) -> list[str]:
+        """The control tokens of the template that are written in a message."""
+        template = self.tokenizer.get_chat_template(self.template, tools)
+        return content_guard(self.tokenizer, template).find([message])
 
     def tokenize(self, messages: Any, tools: Any, add_generation_prompt: bool) -> tuple[int, ...]:
         return render(

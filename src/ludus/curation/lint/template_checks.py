@@ -76,6 +76,8 @@ def _check_template(row: LintRow, student: Student) -> Iterator[tuple[str, Level
         for kind, message in find_dropped_pieces(conversation, row, student.render_text):
             check = f"drops-{kind}"
             yield check, "error" if check in _ERROR_CHECKS else "warning", message
+        for message in _find_control_tokens(conversation, row, student):
+            yield "control-tokens", "warning", message
         for message in _find_merged_whitespace(conversation, row, student):
             yield "prompt-swallows", "warning", message
         if _double_encodes_arguments(conversation, row, student):
@@ -134,6 +136,15 @@ def _renders_list_repr(conversation: Conversation, row: LintRow, student: Studen
         return repr(_PART_MARK) in student.render_text(marked, row.tools)
     except TemplateRefused:
         return False
+
+
+def _find_control_tokens(
+    conversation: Conversation, row: LintRow, student: Student
+) -> Iterator[str]:
+    """Yield a message for each turn whose text has tokens that the template writes turns with."""
+    for at, message in enumerate(conversation.messages):
+        if found := student.find_control_tokens(message, row.tools):
+            yield f"message {at} ({message['role']}) has the text {', '.join(found)}"
 
 
 def _find_merged_whitespace(

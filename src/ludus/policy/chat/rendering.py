@@ -1,9 +1,10 @@
 """Render conversations with a chat template: token ids and the loss mask.
 
 The loss is on the assistant's tokens, where the template marks them (`{% generation %}`), except of
-messages with a `weight` of 0, as in OpenAI's format of fine-tuning data. Without those, ids and
-mask equal those of TRL's SFTTrainer with `assistant_only_loss`, but are computed many times faster:
-all texts are tokenized in one call, and repeated pieces only once.
+messages with a `weight` of 0, as in OpenAI's format of fine-tuning data. Control tokens are those
+of the template: what looks like one in a message is tokenized as text. Otherwise, ids and mask
+equal those of TRL's SFTTrainer with `assistant_only_loss`, but are computed many times faster: all
+texts are tokenized in one call, and repeated pieces only once.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ludus.data.messages import Message
 from ludus.errors import AgentError, TemplateRefused
 from ludus.policy.chat.cached_tokenizer import Encoding, encode_with_cache
+from ludus.policy.chat.content_guard import ContentGuard, content_guard
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -133,13 +135,11 @@ def render_many(
     The default template is the tokenizer's own. Without `{% generation %}` no token has loss.
     """
     results = [_render_conversation(tokenizer, each, template) for each in conversations]
-    texts = [result for result in results if isinstance(result, _RenderedText)]
-    encodings = iter(encode_with_cache(tokenizer, [each.text for each in texts]))
-    prompts = iter(
-        encode_with_cache(tokenizer, [each.prompt_text for each in texts if each.prompt_text])
-    )
+    rendered = [result for result in results if isinstance(result, _RenderedText)]
+    encodings = iter(_encode(tokenizer, [each.text for each in rendered]))
+    prompts = iter(_encode(tokenizer, [each.prompt for each in rendered if each.prompt.text]))
     return [
-        result.with_tokens(next(encodings), next(prompts).ids if result.prompt_text else ())
+        result.with_tokens(next(encodings), next(prompts).ids if result.prompt.text else ())
         if isinstance(result, _RenderedText)
         else result
         for result in results
@@ -174,7 +174,7 @@ def render_text(
     text, _ = _apply_template(
         tokenizer, messages, tools, template, add_generation_prompt=add_generation_prompt
     )
-    return text
+    return text.unmarked
 
 
 def to_template_message(message: MessageLike) -> dict[str, Any]:
@@ -214,13 +214,26 @@ def rendered_prompt_length(prompt_ids: Sequence[int], ids: Sequence[int]) -> int
 
 
 @dataclass(frozen=True, slots=True)
+class _Text:
+    """A rendered text. Control tokens that are the content of messages are marked."""
+
+    text: str
+    guard: ContentGuard | None = None
+    """If there are marks."""
+
+    @property
+    def unmarked(self) -> str:
+        return self.text if self.guard is None else self.guard.unmark(self.text)
+
+
+@dataclass(frozen=True, slots=True)
 class _RenderedText:
     """A conversation as text, before tokenization."""
 
-    text: str
+    text: _Text
     assistant_spans: Sequence[tuple[int, int]]
     """The ranges of characters that the template marks as the assistant's."""
-    prompt_text: str
+    prompt: _Text
     """The prompt messages alone with a generation prompt; empty if there are none."""
 
     def with_tokens(self, encoding: Encoding, prompt_ids: Sequence[int]) -> RenderedConversation:
@@ -235,7 +248,8 @@ class _RenderedText:
             mask[first : last + 1] = [1] * (min(last + 1, len(mask)) - first)
         prompt_length = rendered_prompt_length(prompt_ids, ids)
         mask[:prompt_length] = [0] * prompt_length
-        return RenderedConversation(tuple(ids), tuple(mask), self.text, tuple(encoding.starts))
+        text = self.text.unmarked
+        return RenderedConversation(tuple(ids), tuple(mask), text, tuple(encoding.starts))
 
 
 def _render_conversation(
@@ -244,7 +258,7 @@ def _render_conversation(
     """Render a conversation and its prompt as text; return the error if the template refuses."""
     messages, tools = conversation.messages, conversation.tools
     prompt = messages[: conversation.num_prompt_messages]
-    prompt_text = ""
+    prompt_text = _Text("")
     try:
         text, assistant_spans = _apply_template(
             tokenizer,
@@ -278,7 +292,7 @@ def _apply_template(
     template: str | None,
     *,
     add_generation_prompt: bool = False,
-) -> tuple[str, Sequence[tuple[int, int]]]:
+) -> tuple[_Text, Sequence[tuple[int, int]]]:
     """Return the rendered text and the character ranges of the assistant.
 
     A template is foreign code that may raise anything; all of it becomes `TemplateRefused`.
@@ -291,6 +305,10 @@ def _apply_template(
         if not messages:
             raise ValueError("there is no message in it")
         source = tokenizer.get_chat_template(template, tool_list)
+        guard = content_guard(tokenizer, source)
+        marked = guard.mark(messages, tool_list)
+        if marked is not None:
+            messages, tool_list = marked
         texts, spans = render_jinja_template(
             [list(messages)], tools=tool_list, chat_template=source,
             return_assistant_tokens_mask=has_generation_tag(source),
@@ -299,4 +317,12 @@ def _apply_template(
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise TemplateRefused(f"the template refuses it: {reason}") from error
-    return texts[0], spans[0] if spans else ()
+    return _Text(texts[0], None if marked is None else guard), spans[0] if spans else ()
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[_Text]) -> list[Encoding]:
+    unmarked = [each.text for each in texts if each.guard is None]
+    encodings = iter(encode_with_cache(tokenizer, unmarked))
+    return [
+        next(encodings) if each.guard is None else each.guard.encode(each.text) for each in texts
+    ]
