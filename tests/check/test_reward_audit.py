@@ -251,7 +251,7 @@ async def test_without_an_oracle_the_highest_reward_is_the_measure(name: str) ->
 
 async def test_scores_are_shown_where_there_is_nothing_to_compare_with() -> None:
     found = await audit("Unrated")
-    assert found.verdict == "skip" and "random calls 0.5;" in found.detail
+    assert found.verdict == "skip" and "random calls 0.5 (8 seeds)" in found.detail
 
 
 async def test_oracle_that_needs_more_steps_than_a_check_plays_is_not_blamed() -> None:

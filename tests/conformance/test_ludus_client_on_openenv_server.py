@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI, Request, Response, WebSocket
 from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
 
@@ -35,7 +36,8 @@ from ludus import (
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.random_agent import RandomAgent
 from ludus.agents.scripted import ScriptedAgent
-from ludus.errors import ConfigError, InvalidAction, SessionLost
+from ludus.check import run_checks
+from ludus.errors import ConfigError, ConnectFailed, InvalidAction, SessionLost
 
 
 def their_server(
@@ -194,3 +196,62 @@ async def test_collecting_from_an_mcp_server_of_theirs(tmp_path: Path) -> None:
     found = list(episodes(tmp_path / "run/episodes.jsonl"))
     assert {episode.stop_reason.value for episode in found} == {"max_turns"}
     assert {len(episode.tools) for episode in found} == {2}
+
+
+class Failing(GuessEnvironment):
+    """Cannot be built, or not be reset."""
+
+    def __init__(self, *, builds: bool) -> None:
+        if not builds:
+            raise RuntimeError("no database")
+        super().__init__()
+
+    def reset(
+        self, seed: int | None = None, episode_id: str | None = None, **task: Any
+    ) -> GuessObservation:
+        raise RuntimeError("no file")
+
+
+@pytest.mark.parametrize(("builds", "failed"), [(False, "starts"), (True, "resets")])
+async def test_check_says_what_fails_on_a_server_with_one_session(
+    builds: bool, failed: str
+) -> None:
+    app = create_fastapi_app(partial(Failing, builds=builds), GuessAction, GuessObservation)
+    with running_app(app) as url:
+        report = await run_checks(url)
+    by_check = {finding.check: finding for finding in report.findings}
+    assert by_check[failed].verdict == "fail"
+    assert ("factory" in by_check[failed].detail) is not builds
+    for name in ("sessions do not see each other", "weak players score below the oracle"):
+        assert not builds or by_check[name].detail == "not checked: see 'resets'"
+
+
+async def test_one_session_at_a_time_is_no_lack_of_isolation() -> None:
+    app = create_fastapi_app(GuessEnvironment, GuessAction, GuessObservation, max_concurrent_envs=1)
+    with running_app(app) as url:
+        report = await run_checks(url, sessions=1, seeds=2)
+    verdicts = {finding.check: finding for finding in report.findings}
+    assert verdicts["sessions do not see each other"].verdict == "skip"
+
+
+@pytest.mark.parametrize(
+    ("status", "message"), [(None, "no WebSocket"), (403, "`token`"), (500, "failed")]
+)
+async def test_a_server_that_refuses_the_websocket_is_described(
+    status: int | None, message: str
+) -> None:
+    """Of a web application without `/ws`, and of gateways that refuse or fail."""
+    app = FastAPI()
+    if status is not None:
+
+        @app.middleware("http")
+        async def refuse(request: Request, call_next: Any) -> Response:
+            return Response(status_code=status or 200)
+
+        @app.websocket("/ws")
+        async def refuse_upgrade(websocket: WebSocket) -> None:
+            await websocket.send_denial_response(Response(status_code=status or 200))
+
+    with running_app(app) as url, pytest.raises(ConnectFailed, match=message):
+        async with connect(url).session():
+            pass

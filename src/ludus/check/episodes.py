@@ -21,7 +21,13 @@ from ludus.check.advice import RETURN_MOVE
 from ludus.client.session import Session
 from ludus.data.episode import Episode
 from ludus.environment.spec import EnvSpec
-from ludus.errors import EPISODE_CONTINUES, BadEnvironment, ExecutionFailed, LudusError
+from ludus.errors import (
+    EPISODE_CONTINUES,
+    BadEnvironment,
+    CapacityReached,
+    ExecutionFailed,
+    LudusError,
+)
 from ludus.protocol.frames import action_payload
 from ludus.protocol.types import StepResult
 from ludus.rollout import Assignment, EpisodeLimits, run_episode
@@ -161,7 +167,8 @@ class EpisodePlayer:
             episode.error is not None and episode.error.kind == BadEnvironment.__name__
         )
         if episode.error is not None and not has_own_check:
-            raise EpisodeFailed(episode.error.text)
+            is_full = episode.error.kind == CapacityReached.__name__
+            raise (CapacityReached if is_full else EpisodeFailed)(episode.error.text)
         transcript = recorder.transcript
         if isinstance(self._agent, OracleAgent) and not transcript.done:
             _check_oracle_moves(episode, transcript, seed)

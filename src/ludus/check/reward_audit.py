@@ -134,12 +134,13 @@ class RewardAudit:
         return sorted(comparisons, key=lambda each: -each.mean)
 
     def describe_best(self) -> str:
-        """The mean return of the best player, beside that of the reference, in one line."""
+        """The mean return of the best player, beside a known one of the reference, in one line."""
         best = self.compare()[0]
-        reference = fmean(self.reference_returns[: self.seeds])
+        mean = fmean(self.reference_returns[: self.seeds])
+        reference = "" if math.isnan(mean) else f"; {self.reference} {mean:.3g}"
         return (
-            f"best of {self.tried} players: {best.player} {best.mean:.3g}; "
-            f"{self.reference} {reference:.3g} ({self.seeds} seeds)"
+            f"best of {self.tried} players: {best.player} {best.mean:.3g}{reference} "
+            f"({self.seeds} seeds)"
         )
 
     def describe_unclear(self) -> str:

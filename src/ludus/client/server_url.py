@@ -1,9 +1,11 @@
-"""URLs of an environment server: its WebSocket, and its HTTP routes."""
+"""URLs of an environment server, and errors for those that do not answer as one."""
 
 from __future__ import annotations
 
+import os
 from urllib.parse import urlsplit, urlunsplit
 
+from ludus.errors import ConnectFailed
 from ludus.protocol.loopback import is_loopback
 
 
@@ -28,3 +30,25 @@ def http_url(base_url: str, path: str) -> str:
 def is_local_server(url: str) -> bool:
     """Whether the server is on this machine, so that no proxy is used."""
     return is_loopback(urlsplit(url).hostname or "")
+
+
+def unreachable_error(base_url: str, error: OSError) -> ConnectFailed:
+    """The error for an address at which no server accepts connections."""
+    # Where a name has several addresses, the error's text lists them all; its number is the reason.
+    number = error.errno or 0
+    reason = os.strerror(number) if number > 0 else error.strerror or str(error)
+    return ConnectFailed(f"Cannot connect to {base_url} ({reason}). Is the server running?")
+
+
+def status_error(base_url: str, status: int) -> ConnectFailed:
+    """The error for an HTTP status with which a server refuses the connection."""
+    if status in (401, 403):
+        return ConnectFailed(f"{base_url} requires another `token` (HTTP {status}).")
+    if status == 421:
+        return ConnectFailed(
+            f"{base_url} does not accept this host name (HTTP 421). Use 127.0.0.1 or localhost, or "
+            "start the server with `allow_hosts`."
+        )
+    if status >= 500:
+        return ConnectFailed(f"{base_url} failed to answer (HTTP {status}). Its log says why.")
+    return ConnectFailed(f"{base_url} is not an environment server (HTTP {status}).")

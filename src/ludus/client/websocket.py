@@ -8,7 +8,6 @@ session silently, and never takes a reply for that of another request.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -26,7 +25,13 @@ from websockets.exceptions import (
     InvalidURI,
 )
 
-from ludus.client.server_url import is_local_server, websocket_url
+from ludus.client.server_http import fetch_status
+from ludus.client.server_url import (
+    is_local_server,
+    status_error,
+    unreachable_error,
+    websocket_url,
+)
 from ludus.errors import (
     CapacityReached,
     ConnectFailed,
@@ -88,7 +93,7 @@ class WebSocketClient:
                 f"{self.base_url} did not answer within {self._connect_timeout:g} s."
             ) from None
         except InvalidStatus as error:
-            raise status_error(self.base_url, error.response.status_code) from None
+            raise await self._refusal_error(error.response.status_code) from None
         except (InvalidURI, InvalidHandshake) as error:
             raise ConnectFailed(f"{self.base_url} is not an environment server: {error}") from None
         except OSError as error:
@@ -210,6 +215,17 @@ class WebSocketClient:
             )
         return None
 
+    async def _refusal_error(self, status: int) -> ConnectFailed:
+        """Why the server refuses the upgrade; 403 may also mean that it has no such route."""
+        if status == 403:
+            with suppress(ConnectFailed):
+                if await fetch_status(self.base_url, "/schema", self.headers) not in (401, 403):
+                    return ConnectFailed(
+                        f"{self.base_url} is not an environment server: it has no WebSocket /ws "
+                        "(HTTP 403)."
+                    )
+        return status_error(self.base_url, status)
+
     async def _connect_with_retries(self, url: str, *, tries: int) -> ClientConnection:
         """Connect; a connection that breaks during the handshake is tried again."""
         for attempt in range(1, tries):
@@ -254,23 +270,3 @@ class WebSocketClient:
         self._closed_reason = reason
         if self._connection is not None:
             self._connection.transport.abort()
-
-
-def unreachable_error(base_url: str, error: OSError) -> ConnectFailed:
-    """The error for an address at which no server accepts connections."""
-    # Where a name has several addresses, the error's text lists them all; its number is the reason.
-    number = error.errno or 0
-    reason = os.strerror(number) if number > 0 else error.strerror or str(error)
-    return ConnectFailed(f"Cannot connect to {base_url} ({reason}). Is the server running?")
-
-
-def status_error(base_url: str, status: int) -> ConnectFailed:
-    """The error for an HTTP status with which a server refuses the connection."""
-    if status in (401, 403):
-        return ConnectFailed(f"{base_url} requires another `token` (HTTP {status}).")
-    if status == 421:
-        return ConnectFailed(
-            f"{base_url} does not accept this host name (HTTP 421). Use 127.0.0.1 or localhost, or "
-            "start the server with `allow_hosts`."
-        )
-    return ConnectFailed(f"{base_url} is not an environment server (HTTP {status}).")
