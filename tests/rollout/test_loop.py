@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -62,6 +63,32 @@ async def test_an_episode_is_recorded_from_the_prompt_to_the_last_tool_result() 
     assert episode.task == {"goal": 5, "seed": 7}
     assert episode.tools[0]["function"]["name"] == "add"
     assert episode.messages[3].tool_call_id == episode.messages[2].tool_calls[0].id  # type: ignore[index]
+
+
+class Long(Counter):
+    """Its rules give as many turns as its goal."""
+
+    def reset(self, *, seed: int | None = None, goal: int | None = None) -> str:
+        self.max_turns = goal
+        return super().reset(seed=seed, goal=goal)
+
+
+@pytest.mark.parametrize(
+    ("goal", "limit", "turns"), [(50, None, 25), (50, 3, 3), (22, None, 22), (5, None, 20)]
+)
+@pytest.mark.parametrize("where", ["in process", "server"])
+async def test_the_rules_give_more_turns_than_the_default_and_the_user_has_the_last_word(
+    goal: int, limit: int | None, turns: int, where: str
+) -> None:
+    """25 calls end the longest game; a wrong one leaves the others as they are."""
+    call = add(2) if goal == 50 else ToolCall(name="ad")
+    agent, limits = ScriptedAgent(*[call] * 30), EpisodeLimits(max_turns=limit)
+    with serving(Long) if where == "server" else nullcontext() as served:
+        session = locally(Long) if served is None else connect(served.url).session()
+        async with session:
+            assignment = Assignment.of(COUNTER, goal=goal)
+            episode = await run_episode(session, agent, assignment, limits=limits)
+    assert (episode.turns, episode.done) == (turns, turns == 25)
 
 
 async def test_the_return_is_the_sum_of_rewards_and_of_their_parts() -> None:

@@ -167,7 +167,14 @@ SystemPrompt = Annotated[
     str | None,
     typer.Option(help="System prompt; '' for none.", show_default="a general one"),
 ]
-MaxTurns = Annotated[int, typer.Option(min=1, help="Maximum number of replies per episode.")]
+MaxTurns = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Maximum number of replies per episode.",
+        show_default="20, or more if the environment's rules give more",
+    ),
+]
 MaxTokens = Annotated[
     int, typer.Option(min=1, help="Maximum number of tokens per reply, reasoning included.")
 ]

@@ -36,6 +36,10 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     """How many sessions one machine should run at once, where each needs much of it; else None."""
     any_variant: ClassVar[bool] = False
     """True where any text may follow the colon of `name:variant`, such as a command."""
+    max_turns: int | None = None
+    """How many turns the rules give an episode; set it in the class or in `reset`. Where there are
+    more than 20, they are the default of `--max-turns`. A limit of your own still ends the
+    episode in a tool: this one is only for those who play it."""
     max_reward: ClassVar[float | None] = 1.0
     """The highest return of an episode; None where it is unbounded or unknown."""
     rewards_any_action: ClassVar[bool] = False

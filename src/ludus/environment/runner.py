@@ -302,6 +302,9 @@ class EnvironmentRunner:
             raise error
         observation = as_observation(value)
         self._episode_active = not observation.done
+        turns = self._environment.max_turns if self.env_spec.native else None
+        if isinstance(turns, int):
+            observation.metadata["max_turns"] = turns
         return self._check_reward(observation)
 
     def _finish_step(self, value: Any) -> Observation:

@@ -14,6 +14,7 @@ from ludus.evaluation.metrics import Metric
 from ludus.evaluation.results import Evaluation
 from ludus.evaluation.slices import Slice
 from ludus.evaluation.verdict import NO_INTERVAL, format_difference
+from ludus.rollout.summary import turn_limit_note
 
 _NO_VALUE = "-"
 _MAX_SIDE_BY_SIDE = 3
@@ -122,6 +123,8 @@ def build_notes(evaluation: Evaluation) -> list[str]:
             for note, count in counts.items()
             if count
         ]
+        if (turns := turn_limit_note(evaluation.folder / score.label)) is not None:
+            notes.append(f"{score.label}: {turns}")
     notes += [
         f"{environment}: prompts do not identify the tasks, so only tasks are excluded that "
         f"{evaluation.not_in} has with the same seed and arguments."

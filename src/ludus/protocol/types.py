@@ -99,6 +99,12 @@ class StepResult(Generic[ObsT]):
             return None
         return float(value)
 
+    @property
+    def max_turns(self) -> int | None:
+        """How many turns the environment's rules give the episode, as the reset says."""
+        value = self.metadata.get("max_turns")
+        return value if type(value) is int and value > 0 else None
+
 
 class ListToolsAction(Action):
     """Request the list of tools. Needs no reset."""

@@ -52,7 +52,9 @@ class RolloutConfig:
     group_size: int = 1
     """Number of episodes per task."""
     system_prompt: str | None = SYSTEM_PROMPT
-    max_turns: int = 20
+    max_turns: int | None = None
+    """Maximum number of replies per episode; by default 20, or as many as the rules of the
+    environment give, if those are more."""
     max_tokens: int | None = None
     """Maximum number of tokens sampled per reply."""
     max_episode_tokens: int | None = None
@@ -86,7 +88,7 @@ class RolloutConfig:
     default_num_episodes: ClassVar[int] = 10
 
     def __post_init__(self) -> None:
-        for name in ("num_episodes", "group_size", "concurrency", "max_attempts"):
+        for name in ("num_episodes", "group_size", "max_turns", "concurrency", "max_attempts"):
             value: int | None = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"`{name}` must be positive, got {value}.")

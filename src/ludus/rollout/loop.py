@@ -28,6 +28,7 @@ SYSTEM_PROMPT = (
     "You act through the tools that you are given. Read what you are shown, then call a tool; "
     "words alone do nothing here."
 )
+DEFAULT_MAX_TURNS = 20
 NOT_RUN_MESSAGE = "Error: This call was not run, because the episode had ended before it."
 _STOP_REASONS_WITHOUT_CALL = {
     FinishReason.LENGTH: StopReason.MAX_TOKENS,
@@ -41,7 +42,8 @@ _STOP_REASONS_WITHOUT_CALL = {
 class EpisodeLimits:
     """Limits of one episode; None means unlimited."""
 
-    max_turns: int = 20
+    max_turns: int | None = None
+    """None: 20, or as many as the rules of the environment give, if those are more."""
     max_tokens: int | None = None
     """Maximum number of tokens sampled per reply."""
     max_episode_tokens: int | None = None
@@ -132,12 +134,18 @@ class _EpisodeInProgress:
     tokens: Tokens | None = None
     explored_turns: list[int] = field(default_factory=list)
     tutor_replies: list[Message | None] = field(default_factory=list)
+    max_turns: int = DEFAULT_MAX_TURNS
     turns: int = 0
     tool_calls: int = 0
 
     async def run(self, agent: Agent) -> StopReason:
         with self.status.track("environment", "reset"):
-            self.add_result(await self.session.reset(**self.assignment.task), "user")
+            first = await self.session.reset(**self.assignment.task)
+            self.add_result(first, "user")
+        if self.limits.max_turns is not None:
+            self.max_turns = self.limits.max_turns
+        else:
+            self.max_turns = max(DEFAULT_MAX_TURNS, first.max_turns or 0)
         if self.reward_sum.done:
             return StopReason.DONE
         context = EpisodeContext(
@@ -157,7 +165,7 @@ class _EpisodeInProgress:
 
     async def run_turns(self, player: Player) -> StopReason:
         truncated = False
-        while self.turns < self.limits.max_turns:
+        while self.turns < self.max_turns:
             max_tokens = self.next_max_tokens()
             if max_tokens is not None and max_tokens <= 0:
                 return StopReason.MAX_TOKENS

@@ -43,7 +43,9 @@ class TutorConfig:
     task: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of `reset` for every episode."""
     system_prompt: str | None = SYSTEM_PROMPT
-    max_turns: int = 20
+    max_turns: int | None = None
+    """Maximum number of replies per episode; by default 20, or as many as the rules of the
+    environment give, if those are more."""
     max_tokens: int = 512
     """Maximum number of tokens sampled per reply."""
     eval_episodes: int = 64

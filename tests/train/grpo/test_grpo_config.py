@@ -12,9 +12,9 @@ from ludus.train import GRPOConfig
 
 
 def test_token_budgets_per_episode_and_per_reply() -> None:
-    assert GRPOConfig().limits == EpisodeLimits(max_turns=20, max_episode_tokens=256)
+    assert GRPOConfig().limits == EpisodeLimits(max_episode_tokens=256)
     both = GRPOConfig(max_tokens=64, max_episode_tokens=512)
-    assert both.limits == EpisodeLimits(max_turns=20, max_tokens=64, max_episode_tokens=512)
+    assert both.limits == EpisodeLimits(max_tokens=64, max_episode_tokens=512)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def collect(
     dataset_config: common.DatasetConfig = None,
     task: common.Task = None,
     tasks: common.Tasks = None,
-    max_turns: common.MaxTurns = 20,
+    max_turns: common.MaxTurns = None,
     max_tokens: common.MaxTokens = 2048,
     max_episode_tokens: common.MaxEpisodeTokens = None,
     concurrency: common.Concurrency = 64,

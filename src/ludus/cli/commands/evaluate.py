@@ -109,7 +109,7 @@ def evaluate(
     device: common.Device = None,
     dtype: common.Dtype = None,
     system_prompt: common.SystemPrompt = None,
-    max_turns: common.MaxTurns = 20,
+    max_turns: common.MaxTurns = None,
     max_tokens: common.MaxTokens = 512,
     max_episode_tokens: common.MaxEpisodeTokens = None,
     concurrency: common.Concurrency = 64,

@@ -29,7 +29,7 @@ def grpo(
     group_size: grpo_options.GroupSize = 4,
     max_episode_tokens: grpo_options.MaxEpisodeTokens = 256,
     max_tokens: grpo_options.MaxTokens = None,
-    max_turns: common.MaxTurns = 20,
+    max_turns: common.MaxTurns = None,
     temperature: grpo_options.Temperature = 1.0,
     top_p: grpo_options.TopP = 1.0,
     top_k: grpo_options.TopK = None,

@@ -69,7 +69,7 @@ def tutor(
     dataset_config: common.DatasetConfig = None,
     task: common.Task = None,
     system_prompt: common.SystemPrompt = None,
-    max_turns: common.MaxTurns = 20,
+    max_turns: common.MaxTurns = None,
     max_tokens: common.MaxTokens = 512,
     eval_episodes: Annotated[
         int, typer.Option(min=1, help="Held-out tasks that are played after each round.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ludus.cli.display.console import escape_control_chars
 from ludus.cli.display.formatting import format_count, format_dollars, format_reward, plural
+from ludus.cli.flag_names import name_flags
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,6 +26,8 @@ def render_summary(result: CollectResult, errors: Sequence[str] = ()) -> Rendera
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
+
+    from ludus.rollout.summary import turn_limit_note
 
     summary, usage = result.summary, result.summary["usage"]
     reward, tokens = format_reward(summary, label="95 % interval "), ""
@@ -52,6 +55,8 @@ def render_summary(result: CollectResult, errors: Sequence[str] = ()) -> Rendera
     if summary["left"]:
         left = f"{plural(summary['left'], 'episode')} ({result.stop_reason or 'not played'})"
         lines.append(Text(f"Left to do: {left}. The same command resumes.", style="yellow"))
+    if (cut_off := turn_limit_note(result.folder)) is not None:
+        lines.append(Text(name_flags(cut_off), style="yellow"))
     if summary["broken"]:
         broken = plural(summary["broken"], "episode")
         lines.append(

@@ -43,6 +43,7 @@ class Catch(ToolEnvironment):
         if columns // 2 >= rows:
             raise ValueError(f"{rows} rows are too few to cross {columns} columns.")
         self.rows, self.columns = rows, columns
+        self.max_turns = rows - 1
         self.fallen = 0
         self.ball = random.Random(seed).randrange(columns)
         self.paddle = columns // 2

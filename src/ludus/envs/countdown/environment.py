@@ -66,7 +66,7 @@ class Countdown(ToolEnvironment):
             raise ValueError(f"max_turns must be positive, got {max_turns}.")
         self.numbers, self.target = _draw_task(random.Random(seed), count)
         self.count = count
-        self.turns_left = max_turns or 2 * (count - 1)
+        self.max_turns = self.turns_left = max_turns or 2 * (count - 1)
         self.start_distance = min(abs(number - self.target) for number in self.numbers)
         self.best_distance = self.start_distance
         rules = _RULES.format(target=self.target, credit=MISSED_CREDIT)

@@ -58,7 +58,7 @@ class GuessNumber(ToolEnvironment):
         self.secret = random.Random(seed).randint(low, high)
         self.lowest, self.highest = low, high  # The range that the answers have left.
         self.found = False
-        self.turns_left = max_turns or (high - low + 1).bit_length()
+        self.max_turns = self.turns_left = max_turns or (high - low + 1).bit_length()
         return _RULES.format(low=low, high=high, credit=MISSED_CREDIT, turns=self.turns_left)
 
     @tool

@@ -104,7 +104,7 @@ class Python(ToolEnvironment):
             raise ValueError(f"No task is named {name!r}. {hint}")
         self.task = TASKS[name]
         self.examples, self.tests = self.task.draw_tests(rng)
-        self.turns_left = max_turns
+        self.max_turns = self.turns_left = max_turns
         return _PROMPT.format(
             statement=self.task.statement,
             examples="\n".join(

@@ -99,7 +99,7 @@ class Sudoku(ToolEnvironment):
         self.digits = list(self.givens)
         self.empty = self.blanks = self.givens.count(0)
         self.right = 0  # Cells to fill that have their right digit.
-        self.turns_left = max_turns or 2 * self.blanks
+        self.max_turns = self.turns_left = max_turns or 2 * self.blanks
         # The digits of each row, column and box, as the bits of an integer.
         self._in_row, self._in_column, self._in_box = ([0] * size for _ in range(3))
         for cell, digit in enumerate(self.givens):

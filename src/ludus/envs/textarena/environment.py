@@ -74,6 +74,7 @@ class TextArena(ToolEnvironment):
         self._wrapped_game = self._cached_game[1]
         self.rng = random.Random(seed)
         self._deal(self.rng.getrandbits(32) if seed is None else seed)
+        self.max_turns = self.game.state.max_turns
         self._transcript = ""
         said = [text.strip("\n") for text in self._new_texts()]
         return self._observe("\n\n".join([*said, _SCORING]))

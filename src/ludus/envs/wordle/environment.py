@@ -80,7 +80,7 @@ class Wordle(ToolEnvironment):
             )
         self.secret = random.Random(seed).choice(choices)
         self.length = len(self.secret)
-        self.turns_left = max_turns
+        self.max_turns = self.turns_left = max_turns
         self.marked: dict[str, str] = {}
         return _RULES.format(length=self.length, turns=max_turns)
 

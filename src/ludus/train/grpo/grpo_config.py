@@ -43,7 +43,9 @@ class GRPOConfig(BaseTrainConfig):
     the environment's tokens too."""
     max_tokens: int | None = None
     """Maximum number of tokens sampled per reply; None: what is left of `max_episode_tokens`."""
-    max_turns: int = 20
+    max_turns: int | None = None
+    """Maximum number of replies per episode; by default 20, or as many as the rules of the
+    environment give, if those are more. TRL's own loop knows no rules."""
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int | None = None

@@ -14,6 +14,7 @@ from typing import Any
 
 from ludus.errors import ConfigError
 from ludus.policy.device import choose_device
+from ludus.rollout.loop import DEFAULT_MAX_TURNS
 from ludus.train import overrides as common_overrides
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.overrides import parse_overrides
@@ -102,7 +103,7 @@ def _grpo_fields(config: GRPOConfig, out: Path) -> dict[str, Any]:
         **common_trl_fields(config, out),
         **_batch_fields(config),
         "max_completion_length": config.max_episode_tokens,
-        "max_tool_calling_iterations": config.max_turns,
+        "max_tool_calling_iterations": config.max_turns or DEFAULT_MAX_TURNS,
         "temperature": config.temperature,
         "top_p": config.top_p,
         "top_k": config.top_k or 0,

@@ -17,7 +17,7 @@ from typing import Any
 from ludus.data.episode import Episode, StopReason, Timing, Tokens, Usage, task_group_id
 from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message
 from ludus.data.tool_schema import JsonObject
-from ludus.rollout.loop import EpisodeLimits
+from ludus.rollout.loop import DEFAULT_MAX_TURNS, EpisodeLimits
 from ludus.train.trl_compat.env_session import EpisodeState
 
 ChatMessage = Mapping[str, Any]
@@ -44,7 +44,8 @@ class TRLEpisode:
         turns = sum(message["role"] == "assistant" for message in self.completion)
         if last["role"] == "tool" or last.get("tool_calls"):
             # A limit ended it: TRL's token limit also counts the environment's tokens.
-            return StopReason.MAX_TURNS if turns > limits.max_turns else StopReason.MAX_TOKENS
+            max_turns = limits.max_turns or DEFAULT_MAX_TURNS
+            return StopReason.MAX_TURNS if turns > max_turns else StopReason.MAX_TOKENS
         tokens, budget = self.tokens, limits.max_episode_tokens
         if budget is None:
             return StopReason.NO_TOOL_CALL
