@@ -23,6 +23,7 @@ COUNTER = "world:Counter"
 KEY = "sk-abcdefghijklmnopqrstuvwxyz0123456789"
 CLEAN_ENV = {
     **{name: "" for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "API_KEY", "LUDUS_PRICES")},
+    "OPENAI_BASE_URL": "",
     **{name: "" for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_OIDC_RESOURCE")},
     **{"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"},
     "PYTHONPATH": PYTHONPATH,

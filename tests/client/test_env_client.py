@@ -33,6 +33,19 @@ def test_outside_of_an_event_loop_methods_return_results() -> None:
             assert [tool.name for tool in other.list_tools()]
 
 
+def test_the_connection_is_where_scripts_for_openenv_find_it() -> None:
+    with serving(Echo) as served:
+        client = EchoEnv(base_url=served.url).sync()
+        assert client._ws is None
+        client.connect()
+        protocol: Any = client._ws.protocol if client._ws is not None else None
+        limit = getattr(protocol, "max_message_size", None) or protocol.max_size
+        assert limit == 100 * 1024 * 1024
+        assert client.reset().done is False
+        client.close()
+        assert client._ws is None
+
+
 def test_a_session_of_synchronous_calls_is_continued_in_async_code() -> None:
     with serving(Echo) as served:
         client = sync_client(served.url)

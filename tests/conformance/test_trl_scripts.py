@@ -14,11 +14,14 @@ from functools import partial
 from typing import Any
 
 import pytest
+from browser import needs_chromium
 from world import serving
 
 from conformance import observation_environments as theirs
 from conformance.openenv_games import OpenSpielEnvironment, TextArenaEnvironment, their_client
 from conformance.test_ludus_client_on_openenv_server import their_server
+from ludus.envs.browsergym.client import BrowserGymEnv
+from ludus.envs.browsergym.models import BrowserGymAction
 from ludus.envs.echo import EchoAction, EchoEnv
 
 TEXTARENA_FIELDS = ("prompt", "messages", "current_player_id", "legal_players")
@@ -296,6 +299,58 @@ def test_catch_sees_ball_and_paddle_and_is_done_at_the_bottom(column: int, catch
     (last, reward, done), (their_last, their_reward, their_done) = ours[1][-1], openenvs[1][-1]
     assert (last, done) == (their_last, their_done) and done
     assert reward == float(catch) and their_reward == (1.0 if catch else -1.0)
+
+
+class BrowserGymLLMEnv:
+    """Raises the limit of the connection, acts by strings, and shows goal, error and tree."""
+
+    def __init__(self, url: str, task_name: str, max_steps: int = 10) -> None:
+        self.client = BrowserGymEnv(base_url=url).sync()
+        self.task_name, self.max_steps = task_name, max_steps
+
+    def reset(self) -> str:
+        self.reward, self.steps = 0.0, 0
+        self.client.connect()
+        protocol: Any = self.client._ws and self.client._ws.protocol
+        name = "max_message_size" if hasattr(protocol, "max_message_size") else "max_size"
+        if getattr(protocol, name) == 2**20:
+            setattr(protocol, name, 100 * 2**20)
+        result = self.client.reset(task_name=self.task_name)
+        self.done = result.done
+        return self._format(result.observation)
+
+    def act(self, action: str) -> str:
+        self.steps += 1
+        result = self.client.step(BrowserGymAction(action_str=action))
+        step_reward = float(result.reward or 0.0)
+        self.reward = float(step_reward > 0) if result.done else step_reward
+        self.done = result.done or self.steps >= self.max_steps
+        return self._format(result.observation)
+
+    def _format(self, observation: Any) -> str:
+        parts = [f"Goal: {observation.goal}"] if observation.goal else []
+        if observation.last_action_error and observation.error:
+            parts.append(f"Error: {observation.error}")
+        if observation.axtree_txt:
+            parts.append(f"Page structure:\n{observation.axtree_txt[:2000]}")
+        return "\n\n".join(parts) or "No observation available."
+
+
+@needs_chromium
+def test_browsergym_shows_goal_error_and_page_and_is_rewarded_for_the_task() -> None:
+    pytest.importorskip("browsergym.miniwob", reason="needs the extra browsergym")
+    with serving("browsergym:click-test-2") as served:
+        env = BrowserGymLLMEnv(served.url, "click-test")
+        first = env.reset()
+        assert first.startswith("Goal: Click the button.\n\nPage structure:\n")
+        button = re.search(r"\[(\w+)\] button 'Click Me!'", first)
+        assert button is not None
+        assert "Error: No action is named 'send_keys'" in env.act("send_keys('a')")
+        assert (env.done, env.reward) == (False, 0.0)
+        assert "Page structure:" in env.act("noop()")
+        assert env.act(f"click({button[1]!r})").startswith("Goal: ")
+        assert (env.done, env.reward) == (True, 1.0)
+        env.client.close()
 
 
 def test_echo_gets_each_message_back_with_a_reward_for_its_length() -> None:

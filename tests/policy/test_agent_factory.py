@@ -23,6 +23,27 @@ def test_the_default_provider_is_the_oracle_or_openai_with_an_endpoint() -> None
     assert agent.describe()["provider"] == "openai-compatible"
 
 
+def test_the_endpoint_of_openai_is_taken_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def endpoint(**options: Any) -> Any:
+        config = AgentConfig(provider="openai", model="m", **options)
+        return agent_from_config(config).describe().get("endpoint")
+
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-nobody")
+    for url, expected in [
+        ("http://127.0.0.1:9/v1/", "http://127.0.0.1:9/v1"),
+        ("https://api.openai.com/v1", None),
+        ("", None),
+    ]:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        assert endpoint() == expected
+        assert endpoint(llm_endpoint="http://127.0.0.1:7") == "http://127.0.0.1:7/v1"
+    monkeypatch.setenv("OPENAI_BASE_URL", "localhost")
+    with pytest.raises(ConfigError, match="OPENAI_BASE_URL"):
+        endpoint()
+
+
 def test_a_local_model_gets_its_options_and_is_not_loaded() -> None:
     agent = agent_from_config(
         AgentConfig(

@@ -84,17 +84,21 @@ def find_key(
         names = [_SHARED_VARIABLE, _KEY_VARIABLES[provider]]
     else:
         names = [_KEY_VARIABLES[provider], _SHARED_VARIABLE]
-    sources = (os.environ, _load_dotenv())
     for name in names:
-        for source in sources:
-            if secret := (source.get(name) or "").strip():
-                return ApiKey(secret, name)
+        if secret := find_variable(name):
+            return ApiKey(secret, name)
     if for_endpoint and not variable:
         return None
     raise MissingCredentials(
         f"No API key for {provider}. Set {names[0]} in the environment or in a .env file of this "
         "folder or one above it."
     )
+
+
+def find_variable(name: str) -> str | None:
+    """A variable of the environment, or else of a `.env` file; None where it is empty."""
+    values = (source.get(name) for source in (os.environ, _load_dotenv()))
+    return next((text for value in values if (text := (value or "").strip())), None)
 
 
 def _load_dotenv() -> Mapping[str, str | None]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, get_args
 
 from pydantic import BaseModel
+from websockets.asyncio.client import ClientConnection
 
 from ludus.client.container import (
     Container,
@@ -128,6 +129,15 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
     def sync(self) -> SyncEnvClient[ActT, ObsT, StateT]:
         """The same client for callers that do not await."""
         return SyncEnvClient(self)
+
+    @property
+    def _ws(self) -> ClientConnection | None:
+        """The connection of the library websockets, once there is one.
+
+        OpenEnv's clients have it under this name, and scripts raise its limit of message sizes;
+        ours is 100 MiB from the start (`max_message_size_mb`).
+        """
+        return None if self._socket is None else self._socket.connection
 
     async def __aenter__(self) -> Self:
         return await self.connect()
@@ -253,6 +263,10 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
 
     def state(self) -> StateT:
         return _call_sync(self._client.state)
+
+    @property
+    def _ws(self) -> ClientConnection | None:
+        return self._client._ws
 
     def list_tools(self) -> tuple[ToolSpec, ...]:
         return _call_sync(self._client.list_tools)

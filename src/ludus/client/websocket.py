@@ -102,6 +102,11 @@ class WebSocketClient:
         self._session_id = self._connection.response.headers.get(SESSION_HEADER)
 
     @property
+    def connection(self) -> ClientConnection | None:
+        """The connection of the library websockets; None before `open` and after `close`."""
+        return self._connection
+
+    @property
     def is_ludus_server(self) -> bool:
         """Whether the handshake was that of a Ludus server, which can resume the session."""
         return self._session_id is not None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from ludus.agents.agent import Agent
+from ludus.agents.api_keys import find_variable
+from ludus.agents.endpoint_url import base_url
 from ludus.errors import ConfigError, closest_match, did_you_mean
 from ludus.policy import smollm2
 from ludus.policy.model_ref import check_name, expand_home, find_local_model
@@ -39,12 +41,27 @@ class AgentConfig:
     dtype: str | None = None
 
 
+def _endpoint_from_environment() -> str | None:
+    """The endpoint that OPENAI_BASE_URL names, as for OpenAI's library; None for OpenAI's own."""
+    from ludus.agents.openai import OpenAIAgent
+
+    if (url := find_variable(_BASE_URL_VARIABLE)) is None:
+        return None
+    try:
+        endpoint = base_url(url)
+    except ConfigError as error:
+        raise ConfigError(f"{_BASE_URL_VARIABLE} is wrong. {error}") from None
+    return None if endpoint == OpenAIAgent.default_base_url else endpoint
+
+
 def agent_from_config(config: AgentConfig) -> Agent:
     """Build the agent. The default provider is the oracle, or openai if `llm_endpoint` is set."""
     provider = config.provider or ("openai" if config.llm_endpoint else "oracle")
     if provider not in _PROVIDERS:
         hint = did_you_mean(provider, _PROVIDERS, f"Known providers: {', '.join(_PROVIDERS)}.")
         raise ConfigError(f"Unknown `provider` {provider!r}. {hint}")
+    if provider == "openai" and not config.llm_endpoint:
+        config = replace(config, llm_endpoint=_endpoint_from_environment())
     supported = _OPTIONS_BY_PROVIDER.get(provider, frozenset())
     for option in _OPTIONS:
         if getattr(config, option) not in (None, "", {}) and option not in supported:
@@ -173,6 +190,7 @@ def _api_options(config: AgentConfig) -> dict[str, Any]:
     }
 
 
+_BASE_URL_VARIABLE = "OPENAI_BASE_URL"
 _PROVIDERS = ("oracle", "openai", "anthropic", "hf", "random", "human")
 _EXAMPLE_MODELS = {"openai": "gpt-5-mini", "anthropic": "claude-haiku-4-5", "hf": "smollm2"}
 """The providers that need a model, with an example."""

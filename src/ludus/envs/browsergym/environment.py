@@ -118,7 +118,7 @@ class BrowserGym(ToolEnvironment):
         if max_actions < 1:
             raise ValueError(f"max_actions must be positive, got {max_actions}.")
         self.seed = random.SystemRandom().getrandbits(32) if seed is None else seed
-        self.actions_left = max_actions
+        self.max_turns = self.actions_left = max_actions
         page = self._ask(
             "start_episode",
             timeout=RESET_TIMEOUT_S,
