@@ -21,6 +21,7 @@ from ludus.reporting import report
 from ludus.reporting.charts import _ticks, render_chart
 from ludus.reporting.document import Histogram, LineChart, Section, Series
 from ludus.reporting.sections import read_section
+from ludus.reporting.transcripts import summarize_episodes
 from ludus.rollout import CollectConfig
 
 
@@ -136,6 +137,34 @@ def test_a_training_has_curves_and_a_diagnosis(tmp_path: Path) -> None:
     assert [each.label for each in reward.series] == ["training tasks", "held-out tasks"]
     assert "reward 0.135 → 0.675" in section.headline and section.findings
     assert section.command == "ludus train grpo"
+
+
+def test_the_test_loss_is_a_line_of_the_loss_also_if_it_is_a_single_point(tmp_path: Path) -> None:
+    lines = [{"step": step, "loss": 1 / step} for step in range(1, 61)]
+    lines.append({"step": 60, "eval_loss": 0.5})
+    (chart,) = section_of(write_training(tmp_path / "model", "sft", lines)).charts
+    assert isinstance(chart, LineChart) and chart.title == "Loss"
+    assert [(each.label, len(each.points)) for each in chart.series] == [
+        ("training", 60),
+        ("test", 1),
+    ]
+    assert "test" in render_chart(chart)
+
+
+def test_all_lines_of_a_chart_are_smoothed_over_the_same_steps() -> None:
+    zigzag = [(float(step), float(step % 2)) for step in range(1, 49)]
+    chart = LineChart("Reward", [Series("all", zigzag), Series("half", zigzag[:24])])
+    assert str(render_chart(chart)).count('class="curve raw') == 2
+    short = LineChart("Reward", [Series("all", zigzag[:30]), Series("half", zigzag[:24])])
+    assert "raw" not in str(render_chart(short))
+
+
+def test_the_best_of_lost_games_is_no_success(tmp_path: Path) -> None:
+    lost = [attempt(at, reward=at / 10, rewards={"solved": 0.0}) for at in range(4)]
+    won = attempt(4, reward=0.5, rewards={"solved": 1.0})
+    for name, episodes, kind in (("lost", lost, "note"), ("won", [*lost, won], "good")):
+        written(tmp_path / name, *episodes)
+        assert summarize_episodes(tmp_path / name, 1).transcripts()[0].kind == kind
 
 
 def test_an_unfinished_training_is_reported(tmp_path: Path) -> None:

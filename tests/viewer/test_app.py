@@ -188,7 +188,10 @@ def test_advantages_are_those_of_the_group_and_step(folder: Path) -> None:
     assert {
         "key": "reward",
         "title": "Reward",
+        "chart": "reward",
+        "line": "",
         "x": "step",
+        "is_schedule": False,
         "points": [[1, 0.5], [2, 1.0]],
     } in curves
 

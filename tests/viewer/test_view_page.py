@@ -269,6 +269,60 @@ def test_tokens_and_rows_are_coloured_by_their_masks(browser: Any, work: Path) -
         assert page.locator(".transcript").get_by_text("Hello.").count() == 1
 
 
+def write_sft(folder: Path, steps: int) -> None:
+    """A training whose loss alternates around a falling line, with a test loss at the end."""
+    lines: list[dict[str, float]] = [
+        {"step": step, "loss": 2 - step / 60 + step % 2 / 5, "learning_rate": step % 7 * 1e-5}
+        for step in range(1, steps + 1)
+    ]
+    folder.mkdir(parents=True)
+    (folder / "training.json").write_text(json.dumps({"kind": "sft", "settings": {}}))
+    log = [*lines, {"step": steps, "eval_loss": 1.5}]
+    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
+
+
+def lines_of(page: Any, title: str) -> list[list[str]]:
+    """The classes of the paths of each line of a chart."""
+    chart = page.locator("figure.chart", has=page.get_by_text(title, exact=True))
+    chart.wait_for()
+    return [
+        line.locator("path").evaluate_all("paths => paths.map(path => path.classList[0])")
+        for line in chart.locator("g[class^=series]").all()
+    ]
+
+
+def test_lines_of_a_chart_are_smoothed_alike_and_schedules_never(browser: Any, work: Path) -> None:
+    for steps in (24, 48, 60):
+        write_sft(work / "models" / f"m{steps}", steps)
+    with viewing(work) as viewed, open_page(browser) as page:
+        page.goto(f"{viewed.address}#/compare?first=models/m24&second=models/m48")
+        assert lines_of(page, "Loss") == [["line"]] * 4
+        page.goto(f"{viewed.address}#/compare?first=models/m60&second=models/m48")
+        assert lines_of(page, "Loss") == [["raw", "line"]] * 4
+        assert lines_of(page, "Learning rate") == [["line"]] * 2
+        page.goto(f"{viewed.address}#/entry?key=models/m60")
+        chart = page.locator("figure.chart", has=page.get_by_text("Loss", exact=True))
+        chart.get_by_text("test 1.5").wait_for()
+        assert chart.locator("circle").count() == 1, "the test loss is a dot"
+
+
+def test_only_episodes_that_are_solved_are_green(browser: Any, work: Path) -> None:
+    outcomes = [(0.0833, {"solved": 0.0}), (0.7, {"solved": 1.0}), (0.4, {}), (-1.0, {}), (1.0, {})]
+    for number, (reward, parts) in enumerate(outcomes):
+        write_episodes(work / "runs" / "r", make_episode(number, "x", reward=reward, rewards=parts))
+    with viewing(work) as viewed, open_page(browser) as page:
+        viewed.wait_until_indexed()
+        page.goto(f"{viewed.address}#/episodes")
+        badges = page.locator(".table-row .number .badge")
+        wait_until(lambda: badges.count() == len(outcomes))
+        tones = [badge.get_attribute("class").split()[1:] for badge in badges.all()]
+        assert tones == [[], ["good"], [], ["bad"], ["good"]]
+        page.goto(f"{viewed.address}#/episode?of=runs/r&line=0")
+        lost = page.locator(".episode-head .badge").first
+        lost.wait_for()
+        assert lost.get_attribute("class").split() == ["badge"]
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_no_page_is_wider_than_the_screen(browser: Any, two_runs: Viewed, width: int) -> None:
     pages = (

@@ -3,7 +3,7 @@ import { Brand } from "../shared/brand";
 import { JsonView } from "../shared/json_view";
 import { type Shortcut, ShortcutHelp, useShortcuts } from "../shared/keyboard";
 import { ThemeButton } from "../shared/theme";
-import { Transcript, formatReward } from "../shared/transcript";
+import { Transcript, formatReward, outcomeTone } from "../shared/transcript";
 import { About } from "./about";
 import { CodeDialog } from "./code_dialog";
 import { Dock } from "./dock";
@@ -207,11 +207,10 @@ function Tools({ environment }: { environment: EnvironmentInterface }) {
 }
 
 function Outcome({ reward, steps }: { reward: number | null; steps: number }) {
-  const tone = reward === null || reward <= 0 ? "" : "good";
   return (
     <p role="status">
       <strong>The episode is over</strong> after {steps} {steps === 1 ? "step" : "steps"}.{" "}
-      <span class={`badge ${tone}`}>{reward === null ? "no reward" : `total reward ${formatReward(reward)}`}</span>
+      <span class={`badge ${outcomeTone(reward)}`}>{reward === null ? "no reward" : `total reward ${formatReward(reward)}`}</span>
     </p>
   );
 }

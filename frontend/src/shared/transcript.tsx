@@ -68,6 +68,15 @@ export function Reward({ value }: { value: number }) {
   return <span class={`badge ${tone}`}>reward {formatReward(value)}</span>;
 }
 
+/**
+ * The colour of an episode: green only if the task is solved, as the part `solved` of its reward says, or else from a
+ * reward of 1 on, as in `ludus eval`. A game that was lost may have a reward above 0.
+ */
+export function outcomeTone(reward: number | null, solved?: number | null): string {
+  if ((solved ?? reward ?? 0) >= 1) return "good";
+  return reward !== null && reward < 0 ? "bad" : "";
+}
+
 export function formatReward(value: number): string {
   return String(Number(value.toPrecision(4)));
 }

@@ -1,9 +1,10 @@
 import { useEffect, useState } from "preact/hooks";
 import type { Shortcut } from "../shared/keyboard";
+import { outcomeTone } from "../shared/transcript";
 import { get } from "./api";
 import { alignMessages, sharedPrefix } from "./alignment";
 import { episodeLink } from "./episode_query";
-import { formatCount, formatNumber, formatSeconds, plural, rewardTone, stopName, stopTone } from "./format";
+import { formatCount, formatNumber, formatSeconds, plural, stopName, stopTone } from "./format";
 import { Calls, MessageEntry, splitContent } from "./messages";
 import type { EpisodeDetail, Message } from "./types";
 import "./attempts.css";
@@ -73,7 +74,7 @@ function Head({ detail }: { detail: EpisodeDetail }) {
           {episode.episode_id}
         </a>
         <span class="spacer" />
-        <span class={`badge ${rewardTone(episode.reward)}`}>
+        <span class={`badge ${outcomeTone(episode.reward, episode.rewards?.solved)}`}>
           {episode.reward === null ? "unscored" : `reward ${formatNumber(episode.reward)}`}
         </span>
       </div>

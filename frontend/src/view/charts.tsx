@@ -5,12 +5,16 @@ import "./charts.css";
 
 const HEIGHT = 150;
 export const MARGIN = { top: 8, right: 10, bottom: 20, left: 46 };
-const SMOOTH_ABOVE = 40;
+const SMOOTHING = 1 / 40;
+const MAX_DOTS = 12;
 const MAX_BAR_WIDTH = 90;
+
+type Points = [number, number][];
 
 export interface Series {
   name: string;
-  points: [number, number][];
+  points: Points;
+  color: number;
 }
 
 /** Measure the width of an element, also when it changes. */
@@ -36,14 +40,23 @@ export function niceTicks(low: number, high: number, count: number): number[] {
   return ticks;
 }
 
-/** An exponential moving average, so that the trend of noisy steps can be seen. */
-export function smooth(points: [number, number][]): [number, number][] {
-  const weight = Math.min(0.97, 1 - 12 / points.length);
-  let mean = points[0]?.[1] ?? 0;
-  return points.map(([x, y]) => [x, (mean = weight * mean + (1 - weight) * y)]);
+/**
+ * Means over all points up to `reach` before and after each, and over fewer at the ends: as many on either side, so
+ * that a line neither lags nor starts elsewhere.
+ */
+export function smooth(points: Points, reach: number): Points {
+  let [first, end, sum] = [0, 0, 0];
+  const [left, right] = [points[0]?.[0] ?? 0, points.at(-1)?.[0] ?? 0];
+  return points.map(([x]) => {
+    const near = Math.min(reach, x - left, right - x);
+    while (end < points.length && points[end]![0] <= x + near) sum += points[end++]![1];
+    while (points[first]![0] < x - near) sum -= points[first++]![1];
+    return [x, sum / (end - first)];
+  });
 }
 
-export function LineChart(props: { title: string; series: Series[]; x: string }) {
+/** Lines over one x axis. `reach`: over how many steps before and after all of them are smoothed alike. */
+export function LineChart(props: { title: string; series: Series[]; x: string; reach: number }) {
   const { element, width } = useWidth();
   const [hovered, setHovered] = useState<number | null>(null);
   const all = props.series.flatMap(({ points }) => points);
@@ -62,7 +75,7 @@ export function LineChart(props: { title: string; series: Series[]; x: string })
           {props.series.map(({ name, points }, at) => {
             const point = nearest[at] ?? points.at(-1);
             return (
-              <span key={name} class={`series-${at}`}>
+              <span key={name} class={`series-${props.series[at]!.color}`}>
                 {props.series.length > 1 && `${name} `}
                 {point && formatNumber(point[1])}
               </span>
@@ -99,10 +112,11 @@ export function LineChart(props: { title: string; series: Series[]; x: string })
             {formatCount(tick)}
           </text>
         ))}
-        {props.series.map(({ name, points }, at) => (
-          <g key={name} class={`series-${at}`}>
-            <path class={points.length > SMOOTH_ABOVE ? "raw" : "line"} d={path(points)} />
-            {points.length > SMOOTH_ABOVE && <path class="line" d={path(smooth(points))} />}
+        {props.series.map(({ name, points, color }, at) => (
+          <g key={name} class={`series-${color}`}>
+            {props.reach >= 1 && <path class="raw" d={path(points)} />}
+            <path class="line" d={path(smooth(points, props.reach))} />
+            {points.length <= MAX_DOTS && points.map(([x, y]) => <circle key={x} r={2.5} cx={toX(x)} cy={toY(y)} />)}
             {nearest[at] && <circle r={3.5} cx={toX(nearest[at]![0])} cy={toY(nearest[at]![1])} />}
           </g>
         ))}
@@ -111,20 +125,33 @@ export function LineChart(props: { title: string; series: Series[]; x: string })
   );
 }
 
-/** The same metrics of one or two runs, each in a chart of its own. */
+/** The metrics of one or two runs, the same ones of both in one chart. */
 export function Curves({ runs }: { runs: { name: string; curves: Curve[] }[] }) {
-  const keys = [...new Set(runs.flatMap(({ curves }) => curves.map(({ key }) => key)))];
+  const all = runs.flatMap(({ name, curves }, run) => curves.map((curve) => ({ ...curve, name, run })));
   return (
     <div class="chart-grid">
-      {keys.map((key) => {
-        const series = runs.flatMap(({ name, curves }) =>
-          curves.filter((curve) => curve.key === key).map(({ points }) => ({ name, points })),
-        );
-        const curve = runs.flatMap(({ curves }) => curves).find((each) => each.key === key)!;
-        return <LineChart key={key} title={curve.title} x={curve.x} series={series} />;
+      {[...new Set(all.map(({ chart }) => chart))].map((chart) => {
+        const curves = all.filter((curve) => curve.chart === chart);
+        const lines = [...new Set(curves.map(({ line }) => line))];
+        const series = curves.map(({ name, run, line, points }) => ({
+          name: [runs.length > 1 && name, lines.length > 1 && line].filter(Boolean).join(" "),
+          points,
+          color: run + runs.length * lines.indexOf(line),
+        }));
+        const { title, x, is_schedule } = curves[0]!;
+        return <LineChart key={chart} title={title} x={x} series={series} reach={is_schedule ? 0 : smoothingReach(curves)} />;
       })}
     </div>
   );
+}
+
+/** A part of the shorter run: its line and that of a longer one are comparable only if smoothed alike. */
+function smoothingReach(curves: { run: number; points: Points }[]): number {
+  const lengths = [...new Set(curves.map(({ run }) => run))].map((run) => {
+    const [first, last] = extent(curves.filter((curve) => curve.run === run).flatMap(({ points }) => points.map(([x]) => x)));
+    return last - first;
+  });
+  return SMOOTHING * Math.min(...lengths);
 }
 
 /** Bars by reward. */

@@ -89,7 +89,7 @@ function shownRecord({ record, kind }: EntryDetail): Json {
 export function Tiles({ stats }: { stats: Stats }) {
   const tiles: [string, string][] = [
     ["episodes", formatCount(stats.episodes)],
-    [stats.interval ? "mean reward (95 % interval)" : "mean reward", formatMean(stats.mean, stats.interval)],
+    ["mean reward", formatMean(stats.mean, stats.interval)],
     ["unscored", formatCount(stats.episodes - stats.scored)],
     ["turns, mean", formatNumber(stats.turns)],
     ["reply tokens, mean", formatNumber(stats.tokens)],
@@ -98,12 +98,17 @@ export function Tiles({ stats }: { stats: Stats }) {
   ];
   return (
     <div class="tiles">
-      {tiles.map(([title, value]) => (
-        <div key={title} class="card tile">
-          <strong>{value}</strong>
-          <span>{title}</span>
-        </div>
-      ))}
+      {tiles.map(([title, text]) => {
+        const [value, interval] = text.split(" (");
+        return (
+          <div key={title} class="card tile">
+            <strong>{value}</strong>
+            <span>
+              {title} {interval && `(95 % interval ${interval}`}
+            </span>
+          </div>
+        );
+      })}
     </div>
   );
 }

@@ -2,9 +2,10 @@ import { useEffect, useState } from "preact/hooks";
 import type { Json } from "../shared/json";
 import { JsonView } from "../shared/json_view";
 import { type Shortcut, useShortcuts } from "../shared/keyboard";
+import { outcomeTone } from "../shared/transcript";
 import { get, useGet } from "./api";
 import { episodeLink, readQuery, toParams } from "./episode_query";
-import { formatCount, formatNumber, formatSeconds, rewardTone, stopName, stopTone } from "./format";
+import { formatCount, formatNumber, formatSeconds, stopName, stopTone } from "./format";
 import { EpisodeTranscript } from "./messages";
 import { link, navigate } from "./route";
 import { TokensView } from "./tokens_view";
@@ -62,7 +63,7 @@ export function EpisodePage(props: { params: URLSearchParams; onShortcuts: (list
           ← Episodes
         </button>
         <h1 class="mono">{episode.episode_id}</h1>
-        <span class={`badge ${rewardTone(episode.reward)}`}>
+        <span class={`badge ${outcomeTone(episode.reward, episode.rewards?.solved)}`}>
           {episode.reward === null ? "unscored" : `reward ${formatNumber(episode.reward)}`}
         </span>
         <span class={`badge ${stopTone(episode.stop_reason)}`}>{stopName(episode.stop_reason)}</span>
@@ -216,7 +217,7 @@ function Attempts({ detail }: { detail: EpisodeDetail }) {
       <ol class="attempt-list">
         {detail.attempts.map((each) => (
           <li key={each.line}>
-            <a class={`badge ${rewardTone(each.reward)}`} href={episodeLink(each.run, each.line)} aria-current={each.line === detail.line} title={each.episode_id}>
+            <a class={`badge ${outcomeTone(each.reward, each.solved)}`} href={episodeLink(each.run, each.line)} aria-current={each.line === detail.line} title={each.episode_id}>
               {each.reward === null ? "–" : formatNumber(each.reward)}
             </a>
           </li>

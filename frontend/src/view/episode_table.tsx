@@ -1,8 +1,9 @@
 import { useLibrary } from "./library";
+import { outcomeTone } from "../shared/transcript";
 import { VirtualList } from "./virtual_list";
 import { type EpisodeQuery, changeQuery, episodeLink } from "./episode_query";
 import { type Picked, rowKey } from "./episodes_page";
-import { formatCount, formatNumber, formatSeconds, rewardTone, stopName, stopTone } from "./format";
+import { formatCount, formatNumber, formatSeconds, stopName, stopTone } from "./format";
 import type { PagedRows } from "./paged_rows";
 import type { EpisodePage, EpisodeRow } from "./types";
 
@@ -93,7 +94,7 @@ function Cells(props: {
         <span class="visually-hidden">Select {row.episode_id}</span>
       </label>
       <span class="number">
-        <span class={`badge ${rewardTone(row.reward)}`}>
+        <span class={`badge ${outcomeTone(row.reward, row.solved)}`}>
           {row.reward === null ? "unscored" : formatNumber(row.reward)}
         </span>
       </span>

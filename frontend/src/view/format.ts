@@ -74,8 +74,3 @@ export function stopTone(reason: string): string {
   if (reason === "done") return "";
   return reason === "broken" || reason === "deadline" ? "bad" : "warn";
 }
-
-export function rewardTone(reward: number | null): string {
-  if (reward === null || reward === 0) return "";
-  return reward > 0 ? "good" : "bad";
-}

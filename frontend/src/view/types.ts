@@ -53,7 +53,12 @@ export interface Stats {
 export interface Curve {
   key: string;
   title: string;
+  /** The chart that it is drawn in, and its name there if that has several. */
+  chart: string;
+  line: string;
   x: string;
+  /** Set and not measured, as the learning rate: it is never smoothed. */
+  is_schedule: boolean;
   points: [number, number][];
 }
 
@@ -104,6 +109,8 @@ export interface EpisodeRow {
   episode_id: string;
   attempt: number;
   reward: number | null;
+  /** The part `solved` of the reward, if it has one. */
+  solved: number | null;
   stop_reason: string;
   turns: number | null;
   tokens: number | null;

@@ -44,6 +44,9 @@ class StopReason(StrEnum):
 _WITHOUT_CALL = (StopReason.NO_TOOL_CALL, StopReason.REFUSED)
 """Stop reasons of episodes whose last reply is complete and has no tool call."""
 
+SOLVED_PART = "solved"
+"""The part of a reward that says whether an attempt succeeded, where an environment reports it."""
+
 OMITTED_IF_EMPTY = ("turn_rewards", "progress", "explored_turns", "tutor_replies")
 """Fields of an episode that are left out of its line where they are empty."""
 

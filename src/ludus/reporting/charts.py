@@ -12,8 +12,8 @@ from ludus.reporting.html import Html, element
 WIDTH, HEIGHT = 420, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 14, 14, 34
 _MAX_POINTS = 160
-_SMOOTH_FROM = 40
-"""From this many points on, a smoothed line is drawn over the raw one."""
+_SMOOTHING = 1 / 40
+"""Part of the x axis over which all lines are smoothed to either side, over the raw ones."""
 _MAX_DOTS = 12
 """Lines with more points are drawn without dots."""
 _MAX_DISTINCT = 12
@@ -79,9 +79,9 @@ def _line_chart(chart: LineChart) -> Html:
     parts.append(_text((_LEFT + right) / 2, bottom + 16, chart.x_label, anchor="middle"))
     for number, (label, each) in enumerate(series):
         color = f"series-{number % 4}"
-        if len(each) >= _SMOOTH_FROM:
+        if (smoothed := _smooth(each, _SMOOTHING * (x_high - x_low))) != each:
             parts.append(_curve([place(x, y) for x, y in each], f"raw {color}"))
-            each = _smooth(each)
+            each = smoothed
         places = [place(x, y) for x, y in each]
         parts.append(_curve(places, color))
         if len(places) <= _MAX_DOTS:
@@ -109,13 +109,13 @@ def _thin(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return [(chunk[-1][0], sum(y for _, y in chunk) / len(chunk)) for chunk in chunks]
 
 
-def _smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Means over a window around each point."""
-    half = max(1, len(points) // 30)
+def _smooth(points: Sequence[tuple[float, float]], reach: float) -> list[tuple[float, float]]:
+    """Means over all points up to `reach` before and after each, over fewer at the ends."""
     smoothed = []
-    for number, (x, _) in enumerate(points):
-        window = points[max(0, number - half) : number + half + 1]
-        smoothed.append((x, sum(y for _, y in window) / len(window)))
+    for x, _ in points:
+        near = min(reach, x - points[0][0], points[-1][0] - x)
+        window = [y for other, y in points if abs(other - x) <= near]
+        smoothed.append((x, sum(window) / len(window)))
     return smoothed
 
 

@@ -26,7 +26,7 @@ from ludus.reporting.transcripts import summarize_episodes
 
 _CURVES: Sequence[tuple[str, Mapping[str, str]]] = (
     ("Reward", {"reward": "training tasks", "eval_reward": "held-out tasks"}),
-    ("Loss", {"loss": "training", "eval_loss": "held-out"}),
+    ("Loss", {"loss": "training", "eval_loss": "test"}),
     (
         "Accuracy of rewards",
         {"rewards/accuracies": "training", "eval_rewards/accuracies": "held-out"},
@@ -98,9 +98,10 @@ def _curves(lines: Sequence[Mapping[str, Any]]) -> list[Chart]:
         series = [
             Series(label, points)
             for metric, label in metrics.items()
-            if len(points := log_points(lines, metric)) > 1
+            if (points := log_points(lines, metric))
         ]
-        if series:
+        # Beside a line, a single point is worth showing: the test loss at the end.
+        if any(len(each.points) > 1 for each in series):
             charts.append(LineChart(title, series))
     return charts
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ludus.data.episode import Episode, StopReason
+from ludus.data.episode import SOLVED_PART, Episode, StopReason
 from ludus.data.episode_head import EpisodeHead, parse_head
 from ludus.data.jsonl import numbered_lines
 from ludus.data.messages import message_text
@@ -98,6 +98,8 @@ def _read_transcript(line: bytes, word: str, kind: FindingKind) -> Transcript | 
         episode = Episode.from_line(line)
     except ValidationError:
         return None
+    if kind == "good" and episode.rewards.get(SOLVED_PART, episode.reward or 0.0) < 1:
+        kind = "note"  # The best of many lost games.
     reward = "unscored" if episode.reward is None else f"reward {episode.reward:g}"
     turns = f"{episode.turns} turn{'s' * (episode.turns != 1)}"
     detail = f"{reward}, {episode.stop_reason.value}, {turns}"

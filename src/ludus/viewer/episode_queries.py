@@ -9,7 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from ludus.curation.load_episodes import check_load_condition
-from ludus.data.episode import StopReason
+from ludus.data.episode import SOLVED_PART, StopReason
 from ludus.data.task_mean import TaskRewards
 from ludus.data.tool_schema import JsonObject
 from ludus.viewer.episode_filter import SORT_COLUMNS, EpisodeFilter
@@ -23,6 +23,7 @@ _PAGE_COLUMNS = {
     "episode_id": "episode_id",
     "attempt": "attempt",
     "reward": "CASE WHEN isfinite(reward) THEN reward END",
+    "solved": f"map_extract(rewards, '{SOLVED_PART}')[1]",
     "stop_reason": "stop_reason",
     "turns": "turns",
     "tokens": "_tokens",

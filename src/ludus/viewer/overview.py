@@ -21,7 +21,7 @@ CURVES = {
     "reward": "Reward",
     "eval_reward": "Held-out reward",
     "loss": "Loss",
-    "eval_loss": "Eval loss",
+    "eval_loss": "Test loss",
     "entropy": "Entropy",
     "surprise": "Negative log-probability of sampled tokens",
     "length": "Sampled tokens per episode",
@@ -38,6 +38,10 @@ CURVES = {
     "time/step": "Seconds per step",
 }
 """Titles of the curves by their key in the log, in the order of the page."""
+_LINES = {"loss": ("loss", "training"), "eval_loss": ("loss", "test")}
+"""Metrics that share a chart: its key, and the name of the line."""
+_SCHEDULES = frozenset({"learning_rate"})
+"""Values that are set and not measured: never smoothed."""
 _MAX_POINTS = 1_000
 
 
@@ -64,20 +68,33 @@ def describe_entry(
 
 
 def build_curves(entries: Sequence[LogEntry], *, x: str = "step") -> list[JsonObject]:
-    """The metrics of a log that vary, as points; long logs are thinned out."""
-    keys = [*CURVES, *_other_keys(entries)]
+    """The metrics of a log that vary, as points; long logs are thinned out.
+
+    A line in the chart of another metric may be a single point: the test loss at the end.
+    """
     curves = []
-    for key in keys:
+    for key in [*CURVES, *_other_keys(entries)]:
+        chart, line = _LINES.get(key, (key, ""))
         points = [
             (step_number(entry), value)
             for entry in entries
             if (value := metric(entry, key)) is not None
         ]
-        if len(points) < 2:
+        if len(points) < (2 if chart == key else 1):
             continue
         stride = -(-len(points) // _MAX_POINTS)
         kept = points[::stride]
-        curves.append({"key": key, "title": CURVES.get(key, key), "x": x, "points": kept})
+        curves.append(
+            {
+                "key": key,
+                "title": CURVES.get(key, key),
+                "chart": chart,
+                "line": line,
+                "x": x,
+                "is_schedule": key in _SCHEDULES,
+                "points": kept,
+            }
+        )
     return curves
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ludus.data.curriculum_log import BucketMetrics, to_metrics
-from ludus.data.episode import Episode
+from ludus.data.episode import SOLVED_PART, Episode
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.registry import find_environment
 from ludus.environment.task_buckets import Bucket
@@ -22,9 +22,6 @@ from ludus.train.output.record_schema import BucketRecord
 if TYPE_CHECKING:
     from ludus.train.grpo.grpo_context import GRPOContext
     from ludus.train.output.checkpoints import CheckpointState
-
-SOLVED_PART = "solved"
-"""The part of a reward that says whether an attempt succeeded, where an environment reports it."""
 
 
 class Curriculum:
