@@ -1,6 +1,6 @@
 """Index of a journal for resuming: which episodes are recorded, and their totals.
 
-It needs a byte per episode of the plan, and about 130 bytes per task for the rewards.
+It needs a byte per episode of the plan, and about 115 bytes per task for the rewards.
 """
 
 from __future__ import annotations

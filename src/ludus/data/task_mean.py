@@ -64,7 +64,7 @@ def estimate_mean(means: Sequence[float], n: int, *, is_share: bool) -> MeanEsti
 
 @dataclass(slots=True)
 class TaskRewards:
-    """The rewards of a run, summed for each task: about 130 bytes a task."""
+    """The rewards of a run, summed for each task: about 115 bytes a task."""
 
     n: int = 0
     """Number of scored episodes."""
