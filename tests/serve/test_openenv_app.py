@@ -10,6 +10,9 @@ from typing import Any
 import httpx
 import pytest
 from conformance.asgi import running_app
+from conformance.observation_environments import EchoAction as TheirEchoAction
+from conformance.observation_environments import EchoEnvironment
+from conformance.observation_environments import EchoObservation as TheirEchoObservation
 from conformance.openenv_environments import (
     CalculatorEnvironment,
     GuessAction,
@@ -45,6 +48,30 @@ def test_a_server_script_of_theirs_serves_their_clients() -> None:
             assert (result.reward, result.done) == (1.0, True)
         assert httpx.get(f"{url}/list_environments").json() == ["guess"]
         assert httpx.get(f"{url}/metadata").json()["name"] == "guess"
+
+
+@pytest.mark.parametrize(
+    ("environment", "types", "actions"),
+    [
+        (GuessEnvironment, (GuessAction, GuessObservation), ({"number": 4}, {"number": 3})),
+        (EchoEnvironment, (TheirEchoAction, TheirEchoObservation), ({"message": "Hi!"},)),
+    ],
+)
+def test_it_replies_like_openenvs_app_over_http_and_websocket(
+    environment: type, types: tuple[type, type], actions: tuple[dict[str, Any], ...]
+) -> None:
+    replies = []
+    for make in (create_app, their_create_app):
+        with TestClient(make(environment, *types, env_name="game")) as client:
+            got = [client.get("/health").json(), client.post("/reset", json={"seed": 3}).json()]
+            got += [client.post("/step", json={"action": action}).json() for action in actions]
+            with client.websocket_connect("/ws") as socket:
+                steps = [{"type": "step", "data": action} for action in actions]
+                for frame in ({"type": "reset", "data": {"seed": 3}}, *steps, {"type": "state"}):
+                    socket.send_json(frame)
+                    got.append(socket.receive_json())
+            replies.append(got)
+    assert replies[0] == replies[1]
 
 
 async def test_a_factory_with_tools_is_served() -> None:

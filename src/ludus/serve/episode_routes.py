@@ -17,6 +17,7 @@ from pydantic_core import to_json
 
 from ludus.errors import CapacityReached, InvalidAction, SessionError, SessionLost, WireError
 from ludus.protocol.frames import error_frame_details, result_payload
+from ludus.protocol.types import Observation
 from ludus.serve.client_address import client_address
 from ludus.serve.sessions import ServedSession, SessionRegistry
 
@@ -78,7 +79,7 @@ def add_episode_routes(app: FastAPI, sessions: SessionRegistry) -> None:
         body = await _parse_episode_body(request, ResetRequest)
         async with temporary_session(request) as session:
             task = body.model_dump(exclude_unset=True)
-            return _episode_response(result_payload(await session.reset(task)))
+            return _result_response(await session.reset(task))
 
     @app.post("/step", openapi_extra=_episode_body_schema(StepRequest), response_model=ResultReply)
     async def step(request: Request) -> Any:
@@ -89,13 +90,18 @@ def add_episode_routes(app: FastAPI, sessions: SessionRegistry) -> None:
                 limit = session.runner.step_timeout
                 session.runner.step_timeout = min(body.timeout_s, limit or body.timeout_s)
             await session.reset({})
-            return _episode_response(result_payload(await session.step(body.action)))
+            return _result_response(await session.step(body.action))
 
     @app.get("/state", response_model=dict[str, Any])
     async def state(request: Request) -> Any:
         """The state of a new environment."""
         async with temporary_session(request) as session:
             return _episode_response(await session.runner.state())
+
+
+def _result_response(observation: Observation) -> Response:
+    """A result as OpenEnv's servers send it over HTTP: always with `metadata`, null if empty."""
+    return _episode_response({"metadata": None, **result_payload(observation)})
 
 
 def _episode_response(data: Mapping[str, Any]) -> Response:
