@@ -207,8 +207,8 @@ def _parse_call_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
     return {**call, "function": {**function, "arguments": arguments}}
 
 
-def rendered_prompt_length(prompt_ids: Sequence[int], ids: Sequence[int]) -> int:
-    """Count the ids of a rendered prompt that the rendered conversation begins with."""
+def rendered_prompt_length(prompt_ids: Sequence[object], ids: Sequence[object]) -> int:
+    """Count the ids, or characters, of a rendered prompt that the conversation begins with."""
     pairs = enumerate(zip(prompt_ids, ids, strict=False))
     return next((index for index, (a, b) in pairs if a != b), min(len(prompt_ids), len(ids)))
 

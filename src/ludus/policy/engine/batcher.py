@@ -23,6 +23,7 @@ from ludus.policy.engine.engine_api import (
     Request,
     no_more_requests,
 )
+from ludus.policy.engine.grammar import Grammar
 from ludus.policy.engine.hf_decoder import HFDecoder
 from ludus.policy.engine.request_queue import (
     InFlightBatch,
@@ -31,7 +32,7 @@ from ludus.policy.engine.request_queue import (
     ResultQueue,
     select_similar_lengths,
 )
-from ludus.policy.engine.sampling import SamplingParams
+from ludus.policy.engine.sampling import SamplingParams, TopLogprobs
 from ludus.policy.engine.scoped_settings import short_switch_interval, without_cudnn_sdpa
 
 if TYPE_CHECKING:
@@ -93,15 +94,25 @@ class RequestBatcher:
         seed: int,
         images: Sequence[ProcessedImage] = (),
         receive_tokens: ReceiveTokens | None = None,
+        grammar: Grammar | None = None,
+        top_logprobs: TopLogprobs | None = None,
     ) -> Completion:
         """Sample a completion. The same request and seed give the same result in any batch.
 
         Except for rounding: on a GPU the batch size changes the last bits of the logits, and so
         sometimes which of two close tokens is sampled. `receive_tokens` is called with the tokens,
-        as they are sampled; all of them come before the completion.
+        as they are sampled; all of them come before the completion. `grammar` and `top_logprobs`
+        are those of `Request`.
         """
         request = Request(
-            tuple(prompt_ids), max_tokens, frozenset(stop_token_ids), sampling, seed, tuple(images)
+            tuple(prompt_ids),
+            max_tokens,
+            frozenset(stop_token_ids),
+            sampling,
+            seed,
+            tuple(images),
+            grammar=grammar,
+            top_logprobs=top_logprobs,
         )
         with self._condition:
             if self._closed:

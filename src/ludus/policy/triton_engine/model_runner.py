@@ -6,7 +6,7 @@ which requests run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -53,6 +53,7 @@ TARGET_PROGRAMS = 264
 split long sequences over several programs."""
 MIN_SPLIT_TOKENS = 256
 """Shorter pieces of a sequence are not split further."""
+PrepareLogits = Callable[[Any], Any]
 
 
 class ModelRunner:
@@ -179,10 +180,11 @@ class ModelRunner:
         self._padded_rows = graph_size(len(rows), BATCH_SIZES)
         self._counts_are_zero = True
 
-    def launch_steps(self, steps: int) -> None:
+    def launch_steps(self, steps: int, *, prepare_logits: PrepareLogits | None = None) -> None:
         """Launch this many decoding steps, or one more, without waiting for them.
 
-        Rows that finish on the way stay as they are.
+        Rows that finish on the way stay as they are. `prepare_logits` changes the logits of each
+        step before a token is sampled from them.
         """
         if not self._counts_are_zero:
             self._batch.reset_counts()
@@ -192,9 +194,17 @@ class ModelRunner:
         programs = self._padded_rows * self._model.shape.num_kv_heads
         most = min(TARGET_PROGRAMS // programs, self.cache.slot_length // MIN_SPLIT_TOKENS, 32)
         splits = 1 << max(0, most.bit_length() - 1)
-        if any(row.needs_filter for row in self._rows):
+        needs_filter = any(row.needs_filter for row in self._rows)
+        if needs_filter or prepare_logits is not None:
             for _ in range(steps):
-                self._run_filtered_step(splits)
+                logits = self._graphs.run(
+                    ("logits", self._padded_rows, splits), partial(self._logits, splits)
+                )
+                if prepare_logits is not None:
+                    logits = prepare_logits(logits)
+                if needs_filter:
+                    self._filter(logits)
+                self._model.operations.sample(logits, self._batch)
             return
         for number in graph_launch_sizes(steps):
             work = partial(self._run_steps, number, splits)
@@ -208,15 +218,11 @@ class ModelRunner:
         for _ in range(number):
             self._model.operations.sample(self._logits(splits), self._batch)
 
-    def _run_filtered_step(self, splits: int) -> None:
-        """A step with top_k or top_p. Sorting the vocabulary is torch's, and not in a graph."""
-        logits = self._graphs.run(
-            ("logits", self._padded_rows, splits), partial(self._logits, splits)
-        )
+    def _filter(self, logits: Any) -> None:
+        """Apply top_k and top_p. Sorting the vocabulary is torch's, and not in a graph."""
         sampling = self._batch.sampling[:, : self._padded_rows]
         top_k = self._batch.state[TOP_K, : self._padded_rows]
         sampling[MIN_LOGIT] = min_kept_logit(logits, sampling[TEMPERATURE], sampling[TOP_P], top_k)
-        self._model.operations.sample(logits, self._batch)
 
     def _logits(self, splits: int) -> Any:
         state = self._batch.state[:, : self._padded_rows]

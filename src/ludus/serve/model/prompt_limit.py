@@ -14,6 +14,8 @@ _USUAL_CHARS_PER_TOKEN = 8
 _PIECE_CHARS = 16_384
 _EXTRA_TOKENS_PER_PIECE = 4
 """So many tokens at most are due to the cuts on both sides of a piece."""
+_NOT_RENDERED = ("response_format", "text")
+"""Fields that are no part of the prompt."""
 _IMAGE_TYPES = ("image_url", "input_image")
 
 
@@ -59,6 +61,7 @@ class PromptLimit:
         param = next((name for name in fields if data.get(name)), fields[0])
         messages = data.get(param)
         messages = messages if isinstance(messages, list) else []
+        data = {name: value for name, value in data.items() if name not in _NOT_RENDERED}
         without_images = {**data, param: list(map(_without_images, messages)) or data.get(param)}
         texts, num_objects = _collect_texts(without_images)
         self.check(texts, num_objects=num_objects, param=param)

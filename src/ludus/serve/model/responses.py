@@ -18,7 +18,11 @@ from ludus.serve.model.reply_formats import new_id
 from ludus.serve.model.response_output import ResponseOutput, split_message
 from ludus.serve.model.responses_schema import ResponsesBody
 
-_PARAMS = {"messages": "input", "max_completion_tokens": "max_output_tokens"}
+_PARAMS = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+}
 """Fields of a response request, by their names in the chat request."""
 
 
@@ -133,8 +137,8 @@ class Responses:
             "reasoning": body.reasoning,
             "store": False,
             "temperature": sampling.temperature,
-            "text": {"format": {"type": "text"}},
-            "tool_choice": body.tool_choice,
+            "text": body.text.to_json(),
+            "tool_choice": body.tool_choice.to_json(),
             "tools": [tool.model_dump() for tool in body.tools],
             "top_p": sampling.top_p,
             "truncation": "disabled",

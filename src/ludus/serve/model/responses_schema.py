@@ -16,10 +16,12 @@ from ludus.serve.model.message_schema import (
     PartBody,
     Parts,
     ToolBody,
+    ToolChoice,
+    ToolChoiceField,
     ToolFunctionBody,
 )
 from ludus.serve.model.request_body import RequestBody
-from ludus.serve.model.request_schema import ChatBody, SamplingBody
+from ludus.serve.model.request_schema import ChatBody, ResponseFormat, SamplingBody
 
 _STATE_FIELDS = ("previous_response_id", "conversation")
 _LOGPROBS = "message.output_text.logprobs"
@@ -96,12 +98,20 @@ class ResponsesTool(RequestBody):
         return ToolBody(function=ToolFunctionBody.model_validate({"name": self.name, **fields}))
 
 
-class TextFormat(RequestBody):
-    type: Literal["text"] = "text"
-
-
 class TextOptions(RequestBody):
-    format: TextFormat = TextFormat()
+    format: ResponseFormat = ResponseFormat()
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def _nest_schema(cls, value: Any) -> Any:
+        """As chat completions have it."""
+        is_schema = isinstance(value, dict) and value.get("type") == "json_schema"
+        return {"type": "json_schema", "json_schema": value} if is_schema else value
+
+    def to_json(self) -> JsonObject:
+        schema = self.format.json_schema
+        fields = {} if schema is None else schema.model_dump(by_alias=True)
+        return {"format": {**fields, "type": self.format.type}}
 
 
 class ResponsesBody(SamplingBody):
@@ -121,7 +131,7 @@ class ResponsesBody(SamplingBody):
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
     tools: list[ResponsesTool] = Field(default_factory=list)
-    tool_choice: Literal["none", "auto"] = "auto"
+    tool_choice: ToolChoiceField = ToolChoice()
     parallel_tool_calls: bool = True
     chat_template_kwargs: JsonObject = Field(default_factory=dict)
     text: TextOptions = TextOptions()
@@ -168,7 +178,8 @@ class ResponsesBody(SamplingBody):
             **sampling,
             messages=messages,
             tools=[tool.to_chat_tool() for tool in self.tools],
-            tool_choice=self.tool_choice,
+            tool_choice=self.tool_choice.to_json(),
+            response_format=self.text.format,
             max_completion_tokens=self.max_output_tokens,
             chat_template_kwargs=self.chat_template_kwargs,
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ludus.data.tool_schema import JsonObject
+from ludus.policy.engine.sampling import TopLogprobs
 from ludus.policy.runtime import run_off_loop
 from ludus.serve.model.api_errors import ApiError
 from ludus.serve.model.concurrent_choices import PutEvent, sample_choices, stream_choices
@@ -28,6 +29,8 @@ class TextCall:
     body: CompletionBody
     plan: SamplingPlan
     prompts: list[Prompt]
+    tops: list[TopLogprobs | None]
+    """The most likely tokens of each choice."""
     stack: AsyncExitStack
 
     @property
@@ -62,7 +65,11 @@ class TextCompletions:
             if not prompts:
                 raise ApiError("The prompt is empty.", param="prompt")
             plan = self._generator.plan(body, prompts)
-            return TextCall(body, plan, prompts, stack.pop_all())
+            tops = [
+                TopLogprobs(body.logprobs) if body.logprobs else None
+                for _ in range(len(prompts) * body.n)
+            ]
+            return TextCall(body, plan, prompts, tops, stack.pop_all())
         raise AssertionError  # The stack swallows no exception.
 
     def _tokenize(self, prompt: str | list[int]) -> Prompt:
@@ -89,7 +96,7 @@ class TextCompletions:
                 )
             choices.append(
                 self._choice_to_json(
-                    call.body,
+                    call,
                     index,
                     text,
                     completion.ids,
@@ -116,17 +123,20 @@ class TextCompletions:
     async def _stream_choice(
         self, call: TextCall, index: int, events: CompletionEvents, put_event: PutEvent
     ) -> Generation:
-        length = 0
+        length = num_sent = 0
 
         def on_text(text: str, ids: Sequence[int], logprobs: Sequence[float]) -> None:
-            nonlocal length
-            choice = self._choice_to_json(call.body, index, text, ids, logprobs, offset=length)
+            nonlocal length, num_sent
+            choice = self._choice_to_json(
+                call, index, text, ids, logprobs, offset=length, start=num_sent
+            )
             put_event(events.chunk(choice))
             length += len(text)
+            num_sent += len(ids)
 
         generation = await self._generate(call, index, on_text)
         finish = generation.finish_reason
-        put_event(events.chunk(self._choice_to_json(call.body, index, "", (), (), finish=finish)))
+        put_event(events.chunk(self._choice_to_json(call, index, "", (), (), finish=finish)))
         return generation
 
     async def _generate(
@@ -137,18 +147,20 @@ class TextCompletions:
             call.plan,
             index=index,
             on_text=on_text,
+            top_logprobs=call.tops[index],
             skip_special_tokens=True,
         )
 
     def _choice_to_json(
         self,
-        body: CompletionBody,
+        call: TextCall,
         index: int,
         text: str,
         ids: Sequence[int],
         logprobs: Sequence[float],
         *,
         offset: int = 0,
+        start: int = 0,
         finish: str | None = None,
     ) -> JsonObject:
         fields: JsonObject = {
@@ -157,11 +169,16 @@ class TextCompletions:
             "logprobs": None,
             "finish_reason": finish,
         }
-        if body.logprobs is not None:
-            as_ids = body.return_tokens_as_token_ids
+        if call.body.logprobs is not None:
             fields["logprobs"] = text_logprobs(
-                self._tokenizer, ids, logprobs, offset=offset, as_ids=as_ids
+                self._tokenizer,
+                ids,
+                logprobs,
+                offset=offset,
+                as_ids=call.body.return_tokens_as_token_ids,
+                top=call.tops[index],
+                start=start,
             )
-        if body.return_token_ids:
+        if call.body.return_token_ids:
             fields["token_ids"] = list(ids)
         return fields
