@@ -20,6 +20,7 @@ from ludus.train.data.loss_mask import LossMaskIndex
 from ludus.train.data.prepared_data import PreparedData, PreparedRows, prepare
 from ludus.train.data.template_fidelity import check_template_fidelity
 from ludus.train.data.tokenization import RowTokenizer, check_rows, tokenize_splits
+from ludus.train.output.disk_space import choose_kept_checkpoints, report_full_disk
 from ludus.train.output.finalize import finalize, finished_result
 from ludus.train.output.result import TrainResult
 from ludus.train.output.training_folder import (
@@ -132,7 +133,8 @@ def _run_or_resume(context: OfflineContext, *, overwrite: bool) -> TrainResult:
     previous = find_previous_run(context, overwrite=overwrite)
     if previous.finished:
         return finished_result(context, previous.record)
-    with discard_if_unstarted(out, distributed), skip_unlabelled_logits():
+    discarding = discard_if_unstarted(out, distributed)
+    with discarding, report_full_disk(out), skip_unlabelled_logits():
         with distributed.raise_on_all_ranks():
             loaded_model = _load_model_and_prepare_data(context)
         prepared = PreparedRows(context.tokens_dir).info()
@@ -201,6 +203,7 @@ def _build_trainer(
         train_dataset=train_rows, eval_dataset=test_rows, callback=callback,
         ref_model=_load_reference_model(context), vision=context.vision,
     )  # fmt: skip
+    trainer.kept_checkpoints = choose_kept_checkpoints(context, trainer, keeps_best=False)
     trainer.loss_masks = LossMaskIndex.build(rows.unpacked(), method)
     if method == "sft" and context.vision is None:
         accelerate(trainer, config, context.distributed, context.progress.say)

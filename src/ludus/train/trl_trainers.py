@@ -22,8 +22,16 @@ from ludus.train.config import Method, TrainConfig
 from ludus.train.data.collators import REFERENCE_COLUMNS, ImageCollator, PairCollator
 from ludus.train.data.loss_mask import LossMaskIndex, check_loss_mask
 from ludus.train.data.row_schema import IMAGE_COLUMNS, TOKEN_COLUMNS
-from ludus.train.output.checkpoints import CheckpointState, latest_checkpoint, mark_complete
-from ludus.train.trl_config import build_peft_config
+from ludus.train.output.checkpoints import (
+    CheckpointState,
+    checkpoint_folder,
+    latest_checkpoint,
+    mark_complete,
+    remove_before,
+    remove_unusable,
+)
+from ludus.train.output.disk_space import is_full_disk
+from ludus.train.trl_config import MAX_CHECKPOINTS, build_peft_config
 
 _EVENTS = ("on_step_end", "on_epoch_end", "on_log")
 
@@ -34,6 +42,8 @@ class TrainerMixin:
     callback: RunCallback
     loss_masks: LossMaskIndex | None = None
     """What the first batch is checked against."""
+    kept_checkpoints = MAX_CHECKPOINTS
+    """As many as fit on the disk."""
     first_step_started = False
     """An error before that is due to the config."""
     first_step_done = False
@@ -123,6 +133,8 @@ class TrainerMixin:
             cast(Any, super())._save_checkpoint(model, trial)
         except Exception as error:
             # A full disk is an OSError, a SafetensorError or a RuntimeError of PyTorch.
+            if callback.distributed.is_main:
+                remove_unusable(callback.out, step)
             reason = " ".join(str(error).split())[:300].removesuffix(".")
             raise RunError(
                 f"The checkpoint of step {step:,} could not be saved: {reason}. The same command "
@@ -137,7 +149,9 @@ class TrainerMixin:
                 trainer._globalstep_last_logged, metrics, callback.episode_bytes,
                 callback.rollbacks, callback.trust_factor, callback.curriculum_state,
             )  # fmt: skip
-            mark_complete(Path(trainer.args.output_dir) / f"checkpoint-{step}", state)
+            mark_complete(checkpoint_folder(callback.out, step), state)
+            if self.kept_checkpoints == 1:
+                remove_before(callback.out, step)
 
     def create_model_card(self, *_: Any, **__: Any) -> None: ...
 
@@ -224,7 +238,7 @@ def run_trainer(trainer: Any, checkpoint: Path | None) -> None:
     except Exception as error:
         # Some fields are rejected only when they are first used.
         rejected = isinstance(error, ValueError) and not trainer.first_step_done
-        if trainer.first_step_started and not rejected:
+        if is_full_disk(error) or (trainer.first_step_started and not rejected):
             raise
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ConfigError(f"Training cannot begin with these settings: {reason}") from error

@@ -42,6 +42,7 @@ from ludus.train.data.row_schema import (
     parse_conversations,
     parse_row_columns,
 )
+from ludus.train.output.disk_space import check_token_space
 
 _BATCH_ROWS = 256
 _PARALLEL_MIN_BATCHES = 8
@@ -225,6 +226,7 @@ def tokenize_splits(
     """Tokenize the training and the test split into `folder`. Raises for the first invalid row."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    check_token_space(data.train.files, folder)
     train = tokenize(data.train, row_tokenizer, folder / "rows.arrow", progress=progress)
     if data.test is None:
         return TokenizedSplits(train, None)

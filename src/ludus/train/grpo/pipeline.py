@@ -34,6 +34,7 @@ from ludus.train.grpo.task_dataset import build_task_dataset
 from ludus.train.grpo.trainer import build_trainer
 from ludus.train.grpo.trl_grpo_config import check_overrides, is_sharded
 from ludus.train.output import checkpoints
+from ludus.train.output.disk_space import choose_kept_checkpoints, report_full_disk
 from ludus.train.output.finalize import finalize, finished_result, is_finished
 from ludus.train.output.result import TrainResult
 from ludus.train.output.training_folder import check_output_dir, discard_if_unstarted, lock_folder
@@ -104,7 +105,7 @@ def grpo(
             previous = find_previous_run(context, overwrite=overwrite)
             if previous.finished:
                 return finished_result(context, previous.record)
-            with discard_if_unstarted(out, context.distributed):
+            with discard_if_unstarted(out, context.distributed), report_full_disk(out):
                 return _train(context, previous, overwrite=overwrite)
 
 
@@ -139,6 +140,10 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
                 curriculum=curriculum, resume_state=previous.state, overwrite=overwrite,
             )  # fmt: skip
             trainer = _build_trainer(context, model, callback, episodes, worker, plan, curriculum)
+            keeps_best = config.keep == "best" and config.held_out_interval > 0
+            trainer.kept_checkpoints = choose_kept_checkpoints(
+                context, trainer, keeps_best=keeps_best
+            )
             if config.rollouts == "fast" or config.held_out_interval:
                 worker.agent = agent = build_policy_agent(context, trainer)
                 # Before training: engines inspect the forward method, which the trainer wraps.
@@ -252,7 +257,5 @@ def _save_checkpoint(context: GRPOContext, trainer: Any) -> bool:
         trainer._save_checkpoint(trainer.model, None)
     except RunError as error:
         context.progress.say(str(error))
-        if context.distributed.is_main:
-            checkpoints.remove_unusable(context.out, step)
         return False
     return True

@@ -6,7 +6,9 @@ the chat template used in training, and the generation config with the tokens th
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ludus.errors import RunError
@@ -17,6 +19,8 @@ from ludus.train.context import TrainContext
 from ludus.train.output.training_folder import ADAPTER_DIR
 from ludus.train.trainable_model import load_trainable_model, published_dtype
 from ludus.train.trl_config import build_peft_config
+
+_DRAFT_DIR = ".model.draft"
 
 
 def export_model(context: TrainContext, trainer: Any) -> None:
@@ -33,14 +37,23 @@ def export_model(context: TrainContext, trainer: Any) -> None:
     else:
         model = rebuild_model(state, context.config, context.model_ref)
     trainer.check_weights(model)
-    _save_model(context, model)
-    set_chat_format(context.tokenizer, context.chat_format)
-    context.tokenizer.save_pretrained(context.out)
-    # Give the weights, which safetensors creates for the owner alone, the mode of other files.
-    mode = (context.out / "tokenizer_config.json").stat().st_mode
-    for folder in (context.out, context.out / ADAPTER_DIR):
-        for weights in folder.glob("*.safetensors"):
+    # Where the disk is full, no half of a model is left.
+    draft = context.out / _DRAFT_DIR
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        _save_model(context, model, draft)
+        set_chat_format(context.tokenizer, context.chat_format)
+        context.tokenizer.save_pretrained(draft)
+        # Give the weights, which safetensors creates for the owner alone, the mode of other files.
+        mode = (draft / "tokenizer_config.json").stat().st_mode
+        for weights in draft.rglob("*.safetensors"):
             weights.chmod(mode)
+        for path in draft.iterdir():
+            if path.is_dir():
+                shutil.rmtree(context.out / path.name, ignore_errors=True)
+            path.replace(context.out / path.name)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def rebuild_model(state: Mapping[str, Any], config: BaseTrainConfig, model_ref: ModelRef) -> Any:
@@ -60,14 +73,14 @@ def rebuild_model(state: Mapping[str, Any], config: BaseTrainConfig, model_ref: 
     return model
 
 
-def _save_model(context: TrainContext, model: Any) -> None:
+def _save_model(context: TrainContext, model: Any, folder: Path) -> None:
     import torch
 
-    out, lora = context.out, context.config.lora
+    lora = context.config.lora
     if lora is not None:
         for peft_config in model.peft_config.values():
             peft_config.base_model_name_or_path = context.model_ref.portable_name
-        adapter_dir = out / ADAPTER_DIR if lora.merge_adapter else out
+        adapter_dir = folder / ADAPTER_DIR if lora.merge_adapter else folder
         model.save_pretrained(adapter_dir)
         # PEFT writes an empty model card.
         (adapter_dir / "README.md").unlink(missing_ok=True)
@@ -79,4 +92,4 @@ def _save_model(context: TrainContext, model: Any) -> None:
     before = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
     tokens = list(dict.fromkeys([*sorted(context.chat_format.stop_token_ids), *before]))
     model.generation_config.eos_token_id = tokens[0] if len(tokens) == 1 else tokens
-    model.to(getattr(torch, published_dtype(context.model_ref))).save_pretrained(out)
+    model.to(getattr(torch, published_dtype(context.model_ref))).save_pretrained(folder)

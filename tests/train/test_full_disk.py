@@ -1,0 +1,115 @@
+"""Disks without enough space: known before training, or found out while it runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from policy.models import saved
+
+from ludus import sft
+from ludus.errors import RunError
+from ludus.train import Lora
+from train.sample_rows import sft_data
+from train.short_runs import RecordingProgress, train_config
+
+Resize = Callable[[str], None]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(saved(tmp_path_factory.mktemp("base")))
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[tuple[Path, Resize]]:
+    """A small file system, and a function that resizes it."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def mount(*options: str) -> bool:
+        command = ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", str(folder)]
+        return subprocess.run(command, capture_output=True).returncode == 0
+
+    if not shutil.which("mount") or os.geteuid() or not mount("size=64k"):
+        pytest.skip("only root can mount a small file system, and not in every container")
+    try:
+        yield folder, lambda size: None if mount("remount", f"size={size}") else pytest.fail(size)
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def claim_free(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    """Let any disk have so many free bytes."""
+    usage = shutil.disk_usage("/")._replace(free=free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+
+
+def one_line(caught: pytest.ExceptionInfo[RunError]) -> str:
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("lora", "free", "needed"),
+    [
+        (None, 20_000, "Training needs"),
+        (Lora(rank=2), 20_000, "Training needs"),
+        (None, 9, "token"),
+    ],
+)
+def test_too_little_space_is_known_before_the_first_step(
+    tmp_path: Path, base: str, monkeypatch: Any, lora: Lora | None, free: int, needed: str
+) -> None:
+    claim_free(monkeypatch, free)
+    with pytest.raises(RunError, match=needed) as caught:
+        sft(sft_data(tmp_path / "d"), base, tmp_path / "out", train_config(lora=lora))
+    assert f"{free / 1e6:,.1f} MB are free" in one_line(caught)
+    assert not (tmp_path / "out").exists()
+
+
+def test_where_two_checkpoints_do_not_fit_beside_a_new_one_one_is_kept(
+    tmp_path: Path, base: str, monkeypatch: Any
+) -> None:
+    weights = (Path(base) / "model.safetensors").stat().st_size
+    # Weights and two moments, in float32 like the base model, and the final model.
+    claim_free(monkeypatch, 2 * 3 * weights + weights + 1)
+    out, progress = tmp_path / "out", RecordingProgress(stop_after=3)
+    sft(sft_data(tmp_path / "d"), base, out, train_config(checkpoint_every=0.0), progress=progress)
+    assert [path.name for path in (out / "checkpoints").iterdir()] == ["checkpoint-3"]
+
+
+def test_a_disk_that_is_full_of_tokens_leaves_nothing(
+    tmp_path: Path, base: str, monkeypatch: Any, disk: tuple[Path, Resize]
+) -> None:
+    claim_free(monkeypatch, 1 << 40)
+    with pytest.raises(RunError, match="full") as caught:
+        sft(sft_data(tmp_path / "d", rows=300), base, disk[0] / "out", train_config())
+    one_line(caught)
+    assert not list(disk[0].iterdir())
+
+
+@pytest.mark.parametrize("checkpoint_every", [0.0, 1e9], ids=["checkpoints", "the model"])
+def test_after_a_full_disk_the_run_resumes_from_the_last_checkpoint(
+    tmp_path: Path, base: str, monkeypatch: Any, disk: tuple[Path, Resize], checkpoint_every: float
+) -> None:
+    claim_free(monkeypatch, 1 << 40)
+    folder, resize = disk
+    weights = (Path(base) / "model.safetensors").stat().st_size
+    # One checkpoint and a half, or half a model.
+    resize(str(weights * 5 if not checkpoint_every else weights // 2 + 50_000))
+    data, config = sft_data(tmp_path / "d"), train_config(checkpoint_every=checkpoint_every)
+    with pytest.raises(RunError) as caught:
+        sft(data, base, folder / "out", config)
+    one_line(caught)
+    assert not list((folder / "out").glob("model*"))
+    resize("64m")
+    result = sft(data, base, folder / "out", config)
+    assert result.resumed_from == (None if checkpoint_every else 1)
+    assert (folder / "out" / "model.safetensors").exists()
