@@ -301,6 +301,47 @@ def test_catch_sees_ball_and_paddle_and_is_done_at_the_bottom(column: int, catch
     assert reward == float(catch) and their_reward == (1.0 if catch else -1.0)
 
 
+@pytest.mark.usefixtures("word_lists")
+def test_a_class_of_two_games_opens_a_client_for_every_episode() -> None:
+    """The class of multi_env: it closes the client of a game before its next episode."""
+    pytest.importorskip("textarena", reason="needs the extra textarena")
+    pytest.importorskip("pyspiel", reason="needs the extra openspiel")
+
+    def play(wordle: Side, catch: Side) -> list[Any]:
+        clients: dict[str, Any] = {}
+        told: list[Any] = []
+        with wordle.server() as words, catch.server() as games:
+            urls = {
+                "wordle": words if isinstance(words, str) else words.url,
+                "catch": games if isinstance(games, str) else games.url,
+            }
+            for game in ("wordle", "catch", "wordle", "catch"):
+                side = wordle if game == "wordle" else catch
+                if game in clients:
+                    clients[game].close()
+                client = clients[game] = side.client(base_url=urls[game])
+                if game == "wordle":
+                    env = WordleEnv(client, side.action, seed=2)
+                    told += [env.reset(), env.guess("[crane]"), env.reward, env.done]
+                    continue
+                done, steps, total = client.reset().observation.done, 0, 0.0
+                while not done:
+                    result = client.step(side.action(action_id=1, game_name="catch"))
+                    done, steps = result.observation.done, steps + 1
+                    total += result.reward or 0.0
+                told += [steps, abs(total) <= 1.0]
+            for client in clients.values():
+                client.close()
+        return told
+
+    ours, openenvs = (
+        play(*sides)
+        for sides in zip(sides_of_textarena("Wordle-v0"), sides_of_openspiel(), strict=True)
+    )
+    assert ours == openenvs
+    assert ours[4:6] == [9, True] and ours[:4] == ours[6:10]
+
+
 class BrowserGymLLMEnv:
     """Raises the limit of the connection, acts by strings, and shows goal, error and tree."""
 
