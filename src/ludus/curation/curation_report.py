@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ludus.curation.catalog import UNREADABLE, Catalog, FilterStep
+from ludus.curation.split import SplitByTask
 from ludus.curation.token_lengths import TokenLengths
 from ludus.curation.writers import WrittenRows
 from ludus.data.tool_schema import JsonObject
@@ -28,6 +29,8 @@ class CurateReport:
     """Number of tasks by split."""
     families: int = 0
     """Number of tasks that were put into a split because of a near duplicate."""
+    test_target: int | None = None
+    """Number of tasks that `test_size` asks for."""
     unreadable: tuple[str, ...] = ()
     """The first unreadable lines, as `file:line`."""
     rewards: dict[str, float] = field(default_factory=dict)
@@ -45,7 +48,7 @@ class CurateReport:
         return asdict(self)
 
 
-def build_report(catalog: Catalog, written: WrittenRows, families: int) -> CurateReport:
+def build_report(catalog: Catalog, written: WrittenRows, split: SplitByTask) -> CurateReport:
     """Build the report from the catalog after all filters, and what was written."""
     tasks = dict(
         catalog.sql(
@@ -70,7 +73,8 @@ def build_report(catalog: Catalog, written: WrittenRows, families: int) -> Curat
         left_out=catalog.excluded_counts,
         rows=written.by_split,
         tasks={name: tasks.get(name, 0) for name in written.by_split},
-        families=families,
+        families=split.near_copies,
+        test_target=split.test_target,
         unreadable=tuple("{}:{}".format(*catalog.location(row)) for (row,) in unreadable),
         rewards=dict(zip(("min", "mean", "max"), rewards, strict=True))
         if rewards[0] is not None

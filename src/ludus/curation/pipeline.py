@@ -78,7 +78,7 @@ def curate(
             contents=config.needs_contents,
             labels=config.is_for_training,
         ) as catalog:
-            families = _filter_episodes(catalog, config, progress)
+            tasks = _filter_episodes(catalog, config, progress)
             _check_any_kept(catalog)
             written = write_rows(
                 catalog,
@@ -92,7 +92,7 @@ def curate(
             _check_any_kept(catalog)
             if explain:
                 write_left_out(catalog, draft / "left_out.jsonl")
-            report = build_report(catalog, written, families)
+            report = build_report(catalog, written, tasks)
         if tokenizer is not None and config.student is not None:
             lengths = measure_file(
                 draft / "train.jsonl",
@@ -112,11 +112,10 @@ def curate(
     return report
 
 
-def _filter_episodes(catalog: Catalog, config: CurateConfig, progress: CurateProgress) -> int:
-    """Exclude episodes, build pairs and assign splits.
-
-    Returns how many tasks were put into a split because of a near duplicate.
-    """
+def _filter_episodes(
+    catalog: Catalog, config: CurateConfig, progress: CurateProgress
+) -> split.SplitByTask:
+    """Exclude episodes, build pairs and assign splits."""
     progress("filtering", 0, None)
     filters.exclude_faults(catalog, keep_unscored=config.keep_unscored)
     if config.is_for_training:
@@ -146,7 +145,7 @@ def _filter_episodes(catalog: Catalog, config: CurateConfig, progress: CuratePro
     if config.to == "nemo-gym-input" and not config.best_of_group:
         filters.keep_best_of_group(catalog)
     if config.test_size is None or not catalog.kept:
-        return 0
+        return split.SplitByTask()
     progress("splitting", 0, None)
     return split.split_by_task(
         catalog,

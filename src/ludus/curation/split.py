@@ -1,13 +1,15 @@
 """Split into train and test without a common task.
 
 A task and its near duplicates are a family, and a family is never divided. Which tasks are drawn
-for the test split is decided by a hash of their names, so that the split stays the same when
-episodes are added.
+for the test split is decided by a hash of their names, not by their order.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
+from math import floor
 
 from ludus.curation.catalog import Catalog
 from ludus.curation.dedupe import count_duplicate_tasks
@@ -20,16 +22,24 @@ DEFAULT_SIMILARITY = 0.8
 """Prompts that are at least this similar are near duplicates."""
 
 
+@dataclass(frozen=True, slots=True)
+class SplitByTask:
+    """How the tasks were split."""
+
+    near_copies: int = 0
+    """Tasks that follow a near duplicate into its split."""
+    test_target: int | None = None
+    """Tasks that `test_size` asks for; with near duplicates there may be no split with as many."""
+
+
 def split_by_task(
     catalog: Catalog, *, test_size: float, similarity: float = DEFAULT_SIMILARITY, seed: int = 0
-) -> int:
-    """Assign a split to every kept episode, with at least one family in each.
-
-    Returns how many tasks follow a near duplicate into its split.
-    """
+) -> SplitByTask:
+    """Assign a split to every kept episode, with at least one family in each."""
     names, families = _find_families(TaskPrompts(catalog), similarity)
     _check_splittable(catalog, names, families)
-    test_families = _draw_test_families(names, families, test_size, seed)
+    target = min(max(1, floor(test_size * len(names) + 0.5)), len(names) - 1)
+    test_families = _draw_test_families(names, families, target, seed)
     rows = (
         (name, family, TEST if family in test_families else TRAIN)
         for name, family in zip(names, families, strict=True)
@@ -50,7 +60,7 @@ def split_by_task(
     )[0][0]
     if divided:
         raise RunError(f"{divided} tasks are in both splits. This is a bug in Ludus.")
-    return len(names) - len(set(families))
+    return SplitByTask(len(names) - len(set(families)), target)
 
 
 def _find_families(tasks: Iterable[TaskPrompt], similarity: float) -> tuple[list[str], list[int]]:
@@ -77,19 +87,24 @@ def _find_families(tasks: Iterable[TaskPrompt], similarity: float) -> tuple[list
     return names, [find_root(number) for number in range(len(names))]
 
 
-def _draw_test_families(
-    names: list[str], families: list[int], test_size: float, seed: int
-) -> set[int]:
-    """Draw the families of the test split: those with any task whose hash is below `test_size`.
+def _draw_test_families(names: list[str], families: list[int], target: int, seed: int) -> set[int]:
+    """Draw families with `target` tasks together, or fewer where none fits into what is left.
 
-    So a new member can move its family into the test split, but never out of it.
+    A family is drawn by the lowest hash of its tasks. If all are larger than the target, the first
+    of the smallest is drawn, but never all families.
     """
-    draws: dict[int, float] = {}
+    draws: dict[int, int] = {}
     for name, family in zip(names, families, strict=True):
-        draws[family] = min(stable_hash(f"{seed}/{name}") / 2**64, draws.get(family, 1.0))
+        draw = stable_hash(f"{seed}/{name}")
+        draws[family] = min(draw, draws.get(family, draw))
+    sizes = Counter(families)
     ordered = sorted(draws, key=lambda family: draws[family])
-    drawn = {family for family in ordered if draws[family] < test_size} or {ordered[0]}
-    return drawn if len(drawn) < len(ordered) else set(ordered[:-1])
+    drawn, left = set[int](), target
+    for family in ordered:
+        if sizes[family] <= left:
+            drawn.add(family)
+            left -= sizes[family]
+    return drawn or {min(ordered, key=lambda family: sizes[family])}
 
 
 def _check_splittable(catalog: Catalog, names: list[str], families: list[int]) -> None:

@@ -103,7 +103,8 @@ def curate(
         float, typer.Option(help="Minimum reward difference within a DPO pair.")
     ] = 0.1,
     test_size: Annotated[
-        float | None, typer.Option(help="Fraction of the tasks for the test split: 0.1.")
+        float | None,
+        typer.Option(help="Fraction of the tasks for the test split: 0.1, of 100 tasks 10."),
     ] = None,
     held_out: Annotated[
         list[Path] | None,

@@ -34,6 +34,8 @@ def print_curate_report(out: Path, report: CurateReport) -> None:
         stdout.print(Text(f"unreadable: {location}", style="yellow"), soft_wrap=True)
     for split, rows in report.rows.items():
         tasks = plural(report.tasks[split], "task")
+        if split == "test" and report.test_target not in (None, report.tasks[split]):
+            tasks += f", not {report.test_target:,}: near copies stay in one split"
         stdout.print(f"{split}: {plural(rows, 'row')} of {tasks}", soft_wrap=True)
     if report.tutored:
         agreement = "" if report.agreement is None else f", agreement {report.agreement:.1%}"
