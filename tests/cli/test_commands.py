@@ -13,11 +13,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+import typer
 from ludus_process import run_ludus, served_by_program, start_ludus
 from world import serving, wait_until
 
 import ludus
 from cli.collect_cli import PYTHONPATH
+from ludus.cli.common_options import parse_task
 
 
 def test_help_names_every_command_and_imports_nothing_heavy() -> None:
@@ -95,11 +97,26 @@ def test_an_error_is_one_line_and_exit_code_1(arguments: tuple[str, ...], words:
         ("serve", "echo", "--prot", "1"),
         ("play", "catch", "--task", "{"),
         ("play", "catch", "--task", "3"),
+        ("play", "catch", "--task", "{rows=3"),
     ],
 )
 def test_an_invalid_flag_is_named_with_exit_code_2(arguments: tuple[str, ...]) -> None:
     done = run_ludus(*arguments)
     assert done.returncode == 2 and arguments[2] in done.stderr
+
+
+def test_task_arguments_are_names_with_values_or_json() -> None:
+    values = ["length=6", "pool=train", 'words=["a", "b"]', "note=a=b", '{"deep": {"x": "1=2"}}']
+    assert parse_task(values) == {
+        "length": 6,
+        "pool": "train",
+        "words": ["a", "b"],
+        "note": "a=b",
+        "deep": {"x": "1=2"},
+    }
+    for wrong in ("length", "=6", "[1]", '{"length": 6', "{length=6}"):
+        with pytest.raises(typer.BadParameter, match="--task must be NAME=VALUE"):
+            parse_task([wrong])
 
 
 def run_without_module(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -67,6 +67,9 @@ def test_values_become_words() -> None:
         *("--output-dir", "out/it"),
     ]
     assert words("collect", env="wordle", task={"a": [1]})[2:4] == ["--task", '{"a": [1]}']
+    assert words("collect", env="wordle", task=["a=1", "b=2"])[2:6] == [
+        *("--task", "a=1", "--task", "b=2"),
+    ]
     assert words("collect", env="wordle", system_prompt="-x")[2] == "--system-prompt=-x"
     assert words("curate", runs=["a", "b"], dedupe=False, explain=False)[1:4] == [
         *("a", "b", "--no-dedupe"),

@@ -104,8 +104,11 @@ DatasetConfig = Annotated[
     ),
 ]
 Task = Annotated[
-    str | None,
-    typer.Option(metavar="JSON", help="Other arguments of reset: '{\"length\": 6}'."),
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE|JSON",
+        help="Other argument of reset: length=6; repeatable. Or all of them: '{\"length\": 6}'.",
+    ),
 ]
 Tasks = Annotated[
     Path | None,
@@ -271,9 +274,33 @@ def parse_template_options(
     return {**kwargs, THINKING: thinking}
 
 
-def parse_task_options(task: str | None, dataset_config: str | None) -> dict[str, Any]:
+def parse_task(values: list[str] | None) -> dict[str, Any]:
+    """Parse the values of --task: JSON objects, and NAME=VALUE with JSON or a text as the value."""
+    from pydantic_core import from_json
+
+    def parse_json(text: str) -> Any:
+        try:
+            return from_json(text, allow_inf_nan=False)
+        except ValueError:
+            return text
+
+    arguments: dict[str, Any] = {}
+    for text in values or ():
+        name, equals, value = text.partition("=")
+        if equals and name.isidentifier():
+            arguments[name] = parse_json(value)
+        elif isinstance(several := parse_json(text), dict):
+            arguments |= several
+        else:
+            raise typer.BadParameter(
+                f"--task must be NAME=VALUE, such as length=6, or a JSON object, got {text!r}."
+            )
+    return arguments
+
+
+def parse_task_options(task: list[str] | None, dataset_config: str | None) -> dict[str, Any]:
     """Combine the options --task and --dataset-config into arguments of reset."""
-    arguments = parse_json_object(task, "--task")
+    arguments = parse_task(task)
     if dataset_config is not None:
         arguments["dataset_config"] = parse_json_object(dataset_config, "--dataset-config")
     return arguments

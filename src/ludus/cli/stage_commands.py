@@ -55,8 +55,8 @@ class StageOption:
             yield from self._with_flag(_to_text(value))
 
     def items(self, value: Any) -> list[Any]:
-        """The values as a list; the table of a repeatable option is a list of KEY=VALUE."""
-        if isinstance(value, Mapping):
+        """The values as a list; a table is JSON, or becomes a list of KEY=VALUE."""
+        if isinstance(value, Mapping) and not self.is_json:
             return [f"{key}={_to_text(item)}" for key, item in value.items()]
         return value if isinstance(value, list) else [value]
 
@@ -143,7 +143,7 @@ def _describe(path: tuple[str, ...]) -> StageCommand:
             off_flag=param.secondary_opts[0] if param.secondary_opts else "",
             is_switch=bool(getattr(param, "is_flag", False)),
             is_repeatable=bool(getattr(param, "multiple", False)) or param.nargs == -1,
-            is_json=param.metavar == "JSON",
+            is_json="JSON" in (param.metavar or ""),
             default=param.default,
         )
         if "-o" in param.opts:

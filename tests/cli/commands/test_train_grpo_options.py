@@ -90,12 +90,15 @@ def test_base_url_and_token_reach_the_config(calls: list[Any]) -> None:
 
 def test_the_next_command_has_the_options_of_the_training(calls: list[Any]) -> None:
     done = invoke_train(
-        *COMMAND, "--task", '{"length": 6}', "--system-prompt", "", "--token", "secret"
+        *COMMAND,
+        *("--task", "length=6", "--task", '{"pool": "a=b"}'),
+        *("--system-prompt", "", "--token", "secret"),
     )
     command = shlex.split(done.stdout.splitlines()[-1].removeprefix("Next: "))
     assert command[:3] == ["ludus", "eval", "wordle"]
-    assert command[3:7] == ["--task", '{"length": 6}', "--system-prompt", ""]
-    assert command[7:] == ["-c", "hf:model", "-c", "hf:out", "-n", "100"]
+    assert command[3:7] == ["--task", "length=6", "--task", '{"pool": "a=b"}']
+    assert command[7:9] == ["--system-prompt", ""]
+    assert command[9:] == ["-c", "hf:model", "-c", "hf:out", "-n", "100"]
 
 
 @pytest.mark.parametrize(

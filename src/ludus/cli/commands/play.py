@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ludus.cli import common_options as common
-from ludus.cli.common_options import parse_json_object
+from ludus.cli.common_options import parse_task
 
 
 def play(
@@ -27,7 +27,7 @@ def play(
 
     from ludus.cli.display.environment_errors import record_environment_errors
 
-    arguments = parse_json_object(task, "--task")
+    arguments = parse_task(task)
     if seed is not None:
         arguments["seed"] = seed
     with record_environment_errors(debug=debug):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ludus.cli import common_options as common
@@ -157,15 +158,16 @@ def grpo(
         return list(read_log(out.expanduser()))
 
     # Options of `ludus eval` that give it the same tasks.
-    eval_options = {
-        "--base-url": base_url,
-        "--dataset-config": dataset_config,
-        "--task": task,
-        "--system-prompt": system_prompt,
+    eval_options: dict[str, Sequence[str | None]] = {
+        "--base-url": [base_url],
+        "--dataset-config": [dataset_config],
+        "--task": task or [],
+        "--system-prompt": [system_prompt],
     }
     eval_args = [env]
-    for flag, value in eval_options.items():
-        eval_args += [flag, value] if value is not None else []
+    for flag, values in eval_options.items():
+        for value in values:
+            eval_args += [flag, value] if value is not None else []
     run_training(
         stage,
         out,
