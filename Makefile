@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 .PHONY: demo test test-slow test-engines system-packages lint format docs frontend clean \
 	bench-wire bench-backpressure bench-collect bench-collect-workers bench-journal bench-curate \
 	bench-viewer bench-sft bench-warm-start bench-decode bench-evaluate bench-grpo bench-serve-model \
-	bench-busy-machine
+	bench-busy-machine bench-floors
 
 # From an environment to a better model in minutes, on two cores and without a key. Interrupt it at any
 # time; the same command goes on.
@@ -132,6 +132,10 @@ bench-busy-machine: $(VENV)/.dev
 # Tokens per second of the model server beside `transformers serve`, at 1 to 256 clients.
 bench-serve-model: $(VENV)/.dev
 	$(BIN)/python benchmarks/serve_model.py
+
+# What players earn that do not try to solve the task, for every environment.
+bench-floors: $(VENV)/.dev
+	$(BIN)/python benchmarks/reward_floors.py
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

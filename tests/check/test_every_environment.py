@@ -5,6 +5,7 @@ from __future__ import annotations
 import pkgutil
 import shutil
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +73,16 @@ async def test_sampled_variant_passes(variant: str) -> None:
 async def test_variant_passes(variant: str) -> None:
     report = await run_checks(f"reasoning_gym:{variant}", seeds=3)
     assert report.passed, report.failures
+
+
+def test_docs_have_the_floor_of_every_environment() -> None:
+    page = (Path(__file__).parents[2] / "docs/reward-floors.md").read_text(encoding="utf-8")
+    rows = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")}
+    games = {"mcp", "mcp+http", "mcp+https", "openspiel", "reasoning_gym", "textarena"}
+    missing = {*registered_environments()} - games - rows
+    missing |= {f"reasoning_gym:{each}" for each in ReasoningGym.variants()} - rows
+    assert not missing, "Run benchmarks/reward_floors.py for these."
+    assert sum(each.startswith("textarena:") for each in rows) >= 20
 
 
 @pytest.mark.slow

@@ -272,6 +272,15 @@ async def test_time_runs_out_after_enough_seeds(monkeypatch: pytest.MonkeyPatch)
     assert found.verdict == "fail" and "5 seeds" in found.detail
 
 
+async def test_environment_is_audited_by_its_name() -> None:
+    skewed = await reward_audit.audit_environment("check.test_reward_audit:Skewed", seeds=16)
+    assert (skewed.reference, skewed.seeds) == ("oracle", 16)
+    best = skewed.compare()[0]
+    assert best.player == "always yes" and best.tops == 16 * best.mean > 8
+    unsolved = await reward_audit.audit_environment("check.test_reward_audit:Unsolved", seeds=8)
+    assert unsolved.reference == "max_reward" and unsolved.reference_returns == [1.0] * 8
+
+
 def unclear_players(reference: list[float], **players: list[float]) -> set[str]:
     audited = RewardAudit("oracle", reference, players)
     return {each.player for each in audited.compare() if not each.is_clear}

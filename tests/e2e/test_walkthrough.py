@@ -39,7 +39,7 @@ GUIDES = (
 )
 MORE = (
     *("recipes", "shipped", "rewards", "containers", "environments", "serving", "serving-models"),
-    "python",
+    *("python", "reward-floors"),
     *("scale", "architecture", "glossary", "benchmarks"),
     *("first-environment", "troubleshooting", "operations", "publishing", "formats"),
     *(f"coming-from-{tool}" for tool in ("openenv", "nemo-gym", "verifiers", "trl")),

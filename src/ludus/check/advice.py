@@ -44,7 +44,7 @@ ADVICE_BY_CHECK = {
     ),
     "weak players score below the oracle": (
         "Give no reward for what solves nothing: try the reward on empty, constant, random and "
-        "copied answers. If any action shall be rewarded, set rewards_any_action = True in the "
-        "class."
+        "copied answers. In a game, choose a stronger opponent. If any action shall be rewarded, "
+        "set rewards_any_action = True in the class."
     ),
 }
