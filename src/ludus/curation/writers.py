@@ -41,7 +41,6 @@ _ROW_BUILDERS: dict[str, Callable[[Episode, RowConfig], Iterable[JsonObject]]] =
     "sft": sft_rows,
     "dpo": tutor_pair_rows,
     "openenv": lambda episode, config: [openenv_writer.build_record(episode)],
-    "nemo-gym": lambda episode, config: [nemo_gym_writer.build_rollout(episode)],
     "nemo-gym-input": lambda episode, config: [nemo_gym_writer.build_input(episode)],
 }
 NO_LOSS = "no loss"
@@ -170,6 +169,12 @@ def _iter_rows(
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the split and the line of each row of the kept episodes; of pairs, those of tutors."""
     build_rows = _ROW_BUILDERS.get(to)
+    numbers = nemo_gym_writer.RolloutNumbers()
+    if to == "nemo-gym":
+
+        def build_rows(episode: Episode, config: RowConfig) -> list[JsonObject]:
+            return [nemo_gym_writer.build_rollout(episode, numbers)]
+
     seen: set[int] = set()
     for row, mark, line in catalog.read_lines(
         f"SELECT rowid, CASE WHEN split = '{TEST}' THEN 2 ELSE 1 END FROM episodes "

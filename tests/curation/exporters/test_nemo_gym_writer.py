@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 
+from curation.attempts import curate_episodes, many, read_rows
 from curation.exporters.conversations import episodes
 from curation.importers.gym_lines import (
     TOOL,
@@ -21,7 +22,7 @@ from curation.importers.gym_lines import (
     system,
     user,
 )
-from ludus.curation.exporters.nemo_gym_writer import build_input, build_rollout
+from ludus.curation.exporters.nemo_gym_writer import RolloutNumbers, build_input, build_rollout
 from ludus.curation.importers.episode_builder import build_episode
 from ludus.data.episode import Episode
 from ludus.data.messages import Call, Function, Message
@@ -133,6 +134,32 @@ def test_a_rollout_has_the_format_of_gym() -> None:
     ]
     assert (line["reward"], line["w"], line["response"]["status"]) == (0.5, 1, "completed")
     assert "mask_sample" not in line
+
+
+def test_rollouts_are_numbered_by_task_and_attempt(tmp_path: Path) -> None:
+    own = import_rollout(tmp_path, rollout("u", [message_item("x")], _ng_task_index=1))
+    tasks = [
+        build_episode(environment="e", messages=(), reward=1.0, task={"n": n}) for n in (0, 1, 2)
+    ]
+    other = own.model_copy(update={"group_id": "of another data set"})
+    numbers = RolloutNumbers()
+    lines = [
+        build_rollout(each, numbers)
+        for each in (tasks[0], own, tasks[1], tasks[0], own, other, tasks[2])
+    ]
+    assert [(line["_ng_task_index"], line["_ng_rollout_index"]) for line in lines] == [
+        *((0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (3, 0), (4, 0)),
+    ]
+    assert [line["agent_ref"]["name"] for line in lines] == [
+        *("e", "words_agent", "e", "e", "words_agent", "words_agent", "e"),
+    ]
+    curate_episodes(tmp_path, *many(3), to="nemo-gym")
+    written = read_rows(tmp_path / "out" / "train.jsonl")
+    numbered = [(line["_ng_task_index"], line["_ng_rollout_index"]) for line in written]
+    assert sorted(numbered) == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
+    # Numbers that Ludus has given do not become arguments of the task.
+    assert import_rollout(tmp_path, lines[0]).task == {"n": 0}
+    assert import_rollout(tmp_path, lines[5]).task == own.task
 
 
 def test_an_unscored_attempt_is_masked() -> None:

@@ -6,11 +6,18 @@ marked with `mask_sample`, which excludes it from scores and training there as w
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ludus.curation.exporters.responses_items import build_items, flatten_tool
 from ludus.curation.importers import round_trip
-from ludus.curation.importers.nemo_gym.nemo_gym_importer import TASK_INDEX_KEY, is_task_field
+from ludus.curation.importers.nemo_gym.nemo_gym_importer import (
+    ROLLOUT_INDEX_KEY,
+    TASK_INDEX_KEY,
+    is_task_field,
+)
 from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import messages_before_reply
+from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_arguments import parse_arguments
 from ludus.data.tool_schema import JsonObject
 
@@ -29,14 +36,44 @@ _REQUEST_FIELDS = (
 )
 
 
-def build_rollout(episode: Episode) -> JsonObject:
-    """Build a line of a rollout file.
+class RolloutNumbers:
+    """Numbers the tasks of a file, and the attempts at each, as Gym's reward profile groups them.
+
+    A task keeps the number that it has in Gym, unless another task has it already.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: dict[int, int] = {}
+        """By the hash of the `group_id`."""
+        self._attempts = Counter[int]()
+        """By the number of the task."""
+        self._next = 0
+
+    def add(self, episode: Episode) -> JsonObject:
+        group = stable_hash(episode.group_id)
+        if group not in self._tasks:
+            own = episode.task.get(TASK_INDEX_KEY)
+            number = own if isinstance(own, int) and own not in self._attempts else self._next
+            while number in self._attempts:
+                number += 1
+                self._next = number
+            self._tasks[group] = number
+        number = self._tasks[group]
+        attempt = self._attempts[number]
+        self._attempts[number] += 1
+        return {TASK_INDEX_KEY: number, ROLLOUT_INDEX_KEY: attempt}
+
+
+def build_rollout(episode: Episode, numbers: RolloutNumbers | None = None) -> JsonObject:
+    """Build a line of a rollout file; `numbers` are those of the file.
 
     `output` is the whole conversation as chat messages, which scripts that convert rollouts for TRL
     read; `response.output` has the replies as items.
     """
     task, agent = _task_fields(episode), episode.agent
-    known = ("task",) if task == episode.task else ()
+    indices = (numbers or RolloutNumbers()).add(episode)
+    is_complete = task == episode.task and task.get(TASK_INDEX_KEY) == indices[TASK_INDEX_KEY]
+    known = ("task",) if is_complete else ()
     # Chat templates expect arguments to be objects. Malformed ones become an empty object;
     # `response.output` has the original text.
     messages: list[JsonObject] = [message.model_dump(mode="json") for message in episode.messages]
@@ -61,6 +98,9 @@ def build_rollout(episode: Episode) -> JsonObject:
         "output": messages,
         **outcome,
         **task,
+        **indices,
+        # Gym's profile is one of agents.
+        "agent_ref": {"type": "responses_api_agents", "name": episode.environment},
         **_agent_ref(episode),
         round_trip.KEY: round_trip.extra_fields(episode, known=known),
     }

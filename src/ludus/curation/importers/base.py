@@ -20,6 +20,8 @@ from ludus.data.episode import Episode
 from ludus.data.jsonl import numbered_lines
 from ludus.data.tool_schema import JsonObject
 
+_LFS_POINTER = b"version https://git-lfs"
+_HEAD_BYTES = 200
 _JSON_TYPES = {
     str: "a string",
     bool: "a boolean",
@@ -93,10 +95,23 @@ def read_jsonl(
     A line yields all of its episodes or none.
     """
     for number, line in numbered_lines(path):
+        if number == 1 and (reason := describe_placeholder(line)) is not None:
+            yield UnreadableRecord(path, None, reason)
+            return
         try:
             yield from list(parse_line(require_object(from_json(line))))
         except ValueError as error:
             yield UnreadableRecord.from_error(path, number, error)
+
+
+def describe_placeholder(content: bytes) -> str | None:
+    """What stands in the place of a file's content, by its beginning; None for content."""
+    if content.startswith(_LFS_POINTER):
+        return "a pointer of Git LFS in place of the file: fetch it with `git lfs pull`"
+    head = content[:_HEAD_BYTES].decode("utf-8", "replace").strip()
+    if head[:1] not in ("{", "[") and "placeholder" in head.lower():
+        return f"a placeholder without any content: {head.splitlines()[0][:80]!r}"
+    return None
 
 
 def require_object(value: Any, name: str = "the line") -> JsonObject:

@@ -19,7 +19,9 @@ from curation.importers.gym_lines import (
     system,
     user,
 )
-from ludus.curation.importers.base import UnreadableRecord
+from ludus.curation.importers.base import Importer, UnreadableRecord
+from ludus.curation.importers.inspect.inspect_importer import InspectImporter
+from ludus.curation.importers.nemo_gym.nemo_gym_importer import NemoGymImporter
 from ludus.data.messages import ImagePart
 from ludus.data.tool_schema import JsonObject
 
@@ -242,11 +244,35 @@ def test_mcp_calls_have_results(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n", "`git lfs pull`"),
+        ("# Placeholder: collect the rollouts first.\n", "a placeholder without any content"),
+    ],
+)
+@pytest.mark.parametrize("importer", [NemoGymImporter(), InspectImporter()])
+def test_a_file_without_its_content_is_named(
+    tmp_path: Path, importer: Importer, content: str, why: str
+) -> None:
+    file = tmp_path / "rollouts.jsonl"
+    file.write_text(content)
+    records = list(importer.read_episodes(file))
+    assert isinstance(records[0], UnreadableRecord) and why in records[0].reason
+    assert records[0].line is None
+
+
+@pytest.mark.parametrize(
     ("line", "why"),
     [
         ("{", "not JSON"),
         ("[]", "not a JSON object"),
         ('{"responses_create_params": {"input": "x"}}', "not a rollout"),
+        ('{"response_1": "a", "response_2": "b", "ranking": 1}', "a judge's comparison"),
+        (
+            '{"response": {"output": []}, "responses_create_params": '
+            '{"input": [{"role": "response_1"}, {"role": "response_2"}]}}',
+            "a judge's comparison",
+        ),
         ('{"response": {"output": 3}}', "output is not a list"),
         ('{"response": {"output": [3]}}', "an item of output is a number"),
         ('{"response": {"output": [{"type": "web_search_call"}]}}', "'web_search_call'"),

@@ -47,6 +47,7 @@ def test_a_masked_sample_with_a_reason_is_broken(tmp_path: Path) -> None:
 def test_a_scored_sample_with_an_error_keeps_its_reward(tmp_path: Path) -> None:
     assert import_rollout(tmp_path, attempt(reward=0.0, failure_kind="slow_judge")).reward == 0.0
     assert import_rollout(tmp_path, attempt(reward=0.5, error="a warning")).reward == 0.5
+    assert import_rollout(tmp_path, attempt(reward=1.0, exception_type="Late")).reward == 1.0
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,11 @@ def test_a_scored_sample_with_an_error_keeps_its_reward(tmp_path: Path) -> None:
             *("transient", "model", "503"),
         ),
         ({"error": "RayActorError: died"}, *("error", "environment", "RayActorError: died")),
+        (
+            {"exception_type": "AgentTimeoutError", "exception_message": "after 60 s"},
+            *("AgentTimeoutError", "environment", "after 60 s"),
+        ),
+        ({"exception_type": "OSError"}, *("OSError", "environment", "OSError")),
         ({"replied": {"status": "failed"}}, *("failed", "model", "failed")),
         (
             {"replied": {"error": {"code": "server_error", "message": "overloaded"}}},

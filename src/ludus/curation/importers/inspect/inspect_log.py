@@ -20,7 +20,12 @@ from zipfile import BadZipFile, ZipFile, ZipInfo
 
 from pydantic_core import from_json
 
-from ludus.curation.importers.base import FormatError, UnreadableRecord, require_object
+from ludus.curation.importers.base import (
+    FormatError,
+    UnreadableRecord,
+    describe_placeholder,
+    require_object,
+)
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import MissingExtra, RunError
 
@@ -78,8 +83,12 @@ def _read_json_log(
     path: Path, file: BinaryIO
 ) -> Iterator[tuple[JsonObject, JsonObject] | UnreadableRecord]:
     """Read a `.json` log of Inspect AI."""
+    content = file.read().removeprefix(BOM_UTF8)
+    if (reason := describe_placeholder(content)) is not None:
+        yield UnreadableRecord(path, None, reason)
+        return
     try:
-        log = _check_header(from_json(file.read().removeprefix(BOM_UTF8)))
+        log = _check_header(from_json(content))
     except ValueError as error:
         yield UnreadableRecord.from_error(path, None, error)
         return

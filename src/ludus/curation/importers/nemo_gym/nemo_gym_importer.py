@@ -17,6 +17,7 @@ from ludus.curation.importers import round_trip
 from ludus.curation.importers.base import (
     FormatError,
     UnreadableRecord,
+    as_object,
     list_files,
     read_jsonl,
     require_object,
@@ -42,7 +43,7 @@ from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
-TASK_INDEX_KEY = "_ng_task_index"
+TASK_INDEX_KEY, ROLLOUT_INDEX_KEY = "_ng_task_index", "_ng_rollout_index"
 # Fields of a line that do not belong to the task.
 _RESERVED_FIELDS = frozenset(
     {
@@ -52,6 +53,7 @@ _RESERVED_FIELDS = frozenset(
         *("turns_used", "finished_naturally", "terminated", "truncated"),
         *("failure_kind", "failure_reason", "infrastructure_error"),
         *("error", "error_message", "error_class", "error_stage"),
+        *("exception_type", "exception_message"),
     }
 )
 # Fields of a request that describe the task, not the sampling.
@@ -66,6 +68,8 @@ _TASK_ID_FIELDS = (
     "instance_id",
     "verifier_metadata",
 )
+# Roles of a judge's prompt, or fields of its verdict.
+_COMPARED = (("response_1", "response_2"), ("response_a", "response_b"))
 _PEEK_LINES = 10
 
 
@@ -127,9 +131,14 @@ def _is_rollout(line: JsonObject) -> bool:
 
 def _parse_gym_rollout(line: JsonObject, task_fields: set[str] | None) -> Episode:
     """Parse a line. Without `task_fields`, all fields not known to be others are the task's."""
+    params = require_object(line.get("responses_create_params") or {}, "responses_create_params")
+    prompt = params.get("input")
+    items = prompt if isinstance(prompt, list) else []
+    roles = {str(as_object(item).get("role")) for item in items}
+    if any(roles.issuperset(pair) or line.keys() >= set(pair) for pair in _COMPARED):
+        raise FormatError("a judge's comparison of two responses, not a rollout")
     if not _is_rollout(line):
         raise FormatError("it has no `response`, so it is not a rollout")
-    params = require_object(line.get("responses_create_params") or {}, "responses_create_params")
     response = line.get("response") or line.get("_ng_failure_partial_response")
     if response is None:
         response = {"output": line.get("output")}

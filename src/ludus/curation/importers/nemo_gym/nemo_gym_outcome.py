@@ -64,9 +64,11 @@ def parse_fault(line: JsonObject, response: JsonObject) -> Fault | None:
     kind = line.get("failure_kind") or line.get("error_class")
     if _is_masked(line) and (kind or reason):
         return build_fault(kind or "masked", reason or kind, by_model=by_model)
+    exception = line.get("exception_type")
     unscored = line.get("error") or line.get("infrastructure_error")
+    unscored = unscored or (exception and (line.get("exception_message") or exception))
     if unscored and not line.get("reward"):
-        return build_fault(kind or "error", unscored, by_model=by_model)
+        return build_fault(kind or exception or "error", unscored, by_model=by_model)
     return None
 
 
