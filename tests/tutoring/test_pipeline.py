@@ -192,7 +192,7 @@ def test_a_model_that_can_play_starts_as_the_student(model: str, tmp_path: Path)
         ({"tutor_share": 1.5}, "tutor_share"),
         ({"tutor_decay": -1}, "tutor_decay"),
         ({"explore": 2}, "explore"),
-        ({"tutor": "oracle"}, "agent"),
+        ({"tutor": "oracle"}, "tutor"),
         ({"keep": "worst"}, "keep"),
         ({"train": TrainConfig(beta=0.1)}, "beta"),
     ],

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from ludus.data.episode import Tokens, Usage
 from ludus.data.messages import Message
@@ -84,6 +84,8 @@ class Agent(ABC):
     """Plays episodes. Use it as an async context manager."""
 
     provider: str
+    made_by: ClassVar[str] = "ludus.agent"
+    """The function that makes one from a text; `check_field_types` names it."""
 
     def describe(self) -> JsonObject:
         """Provider, model and sampling options as episodes record them, without secrets."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from ludus.curation.catalog import Catalog
+from ludus.data.config_types import check_field_types
 from ludus.errors import ConfigError
 
 MALFORMED_CALL = "malformed call"
@@ -42,6 +43,7 @@ class FilterConfig:
     """Keep episodes without a reward, unless a fault ended them."""
 
     def __post_init__(self) -> None:
+        check_field_types(self)
         if self.where is not None and not self.where.strip():
             raise ConfigError("`where` must be an SQL condition, got an empty string.")
         for name in ("min_reward", "solved_at"):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ludus.curation.tool_call_text import get_call_format, render_messages
 from ludus.curation.tutor_labels import TrainedMessages, labelled_turns, trained_messages
+from ludus.data.config_types import check_field_types
 from ludus.data.content import Text
 from ludus.data.episode import Episode
 from ludus.data.messages import Message, messages_before_reply
@@ -39,6 +40,7 @@ class RowConfig:
     """Write tool calls as text, in the form of this model family."""
 
     def __post_init__(self) -> None:
+        check_field_types(self)
         if self.tool_call_format is not None:
             get_call_format(self.tool_call_format)
 

@@ -8,6 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ludus.data.config_types import check_field_types
 from ludus.errors import ConfigError
 from ludus.rollout.config import RolloutConfig
 
@@ -58,6 +59,9 @@ class CandidateConfig:
     concurrency: int = 64
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """For local models, and for `openai:` models behind `llm_endpoint`."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
 
     def template_kwargs_for(self, provider: str) -> Mapping[str, Any]:
         """The template arguments of the config, for a provider whose models take them."""

@@ -15,6 +15,7 @@ from ludus.agents.agent import Agent
 from ludus.agents.exploring import ExploringAgent
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.tutored import TutoredAgent
+from ludus.data.config_types import check_field_types
 from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture, parse_mixture
@@ -88,6 +89,7 @@ class RolloutConfig:
     default_num_episodes: ClassVar[int] = 10
 
     def __post_init__(self) -> None:
+        check_field_types(self)
         for name in ("num_episodes", "group_size", "max_turns", "concurrency", "max_attempts"):
             value: int | None = getattr(self, name)
             if value is not None and value < 1:
@@ -194,12 +196,6 @@ class CollectConfig(RolloutConfig):
             )
         if self.workers is not None and self.workers < 1:
             raise ConfigError(f"`workers` must be positive, got {self.workers}.")
-        for name in ("agent", "tutor"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, Agent):
-                raise ConfigError(
-                    f"`{name}` must be an Agent, got {value!r}. Use ludus.agent({value!r})."
-                )
         for name in ("max_cost", "max_total_tokens"):
             limit: float | None = getattr(self, name)
             if limit is not None and not limit > 0:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ludus.data.config_types import check_field_types
 from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.rubric import EpisodeFunction, Rubric
@@ -41,14 +42,13 @@ class RescoreConfig:
     """Score episodes again on which the judge failed in an earlier start."""
 
     def __post_init__(self) -> None:
+        check_field_types(self)
         if not self.rewards and self.judge is None:
             raise ConfigError("Nothing to score with: give `rewards` or a `judge`.")
         if self.concurrency < 1:
             raise ConfigError(f"`concurrency` must be positive, got {self.concurrency}.")
         if not math.isfinite(self.judge_weight):
             raise ConfigError(f"`judge_weight` must be finite, got {self.judge_weight}.")
-        if isinstance(self.rewards, str):
-            raise ConfigError("`rewards` must be a list.")
 
     def load_functions(self) -> RewardFunctions:
         """Import the reward functions."""

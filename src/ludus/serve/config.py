@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from ludus.data.config_types import check_field_types
 from ludus.environment.spec import EnvSpec
 from ludus.errors import LudusError
 from ludus.protocol.loopback import is_loopback
@@ -24,7 +25,7 @@ class ListenConfig:
 
     host: str = "127.0.0.1"
     port: int = 8000
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     allow_no_token: bool = False
     """Whether a server that others can reach may run without a token."""
     allow_hosts: tuple[str, ...] = ()
@@ -34,6 +35,9 @@ class ListenConfig:
     """Accepted Origin headers, besides the server's own: `https://host`, or `*`."""
     send_timeout: float = 60.0
     """Time in seconds after which a client that reads nothing of a reply is disconnected."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
 
     @property
     def url(self) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from ludus.data.config_types import check_field_types
 from ludus.errors import ConfigError, did_you_mean
 
 Method = Literal["sft", "dpo", "grpo"]
@@ -36,6 +37,7 @@ class Lora:
     """Save the merged model, with the adapter beside it; otherwise the adapter alone."""
 
     def __post_init__(self) -> None:
+        check_field_types(self)
         check_at_least("lora.rank", self.rank, 1)
         check_at_least("lora.alpha", self.alpha, 1)
         if not 0 <= self.dropout < 1:
@@ -76,6 +78,7 @@ class BaseTrainConfig:
     """Fields of TRL's config by name. Strings are parsed by the type of the field."""
 
     def __post_init__(self) -> None:
+        check_field_types(self)
         check_at_least("batch_size", self.batch_size, 1)
         check_positive("learning_rate", self.learning_rate)
         check_at_least("checkpoint_every", self.checkpoint_every, 0)
@@ -150,11 +153,3 @@ def check_positive(name: str, value: float | None) -> None:
     """Raise if a field of a training config is not positive and finite; None is allowed."""
     if value is not None and not 0 < value < float("inf"):
         raise ConfigError(f"`{name}` must be positive, got {value}.")
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise if a field of a training config is none of its choices."""
-    if value not in choices:
-        hint = did_you_mean(str(value), choices)
-        message = f"`{name}` must be one of {', '.join(choices)}, got {value!r}. {hint}"
-        raise ConfigError(message.rstrip())

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from ludus.agents.agent import Agent
 from ludus.agents.oracle import OracleAgent
+from ludus.data.config_types import check_field_types
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 from ludus.rollout.config import CollectConfig
 from ludus.rollout.loop import SYSTEM_PROMPT
 from ludus.rollout.plan import purpose_seed
-from ludus.train.config import TrainConfig, check_at_least, check_choice
+from ludus.train.config import TrainConfig, check_at_least
 from ludus.train.resume import NON_DECISIVE
 
 KeepModel = Literal["best", "last"]
@@ -64,10 +65,10 @@ class TutorConfig:
     """Bearer token for that server. Not stored."""
 
     def __post_init__(self) -> None:
+        check_field_types(self)
         for name in ("rounds", "episodes", "eval_episodes"):
             check_at_least(name, getattr(self, name), 1)
         check_at_least("seed", self.seed, 0)
-        check_choice("keep", self.keep, get_args(KeepModel))
         for name in ("tutor_share", "tutor_decay"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"`{name}` must be from 0 to 1, got {getattr(self, name)}.")

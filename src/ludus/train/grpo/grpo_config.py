@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from ludus.environment.task_axes import parse_axes
 from ludus.errors import ConfigError
@@ -12,7 +12,7 @@ from ludus.policy.engine.sampling import SamplingParams
 from ludus.rollout.config import RolloutConfig
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
 from ludus.rollout.plan import purpose_seed
-from ludus.train.config import DEFAULT_GROUPS, BaseTrainConfig, check_at_least, check_choice
+from ludus.train.config import DEFAULT_GROUPS, BaseTrainConfig, check_at_least
 
 ZeroVarianceMode = Literal["skip", "resample", "keep"]
 CreditMode = Literal["episode", "turn"]
@@ -101,14 +101,8 @@ class GRPOConfig(BaseTrainConfig):
         BaseTrainConfig.__post_init__(self)
         for name, minimum in _MINIMUMS.items():
             check_at_least(name, getattr(self, name), minimum)
-        check_choice("zero_variance_groups", self.zero_variance_groups, get_args(ZeroVarianceMode))
-        check_choice("credit", self.credit, get_args(CreditMode))
         if not 0 <= self.gae_lambda <= 1:
             raise ConfigError(f"`gae_lambda` must be from 0 to 1, got {self.gae_lambda:g}.")
-        check_choice("rollouts", self.rollouts, get_args(RolloutBackend))
-        check_choice("keep", self.keep, get_args(KeepModel))
-        if self.vllm_mode is not None:
-            check_choice("vllm_mode", self.vllm_mode, get_args(VllmMode))
         SamplingParams(self.temperature, self.top_p, self.top_k)
         if self.temperature == 0:
             raise ConfigError(
