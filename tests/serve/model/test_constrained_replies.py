@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from world import wait_until
 
 from ludus.data.episode import Episode
+from ludus.policy.engine import schema_trial
 from serve.model.model_serving import QUESTION, ServedModel, random_policy, serving_model
 
 pytest.importorskip("llguidance", reason="needs the extra train")
@@ -223,6 +225,32 @@ def test_a_bad_schema_is_refused_in_one_line_and_the_server_goes_on(
     assert refused.value.param == "response_format"
     message = refused.value.body["message"]  # type: ignore[index]
     assert "\n" not in message and len(message) < 400
+    assert ask(one, max_tokens=1).choices
+
+
+def test_a_schema_that_takes_too_much_work_while_decoding_ends_its_reply_alone(
+    served: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from llguidance import LLMatcher, LLParserLimits
+
+    little = LLParserLimits(step_max_items=3)
+    monkeypatch.setattr(
+        schema_trial, "build_matcher", lambda *args: LLMatcher(*args, log_level=0, limits=little)
+    )
+    form = {"type": "json_schema", "json_schema": {"schema": {**BIRD, "title": "too much"}}}
+    with pytest.raises(openai.BadRequestError, match="could not follow"):
+        ask(served, response_format=form)
+    with pytest.raises(openai.APIError, match="could not follow"):
+        list(ask(served, response_format=form, stream=True))
+    assert ask(served, max_tokens=1).choices
+
+
+def test_without_llguidance_free_replies_work_and_others_are_refused(
+    one: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(openai.BadRequestError, match=r"ludus-rl\[train\]"):
+        ask(one, response_format={"type": "json_schema", "json_schema": {"schema": {"enum": [1]}}})
     assert ask(one, max_tokens=1).choices
 
 

@@ -7,6 +7,7 @@ which ends the process. So each is compiled here first, in a process that may en
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -65,6 +66,7 @@ def main() -> None:
     if sys.platform != "win32":
         import resource
 
+        os.nice(5)  # The model's threads come first.
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_LIMIT_S, CPU_LIMIT_S))
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ludus.data.messages import Message
-from ludus.errors import AgentError, TemplateRefused
+from ludus.errors import AgentError, LudusError, TemplateRefused
 from ludus.policy.chat.reply_grammar import ReplyGrammar
 from ludus.policy.chat.reply_stream import ReplyDelta
 from ludus.policy.engine.grammar import Grammar, SchemaRefused
@@ -112,6 +112,9 @@ class ChatSampler:
             return await self._generator.grammars.compile(ReplyGrammar(thinking, bodies))
         except ValueError as error:
             raise ApiError(f"The reply cannot be constrained: {error}.", param="tools") from error
+        except LudusError as error:
+            # Not 503: the same request will not be answered later.
+            raise ApiError(str(error)) from error
         except SchemaRefused as error:
             name = names[error.index]
             raise ApiError(
