@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ludus_process import run_ludus
 
-from ludus.cli.flag_names import command_flags, name_flags
+from ludus.cli.program import command_flags, name_flags
 
 FLAGS = {
     "epochs": "--epochs",

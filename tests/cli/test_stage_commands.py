@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from ludus.cli.recipe_checks import apply_defaults, check_options, check_recipe
-from ludus.cli.stage_commands import stage_command, stage_commands
+from ludus.cli.commands import STAGES
+from ludus.cli.program import find_command, flags_of
+from ludus.cli.stage_commands import MANAGED_KEYS, stage_command
 from ludus.errors import ConfigError
 from ludus.recipe.recipe_file import Recipe, Stage
 
-MANAGED = {"output_dir", "output", "out", "overwrite", "resume", "json"}
+MANAGED = {"output_dir", "output", "out", "overwrite", "resume", "json", "config"}
 
 
 def words(command: str, **options: Any) -> list[str]:
@@ -20,19 +22,11 @@ def words(command: str, **options: Any) -> list[str]:
     return stage_command(stage).arguments(stage, {"it": Path("out/it"), "sft": Path("out/sft")})
 
 
-@pytest.mark.parametrize("name", stage_commands())
+@pytest.mark.parametrize("name", STAGES)
 def test_every_option_of_a_command_is_a_key(name: str) -> None:
-    command = stage_commands()[name]
-    for param in command.click_command.params:
-        long = [flag for flag in param.opts if flag.startswith("--")]
-        key = long[0][2:].replace("-", "_") if long else param.name
-        assert (key in command.options) != (key in MANAGED)
-
-
-def test_the_stages_of_the_loop_are_commands() -> None:
-    loop = ["collect", "curate", "sft", "dpo", "tutor", "grpo", "eval", "report"]
-    assert [name for name in stage_commands() if name in loop] == loop
-    assert {"push env", "push dataset", "push model"} < stage_commands().keys()
+    flags = flags_of(find_command(STAGES[name]))
+    assert {*stage_command(Stage("it", name, {})).options} == {*flags} - {*MANAGED_KEYS}
+    assert MANAGED >= {key for key in MANAGED_KEYS if key in flags}
 
 
 @pytest.mark.parametrize(
@@ -61,19 +55,18 @@ def test_every_command_can_check_its_options_without_running(
 
 
 def test_values_become_words() -> None:
-    # Arguments come first and in their own order; a table is JSON, or a list of KEY=VALUE.
+    # Arguments come first and in their own order; a table is KEY=VALUE, or JSON if it is nested.
     assert words("eval", candidate={"base": "smollm2", "sft": "hf:{sft}"}, env="wordle") == [
         *("eval", "wordle", "--candidate", "base=smollm2", "--candidate", "sft=hf:out/sft"),
         *("--output-dir", "out/it"),
     ]
     assert words("collect", env="wordle", task={"a": [1]})[2:4] == ["--task", '{"a": [1]}']
+    assert words("collect", env="wordle", task={"a": 1})[2:4] == ["--task", "a=1"]
     assert words("collect", env="wordle", task=["a=1", "b=2"])[2:6] == [
         *("--task", "a=1", "--task", "b=2"),
     ]
     assert words("collect", env="wordle", system_prompt="-x")[2] == "--system-prompt=-x"
-    assert words("curate", runs=["a", "b"], dedupe=False, explain=False)[1:4] == [
-        *("a", "b", "--no-dedupe"),
-    ]
+    assert words("curate", runs=["a", "b"], dedupe=False)[1:4] == ["a", "b", "--no-dedupe"]
     assert words("sft", data="d", set={"warmup_steps": 3})[3:5] == ["--set", "warmup_steps=3"]
     assert words("push env", repo_id="ada/wordle", spec="wordle")[:4] == [
         *("push", "env", "wordle", "ada/wordle"),
@@ -82,11 +75,16 @@ def test_values_become_words() -> None:
 
 @pytest.mark.parametrize(
     ("command", "options"),
-    [("curate", {"dedupe": "yes"}), ("sft", {"steps": [1, 2]}), ("sft", {"steps": {"a": 1}})],
+    [
+        ("curate", {"runs": ["a"], "dedupe": "perhaps"}),
+        ("sft", {"data": "d", "model": "m", "steps": [1, 2]}),
+        ("sft", {"data": "d", "model": "m", "steps": {"a": 1}}),
+    ],
 )
 def test_a_value_of_the_wrong_kind_is_named(command: str, options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(options))):
-        words(command, **options)
+    recipe = Recipe("loop", "", Path("out"), (Stage("it", command, options),), {}, ())
+    with pytest.raises(ConfigError, match=[*options][-1]):
+        check_options(recipe, check_recipe(recipe))
 
 
 def test_defaults_go_to_the_stages_that_have_the_option() -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from policy.models import saved
 from tiny_tokenizers import of_family
-from typer.testing import CliRunner, Result
 
 from cli.collect_cli import CLEAN_ENV, COUNTER, read_episodes
+from cli.in_process import Result, Runner
 from cli.train_cli import FAST_OPTIONS, write_rows
-from ludus.cli.main import app
 from ludus.errors import ConfigError, RunError
 
 OFF, ON = {"enable_thinking": False}, {"enable_thinking": True}
@@ -19,7 +18,7 @@ SHORT = ("-n", "1", "--max-turns", "1", "--max-tokens", "2", "--device", "cpu")
 
 
 def ludus(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [*map(str, arguments)], env=CLEAN_ENV)
+    return Runner().invoke([*map(str, arguments)], env=CLEAN_ENV)
 
 
 def collect(model: Path, *arguments: str | Path) -> Result:

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 from chat_stub import chat_stub
-from typer.testing import CliRunner
 
 from cli.collect_cli import CLEAN_ENV, read_episodes, stub_args
+from cli.in_process import Runner
 from ludus.cli.commands.collect import collect
 from ludus.cli.commands.evaluate import evaluate
 from ludus.cli.commands.train_grpo import grpo
-from ludus.cli.main import app
 from ludus.data.episode import StopReason
 
 
@@ -34,7 +33,7 @@ def test_replies_share_the_token_budget_of_their_episode(tmp_path: Path) -> None
     run, limits = tmp_path / "run", ("--max-tokens", "64", "--max-episode-tokens", "80")
     with chat_stub() as stub:
         task = ("--task", '{"goal": 30}', "-n", "1", "-o", run)
-        done = CliRunner().invoke(app, ["collect", *stub_args(stub, *limits, *task)], env=CLEAN_ENV)
+        done = Runner().invoke(["collect", *stub_args(stub, *limits, *task)], env=CLEAN_ENV)
         assert done.exit_code == 0, done.output
         budgets = [body["max_tokens"] for body in stub.bodies]
     (episode,) = read_episodes(run)

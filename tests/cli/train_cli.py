@@ -12,11 +12,10 @@ from ludus_process import run_ludus, start_ludus
 from policy.conversations import ENDED, PLAYED
 from policy.models import saved
 from tiny_tokenizers import student, template_of
-from typer.testing import CliRunner, Result
 
 from cli.collect_cli import CLEAN_ENV
-from ludus.cli.flag_names import name_flags
-from ludus.cli.main import app
+from cli.in_process import Result, Runner
+from ludus.cli.program import name_flags
 from ludus.errors import LudusError
 
 OFFLINE_ENV = {**CLEAN_ENV, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -31,7 +30,7 @@ def train(*arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[st
 
 def invoke_train(*arguments: str | Path) -> Result:
     """Run `ludus train` in this process, which has imported the trainers already."""
-    return CliRunner().invoke(app, ["train", *map(str, arguments)])
+    return Runner().invoke(["train", *map(str, arguments)])
 
 
 def error_message(result: Result) -> str:

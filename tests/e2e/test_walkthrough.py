@@ -20,16 +20,15 @@ from pathlib import Path
 
 import pytest
 from chat_stub import chat_stub
+from cli.in_process import Runner
 from ludus_process import run_ludus, served_by_program
 from policy.models import saved
 from policy.vision.tiny_vlms import saved as saved_seeing
 from publish.fake_hub import TOKEN, fake_hub
 from recipe.small_recipes import REDUCED, set_flags
 from tiny_tokenizers import of_family
-from typer.testing import CliRunner
 from world import serving
 
-from ludus.cli.main import app
 from ludus.policy import smollm2
 
 ROOT = Path(__file__).parents[2]
@@ -382,5 +381,5 @@ def test_the_options_of_a_long_page_exist(page: str) -> None:
         if any(command.startswith(start) for start in SKIPPED):
             continue
         # Options are parsed before the help is shown.
-        parsed = CliRunner().invoke(app, [*shlex.split(command)[1:], "--help"])
+        parsed = Runner().invoke([*shlex.split(command)[1:], "--help"])
         assert parsed.exit_code == 0, parsed.output

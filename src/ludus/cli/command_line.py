@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-import typer
-
 _stage_arguments: ContextVar[Sequence[str] | None] = ContextVar("stage_arguments", default=None)
 """The command line of a stage that `ludus run` is running."""
 
@@ -31,7 +29,7 @@ def check_only() -> Iterator[None]:
 def end_if_checking() -> None:
     """End the command, if only its options are to be checked. Call it before any work."""
     if _checking.get():
-        raise typer.Exit
+        raise SystemExit(0)
 
 
 @contextmanager

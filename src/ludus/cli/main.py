@@ -2,153 +2,105 @@
 
 from __future__ import annotations
 
-import errno
 import os
+import re
 import sys
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from collections.abc import Sequence
 
-import typer
-from typer.core import TyperGroup
+from cyclopts import App, CycloptsError, Group
 
-from ludus.cli.commands import (
-    build,
-    check,
-    collect,
-    curate,
-    diagnose,
-    doctor,
-    envs,
-    evaluate,
-    import_cmd,
-    init,
-    lint,
-    new,
-    play,
-    push,
-    report,
-    rescore,
-    run,
-    runs,
-    serve,
-    serve_model,
-    show,
-    train,
-    view,
-)
-from ludus.cli.display.console import print_error
-from ludus.cli.display.signals import EXIT_CODES, INTERRUPTED
-from ludus.cli.flag_names import FlagCommand, name_flags
+from ludus.cli.commands import GROUPS, SECTIONS
+from ludus.cli.program import HELP_ALL, apply_settings, find_command, flags_of, name_flags
 from ludus.errors import LudusError
 
-_SECTIONS: Mapping[str, Mapping[str, tuple[typer.Typer | Callable[..., None], str]]] = {
-    "Start": {
-        "run": (run.run, "Run a recipe: the whole loop from one file."),
-        "new": (new.new, "Copy a built-in recipe to edit it."),
-        "doctor": (doctor.doctor, "Check the installation, and say how to complete it."),
-    },
-    "Environments": {
-        "envs": (envs.envs, "List the installed environments, or describe one."),
-        "play": (play.play, "Play an episode yourself."),
-        "init": (init.init, "Create a package for an environment of your own."),
-        "check": (check.check, "Test what training relies on."),
-        "serve": (serve.serve, "Serve an environment to OpenEnv and MCP clients."),
-        "build": (build.build, "Package an environment as a container."),
-    },
-    "The loop": {
-        "collect": (collect.collect, "Play episodes concurrently, and store all of them."),
-        "import": (import_cmd.import_rollouts, "Convert rollouts of other tools."),
-        "rescore": (rescore.rescore, "Give stored episodes new rewards."),
-        "curate": (curate.curate, "Select episodes, and write rows for training."),
-        "lint": (lint.lint, "Check rows, and show which tokens are trained on."),
-        "train": (train.app, "Train a model: SFT, DPO, GRPO, or rounds with a tutor."),
-        "diagnose": (diagnose.diagnose, "Say whether a GRPO run learned, and what to change."),
-        "eval": (evaluate.evaluate, "Compare models on the same held-out tasks."),
-        "push": (push.app, "Upload environments, data sets and models to the Hub."),
-        "serve-model": (serve_model.serve_model, "Serve a model behind OpenAI's API."),
-    },
-    "Results": {
-        "runs": (runs.runs, "List runs with their rewards."),
-        "show": (show.show, "Print an episode, a row or an evaluation."),
-        "view": (view.view, "Look at everything in the browser."),
-        "report": (report.report, "Write one page to share."),
-    },
-}
-"""The commands by section of the help, with what each does in one line."""
+_SETTING = re.compile(r"\w+=|\{|(on|off)$")
+_DESCRIPTION = "Collect episodes, curate them, and train and evaluate language-model agents."
 
 
-class MainGroup(TyperGroup):
-    """The program: lists its commands in sections.
-
-    An interrupted command ends with one line: the message of the exception, if it has one.
-    """
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run a command of the program; Ctrl-C ends it with exit code 130."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt as interrupt:
-            print_error(str(interrupt) or "Interrupted.")
-            raise typer.Exit(EXIT_CODES[INTERRUPTED]) from None
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return [name for section in _SECTIONS.values() for name in section]
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        for title, section in _SECTIONS.items():
-            with formatter.section(title):
-                formatter.write_dl([(name, text) for name, (_, text) in section.items()])
-
-
-app = typer.Typer(
-    name="ludus",
-    cls=MainGroup,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for _section in _SECTIONS.values():
-    for _name, (_target, _text) in _section.items():
-        if isinstance(_target, typer.Typer):
-            app.add_typer(_target, name=_name, short_help=_text)
-        else:
-            app.command(_name, cls=FlagCommand, short_help=_text)(_target)
+def build_app(arguments: Sequence[str]) -> App:
+    """The program with the command that these arguments name; of all others the help alone."""
+    app = App(
+        name="ludus",
+        help=_DESCRIPTION,
+        help_format="plaintext",
+        help_epilogue=f"With {HELP_ALL}, a command lists all of its options.",
+        help_flags=["--help", "-h", HELP_ALL],
+        version=_versions,
+        config=(apply_settings,),
+        result_action="return_value",
+        exit_on_error=False,
+        print_error=False,
+    )
+    app.register_install_completion_command()
+    app["--help"].show = app["--version"].show = app["--install-completion"].show = False
+    groups = {name: App(name=name, help=text) for name, text in GROUPS.items()}
+    for order, (title, section) in enumerate(SECTIONS.items()):
+        panel = Group(title, sort_key=order)
+        for number, (path, (_, text)) in enumerate(section.items()):
+            group, _, name = path.rpartition(" ")
+            parent = groups.get(group, app)
+            if group and group not in app:
+                parent.group, parent.sort_key = panel, number
+                app.command(parent)
+            if arguments[: len(path.split())] == path.split():
+                parent.command(find_command(path), name=name, sort_key=number)
+            else:
+                where = () if group else panel
+                parent.command(App(name=name, help=text, group=where, sort_key=number))
+    return app
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from ludus.cli.installation.packages import RELEVANT_PACKAGES
-        from ludus.data.versions import versions
+def run(arguments: Sequence[str]) -> int:
+    """Run a command of the program, and return its exit code."""
+    from ludus.cli.display.console import print_error
+    from ludus.cli.display.signals import EXIT_CODES, INTERRUPTED
 
-        for name, version in versions(*RELEVANT_PACKAGES).items():
-            typer.echo(f"{name} {version}")
-        raise typer.Exit
-
-
-@app.callback()
-def root(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print versions and exit."
-        ),
-    ] = False,
-) -> None:
-    """Collect episodes, curate them, and train and evaluate language-model agents."""
-
-
-def main() -> None:
-    """Run the `ludus` program."""
     try:
-        app()
+        build_app(arguments)(expand_aliases(arguments))
+    except CycloptsError as error:
+        print_error(" ".join(str(error).split()))
+        return 2
     except LudusError as error:
         # With several processes (torchrun) only rank 0 prints.
         if os.environ.get("RANK", "0") == "0":
             print_error(name_flags(str(error)))
-        sys.exit(1)
-    except OSError as error:
-        if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
-            raise
-        print_error(f"{str(error.filename)[:100]} cannot be used: {error.strerror}.")
-        sys.exit(1)
+        return 1
+    except KeyboardInterrupt as interrupt:
+        print_error(str(interrupt) or "Interrupted.")
+        return EXIT_CODES[INTERRUPTED]
+    return 0
+
+
+def expand_aliases(arguments: Sequence[str]) -> list[str]:
+    """Replace what other tools call an option, and complete options that need no value."""
+    words = list(arguments)
+    for path in (path for section in SECTIONS.values() for path in section):
+        if words[: len(path.split())] != path.split():
+            continue
+        flags = flags_of(find_command(path)).values()
+        aliases = {
+            alias.partition("=")[0]: flag.name + "".join(alias.partition("=")[1:])
+            for flag in flags
+            for alias in flag.option.aliases
+        }
+        bare = {flag.name: f"{flag.name}={flag.option.bare}" for flag in flags if flag.option.bare}
+        for index, word in enumerate(words):
+            name, equals, value = word.partition("=")
+            if name in aliases:
+                words[index] = aliases[name] + equals + value
+            elif word in bare and not _SETTING.match("".join(words[index + 1 : index + 2])):
+                words[index] = bare[word]
+    return words
+
+
+def main() -> None:
+    """The entry point."""
+    arguments = sys.argv[1:]
+    sys.exit(run(arguments or ["--help"]))
+
+
+def _versions() -> str:
+    from ludus.cli.installation.packages import RELEVANT_PACKAGES
+    from ludus.data.versions import versions
+
+    return "\n".join(f"{name} {version}" for name, version in versions(*RELEVANT_PACKAGES).items())

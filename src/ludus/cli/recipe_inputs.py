@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ludus.cli.flag_names import name_flags
+from ludus.cli.program import name_flags, to_texts
 from ludus.cli.stage_commands import stage_command
 from ludus.errors import ConfigError, LudusError, did_you_mean
 from ludus.recipe.recipe_file import Stage, references_in
@@ -89,5 +89,5 @@ def _named(stage: Stage, key: str) -> list[str]:
     option = stage_command(stage).options.get(key)
     if option is None or key not in stage.options:
         return []
-    texts = (item for item in option.items(stage.options[key]) if isinstance(item, str))
+    texts = to_texts(stage.options[key])
     return [text for text in texts if not any(references_in(text))]

@@ -10,60 +10,24 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import typer
 
 from ludus.cli.command_line import end_if_checking, is_stage
 from ludus.cli.display.console import escape_control_chars
 from ludus.cli.display.signals import EXIT_CODES
-from ludus.cli.flag_names import name_flags
-from ludus.errors import ConfigError, LudusError
+from ludus.cli.program import name_flags
+from ludus.errors import LudusError
 
 if TYPE_CHECKING:
+    from ludus.cli.common import HubTarget
     from ludus.cli.display.train_display import TrainDisplay
     from ludus.cli.display.train_metrics import TrainMetrics
     from ludus.cli.display.train_summary import TrainSummary
     from ludus.train import TrainProgress, TrainResult
 
 _MIN_NAME_WIDTH = 10
-
-
-@dataclass(frozen=True, slots=True)
-class TrainPush:
-    """The Hub repository that the trained model is uploaded to."""
-
-    repo_id: str
-    private: bool
-
-    @classmethod
-    def from_options(cls, repo_id: str | None, *, private: bool) -> TrainPush | None:
-        """Check the options of a train command, offline; None without --push-to-hub."""
-        if repo_id is None:
-            if private:
-                raise ConfigError("--private needs --push-to-hub USER/NAME.")
-            return None
-        from ludus.publish.hub_upload import MODEL, check_login, check_upload_target
-
-        check_upload_target(repo_id, MODEL)
-        check_login()
-        return cls(repo_id, private)
-
-    def create_repo(self) -> None:
-        """Create the repository before the first step, so that a refusal costs no training."""
-        from ludus.publish.hub_upload import MODEL, open_repo
-
-        open_repo(self.repo_id, MODEL, private=self.private)
-
-    def upload(self, folder: Path, retry_command: str) -> str:
-        """Upload the model in this folder and return its URL."""
-        from ludus.cli.hub_uploads import push_trained_model
-
-        return push_trained_model(
-            folder, self.repo_id, private=self.private, retry_command=retry_command
-        )
 
 
 def run_training(
@@ -73,16 +37,20 @@ def run_training(
     metrics: TrainMetrics,
     summary: TrainSummary,
     overwrite: bool,
-    push: TrainPush | None,
+    push: HubTarget | None,
     as_json: bool,
 ) -> None:
     """Train, print the result, and upload the model."""
     from ludus.cli.display.train_display import train_display
+    from ludus.cli.hub_uploads import push_trained_model
+    from ludus.publish.hub_upload import MODEL
 
+    if push is not None:
+        push.check(MODEL)
     end_if_checking()
     is_rank_0 = os.environ.get("RANK", "0") == "0"
     again = "the same command without --overwrite" if overwrite else "the same command"
-    on_checked = push.create_repo if push is not None and is_rank_0 else None
+    on_checked = partial(push.create, MODEL) if push is not None and is_rank_0 else None
     try:
         with (
             train_display(
@@ -97,15 +65,17 @@ def run_training(
         # A signal after the last step: the model is complete, but nothing else should follow.
         stopped = result.stopped or display.stopping
         if stopped is not None:
-            raise typer.Exit(EXIT_CODES.get(stopped, 1))
+            sys.exit(EXIT_CODES.get(stopped, 1))
         if is_rank_0 and push is not None:
-            url = push.upload(result.folder, again)
-            typer.echo(json.dumps({"event": "pushed", "url": url}) if as_json else f"Model: {url}")
+            url = push_trained_model(
+                result.folder, push.repo_id, private=push.private, retry_command=again
+            )
+            print(json.dumps({"event": "pushed", "url": url}) if as_json else f"Model: {url}")
     except LudusError as error:
         if not is_rank_0:
-            raise typer.Exit(1) from None
+            sys.exit(1)
         if as_json:
-            typer.echo(json.dumps({"event": "error", "message": name_flags(str(error))}))
+            print(json.dumps({"event": "error", "message": name_flags(str(error))}))
         raise
 
 
@@ -137,14 +107,14 @@ def _print_result(result: TrainResult, summary: TrainSummary, again: str, *, as_
     if as_json:
         fields = {"folder": str(result.folder), **summary.as_json(result)}
         fields |= {"steps": result.steps, "stopped": result.stopped}
-        typer.echo(json.dumps({"event": "done", **fields}, allow_nan=False))
+        print(json.dumps({"event": "done", **fields}, allow_nan=False))
     elif result.stopped is not None:
-        typer.echo(f"{summary.stopped_text(result)}; {again} resumes there.")
+        print(f"{summary.stopped_text(result)}; {again} resumes there.")
     else:
         lines = summary.lines(result)
         width = max(_MIN_NAME_WIDTH, *(len(name) + 2 for name, _ in lines))
         for name, value in lines:
-            typer.echo(escape_control_chars(f"{name:<{width}}{value}"))
+            print(escape_control_chars(f"{name:<{width}}{value}"))
         # A recipe has its own next stage.
         for line in [] if is_stage() else summary.next_steps(result):
-            typer.echo(escape_control_chars(line))
+            print(escape_control_chars(line))

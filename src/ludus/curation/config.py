@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Annotated
 
 from ludus.curation.file_formats import FileFormat, check_format
 from ludus.curation.filters import FilterConfig
@@ -13,36 +14,40 @@ from ludus.curation.training_rows import RowConfig
 from ludus.curation.writers import OutputKind
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
+from ludus.options import Option
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurateConfig(FilterConfig, RowConfig):
     """Which episodes to keep, and what to write of them."""
 
-    to: OutputKind = "sft"
-    dedupe: bool | None = None
-    """Remove exact duplicates, of episodes or of pairs. None: for SFT and DPO; other programs count
-    attempts, and get all of them."""
-    max_prompt_similarity: float | None = None
-    """Remove tasks whose prompt is at least this similar to an earlier task's."""
-    max_completion_similarity: float | None = None
-    """Remove attempts whose completion is at least this similar to a better attempt's."""
-    across_tasks: bool = False
+    to: Annotated[OutputKind, Option("Basics")] = "sft"
+    """What to write: rows for SFT, pairs for DPO, or the files of another tool."""
+    dedupe: Annotated[bool | None, Option("Selection", default="for sft and dpo")] = None
+    """Remove exact copies, of episodes or of pairs. Other programs count attempts, and get all of
+    them."""
+    max_prompt_similarity: Annotated[float | None, Option("Selection", advanced=True)] = None
+    """Remove tasks whose prompts are at least this similar to an earlier task's: 0.8."""
+    max_completion_similarity: Annotated[float | None, Option("Selection", advanced=True)] = None
+    """Remove episodes of a task whose completions are at least this similar to a better one's: 0.9."""
+    across_tasks: Annotated[bool, Option("Selection", advanced=True)] = False
     """Compare completions across tasks, not only within each task."""
-    pairs: Pairing = "best"
-    min_margin: float = DEFAULT_MIN_MARGIN
-    """Minimum reward difference between the sides of a pair."""
-    test_size: float | None = None
-    """Fraction of the tasks in the test split; None: no split."""
-    held_out: tuple[str | Path, ...] = ()
-    """Runs or data sets whose tasks, and near duplicates of them, are removed."""
-    similarity_threshold: float = DEFAULT_SIMILARITY
-    """Prompts at least this similar are near duplicates, for `test_size` and `held_out`."""
-    seed: int = 0
-    """Seed of the split."""
-    format: FileFormat = "jsonl"
-    student: str | None = None
-    """Model whose tokenizer and chat template measure the rows."""
+    pairs: Annotated[Pairing, Option("Rows", advanced=True)] = "best"
+    """DPO pairs: best against worst of each task, or all pairs."""
+    min_margin: Annotated[float, Option("Rows", advanced=True)] = DEFAULT_MIN_MARGIN
+    """Minimum reward difference between the sides of a DPO pair."""
+    test_size: Annotated[float | None, Option("Rows")] = None
+    """Fraction of the tasks in the test split: 0.1, of 100 tasks 10."""
+    held_out: Annotated[tuple[str | Path, ...], Option("Selection", advanced=True)] = ()
+    """Run or data set whose tasks, and near copies of them, are removed; repeatable."""
+    similarity_threshold: Annotated[float, Option("Selection", hidden=True)] = DEFAULT_SIMILARITY
+    """Prompts at least this similar are near copies, for `test_size` and `held_out`."""
+    seed: Annotated[int, Option("Rows", advanced=True)] = 0
+    """Random seed of the test split."""
+    format: Annotated[FileFormat, Option("Rows", advanced=True)] = "jsonl"
+    """File format."""
+    student: Annotated[str | None, Option("Rows", advanced=True)] = None
+    """Model whose tokenizer and chat template measure the length of the rows."""
 
     def __post_init__(self) -> None:
         FilterConfig.__post_init__(self)

@@ -12,34 +12,51 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
+from typing import Annotated
 
 from ludus.curation.catalog import Catalog
 from ludus.data.config_types import check_field_types
 from ludus.errors import ConfigError
+from ludus.options import Option
 
 MALFORMED_CALL = "malformed call"
 BEST_FIRST = "reward DESC NULLS LAST, turns, rowid"
 """Highest reward first, then the shortest, then the first in the files."""
 
 
+def _parse_range(text: str) -> tuple[float, float]:
+    low, dots, high = text.partition("..")
+    try:
+        if not dots:
+            raise ValueError
+        return float(low or 0), float(high or 1)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a range; write 0.1..0.9, ..0.5 or 0.5..") from None
+
+
 @dataclass(frozen=True, kw_only=True)
 class FilterConfig:
     """Which episodes to keep."""
 
-    where: str | None = None
+    where: Annotated[str | None, Option("Selection", metavar="SQL")] = None
     """SQL condition over the fields of an episode."""
-    min_reward: float | None = None
-    min_turns: int | None = None
-    max_turns: int | None = None
-    solve_rate: tuple[float, float] | None = None
-    """Keep only tasks whose fraction of solved attempts lies in this range."""
-    solved_at: float = 1.0
+    min_reward: Annotated[float | None, Option("Selection")] = None
+    """Minimum reward."""
+    min_turns: Annotated[int | None, Option("Selection", advanced=True)] = None
+    """Minimum number of replies."""
+    max_turns: Annotated[int | None, Option("Selection", advanced=True)] = None
+    """Maximum number of replies."""
+    solve_rate: Annotated[
+        tuple[float, float] | None, Option("Selection", metavar="LOW..HIGH", parse=_parse_range)
+    ] = None
+    """Keep tasks whose fraction of solved attempts lies in this range: 0.1..0.9."""
+    solved_at: Annotated[float, Option("Selection", advanced=True)] = 1.0
     """Minimum reward of a solved attempt."""
-    top_fraction: float | None = None
-    """Keep this fraction of each environment's episodes, the best ones."""
-    best_of_group: bool = False
+    top_fraction: Annotated[float | None, Option("Selection", advanced=True)] = None
+    """Keep this fraction of each environment's episodes, the best ones: 0.25."""
+    best_of_group: Annotated[bool, Option("Selection")] = False
     """Keep the best attempt at each task."""
-    keep_unscored: bool = False
+    keep_unscored: Annotated[bool, Option("Selection", advanced=True)] = False
     """Keep episodes without a reward, unless a fault ended them."""
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from ludus.curation.tool_call_text import get_call_format, render_messages
 from ludus.curation.tutor_labels import TrainedMessages, labelled_turns, trained_messages
@@ -18,6 +19,7 @@ from ludus.data.messages import Message, messages_before_reply
 from ludus.data.tool_arguments import parse_arguments
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
+from ludus.options import Option
 
 
 class MalformedCallError(ValueError):
@@ -28,16 +30,17 @@ class MalformedCallError(ValueError):
 class RowConfig:
     """What a row contains of an episode."""
 
-    system: bool = True
+    system: Annotated[bool, Option("Rows", advanced=True)] = True
     """Keep the system prompt."""
-    tool_results: bool = True
+    tool_results: Annotated[bool, Option("Rows", advanced=True)] = True
     """Keep tool results; without them a row is the prompt and the assistant turns."""
-    reasoning: bool = True
+    reasoning: Annotated[bool, Option("Rows")] = True
     """Keep the reasoning of assistant turns."""
-    last_turn: bool = False
+    last_turn: Annotated[bool, Option("Rows", advanced=True)] = False
     """Train on the last turn only: a row is the `prompt` before it, and the `completion`."""
-    tool_call_format: str | None = None
-    """Write tool calls as text, in the form of this model family."""
+    tool_call_format: Annotated[str | None, Option("Rows", advanced=True)] = None
+    """Write tool calls as text, in the form of this model family: qwen3, qwen2.5, qwen3.5, llama3,
+    glm4, hermes or smollm."""
 
     def __post_init__(self) -> None:
         check_field_types(self)

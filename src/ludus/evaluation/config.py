@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from ludus.data.config_types import check_field_types
 from ludus.errors import ConfigError
+from ludus.options import Option, expand_path, parse_assignments
 from ludus.rollout.config import RolloutConfig
 
 
@@ -17,14 +18,27 @@ from ludus.rollout.config import RolloutConfig
 class EvalConfig(RolloutConfig):
     """Which tasks the candidates play, and how their episodes are judged."""
 
-    seed: int = 999
-    """Selects the tasks; by default other ones than those of `CollectConfig`."""
-    solved_at: float = 1.0
+    num_episodes: Annotated[
+        int | None, Option("Basics", short="n", default="50, or all of --tasks")
+    ] = None
+    """Number of episodes per candidate."""
+    seed: Annotated[int, Option("Tasks", advanced=True)] = 999
+    """Seed that selects the tasks; by default not the one of the training data."""
+    sweep: Annotated[Sequence[str], Option("Tasks", metavar="NAME=LOW..HIGH|NAME=VALUE,VALUE")] = ()
+    """Argument of reset to vary, such as max_digits=2..6, with `num_episodes` at each value;
+    repeatable for combinations."""
+    max_tokens: Annotated[int | None, Option("Limits")] = 512
+    """Maximum number of tokens sampled per reply, reasoning included."""
+    solved_at: Annotated[float, Option("Output", advanced=True)] = 1.0
     """The reward from which a task counts as solved."""
-    pass_k: Sequence[int] = ()
-    """Numbers of attempts for pass@k, at most `group_size`; by default `group_size` itself."""
-    exclude_tasks_in: str | Path | None = None
-    """A data set or a run; tasks whose question is in it are excluded from all metrics."""
+    pass_k: Annotated[
+        Sequence[int], Option("Output", advanced=True, default="--group-size, if it is above 1")
+    ] = ()
+    """Also report pass@k, for at most `group_size` attempts; repeatable."""
+    exclude_tasks_in: Annotated[Path | None, Option("Tasks", metavar="DATA", parse=expand_path)] = (
+        None
+    )
+    """Data set or run; tasks whose question is in it are excluded from all metrics."""
 
     default_num_episodes: ClassVar[int] = 50
 
@@ -50,15 +64,26 @@ class EvalConfig(RolloutConfig):
 class CandidateConfig:
     """Options shared by all candidates; each applies only to the kinds that it makes sense for."""
 
-    llm_endpoint: str | None = None
-    """URL of a server with OpenAI's chat API, for `openai:` candidates."""
-    temperature: float | None = None
-    """None: 0 for local models, the provider's default for others."""
-    device: str | None = None
-    dtype: str | None = None
-    concurrency: int = 64
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """For local models, and for `openai:` models behind `llm_endpoint`."""
+    llm_endpoint: Annotated[str | None, Option("Agent", advanced=True, metavar="URL")] = None
+    """OpenAI-compatible server, for `openai:` candidates: vLLM, Ollama, llama.cpp."""
+    temperature: Annotated[
+        float | None, Option("Sampling", default="0 for local models, else the model's default")
+    ] = None
+    """Sampling temperature."""
+    device: Annotated[
+        str | None, Option("Agent", advanced=True, default="the fastest available")
+    ] = None
+    """Device of local models: cuda, cuda:1, mps or cpu."""
+    dtype: Annotated[str | None, Option("Agent", hidden=True)] = None
+    """Dtype of local models: bfloat16, float16 or float32."""
+    concurrency: Annotated[int, Option("Limits", advanced=True)] = 64
+    """Maximum number of concurrent calls to the model."""
+    chat_template_kwargs: Annotated[
+        Mapping[str, Any],
+        Option("Agent", hidden=True, metavar="KEY=VALUE|JSON", combine=parse_assignments),
+    ] = field(default_factory=dict)
+    """Arguments of the chat template, for local models and for `openai:` models behind
+    `llm_endpoint`."""
 
     def __post_init__(self) -> None:
         check_field_types(self)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ludus.agents.agent import Agent
 from ludus.agents.api_keys import find_variable
 from ludus.agents.endpoint_url import base_url
 from ludus.errors import ConfigError, closest_match, did_you_mean
+from ludus.options import Option, expand_path, parse_assignments, parse_duration
 from ludus.policy import smollm2
 from ludus.policy.model_ref import check_name, expand_home, find_local_model
 
@@ -22,23 +23,43 @@ class AgentConfig:
     Options that the provider does not support are rejected.
     """
 
-    provider: str | None = None
-    model: str | None = None
-    llm_endpoint: str | None = None
-    temperature: float | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """More request fields, such as top_p."""
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    provider: Annotated[str | None, Option("Agent", hidden=True)] = None
+    """Kind of agent, as OpenEnv's command line takes it beside --model."""
+    model: Annotated[str | None, Option("Agent", hidden=True)] = None
+    """Model of the provider."""
+    llm_endpoint: Annotated[str | None, Option("Agent", advanced=True, metavar="URL")] = None
+    """OpenAI-compatible server: vLLM, Ollama, llama.cpp."""
+    temperature: Annotated[float | None, Option("Sampling", default="the model's default")] = None
+    """Sampling temperature."""
+    extra: Annotated[
+        Mapping[str, Any],
+        Option("Sampling", advanced=True, metavar="KEY=VALUE|JSON", combine=parse_assignments),
+    ] = field(default_factory=dict)
+    """Other fields of each request, such as top_p=0.9."""
+    chat_template_kwargs: Annotated[
+        Mapping[str, Any],
+        Option("Agent", hidden=True, metavar="KEY=VALUE|JSON", combine=parse_assignments),
+    ] = field(default_factory=dict)
     """Arguments of the chat template, such as enable_thinking."""
-    concurrency: int = 64
-    """Most requests in flight at once."""
-    call_timeout: float = 300.0
-    """Seconds that one API call may take."""
-    max_retries: int = 8
-    cache: Path | None = None
-    prices: Path | None = None
-    device: str | None = None
-    dtype: str | None = None
+    concurrency: Annotated[int, Option("Limits", advanced=True)] = 64
+    """Maximum number of concurrent calls to the model."""
+    call_timeout: Annotated[
+        float,
+        Option("Limits", advanced=True, metavar="TIME", default="5m", parse=parse_duration),
+    ] = 300.0
+    """Timeout of one API call."""
+    max_retries: Annotated[int, Option("Limits", hidden=True)] = 8
+    """Maximum number of retries per API call."""
+    cache: Annotated[Path | None, Option("Agent", advanced=True, parse=expand_path)] = None
+    """Folder that caches replies to identical API requests."""
+    prices: Annotated[Path | None, Option("Limits", hidden=True, parse=expand_path)] = None
+    """JSON file of prices, in US dollars per million tokens."""
+    device: Annotated[
+        str | None, Option("Agent", advanced=True, default="the fastest available")
+    ] = None
+    """Device of local models: cuda, cuda:1, mps or cpu."""
+    dtype: Annotated[str | None, Option("Agent", hidden=True)] = None
+    """Dtype of local models: bfloat16, float16 or float32."""
 
 
 def _endpoint_from_environment() -> str | None:

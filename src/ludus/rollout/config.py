@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, fields
 from math import prod
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
 from ludus.agents.agent import Agent
 from ludus.agents.exploring import ExploringAgent
@@ -22,63 +22,115 @@ from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.environment.task_axes import parse_axes
 from ludus.environment.task_buckets import Bucket, build_buckets, select_environments
 from ludus.errors import ConfigError
+from ludus.options import Option, parse_assignments, parse_duration
 from ludus.rollout.budget import Budget
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
-from ludus.rollout.task_file import check_seed
+from ludus.rollout.task_file import check_seed, read_tasks
 
 STALL_WARNING_S = 60.0
 _ADDRESS_FIELDS = ("endpoint",)
 """Fields of an agent's description that may change between two starts of one run."""
 
 
+def _parse_prompt(text: str) -> str | None:
+    return text or None
+
+
+def _read_task_file(name: str) -> tuple[JsonObject, ...]:
+    return read_tasks(Path(name).expanduser())
+
+
 @dataclass(frozen=True, kw_only=True)
-class RolloutConfig:
+class EpisodeConfig:
+    """What all stages that play in an environment have in common."""
+
+    task: Annotated[
+        Mapping[str, Any],
+        Option("Tasks", metavar="KEY=VALUE|JSON", combine=parse_assignments),
+    ] = field(default_factory=dict)
+    """Arguments of reset for every episode; repeatable."""
+    dataset_config: Annotated[
+        Mapping[str, Any],
+        Option("Tasks", hidden=True, metavar="JSON", combine=parse_assignments),
+    ] = field(default_factory=dict)
+    """The argument `dataset_config` of reset, as OpenEnv's command line takes it."""
+    system_prompt: Annotated[
+        str | None,
+        Option("Sampling", advanced=True, default="a general one", parse=_parse_prompt),
+    ] = SYSTEM_PROMPT
+    """System prompt; '' for none."""
+    max_turns: Annotated[
+        int | None, Option("Limits", default="20, or more if the environment's rules give more")
+    ] = None
+    """Maximum number of replies per episode."""
+    max_tokens: Annotated[int | None, Option("Limits", default="no limit")] = None
+    """Maximum number of tokens sampled per reply, reasoning included."""
+    base_url: Annotated[str | None, Option("Basics", hidden=True, metavar="URL")] = None
+    """Address of a server of the environment; by default it runs in this process. Not stored."""
+    token: Annotated[str | None, Option("Tasks", advanced=True, env_var="LUDUS_TOKEN")] = field(
+        default=None, repr=False
+    )
+    """Bearer token of the environment's server. Prefer LUDUS_TOKEN: other users of this machine can
+    read --token in the list of processes. Not stored."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+        if self.dataset_config:
+            task = {**self.task, "dataset_config": dict(self.dataset_config)}
+            object.__setattr__(self, "task", task)
+            object.__setattr__(self, "dataset_config", {})
+        if "seed" in self.task:
+            raise ConfigError("The seed of each episode comes from `seed`; remove it from `task`.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig(EpisodeConfig):
     """What collecting and evaluating have in common.
 
     Two calls with the same `identity` go on with the same run. Addresses, concurrency and time-outs
     are no part of it: they may change from one start of a run to the next.
     """
 
-    num_episodes: int | None = None
-    """Number of episodes. With `tasks` at most as many as they give, and by default all of them."""
-    task: JsonObject = field(default_factory=dict)
-    """Arguments of `reset` for every episode."""
-    tasks: Sequence[JsonObject] = ()
-    """Arguments of `reset` for each task, instead of tasks from the seed; see `read_tasks`."""
-    sweep: Sequence[str] = ()
-    """Arguments of `reset` with their values, such as "max_digits=2..6". `num_episodes` are played
-    at each combination of values."""
-    seed: int = 0
-    """Selects the tasks."""
-    group_size: int = 1
+    num_episodes: Annotated[
+        int | None, Option("Basics", short="n", default="10, or all of --tasks")
+    ] = None
+    """Number of episodes."""
+    tasks: Annotated[
+        Sequence[JsonObject], Option("Tasks", advanced=True, metavar="FILE", parse=_read_task_file)
+    ] = ()
+    """JSONL file of tasks: reset arguments, or input rows of NeMo Gym."""
+    sweep: Annotated[
+        Sequence[str], Option("Tasks", hidden=True, metavar="NAME=LOW..HIGH|NAME=VALUE,VALUE")
+    ] = ()
+    """Argument of reset to vary, such as max_digits=2..6, with `num_episodes` at each value;
+    repeatable for combinations."""
+    seed: Annotated[int, Option("Tasks", advanced=True)] = 0
+    """Seed that selects the tasks."""
+    group_size: Annotated[int, Option("Tasks", advanced=True)] = 1
     """Number of episodes per task."""
-    system_prompt: str | None = SYSTEM_PROMPT
-    max_turns: int | None = None
-    """Maximum number of replies per episode; by default 20, or as many as the rules of the
-    environment give, if those are more."""
-    max_tokens: int | None = None
-    """Maximum number of tokens sampled per reply."""
-    max_episode_tokens: int | None = None
-    """Maximum number of tokens sampled per episode, over all of its replies."""
-    episode_timeout: float | None = None
-    """Seconds per episode."""
-
-    base_url: str | None = None
-    """Address of a server of the environment; by default the environment runs in this process."""
-    token: str | None = field(default=None, repr=False)
-    """Bearer token for that server."""
-    ray: str | None = None
-    """Address of a Ray cluster that plays: HOST:PORT of its head node, `auto` for the one that this
-    machine belongs to, or `local` for one that is started on this machine."""
-    resume: bool = True
-    """Continue a run in the same folder; False starts a new one beside it."""
-    retry_broken: bool = False
+    max_episode_tokens: Annotated[
+        int | None, Option("Limits", advanced=True, default="no limit")
+    ] = None
+    """Maximum number of tokens sampled per episode, over all its replies."""
+    episode_timeout: Annotated[
+        float | None,
+        Option("Limits", advanced=True, metavar="TIME", default="1h", parse=parse_duration),
+    ] = 3600.0
+    """Timeout of one episode, such as 90s, 10m or 2h."""
+    ray: Annotated[
+        str | None, Option("Limits", advanced=True, metavar="ADDRESS", default="none")
+    ] = None
+    """Ray cluster to play on: HOST:PORT of its head node, `auto` for the cluster of this machine,
+    or `local` to start one."""
+    resume: Annotated[bool, Option("Output", advanced=True)] = True
+    """Resume the run in this folder, or start a new one beside it."""
+    retry_broken: Annotated[bool, Option("Output", advanced=True)] = False
     """Play episodes again that the infrastructure broke in an earlier start."""
 
-    concurrency: int = 64
-    """Maximum number of concurrent episodes, where the agent sets no limit of its own."""
-    max_attempts: int = 3
-    """Attempts per episode, where the infrastructure breaks it."""
+    concurrency: Annotated[int, Option("Limits", advanced=True)] = 64
+    """Maximum number of concurrent episodes."""
+    max_attempts: Annotated[int, Option("Limits", hidden=True)] = 3
+    """Maximum number of attempts at an episode that the infrastructure breaks."""
     retry_delay: float = 1.0
     """Seconds before the second attempt; doubled for each further one."""
     reconnect_timeout: float = 120.0
@@ -89,13 +141,11 @@ class RolloutConfig:
     default_num_episodes: ClassVar[int] = 10
 
     def __post_init__(self) -> None:
-        check_field_types(self)
+        super().__post_init__()
         for name in ("num_episodes", "group_size", "max_turns", "concurrency", "max_attempts"):
             value: int | None = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"`{name}` must be positive, got {value}.")
-        if "seed" in self.task:
-            raise ConfigError("The seed of each episode comes from `seed`; remove it from `task`.")
         for number, task in enumerate(self.tasks):
             check_seed(task, f"task {number}")
         if parse_axes(self.sweep, option="sweep") and self.tasks:
@@ -170,22 +220,31 @@ class CollectConfig(RolloutConfig):
 
     agent: Agent | None = None
     """Who plays; by default the environment's own solution."""
-    explore: float = 0.0
-    """Probability that a turn's action is random instead of the agent's."""
+    explore: Annotated[float, Option("Agent", advanced=True)] = 0.0
+    """Probability that a turn's action is random; such turns are context without loss."""
     tutor: Agent | None = None
     """Who says in every state of the agent's episodes what it would have replied."""
-    working: bool = False
-    """Whether the oracle writes its working as text, as agent or as tutor."""
-    max_cost: float | None = None
-    """US dollars, over all starts of the run."""
-    max_total_tokens: int | None = None
-    """Tokens of prompts and completions, over all starts of the run."""
-    max_time: float | None = None
-    """Seconds, from this start on."""
-    workers: int | None = None
-    """Processes that play, where environment and agent only compute; 1: this process alone. By
-    default they are started where the run is long enough, at most one per core. With `ray` the
-    number of workers on the cluster, by default one per core of its nodes."""
+    working: Annotated[bool, Option("Agent", advanced=True)] = False
+    """Let the oracle write its working as text, as agent or as tutor."""
+    max_tokens: Annotated[int | None, Option("Limits")] = 2048
+    """Maximum number of tokens sampled per reply, reasoning included."""
+    max_cost: Annotated[float | None, Option("Limits", advanced=True, default="no limit")] = None
+    """Stop at this cost in US dollars, over all starts of the run."""
+    max_total_tokens: Annotated[int | None, Option("Limits", advanced=True, default="no limit")] = (
+        None
+    )
+    """Stop at this number of prompt and completion tokens, over all starts of the run."""
+    max_time: Annotated[
+        float | None,
+        Option("Limits", advanced=True, metavar="TIME", default="no limit", parse=parse_duration),
+    ] = None
+    """Stop after this time from this start on: 90s, 10m or 2h."""
+    workers: Annotated[
+        int | None,
+        Option("Limits", advanced=True, default="up to one per core, if the run is long enough"),
+    ] = None
+    """Processes that play, if environment and agent only compute; 1: this process alone. With
+    `ray`, workers on the cluster."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -121,7 +121,7 @@ def build_plan(
         mixture=mixture,
         seed=config.seed,
         group_size=config.group_size,
-        task=config.task,
+        task=dict(config.task),
         names={spec: each.name for spec, each in endpoints.items()},
         variant_tasks={spec: each.variant_task for spec, each in endpoints.items()},
         tasks=config.tasks,

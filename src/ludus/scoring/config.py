@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from ludus.data.config_types import check_field_types
 from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.rubric import EpisodeFunction, Rubric
 from ludus.errors import ConfigError
+from ludus.options import Option, parse_duration
 from ludus.scoring.judge import Judge
 from ludus.scoring.reward_functions import RewardFunction, RewardFunctions, import_reward_functions
 
@@ -24,27 +25,34 @@ JUDGE = "judge"
 class RescoreConfig:
     """Which rewards stored episodes get instead of their own, and how fast."""
 
-    rewards: Sequence[str | EpisodeFunction] = ()
+    rewards: Annotated[
+        Sequence[str | Callable[..., object]],
+        Option(name="reward", metavar="MODULE:FUNCTION[=WEIGHT]", combine=list),
+    ] = ()
     """Reward functions and rubrics, or their paths: `module:function` or `module:function=0.5`.
     `environment` stands for the stored reward, which otherwise does not count."""
     judge: Judge | None = None
-    judge_weight: float = 1.0
-    concurrency: int = 64
+    judge_weight: Annotated[float, Option("Agent")] = 1.0
+    """Weight of the judge's score, which is from 0 to 1."""
+    concurrency: Annotated[int, Option("Limits", advanced=True)] = 64
     """Maximum number of episodes, or groups, that are scored at once."""
-    ray: str | None = None
-    """Address of a Ray cluster whose nodes call the reward functions; see `RolloutConfig.ray`. The
-    judge is called from this process."""
-    max_time: float | None = None
-    """Seconds, from this start on."""
-    resume: bool = True
-    """Continue a run in the same folder; False starts a new one beside it."""
-    retry_broken: bool = False
+    ray: Annotated[
+        str | None, Option("Limits", advanced=True, metavar="ADDRESS", default="none")
+    ] = None
+    """Ray cluster whose nodes call the reward functions: HOST:PORT, auto or local. The judge is
+    called from this process."""
+    max_time: Annotated[
+        float | None,
+        Option("Limits", advanced=True, metavar="TIME", default="no limit", parse=parse_duration),
+    ] = None
+    """Stop after this time from this start on: 90s, 10m or 2h."""
+    resume: Annotated[bool, Option("Output", advanced=True)] = True
+    """Resume the run in this folder, or start a new one beside it."""
+    retry_broken: Annotated[bool, Option("Output", advanced=True)] = False
     """Score episodes again on which the judge failed in an earlier start."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
-        if not self.rewards and self.judge is None:
-            raise ConfigError("Nothing to score with: give `rewards` or a `judge`.")
         if self.concurrency < 1:
             raise ConfigError(f"`concurrency` must be positive, got {self.concurrency}.")
         if not math.isfinite(self.judge_weight):

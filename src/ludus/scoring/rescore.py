@@ -79,6 +79,8 @@ async def rescore(
         config: the new rewards.
         progress: receives progress and warnings.
     """
+    if not config.rewards and config.judge is None:
+        raise ConfigError("Nothing to score with: give `rewards` or a `judge`.")
     progress = progress or RescoreProgress()
     source = SourceRun.open(Path(run))
     functions = config.load_functions()

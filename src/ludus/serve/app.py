@@ -17,7 +17,7 @@ from ludus.environment.spec import EnvSpec
 from ludus.protocol.types import EnvironmentMetadata
 from ludus.serve.access import AccessPolicy, add_access_middleware
 from ludus.serve.capacity import SessionCapacity
-from ludus.serve.config import ServeConfig
+from ludus.serve.config import ServeConfig, limit_sessions
 from ludus.serve.episode_routes import add_episode_routes
 from ludus.serve.mcp import McpEndpoint
 from ludus.serve.mcp_http import SESSION_HEADER as MCP_SESSION_HEADER
@@ -41,9 +41,9 @@ def create_app(
     proxy: WorkerProxy | None = None,
 ) -> FastAPI:
     """Build the application that serves one environment; `app.state.sessions` has its sessions."""
-    config = config or ServeConfig()
+    config = limit_sessions(config or ServeConfig(), env_spec)
     capacity = capacity or SessionCapacity(
-        config.max_sessions, per_client=config.max_sessions_per_client
+        config.sessions, per_client=config.max_sessions_per_client
     )
     sessions = SessionRegistry(env_spec, config, capacity, worker=worker, metrics=metrics)
     proxy = proxy or WorkerProxy(worker, [])

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from ludus.data.config_types import check_field_types
 from ludus.environment.spec import EnvSpec
 from ludus.errors import LudusError
+from ludus.options import Option, parse_duration, parse_mebibytes, parse_timeout
 from ludus.protocol.loopback import is_loopback
 
 MIB = 1024 * 1024
+DEFAULT_SESSIONS = 1024
 _NULL_ORIGIN = "null"
 
 
@@ -19,22 +22,57 @@ class ServeError(LudusError):
     """The server cannot be started with this config."""
 
 
-@dataclass(frozen=True, slots=True)
+def split_names(text: str | Iterable[str] | None) -> tuple[str, ...]:
+    """The names of hosts or origins; in an environment variable commas or blanks separate them."""
+    joined = text if isinstance(text, str) else ",".join(text or ())
+    return tuple(joined.replace(",", " ").split())
+
+
+@dataclass(frozen=True)
 class ListenConfig:
     """The address of a server, and who may use it."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    token: str | None = field(default=None, repr=False)
-    allow_no_token: bool = False
-    """Whether a server that others can reach may run without a token."""
-    allow_hosts: tuple[str, ...] = ()
-    """Accepted Host headers, besides loopback names and `host`. A server that is not bound to
-    loopback accepts any host if none is given."""
-    allow_origins: tuple[str, ...] = ()
-    """Accepted Origin headers, besides the server's own: `https://host`, or `*`."""
-    send_timeout: float = 60.0
-    """Time in seconds after which a client that reads nothing of a reply is disconnected."""
+    host: Annotated[str, Option("Server")] = "127.0.0.1"
+    """Address to bind."""
+    port: Annotated[int, Option("Server")] = 8000
+    """Port to bind; 0 for any free port."""
+    token: Annotated[str | None, Option("Server", env_var="LUDUS_TOKEN")] = field(
+        default=None, repr=False
+    )
+    """Bearer token that clients must send. Prefer LUDUS_TOKEN or --token-file: other users of this
+    machine can read --token in the process list."""
+    allow_no_token: Annotated[bool, Option("Server", advanced=True)] = False
+    """Start without a token on an address that others can reach, as in a container."""
+    allow_hosts: Annotated[
+        tuple[str, ...],
+        Option(
+            "Server",
+            advanced=True,
+            name="allow_host",
+            env_var="LUDUS_ALLOW_HOSTS",
+            metavar="NAME",
+            default="any, unless --host is loopback",
+            combine=split_names,
+        ),
+    ] = ()
+    """Accepted Host header besides loopback names and `host`: a name, *.domain or *; repeatable."""
+    allow_origins: Annotated[
+        tuple[str, ...],
+        Option(
+            "Server",
+            advanced=True,
+            name="allow_origin",
+            env_var="LUDUS_ALLOW_ORIGINS",
+            metavar="ORIGIN",
+            default="none",
+            combine=split_names,
+        ),
+    ] = ()
+    """Accepted Origin header besides the server's own: https://HOST or *; repeatable."""
+    send_timeout: Annotated[
+        float, Option("Server", hidden=True, metavar="TIME", default="1m", parse=parse_duration)
+    ] = 60.0
+    """Time after which a client that reads nothing of a reply is disconnected."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -44,28 +82,60 @@ class ListenConfig:
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ServeConfig(ListenConfig):
     """The options of `ludus serve`, with their defaults. Times are in seconds."""
 
-    max_sessions: int = 1024
-    max_sessions_per_client: int | None = None
-    """Sessions per client address. None: no limit while no other client waits."""
-    workers: int = 1
-    step_timeout: float | None = 300.0
-    """Timeout of a reset or a step; the session is closed after it."""
-    idle_timeout: float | None = 3600.0
-    """Time without a request after which a session is closed."""
-    queue_timeout: float = 10.0
+    max_sessions: Annotated[
+        int | None, Option("Limits", default="1024; fewer if the environment says so")
+    ] = None
+    """Maximum number of concurrent sessions, over all workers."""
+    max_sessions_per_client: Annotated[
+        int | None,
+        Option("Limits", advanced=True, default="no limit while no other client waits"),
+    ] = None
+    """Maximum number of sessions per client address."""
+    workers: Annotated[int, Option("Server")] = 1
+    """Number of server processes."""
+    step_timeout: Annotated[
+        float | None,
+        Option("Limits", advanced=True, metavar="TIME", default="5m", parse=parse_timeout),
+    ] = 300.0
+    """Timeout of a reset or a step, after which the session is closed; 0: none."""
+    idle_timeout: Annotated[
+        float | None,
+        Option("Limits", advanced=True, metavar="TIME", default="1h", parse=parse_timeout),
+    ] = 3600.0
+    """Time without a request after which a session is closed; 0: never."""
+    queue_timeout: Annotated[
+        float, Option("Limits", advanced=True, metavar="TIME", default="10s", parse=parse_duration)
+    ] = 10.0
     """Time that a client waits for a free session before it is refused."""
-    reconnect_timeout: float = 120.0
+    reconnect_timeout: Annotated[
+        float, Option("Limits", advanced=True, metavar="TIME", default="2m", parse=parse_duration)
+    ] = 120.0
     """Time that a session is kept for a client that disconnected and can resume it."""
-    max_frame: int = 16 * MIB
-    """Maximum size of a message, in bytes."""
+    max_frame: Annotated[
+        int,
+        Option("Limits", hidden=True, name="max_frame_mb", default="16", parse=parse_mebibytes),
+    ] = 16 * MIB
+    """Maximum size of a message, in MiB."""
     ping_interval: float = 20.0
     """Time between pings; a connection whose pong takes longer than that is closed."""
     shutdown_timeout: float = 30.0
     """Time that running steps get to finish at shutdown."""
+
+    @property
+    def sessions(self) -> int:
+        return DEFAULT_SESSIONS if self.max_sessions is None else self.max_sessions
+
+
+def limit_sessions(config: ServeConfig, env_spec: EnvSpec) -> ServeConfig:
+    """The config with a number of sessions: by default as many as the environment allows."""
+    if config.max_sessions is not None:
+        return config
+    default = (env_spec.max_sessions or DEFAULT_SESSIONS) if env_spec.concurrent else 1
+    return replace(config, max_sessions=default)
 
 
 def check_listen_config(config: ListenConfig) -> None:
@@ -89,18 +159,12 @@ def check_listen_config(config: ListenConfig) -> None:
 def check_config(env_spec: EnvSpec, config: ServeConfig) -> None:
     """Raise `ServeError` for a config that is unsafe or cannot work."""
     check_listen_config(config)
-    concurrent_sessions = config.max_sessions if config.workers == 1 else config.workers
+    concurrent_sessions = config.sessions if config.workers == 1 else config.workers
     if not env_spec.concurrent and concurrent_sessions > 1:
         raise ServeError(
             f"{env_spec.id} does not support several instances in one process. Set `max_sessions` "
             "and `workers` to 1."
         )
-
-
-def split_names(text: str | Iterable[str] | None) -> tuple[str, ...]:
-    """The names of hosts or origins; in an environment variable commas or blanks separate them."""
-    joined = text if isinstance(text, str) else ",".join(text or ())
-    return tuple(joined.replace(",", " ").split())
 
 
 def is_valid_origin(text: str) -> bool:

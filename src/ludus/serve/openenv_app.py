@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from ludus.environment.introspection import build_env_spec
 from ludus.errors import ConfigError
 from ludus.serve.app import create_app as build_app
-from ludus.serve.config import ServeConfig, check_listen_config, split_names
+from ludus.serve.config import ServeConfig, check_listen_config, limit_sessions, split_names
 
 _MODES = ("simulation", "production")
 
@@ -98,15 +98,14 @@ def create_app(
         max_sessions = concurrency_config.max_concurrent_envs
         if concurrency_config.session_timeout is not None:
             config = replace(config, idle_timeout=concurrency_config.session_timeout)
-    if max_sessions is None:
-        max_sessions = (env_spec.max_sessions or config.max_sessions) if env_spec.concurrent else 1
-    if max_sessions > 1 and not env_spec.concurrent:
+    config = limit_sessions(replace(config, max_sessions=max_sessions), env_spec)
+    if config.sessions > 1 and not env_spec.concurrent:
         raise ConfigError(
-            f"`max_concurrent_envs` is {max_sessions}, but {env_spec.cls.__name__} does not say "
+            f"`max_concurrent_envs` is {config.sessions}, but {env_spec.cls.__name__} does not say "
             "that several instances may run in one process. If they may, set "
             "SUPPORTS_CONCURRENT_SESSIONS = True."
         )
-    app = build_app(env_spec, replace(config, max_sessions=max_sessions))
+    app = build_app(env_spec, config)
     if mode == "production":
         control = ("/reset", "/step", "/state")
         app.router.routes = [

@@ -28,7 +28,7 @@ from ludus.environment.spec import EnvSpec
 from ludus.serve.app import create_app
 from ludus.serve.capacity import SessionCapacity
 from ludus.serve.client_quota import ClientRow, QuotaTables, WorkerTotals, rows_per_worker
-from ludus.serve.config import ServeConfig, ServeError, check_config
+from ludus.serve.config import ServeConfig, ServeError, check_config, limit_sessions
 from ludus.serve.listening import (
     DrainingServer,
     bind_socket,
@@ -58,6 +58,7 @@ def build_server(
 def serve(spec: str, config: ServeConfig, *, on_ready: Callable[[str], None]) -> None:
     """Serve until a signal arrives. `on_ready` is called with the URL once the server is up."""
     env_spec = find_environment(spec)
+    config = limit_sessions(config, env_spec)
     check_config(env_spec, config)
     asyncio.run(_build_once(env_spec))
     raise_file_limit()
@@ -104,7 +105,7 @@ class _Supervisor:
     def __init__(self, spec: str, config: ServeConfig, port: int) -> None:
         self._context = multiprocessing.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory(prefix="ludus-")
-        rows = config.workers * rows_per_worker(config.max_sessions)
+        rows = config.workers * rows_per_worker(config.sessions)
         self._tables = QuotaTables(
             self._context.RawArray(WorkerTotals, config.workers),
             self._context.RawArray(ClientRow, rows),
@@ -180,7 +181,7 @@ def _run_worker(
         find_environment(spec),
         config,
         capacity=SessionCapacity(
-            config.max_sessions,
+            config.sessions,
             per_client=config.max_sessions_per_client,
             tables=shared.tables,
             worker=index,

@@ -5,14 +5,20 @@ TRL's own config fields are set by `overrides`; see `ludus.train.overrides`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib.util import find_spec
+from typing import Annotated, Any, Literal
 
 from ludus.data.config_types import check_field_types
 from ludus.errors import ConfigError, did_you_mean
+from ludus.options import Option, parse_assignments, parse_duration, parse_settings
+from ludus.train.overrides import parse_override_assignments
 
 Method = Literal["sft", "dpo", "grpo"]
+Tracker = Literal["trackio", "tensorboard", "wandb", "none"]
+_TRACKER_PACKAGES = {"tensorboard": ("tensorboard", "tensorboardX"), "none": ("typing",)}
+"""Packages of which one must be installed, if the tracker's own name is not the only one."""
 PRECISIONS = ("bf16", "fp16", "fp32")
 DEFAULT_BATCH_SIZE = 8
 """Large enough for a stable gradient, and small enough for the memory of one GPU;
@@ -25,7 +31,7 @@ DEFAULT_GROUPS = 16
 
 @dataclass(frozen=True, slots=True)
 class Lora:
-    """Trains a LoRA adapter instead of all weights."""
+    """Trains a LoRA adapter instead of all weights. As text: `r=16,alpha=32`."""
 
     rank: int = 16
     alpha: int | None = None
@@ -35,6 +41,26 @@ class Lora:
     """Names of the layers with an adapter; None: all linear layers except the output."""
     merge_adapter: bool = True
     """Save the merged model, with the adapter beside it; otherwise the adapter alone."""
+
+    @classmethod
+    def parse(cls, texts: Sequence[str]) -> Lora | None:
+        """The adapter of `r=16`, `alpha=32`, `merge=false`, ...; `on` has the defaults."""
+        values = parse_settings(texts)
+        if values == {}:
+            return cls()
+        if values is None:
+            return None
+        names = {"r": "rank", "merge": "merge_adapter", "targets": "target_modules"}
+        values = {names.get(name, name): value for name, value in values.items()}
+        known = [each.name for each in fields(cls)]
+        for name in values:
+            if name not in known:
+                hint = did_you_mean(name, known, f"It has: {', '.join(known)}.")
+                raise ConfigError(f"`lora` has no setting {name!r}. {hint}")
+        if isinstance(modules := values.get("target_modules"), str | list):
+            listed = modules.split("+") if isinstance(modules, str) else modules
+            values["target_modules"] = tuple(listed)
+        return cls(**values)
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -50,32 +76,57 @@ class Lora:
         return 2 * self.rank if self.alpha is None else self.alpha
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BaseTrainConfig:
     """The fields that all methods have."""
 
-    batch_size: int | None = None
-    """Rows per batch and process."""
-    learning_rate: float | None = None
-    """Peak learning rate; None: see `trl_config.resolve_learning_rate`."""
-    beta: float | None = None
-    """KL penalty coefficient; None: 0.1 for DPO, 0 for GRPO."""
-    lora: Lora | None = None
-    gradient_checkpointing: bool = False
+    batch_size: Annotated[
+        int | None,
+        Option("Optimization", aliases=("--per-device-train-batch-size",), default="8"),
+    ] = None
+    """Rows per forward pass and process."""
+    learning_rate: Annotated[
+        float | None, Option("Optimization", default="depends on the model's size")
+    ] = None
+    """Peak learning rate."""
+    beta: Annotated[float | None, Option("Optimization", advanced=True)] = None
+    """KL penalty coefficient; 0.1 for DPO, 0 for GRPO."""
+    lora: Annotated[Lora | None, Option("LoRA", metavar="on|r=16,alpha=32", bare="on", combine=Lora.parse)] = (
+        None
+    )
+    """Train a LoRA adapter instead of all weights. Settings: r, alpha (twice r), dropout, targets
+    (such as q_proj+v_proj; all linear layers) and merge (false: save the adapter alone)."""
+    gradient_checkpointing: Annotated[bool, Option("Optimization", advanced=True)] = False
     """Recompute activations in the backward pass: slower, with much less memory."""
-    precision: str | None = None
-    """Precision of the computation (bf16, fp16 or fp32); None: bf16 where the device has it."""
-    device: str | None = None
-    checkpoint_every: float = 600.0
-    """Seconds between two checkpoints."""
-    seed: int = 0
-    report_to: str | None = None
+    precision: Annotated[
+        str | None, Option("Optimization", advanced=True, default="depends on the device")
+    ] = None
+    """Precision of the computation: bf16, fp16 or fp32."""
+    device: Annotated[
+        str | None, Option("Optimization", advanced=True, default="the fastest available")
+    ] = None
+    """cuda, mps or cpu."""
+    checkpoint_every: Annotated[
+        float, Option("Output", advanced=True, metavar="TIME", default="10m", parse=parse_duration)
+    ] = 600.0
+    """Time between two checkpoints: 90s, 10m or 2h."""
+    seed: Annotated[int, Option("Optimization", advanced=True)] = 0
+    """Random seed."""
+    report_to: Annotated[
+        Tracker | None, Option("Output", advanced=True, default="trackio if it is installed")
+    ] = None
     """Experiment tracker."""
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of the chat template, such as `enable_thinking`, on top of those that the model was
+    chat_template_kwargs: Annotated[
+        Mapping[str, Any],
+        Option("Optimization", hidden=True, metavar="KEY=VALUE|JSON", combine=parse_assignments),
+    ] = field(default_factory=dict)
+    """Arguments of the chat template, such as enable_thinking, on top of those that the model was
     saved with. The trained model is saved with them."""
-    overrides: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of TRL's config by name. Strings are parsed by the type of the field."""
+    overrides: Annotated[
+        Mapping[str, Any],
+        Option("Optimization", name="set", metavar="KEY=VALUE", combine=parse_override_assignments),
+    ] = field(default_factory=dict)
+    """Any other setting: of this command, or of TRL's config; repeatable."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -86,6 +137,21 @@ class BaseTrainConfig:
         if self.precision is not None and self.precision not in PRECISIONS:
             hint = did_you_mean(self.precision, PRECISIONS, f"Use {', '.join(PRECISIONS)}.")
             raise ConfigError(f"Unknown `precision` {self.precision!r}. {hint}")
+        if self.report_to is not None:
+            packages = _TRACKER_PACKAGES.get(self.report_to, (self.report_to,))
+            if not any(map(find_spec, packages)):
+                raise ConfigError(
+                    f"`report_to` {self.report_to} needs a package: pip install {self.report_to}"
+                )
+        if secret := next((key for key in self.overrides if key.endswith("hub_token")), None):
+            raise ConfigError(
+                f"`overrides`: {secret} would be stored in the training record. Set HF_TOKEN."
+            )
+
+    @property
+    def tracker(self) -> str:
+        """The experiment tracker; by default trackio, if it is installed."""
+        return self.report_to or ("trackio" if find_spec("trackio") else "none")
 
     def as_json(self) -> dict[str, Any]:
         """The fields as `training.json` holds them."""
@@ -96,28 +162,33 @@ class BaseTrainConfig:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TrainConfig(BaseTrainConfig):
     """The config of SFT and DPO. The same config on the same rows gives the same model.
 
     `batch_size` defaults to `DEFAULT_BATCH_SIZE`.
     """
 
-    epochs: float | None = None
-    """Passes over the data; None: `DEFAULT_EPOCHS`."""
-    steps: int | None = None
+    epochs: Annotated[float | None, Option("Optimization", default="3 for sft, 1 for dpo")] = None
+    """Passes over the data."""
+    steps: Annotated[
+        int | None, Option("Optimization", aliases=("--max-steps",), default="from --epochs")
+    ] = None
     """Number of training steps, instead of `epochs`."""
-    gradient_accumulation_steps: int = 1
+    gradient_accumulation_steps: Annotated[int, Option("Optimization", advanced=True)] = 1
     """Batches per training step."""
-    max_length: int | None = None
-    """Longer rows are truncated to so many tokens; None: as measured by `ludus curate`, or chosen
-    so that nearly all rows fit."""
-    drop_untrainable: bool = False
-    """Drop rows without loss, instead of raising."""
-    packing: bool = False
+    max_length: Annotated[int | None, Option("Limits", default="so that nearly all rows fit")] = (
+        None
+    )
+    """Longer rows are truncated to so many tokens."""
+    drop_untrainable: Annotated[bool, Option("Limits", advanced=True)] = False
+    """Drop rows without loss, instead of failing."""
+    packing: Annotated[bool, Option("Optimization", advanced=True)] = False
     """SFT: pack several short rows into one sequence; they do not attend to each other."""
-    compile: bool | None = None
-    """SFT: compile the layers; None: where the device gains from it."""
+    compile: Annotated[
+        bool | None, Option("Optimization", hidden=True, default="if the device gains from it")
+    ] = None
+    """SFT: compile the layers."""
 
     def __post_init__(self) -> None:
         BaseTrainConfig.__post_init__(self)

@@ -113,7 +113,7 @@ def effective_trl_fields(
         "output_dir": str(out),
     }
     known = {name: value for name, value in values.items() if value is not None}
-    return known | {"report_to": config.report_to}
+    return known | {"report_to": config.tracker}
 
 
 def construct_trl_config(
@@ -231,7 +231,7 @@ def common_trl_fields(config: BaseTrainConfig, out: Path) -> dict[str, Any]:
         "logging_first_step": True,
         # A loss that is NaN or infinite must show up in the log.
         "logging_nan_inf_filter": False,
-        "report_to": config.report_to or "none",
+        "report_to": config.tracker,
         "disable_tqdm": True,
         "log_level": "error",
         "log_level_replica": "error",

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 from ludus.agents.agent import Agent
 from ludus.agents.oracle import OracleAgent
-from ludus.data.config_types import check_field_types
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
-from ludus.rollout.config import CollectConfig
-from ludus.rollout.loop import SYSTEM_PROMPT
+from ludus.options import Option
+from ludus.rollout.config import CollectConfig, EpisodeConfig
 from ludus.rollout.plan import purpose_seed
 from ludus.train.config import TrainConfig, check_at_least
 from ludus.train.resume import NON_DECISIVE
@@ -21,51 +19,42 @@ KeepModel = Literal["best", "last"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TutorConfig:
+class TutorConfig(EpisodeConfig):
     """How a model is taught by a tutor. The same config gives the same rounds."""
 
-    rounds: int = 3
-    episodes: int = 500
+    rounds: Annotated[int, Option("Basics")] = 3
+    """Number of rounds."""
+    episodes: Annotated[int, Option("Tasks")] = 500
     """Episodes per round, of the tutor and of the student together."""
     tutor: Agent | None = None
     """Who says what to reply; by default the environment's own solution."""
-    tutor_share: float = 1.0
-    """Share of the first round's episodes that the tutor plays itself: all of them where the model
-    cannot play yet, 0 where it can."""
-    tutor_decay: float = 0.5
-    """By what the share is multiplied from round to round."""
-    explore: float = 0.1
-    """Probability that a turn of the tutor's own episodes is random. The student makes mistakes of
-    its own."""
-    working: bool = False
-    """Whether the oracle writes its working as text."""
-    temperature: float = 1.0
+    tutor_share: Annotated[float, Option("Agent", advanced=True)] = 1.0
+    """Share of the first round's episodes that the tutor plays itself: all of them if the model
+    cannot play yet, 0 if it can."""
+    tutor_decay: Annotated[float, Option("Agent", hidden=True)] = 0.5
+    """Factor of that share from one round to the next."""
+    explore: Annotated[float, Option("Agent", advanced=True)] = 0.1
+    """Probability that a turn of the tutor's own episodes is random. The student makes mistakes
+    without help."""
+    working: Annotated[bool, Option("Agent")] = False
+    """Let the oracle write its working as text, if the environment has it."""
+    temperature: Annotated[float, Option("Sampling", advanced=True)] = 1.0
     """Sampling temperature of the student in its lessons; held-out tasks are played greedily."""
-    task: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of `reset` for every episode."""
-    system_prompt: str | None = SYSTEM_PROMPT
-    max_turns: int | None = None
-    """Maximum number of replies per episode; by default 20, or as many as the rules of the
-    environment give, if those are more."""
-    max_tokens: int = 512
-    """Maximum number of tokens sampled per reply."""
-    eval_episodes: int = 64
+    max_tokens: Annotated[int, Option("Limits")] = 512
+    """Maximum number of tokens sampled per reply, reasoning included."""
+    eval_episodes: Annotated[int, Option("Output", advanced=True)] = 64
     """Held-out tasks that are played after each round."""
-    solved_at: float = 1.0
+    solved_at: Annotated[float, Option("Output", hidden=True)] = 1.0
     """Reward from which on a task counts as solved."""
-    keep: KeepModel = "best"
+    keep: Annotated[KeepModel, Option("Output", advanced=True)] = "best"
     """Which model is kept: the one with the best held-out reward, or that of the last round."""
-    seed: int = 0
+    seed: Annotated[int, Option("Tasks", advanced=True)] = 0
     """Selects the tasks of all rounds."""
     train: TrainConfig = field(default_factory=TrainConfig)
     """How each round is trained, from the same model on the rows of all rounds so far."""
-    base_url: str | None = None
-    """Address of a server of the environment; by default it runs in this process. Not stored."""
-    token: str | None = field(default=None, repr=False)
-    """Bearer token for that server. Not stored."""
 
     def __post_init__(self) -> None:
-        check_field_types(self)
+        super().__post_init__()
         for name in ("rounds", "episodes", "eval_episodes"):
             check_at_least(name, getattr(self, name), 1)
         check_at_least("seed", self.seed, 0)

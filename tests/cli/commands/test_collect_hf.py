@@ -9,7 +9,6 @@ import pytest
 from policy.models import saved
 from policy.trained_policies import GOAL, player
 from tiny_tokenizers import of_family
-from typer.testing import CliRunner, Result
 from world import wait_for_work, wait_until
 
 from cli.collect_cli import (
@@ -21,7 +20,7 @@ from cli.collect_cli import (
     read_summary,
     start_collect,
 )
-from ludus.cli.main import app
+from cli.in_process import Result, Runner
 from ludus.errors import ConfigError, RunError
 
 
@@ -40,7 +39,7 @@ def hf_args(model: Path | str, *arguments: str | Path) -> list[str | Path]:
 
 def invoke_collect(*arguments: str | Path) -> Result:
     """Run `ludus collect` in this process, which has imported torch already."""
-    return CliRunner().invoke(app, ["collect", *map(str, arguments)], env=CLEAN_ENV)
+    return Runner().invoke(["collect", *map(str, arguments)], env=CLEAN_ENV)
 
 
 def test_a_local_model_plays_and_the_same_command_resumes(taught: Path, tmp_path: Path) -> None:

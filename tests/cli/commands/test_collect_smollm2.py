@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 from policy.gguf_files import gguf_file
-from typer.testing import CliRunner, Result
 
 from cli.collect_cli import CLEAN_ENV, COUNTER
-from ludus.cli.main import app
+from cli.in_process import Result, Runner
 from ludus.policy import smollm2
 from ludus.policy.pypi_download import PackagedFile
 
@@ -36,7 +35,7 @@ def tiny_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ludus(*arguments: str | Path) -> Result:
-    done = CliRunner().invoke(app, [*map(str, arguments)], env=CLEAN_ENV)
+    done = Runner().invoke([*map(str, arguments)], env=CLEAN_ENV)
     assert done.exit_code == 0, done.output
     return done
 

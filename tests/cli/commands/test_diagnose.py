@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from diagnose.runs import Sample, episode, level, ramp, write
 from ludus_process import run_ludus
-from typer.testing import CliRunner, Result
 
 from cli.collect_cli import error_line
-from ludus.cli.main import app
+from cli.in_process import Result, Runner
 from ludus.data.sparkline import sparkline
 from ludus.diagnose import read_run
 from ludus.diagnose.reward_delta import format_change_with_interval
@@ -19,7 +18,7 @@ from ludus.errors import RunError
 
 
 def diagnose(*arguments: str | Path) -> Result:
-    return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["diagnose", *map(str, arguments)])
+    return Runner(env={"COLUMNS": "200"}).invoke(["diagnose", *map(str, arguments)])
 
 
 def error_message(run: Path) -> str:

@@ -13,11 +13,10 @@ import typer
 from chat_stub import Stub, chat_stub
 from ludus_process import run_ludus, start_ludus
 from policy.models import saved
-from typer.testing import CliRunner, Result
 from world import wait_until
 
 from cli.collect_cli import CLEAN_ENV, COUNTER, read_episodes, read_summary
-from ludus.cli.main import app
+from cli.in_process import Result, Runner
 from ludus.errors import LudusError
 
 
@@ -27,7 +26,7 @@ def evaluate(*arguments: str | Path, **more: Any) -> subprocess.CompletedProcess
 
 def invoke_eval(*arguments: str | Path) -> Result:
     """Run `ludus eval` in this process."""
-    return CliRunner().invoke(app, ["eval", *map(str, arguments)], env=CLEAN_ENV)
+    return Runner().invoke(["eval", *map(str, arguments)], env=CLEAN_ENV)
 
 
 def stub_args(stub: Stub, *arguments: str | Path) -> list[str]:
@@ -171,7 +170,7 @@ def test_options_select_tasks_and_the_solve_threshold(tmp_path: Path) -> None:
 
 
 def test_excluded_tasks_are_left_out_and_counted(tmp_path: Path) -> None:
-    CliRunner().invoke(app, ["collect", COUNTER, "-n", "40", "-o", str(tmp_path / "run")])
+    Runner().invoke(["collect", COUNTER, "-n", "40", "-o", str(tmp_path / "run")])
     data = ("--exclude-tasks-in", tmp_path / "run")
     done = evaluate(COUNTER, "-c", "oracle", "-n", "20", *data, "-o", tmp_path / "eval")
     left_out = read_summary(tmp_path / "eval")["candidates"][0]["known"]
@@ -203,7 +202,7 @@ def test_tilde_is_expanded_in_option_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    run = CliRunner().invoke(app, ["collect", "catch", "-n", "2", "--output-dir=~/run"])
+    run = Runner().invoke(["collect", "catch", "-n", "2", "--output-dir=~/run"])
     done = invoke_eval(
         "catch", "-c", "oracle", "-n", "2", "--exclude-tasks-in=~/run", "--output-dir=~/eval"
     )
@@ -223,7 +222,7 @@ def test_collect_and_eval_share_their_help_texts() -> None:
 
 
 def _help_texts(command: str) -> dict[str, str]:
-    group: Any = typer.main.get_command(app)
+    group: Any = None
     params = group.commands[command].params
     return {max(param.opts, key=len): getattr(param, "help", "") or "" for param in params}
 

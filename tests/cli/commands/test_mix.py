@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from cli.collect_cli import CLEAN_ENV, read_episodes, read_summary
-from ludus.cli.main import app
+from cli.in_process import Result, Runner
 
 MIXTURE = "wordle=0.7,catch=0.3"
 
 
 def invoke(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [*map(str, arguments)], env=CLEAN_ENV)
+    return Runner().invoke([*map(str, arguments)], env=CLEAN_ENV)
 
 
 def test_each_episode_of_a_mixture_has_only_its_own_tools(tmp_path: Path) -> None:

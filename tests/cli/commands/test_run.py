@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from ludus_process import run_on_terminal
 from recipe.small_recipes import REDUCED, TAUGHT, save_models, set_flags, unsteady_teacher
-from typer.testing import CliRunner, Result
 
-from ludus.cli.flag_names import name_flags
-from ludus.cli.main import app
+from cli.in_process import Result, Runner
+from ludus.cli.program import name_flags
 from ludus.errors import ConfigError, LudusError, RunError
 from ludus.recipe.recipe_file import shipped_recipes
 
@@ -39,7 +38,7 @@ def folder(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def run(*arguments: str, wide: bool = True) -> Result:
-    return CliRunner(env={"COLUMNS": "300" if wide else "80"}).invoke(app, ["run", *arguments])
+    return Runner(env={"COLUMNS": "300" if wide else "80"}).invoke(["run", *arguments])
 
 
 def error_of(*arguments: str) -> str:
@@ -60,7 +59,7 @@ def test_a_recipe_is_planned_without_running_anything(
     assert len(commands) == len(stages)
     # What is printed can be typed.
     for command in commands:
-        parsed = CliRunner().invoke(app, [*shlex.split(command)[1:], "--help"])
+        parsed = Runner().invoke([*shlex.split(command)[1:], "--help"])
         assert parsed.exit_code == 0, parsed.output
     assert not [*tmp_path.iterdir()]
 
@@ -233,12 +232,12 @@ def test_new_copies_a_recipe_with_its_comments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert CliRunner().invoke(app, ["new", "wordle"]).exit_code == 0
+    assert Runner().invoke(["new", "wordle"]).exit_code == 0
     assert Path("wordle.toml").read_text() == shipped_recipes()["wordle"]
     assert run("wordle.toml", "--dry-run").exit_code == 0
-    again = CliRunner().invoke(app, ["new", "wordle"])
+    again = Runner().invoke(["new", "wordle"])
     assert isinstance(again.exception, RunError)
-    unknown = CliRunner().invoke(app, ["new", "wordel"])
+    unknown = Runner().invoke(["new", "wordel"])
     assert isinstance(unknown.exception, ConfigError) and "'wordle'" in str(unknown.exception)
-    listed = CliRunner().invoke(app, ["new"]).stdout
+    listed = Runner().invoke(["new"]).stdout
     assert all(name in listed for name in REDUCED)

@@ -15,9 +15,8 @@ import pytest
 from ludus_process import run_ludus, start_ludus
 from policy.models import saved
 from tiny_tokenizers import of_family
-from typer.testing import CliRunner
 
-from ludus.cli.main import app
+from cli.in_process import Runner
 from ludus.errors import LudusError
 
 CHAT = "/v1/chat/completions"
@@ -88,7 +87,7 @@ def test_the_model_has_the_name_of_its_folder_or_the_given_one(model: Path) -> N
 )
 def test_a_bad_option_is_reported(model: Path, options: tuple[str, ...], words: str) -> None:
     arguments = [option.replace("{model}", str(model)) for option in options]
-    done = CliRunner().invoke(app, ["serve-model", *arguments, "--device", "cpu"])
+    done = Runner().invoke(["serve-model", *arguments, "--device", "cpu"])
     assert done.exit_code != 0
     assert isinstance(done.exception, LudusError | SystemExit)
     assert words in f"{done.stderr} {done.exception}"

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 from train.sample_records import record_fields
-from typer.testing import CliRunner
 
 from cli.collect_cli import collect, error_line
 from cli.curate_cli import curate, ludus, make_episode, stdout_of, write_run
-from ludus.cli.main import app
+from cli.in_process import Runner
 from ludus.curation import CurateConfig, pipeline
 from ludus.curation.writers import OutputKind
 from ludus.errors import RunError
@@ -66,7 +65,7 @@ def test_curate_accepts_run_names_and_can_be_repeated(home: Path) -> None:
 
 def show_output(*arguments: str) -> str:
     """The output of `ludus show`, run in this process."""
-    done = CliRunner().invoke(app, ["show", *arguments])
+    done = Runner().invoke(["show", *arguments])
     if done.exception is not None:
         raise done.exception
     assert done.exit_code == 0

@@ -11,10 +11,10 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 from world import wait_until
 
 from cli.collect_cli import COUNTER, read_episodes
+from cli.in_process import Result, Runner
 from cli.train_cli import (
     error_message,
     invoke_train,
@@ -24,7 +24,6 @@ from cli.train_cli import (
     start_train,
 )
 from ludus.cli.display.grpo_summary import GRPOSummary
-from ludus.cli.main import app
 from ludus.data.episode import Episode
 from ludus.train import TrainResult
 from ludus.train.output.record import read_record
@@ -49,7 +48,7 @@ def vowels(episode: Episode) -> float:
 
 
 def ludus(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [*map(str, arguments)])
+    return Runner().invoke([*map(str, arguments)])
 
 
 def wait_for_log(out: Path) -> None:

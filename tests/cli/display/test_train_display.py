@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import typer
 from rich.console import Console
-from typer.testing import CliRunner
 
+from cli.in_process import Runner
 from ludus.cli.display import progress_bar, status
 from ludus.cli.display import train_display as display_module
 from ludus.cli.display.train_display import train_display
@@ -144,7 +144,7 @@ def test_a_second_ctrl_c_reports_where_the_run_resumes(
     def other() -> None:
         """A group needs several commands."""
 
-    done = CliRunner().invoke(app, ["go"])
+    done = Runner().invoke(["go"])
     assert done.exit_code == 130 and done.stderr.count("\n") == 1 and words in done.stderr
 
 

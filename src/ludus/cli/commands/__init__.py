@@ -1,1 +1,59 @@
-"""One module per command."""
+"""The commands of the program, one module for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "Start": {
+        "run": ("run", "Run a recipe: the whole loop from one file."),
+        "new": ("new", "Copy a built-in recipe to edit it."),
+        "doctor": ("doctor", "Check the installation, and say how to complete it."),
+    },
+    "Environments": {
+        "envs": ("envs", "List the installed environments, or describe one."),
+        "play": ("play", "Play an episode yourself."),
+        "init": ("init", "Create a package for an environment of your own."),
+        "check": ("check", "Test what training relies on."),
+        "serve": ("serve", "Serve an environment to OpenEnv and MCP clients."),
+        "build": ("build", "Package an environment as a container."),
+    },
+    "The loop": {
+        "collect": ("collect", "Play episodes concurrently, and store all of them."),
+        "import": ("import_cmd", "Convert rollouts of other tools."),
+        "rescore": ("rescore", "Give stored episodes new rewards."),
+        "curate": ("curate", "Select episodes, and write rows for training."),
+        "lint": ("lint", "Check rows, and show which tokens are trained on."),
+        "train sft": ("train", "Supervised fine-tuning on conversations."),
+        "train dpo": ("train", "Direct preference optimization on pairs of episodes."),
+        "train grpo": ("train_grpo", "Reinforcement learning in an environment."),
+        "train tutor": ("train_tutor", "Rounds in which a tutor corrects a model."),
+        "diagnose": ("diagnose", "Say whether a GRPO run learned, and what to change."),
+        "eval": ("evaluate", "Compare models on the same held-out tasks."),
+        "push env": ("push", "Upload an environment as a Space."),
+        "push dataset": ("push", "Upload a run or a data set."),
+        "push model": ("push", "Upload a trained model."),
+        "serve-model": ("serve_model", "Serve a model behind OpenAI's API."),
+    },
+    "Results": {
+        "runs": ("runs", "List runs with their rewards."),
+        "show": ("show", "Print an episode, a row or an evaluation."),
+        "view": ("view", "Look at everything in the browser."),
+        "report": ("report", "Write one page to share."),
+    },
+}
+"""By section of the help: the module of a command, and what it does in one line. The function has
+the command's words or its last one as its name: `push_env`, `sft`, `serve_model`, `eval_`."""
+
+GROUPS: Mapping[str, str] = {
+    "train": "Train a model: SFT, DPO, GRPO, or rounds with a tutor.",
+    "push": "Upload environments, data sets and models to the Hub.",
+}
+"""Commands of several words begin with one of these."""
+
+STAGES: Mapping[str, str] = {
+    "collect": "collect", "curate": "curate", "sft": "train sft", "dpo": "train dpo",
+    "tutor": "train tutor", "grpo": "train grpo", "eval": "eval", "report": "report",
+    "push env": "push env", "push dataset": "push dataset", "push model": "push model",
+}  # fmt: skip
+"""The commands that a stage of a recipe can run, by their name there."""

@@ -7,49 +7,50 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from ludus.cli import common_options as common
+from ludus.cli import common
+from ludus.cli.program import command
+from ludus.options import Option, expand_path
 
 if TYPE_CHECKING:
     from ludus.publish.env_source import EnvSource
 
 OutputDir = Annotated[
     Path | None,
-    common.output_dir_option("Folder of the build context.", default="build/NAME", metavar="DIR"),
+    Option(
+        "Output",
+        name="output_dir",
+        short="o",
+        metavar="DIR",
+        parse=expand_path,
+        default="build/NAME",
+    ),
+    "Folder of the build context.",
 ]
 BaseImage = Annotated[
     str | None,
-    typer.Option(
-        metavar="IMAGE",
-        help="Image to build on, such as python:3.11.9-slim@sha256:….",
-        show_default="python:VERSION-slim of this Python",
-    ),
+    Option(metavar="IMAGE", default="python:VERSION-slim of this Python"),
+    "Image to build on, such as python:3.11.9-slim@sha256:….",
 ]
 SystemPackages = Annotated[
     list[str] | None,
-    typer.Option("--apt", metavar="PACKAGE", help="Debian package to install; repeatable."),
+    Option(name="apt", metavar="PACKAGE"),
+    "Debian package to install; repeatable.",
 ]
 PythonPackages = Annotated[
     list[str] | None,
-    typer.Option(
-        "--pip",
-        metavar="PACKAGE",
-        help="Python package to install, in the version that is installed here; repeatable. Only "
-        "for what the environment's own package does not require.",
-    ),
+    Option(name="pip", metavar="PACKAGE"),
+    "Python package to install, in the version that is installed here; repeatable. Only "
+    "for what the environment's own package does not require.",
 ]
 
 
+@command
 def build(
     spec: common.ServedSpec,
+    *,
     out: OutputDir = None,
-    tag: Annotated[
-        str | None, typer.Option(help="Tag of the image.", show_default="NAME-env:latest")
-    ] = None,
-    no_build: Annotated[
-        bool, typer.Option("--no-build", help="Write the build context without building.")
-    ] = False,
+    tag: Annotated[str | None, Option(default="NAME-env:latest"), "Tag of the image."] = None,
+    no_build: Annotated[bool, Option(), "Write the build context without building."] = False,
     base_image: BaseImage = None,
     system_packages: SystemPackages = None,
     python_packages: PythonPackages = None,
@@ -64,22 +65,22 @@ def build(
 
     source, folder = write_context(spec, out, base_image, system_packages, python_packages)
     tag = tag or image_tag(source)
-    typer.echo(f"Build context: {folder}")
+    print(f"Build context: {folder}")
     try:
         engine = None if no_build else find_engine()
     except ContainerFailed as error:
-        typer.echo(str(error), err=True)
+        print(str(error), file=sys.stderr)
         engine = None
     if engine is None:
-        typer.echo(f"Build it with: docker build --tag {tag} {folder}")
+        print(f"Build it with: docker build --tag {tag} {folder}")
         return
     # The engine's output is progress: stdout has the result alone.
     command = [engine, "build", "--tag", tag, str(folder)]
     code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno()).returncode
     if code:
         raise ContainerFailed(f"`{' '.join(command)}` failed with exit code {code}.")
-    typer.echo(f"Image: {tag}")
-    typer.echo(f"  ludus check docker:{tag}")
+    print(f"Image: {tag}")
+    print(f"  ludus check docker:{tag}")
 
 
 def write_context(

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from ludus.cli import common_options as common
+from ludus.cli import common
+from ludus.cli.program import command
+from ludus.options import Option
 
 if TYPE_CHECKING:
     from ludus.check import CheckReport
 
 
+@command
 def check(
     spec: common.Spec,
+    *,
     action: common.Action = None,
-    seeds: Annotated[int, typer.Option(min=2, help="Number of seeds to test.")] = 5,
-    sessions: Annotated[int, typer.Option(min=1, help="Number of concurrent sessions.")] = 2,
+    seeds: Annotated[int, Option(), "Number of seeds to test."] = 5,
+    sessions: Annotated[int, Option(), "Number of concurrent sessions."] = 2,
     token: common.Token = None,
     debug: common.Debug = False,
     as_json: common.JsonObject = False,
@@ -45,11 +47,11 @@ def check(
             )
         )
     if as_json:
-        typer.echo(report.model_dump_json(indent=2))
+        print(report.model_dump_json(indent=2))
     else:
         _print_report(report)
     if not report.passed:
-        raise typer.Exit(1)
+        raise SystemExit(1)
 
 
 def _print_report(report: CheckReport) -> None:
@@ -59,7 +61,7 @@ def _print_report(report: CheckReport) -> None:
     from rich.text import Text
 
     from ludus.cli.display.console import console, escape_control_chars
-    from ludus.cli.flag_names import name_flags
+    from ludus.cli.program import name_flags
 
     marks = {
         "pass": "[green]pass[/]",

@@ -7,13 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from ludus.cli import common
+from ludus.cli.program import command
+from ludus.options import Option, expand_path
 
-from ludus.cli import common_options as common
 
-
+@command
 def diagnose(
-    run: Annotated[Path, typer.Argument(help="Folder of a `ludus train grpo`.")],
+    run: Annotated[Path, Option(parse=expand_path), "Folder of a `ludus train grpo`."],
+    *,
     as_json: common.JsonObject = False,
 ) -> None:
     """Diagnose a GRPO run: whether it learned, what went wrong, and what to change.
@@ -21,16 +23,16 @@ def diagnose(
     Example: ludus diagnose models/wordle-grpo
     """
     from ludus.cli.display.diagnosis_view import diagnosis_as_json, print_diagnosis
-    from ludus.cli.flag_names import command_flags, name_flags
+    from ludus.cli.program import name_command_flags
     from ludus.diagnose import read_run
 
     data = read_run(run)
     diagnosis = data.diagnose()
     # Advice names arguments of the training, not of this command.
-    translate = partial(name_flags, flags=command_flags("train", "grpo"))
+    translate = partial(name_command_flags, command=("train", "grpo"))
     if as_json:
         fields = diagnosis_as_json(diagnosis, translate)
         head = {"run": str(run), "planned": data.planned_steps, "finished": data.finished}
-        typer.echo(json.dumps({**head, **fields}, allow_nan=False))
+        print(json.dumps({**head, **fields}, allow_nan=False))
     else:
         print_diagnosis(data, diagnosis, translate)

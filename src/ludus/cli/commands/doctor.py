@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import typer
-
-from ludus.cli import common_options as common
+from ludus.cli import common
+from ludus.cli.program import command
 
 if TYPE_CHECKING:
     from ludus.cli.installation.findings import Finding
@@ -17,7 +16,8 @@ if TYPE_CHECKING:
 _STYLES = {"ok": "green", "missing": "dim", "warning": "yellow", "broken": "bold red"}
 
 
-def doctor(as_json: common.JsonObject = False) -> None:
+@command
+def doctor(*, as_json: common.JsonObject = False) -> None:
     """Check the installation: packages, extras, GPU, programs, folders, keys.
 
     Ends with exit code 1 if something that is needed is broken. Optional parts that are not
@@ -35,12 +35,12 @@ def doctor(as_json: common.JsonObject = False) -> None:
     broken = any(finding.status == "broken" for finding in findings)
     if as_json:
         report = {"ok": not broken, "findings": [asdict(finding) for finding in findings]}
-        typer.echo(json.dumps(report, indent=2))
+        print(json.dumps(report, indent=2))
     else:
         console().print(_table(findings))
         _print_advice(findings)
     if broken:
-        raise typer.Exit(1)
+        raise SystemExit(1)
 
 
 def _findings() -> Iterator[Finding]:
@@ -83,6 +83,6 @@ def _print_advice(findings: list[Finding]) -> None:
     ):
         with_advice = [each for each in findings if each.status == status and each.advice]
         if with_advice:
-            typer.echo(f"\n{title}")
+            print(f"\n{title}")
         for finding in with_advice:
-            typer.echo(f"  {finding.subject:<17} {finding.advice}")
+            print(f"  {finding.subject:<17} {finding.advice}")

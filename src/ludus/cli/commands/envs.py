@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from ludus.cli.program import command
+from ludus.options import Option
 
 
+@command
 def envs(
-    name: Annotated[
-        str | None, typer.Argument(help="Environment to describe, such as wordle.")
-    ] = None,
+    name: Annotated[str | None, Option(), "Environment to describe, such as wordle."] = None,
 ) -> None:
     """List the installed environments, or describe one.
 

@@ -9,9 +9,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from ludus.cli import common_options as common
+from ludus.cli import common
+from ludus.cli.program import command
+from ludus.options import Option, expand_path
 
 if TYPE_CHECKING:
     from ludus.curation.importers.run_import import ImportReport
@@ -27,17 +27,26 @@ class ImportFormat(StrEnum):
     MESSAGES = "messages"
 
 
-def import_rollouts(
+@command
+def import_(
     format: Annotated[
         ImportFormat,
-        typer.Argument(metavar="FORMAT", help=f"Format of the files: {', '.join(ImportFormat)}."),
+        Option(metavar="FORMAT"),
+        f"Format of the files: {', '.join(ImportFormat)}.",
     ],
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH", help="Files, or folders of files.")
-    ],
+    paths: Annotated[list[Path], Option(metavar="PATH"), "Files, or folders of files."],
+    *,
     out: Annotated[
         Path | None,
-        common.output_dir_option("Run folder to create.", default="a new one in runs/"),
+        Option(
+            "Output",
+            name="output_dir",
+            short="o",
+            metavar="PATH",
+            parse=expand_path,
+            default="a new one in runs/",
+        ),
+        "Run folder to create.",
     ] = None,
     as_json: common.JsonObject = False,
 ) -> None:
@@ -64,7 +73,7 @@ def import_rollouts(
             "examples": report.examples,
             "not_read": [str(path) for path in report.unread_files],
         }
-        typer.echo(json.dumps(fields))
+        print(json.dumps(fields))
     else:
         _print_report(report)
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from ludus.cli.program import command
+from ludus.options import Option, expand_path
 
 
+@command
 def init(
-    name: Annotated[str, typer.Argument(help="Package name, such as find_number.")],
+    name: Annotated[str, Option(), "Package name, such as find_number."],
+    *,
     directory: Annotated[
-        Path | None, typer.Option("--in", help="Parent folder.", show_default="this folder")
+        Path | None, Option(name="in", default="this folder", parse=expand_path), "Parent folder."
     ] = None,
 ) -> None:
     """Create an environment package with an entry point, a client, a test and OpenEnv's manifest.

@@ -6,31 +6,30 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from ludus.cli import common
+from ludus.cli.program import command
+from ludus.options import Option, expand_path
 
-from ludus.cli import common_options as common
 
-
+@command
 def lint(
-    data: Annotated[Path, typer.Argument(help="Folder of `ludus curate`, or a JSONL file.")],
+    data: Annotated[Path, Option(parse=expand_path), "Folder of `ludus curate`, or a JSONL file."],
+    *,
     student: Annotated[
         str | None,
-        typer.Option(
-            help="Model to be trained: folder or Hub id. Needed for checks of its chat template."
-        ),
+        Option(),
+        "Model to be trained: folder or Hub id. Needed for checks of its chat template.",
     ] = None,
     max_length: Annotated[
-        int | None, typer.Option(min=1, help="Maximum number of tokens per row in training.")
+        int | None, Option(), "Maximum number of tokens per row in training."
     ] = None,
     sample: Annotated[
-        int, typer.Option(min=1, help="Number of rows to render with the student's chat template.")
+        int, Option(), "Number of rows to render with the student's chat template."
     ] = 100,
-    every: Annotated[bool, typer.Option("--all", help="Render all rows, not a sample.")] = False,
-    show: Annotated[int, typer.Option(min=0, help="Number of rendered rows to print.")] = 1,
-    seed: Annotated[int, typer.Option(help="Random seed of the sample.")] = 0,
-    strict: Annotated[
-        bool, typer.Option("--strict/--no-strict", help="Count warnings as errors.")
-    ] = False,
+    every: Annotated[bool, Option(name="all"), "Render all rows, not a sample."] = False,
+    show: Annotated[int, Option(), "Number of rendered rows to print."] = 1,
+    seed: Annotated[int, Option(), "Random seed of the sample."] = 0,
+    strict: Annotated[bool, Option(name="strict"), "Count warnings as errors."] = False,
     as_json: common.JsonObject = False,
 ) -> None:
     """Check training data before training, and show which tokens bear the loss.
@@ -62,8 +61,8 @@ def lint(
             progress=lambda done, total: show_progress("lint", done, total),
         )
     if as_json:
-        typer.echo(json.dumps(report.as_json(strict=strict), ensure_ascii=False, allow_nan=False))
+        print(json.dumps(report.as_json(strict=strict), ensure_ascii=False, allow_nan=False))
     else:
         print_lint_report(report, strict=strict)
     if not report.passed(strict=strict):
-        raise typer.Exit(1)
+        raise SystemExit(1)

@@ -5,21 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from ludus.cli.program import command
+from ludus.options import Option, expand_path
 
 
+@command
 def new(
     recipe: Annotated[
         str | None,
-        typer.Argument(
-            metavar="RECIPE", help="Name of a built-in recipe.", show_default="list them"
-        ),
+        Option(metavar="RECIPE", default="list them"),
+        "Name of a built-in recipe.",
     ] = None,
+    *,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="File to write.", show_default="RECIPE.toml"
-        ),
+        Option(name="output", short="o", metavar="FILE", default="RECIPE.toml", parse=expand_path),
+        "File to write.",
     ] = None,
 ) -> None:
     """Copy a built-in recipe, with its comments, to edit it; without RECIPE, list all.
@@ -33,7 +34,7 @@ def new(
     recipes = shipped_recipes()
     if recipe is None:
         for name in recipes:
-            typer.echo(f"{name:<14}{read_recipe(name).description}")
+            print(f"{name:<14}{read_recipe(name).description}")
         return
     if recipe not in recipes:
         hint = did_you_mean(recipe, recipes, f"Built-in recipes: {', '.join(recipes)}.")
@@ -45,4 +46,4 @@ def new(
         raise RunError(f"{file} cannot be written: {error.strerror or error}.") from error
     if not is_new:
         raise RunError(f"{file} exists already. Choose another file with --output.")
-    typer.echo(f"Wrote {file}. Its plan: ludus run {file} --dry-run")
+    print(f"Wrote {file}. Its plan: ludus run {file} --dry-run")

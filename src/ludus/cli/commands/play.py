@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Annotated, Any
 
-import typer
+from ludus.cli import common
+from ludus.cli.program import command
+from ludus.options import Option
 
-from ludus.cli import common_options as common
-from ludus.cli.common_options import parse_task
 
-
+@command
 def play(
     spec: common.Spec,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of the task.", show_default="random")
-    ] = None,
-    task: common.Task = None,
+    *,
+    seed: Annotated[int | None, Option(default="random"), "Seed of the task."] = None,
+    task: common.Task = MappingProxyType({}),
     token: common.Token = None,
     debug: common.Debug = False,
 ) -> None:
@@ -27,7 +27,7 @@ def play(
 
     from ludus.cli.display.environment_errors import record_environment_errors
 
-    arguments = parse_task(task)
+    arguments = dict(task)
     if seed is not None:
         arguments["seed"] = seed
     with record_environment_errors(debug=debug):

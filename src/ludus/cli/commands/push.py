@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from ludus.cli import common_options as common
+from ludus.cli import common
 from ludus.cli.commands.build import (
     BaseImage,
     OutputDir,
@@ -16,32 +14,23 @@ from ludus.cli.commands.build import (
     SystemPackages,
     write_context,
 )
-from ludus.cli.flag_names import FlagCommand
+from ludus.cli.program import command
+from ludus.options import Option, expand_path
 
 if TYPE_CHECKING:
     from ludus.publish.hub_upload import RepoKind
 
 _LUDUS_SOURCES = "src/ludus/"
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Upload to the Hugging Face Hub.",
-)
 
-
-@app.callback()
-def push() -> None:
-    """Upload to the Hugging Face Hub."""
-
-
-@app.command("env", cls=FlagCommand)
+@command
 def push_env(
     spec: common.ServedSpec,
-    repo_id: Annotated[str, typer.Argument(metavar="USER/NAME", help="Space to upload to.")],
+    repo_id: Annotated[str, Option(metavar="USER/NAME"), "Space to upload to."],
+    *,
     private: common.Private = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Write the files and list them; upload nothing.")
+        bool, Option(name="dry_run"), "Write the files and list them; upload nothing."
     ] = False,
     out: OutputDir = None,
     base_image: BaseImage = None,
@@ -63,20 +52,19 @@ def push_env(
     if dry_run:
         return
     url = push_space(folder, repo_id, private=private, retry_command=typed_command())
-    typer.echo(f"Space: {url}")
-    typer.echo(f"  ludus check {space_server_url(repo_id)}")
+    print(f"Space: {url}")
+    print(f"  ludus check {space_server_url(repo_id)}")
 
 
-@app.command("dataset", cls=FlagCommand)
+@command
 def push_dataset(
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="RUN_OR_DATA",
-            help="Run of `ludus collect` (path, name or last), or data set of `ludus curate`.",
-        ),
+        Option(metavar="RUN_OR_DATA"),
+        "Run of `ludus collect` (path, name or last), or data set of `ludus curate`.",
     ],
-    repo_id: Annotated[str, typer.Argument(metavar="USER/NAME", help="Data set to upload to.")],
+    repo_id: Annotated[str, Option(metavar="USER/NAME"), "Data set to upload to."],
+    *,
     private: common.Private = False,
     dry_run: common.DryRun = False,
 ) -> None:
@@ -103,18 +91,18 @@ def push_dataset(
         return
     upload = hub_uploads.push_run if is_run else hub_uploads.push_dataset
     url = upload(folder, repo_id, private=private, retry_command=typed_command())
-    typer.echo(f"Data set: {url}")
+    print(f"Data set: {url}")
 
 
-@app.command("model", cls=FlagCommand)
+@command
 def push_model(
     model: Annotated[
         Path,
-        typer.Argument(
-            metavar="MODEL", parser=common.expand_user_path, help="Folder of a trained model."
-        ),
+        Option(metavar="MODEL", parse=expand_path),
+        "Folder of a trained model.",
     ],
-    repo_id: Annotated[str, typer.Argument(metavar="USER/NAME", help="Model to upload to.")],
+    repo_id: Annotated[str, Option(metavar="USER/NAME"), "Model to upload to."],
+    *,
     private: common.Private = False,
     dry_run: common.DryRun = False,
 ) -> None:
@@ -138,7 +126,7 @@ def push_model(
         _print_plan(model, [*sorted(model_files(model)), *card], repo_id, private=private)
         return
     url = push_trained_model(model, repo_id, private=private, retry_command=typed_command())
-    typer.echo(f"Model: {url}")
+    print(f"Model: {url}")
 
 
 def _check_upload(repo_id: str, kind: RepoKind, *, dry_run: bool) -> None:
@@ -178,11 +166,11 @@ def _print_plan(
         if name.startswith(_LUDUS_SOURCES):
             ludus_total, ludus_count = ludus_total + (size or 0), ludus_count + 1
             continue
-        typer.echo(f"{'new' if size is None else format_size(size):>10}  {name}")
+        print(f"{'new' if size is None else format_size(size):>10}  {name}")
     if ludus_count:
-        typer.echo(f"{format_size(ludus_total):>10}  {_LUDUS_SOURCES} ({ludus_count} files)")
+        print(f"{format_size(ludus_total):>10}  {_LUDUS_SOURCES} ({ludus_count} files)")
     visibility = "private" if private else "public, unless the account makes repositories private"
-    typer.echo(
+    print(
         f"{len(files)} files, {format_size(total)}, from {folder} to {repo_id} ({visibility})"
         + ("; nothing was uploaded." if dry_run else ".")
     )

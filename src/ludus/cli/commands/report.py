@@ -5,36 +5,36 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from ludus.cli.program import command
+from ludus.options import Option, expand_path
 
 
+@command
 def report(
     sources: Annotated[
         list[str],
-        typer.Argument(
-            metavar="DIR",
-            help="Runs (path, name or `last`), data sets, trained models and evaluations, in the "
-            "order of the report.",
-        ),
+        Option(metavar="DIR"),
+        "Runs (path, name or `last`), data sets, trained models and evaluations, in the "
+        "order of the report.",
     ],
+    *,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="File to write.", show_default="report.html or report.md"
-        ),
+        Option(name="output", short="o", default="report.html or report.md", parse=expand_path),
+        "File to write.",
     ] = None,
     format: Annotated[
         Literal["html", "md"] | None,
-        typer.Option(help="Format of the file.", show_default="the suffix of --output, else html"),
+        Option(default="the suffix of --output, else html"),
+        "Format of the file.",
     ] = None,
     title: Annotated[
-        str | None, typer.Option(help="Title of the report.", show_default="titles of its sections")
+        str | None, Option(default="titles of its sections"), "Title of the report."
     ] = None,
     samples: Annotated[
         int,
-        typer.Option(
-            min=0, help="Maximum number of best and of worst transcripts per folder; 0 for none."
-        ),
+        Option(),
+        "Maximum number of best and of worst transcripts per folder; 0 for none.",
     ] = 2,
 ) -> None:
     """Write a report to send to others: what was run, charts, verdicts and sample transcripts.
@@ -48,7 +48,7 @@ def report(
     ludus report runs/demo data/chain_sum models/chain_sum evals/chain_sum -o loop.html
     """
     from ludus.cli.command_line import end_if_checking
-    from ludus.cli.flag_names import name_command_flags
+    from ludus.cli.program import name_command_flags
     from ludus.cli.run_lookup import resolve_run_path
     from ludus.reporting import report as write_report
 
@@ -63,4 +63,4 @@ def report(
         samples=samples,
         name_flags=name_command_flags,
     )
-    typer.echo(f"report: {path} ({path.stat().st_size / 1024:,.0f} KiB)")
+    print(f"report: {path} ({path.stat().st_size / 1024:,.0f} KiB)")

@@ -5,103 +5,76 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import nullcontext, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from ludus.cli import common_options as common
-from ludus.cli.common_options import expand_user_path, parse_duration, parse_json_object
+from ludus.cli import common
+from ludus.cli.program import command
 from ludus.errors import ConfigError
+from ludus.options import Option, expand_path
+from ludus.policy.agent_factory import AgentConfig
+from ludus.scoring.config import RescoreConfig
 
 if TYPE_CHECKING:
     from ludus.cli.display.rescore_display import RescoreDisplay
-    from ludus.scoring.config import RescoreConfig
-    from ludus.scoring.judge import Judge
     from ludus.scoring.rescore import RescoreResult
 
 
+_JUDGE_OPTIONS = ("llm_endpoint", "temperature", "extra", "prices", "cache", "device", "dtype")
+
+
+@command
 def rescore(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="Run: path, name or `last`. It is not changed.")
-    ],
-    rewards: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--reward",
-            metavar="MODULE:FUNCTION[=WEIGHT]",
-            help="Reward function or rubric; repeatable. `environment` is the stored reward, which "
-            "otherwise does not count.",
-        ),
-    ] = None,
+    run: Annotated[str, Option(metavar="RUN"), "Run: path, name or `last`. It is not changed."],
+    *,
+    config: RescoreConfig,
     judge: Annotated[
         str | None,
-        typer.Option(
-            metavar="AGENT", help="Model that judges: openai:MODEL, anthropic:MODEL or hf:PATH."
-        ),
+        Option("Agent", metavar="AGENT"),
+        "Model that judges: openai:MODEL, anthropic:MODEL or hf:PATH.",
     ] = None,
     judge_prompt: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            parser=expand_user_path,
-            help="Text file of the criteria by which the judge scores.",
-            show_default="general ones",
-        ),
+        Option("Agent", metavar="FILE", default="general ones", parse=expand_path),
+        "Text file of the criteria by which the judge scores.",
     ] = None,
     judge_groups: Annotated[
         bool,
-        typer.Option(
-            "--judge-groups",
-            help="Judge all attempts at a task in one call, relative to each other.",
-        ),
+        Option("Agent"),
+        "Judge all attempts at a task in one call, relative to each other.",
     ] = False,
-    judge_weight: Annotated[
-        float, typer.Option(help="Weight of the judge's score, which is from 0 to 1.")
-    ] = 1.0,
-    llm_endpoint: Annotated[
-        str | None,
-        typer.Option(help="URL of an OpenAI-compatible server for the judge."),
-    ] = None,
-    temperature: common.Temperature = None,
-    extra: common.ExtraFields = None,
-    max_tokens: common.MaxTokens = 2048,
+    options: AgentConfig,
+    max_tokens: Annotated[
+        int, Option("Limits", advanced=True), "Maximum number of tokens per reply."
+    ] = 2048,
     max_attempts: Annotated[
         int,
-        typer.Option(
-            min=1, help="Maximum number of calls per judgement, where a reply is invalid."
-        ),
+        Option("Limits", hidden=True),
+        "Maximum number of calls per judgement, if a reply is invalid.",
     ] = 3,
     max_calls: Annotated[
         int | None,
-        typer.Option(min=0, help="Stop after this number of calls.", show_default="no limit"),
+        Option("Limits", advanced=True, default="no limit"),
+        "Stop after this number of calls.",
     ] = None,
-    max_cost: common.MaxCost = None,
-    max_time: common.MaxTime = None,
-    concurrency: common.Concurrency = 64,
-    ray: common.Ray = None,
-    prices: common.Prices = None,
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            parser=expand_user_path,
-            metavar="PATH",
-            help="Folder of judgements; the same episode, criteria and model cost no second call.",
-            show_default="~/.cache/ludus/judgements",
-        ),
+    max_cost: Annotated[
+        float | None,
+        Option("Limits", advanced=True, default="no limit"),
+        "Stop at this cost in US dollars.",
     ] = None,
-    device: common.Device = None,
-    dtype: common.Dtype = None,
     out: Annotated[
         Path | None,
-        common.output_dir_option(
-            "New run folder.", default="beside RUN, named after it and the settings"
+        Option(
+            "Output",
+            name="output_dir",
+            short="o",
+            metavar="PATH",
+            parse=expand_path,
+            default="beside RUN, named after it and the settings",
         ),
+        "New run folder.",
     ] = None,
-    resume: common.ResumeRun = True,
-    retry_broken: Annotated[
-        bool, typer.Option("--retry-broken", help="Judge episodes again on which the judge failed.")
-    ] = False,
     as_json: common.JsonObject = False,
 ) -> None:
     """Score the episodes of a run again, without playing them, and write a new run.
@@ -119,51 +92,30 @@ def rescore(
     from ludus.cli.display.signals import exit_if_signalled
     from ludus.cli.display.status import stderr_status
     from ludus.cli.run_lookup import resolve_run_path
-    from ludus.policy.agent_factory import agent_from_spec
-    from ludus.scoring.config import RescoreConfig
+    from ludus.policy.agent_factory import agent_from_config, parse_agent
     from ludus.scoring.judge import Judge, default_cache_dir
     from ludus.scoring.judge_prompt import DEFAULT_CRITERIA
 
     criteria = DEFAULT_CRITERIA if judge_prompt is None else _read_criteria(judge_prompt)
-    agent_options = {
-        "llm_endpoint": llm_endpoint,
-        "temperature": temperature,
-        "extra": parse_json_object(extra, "--extra"),
-        "prices": prices,
-        "device": device,
-        "dtype": dtype,
-    }
-    judge_model: Judge | None = None
     if judge is not None:
+        provider, model = parse_agent(judge)
+        judge_options = replace(options, provider=provider, model=model, cache=None)
         judge_model = Judge(
-            agent_from_spec(judge, concurrency=concurrency, **agent_options),
+            agent_from_config(judge_options),
             criteria,
             groups=judge_groups,
             max_attempts=max_attempts,
             max_tokens=max_tokens,
-            cache=cache or default_cache_dir(),
+            cache=options.cache or default_cache_dir(),
             max_calls=max_calls,
             max_cost=max_cost,
         )
+        config = replace(config, judge=judge_model)
     else:
-        _reject_judge_options(
-            judge_prompt=judge_prompt,
-            judge_groups=judge_groups,
-            max_calls=max_calls,
-            max_cost=max_cost,
-            cache=cache,
-            **agent_options,
-        )
-    config = RescoreConfig(
-        rewards=rewards or (),
-        judge=judge_model,
-        judge_weight=judge_weight,
-        concurrency=concurrency,
-        ray=ray,
-        max_time=parse_duration(max_time, "--max-time") if max_time is not None else None,
-        resume=resume,
-        retry_broken=retry_broken,
-    )
+        own = {"judge_prompt": judge_prompt, "judge_groups": judge_groups}
+        limits = {"max_calls": max_calls, "max_cost": max_cost}
+        agent_options = {name: getattr(options, name) for name in _JUDGE_OPTIONS}
+        _reject_judge_options(**own, **limits, **agent_options)
     path = resolve_run_path(run)
     # With --json, what a reward function prints must not get between the lines.
     quiet = redirect_stdout(sys.stderr) if as_json else nullcontext()
@@ -171,7 +123,7 @@ def rescore(
         result = _run_rescore(path, out, config, display)
     if as_json:
         fields = {"folder": str(result.folder), "stopped": result.stop_reason, **result.summary}
-        typer.echo(json.dumps(fields, allow_nan=False))
+        print(json.dumps(fields, allow_nan=False))
     else:
         print_rescore_result(result)
     exit_if_signalled(result.stop_reason)

@@ -10,46 +10,53 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from ludus.cli import common_options as common
-from ludus.cli.command_line import stage_arguments
+from ludus.cli.program import command
+from ludus.cli.stage_commands import stage_command
+from ludus.options import Option, expand_path
 
 if TYPE_CHECKING:
     from ludus.recipe.recipe_file import Stage
 
 
+@command
 def run(
     recipe: Annotated[
         str,
-        typer.Argument(metavar="RECIPE", help="TOML file, or the name of a built-in recipe."),
+        Option(metavar="RECIPE"),
+        "TOML file, or the name of a built-in recipe.",
     ],
+    *,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run",
-            help="Print what would run, with estimates of time, tokens and cost; run nothing.",
-        ),
+        Option(name="dry_run"),
+        "Print what would run, with estimates of time, tokens and cost; run nothing.",
     ] = False,
     start: Annotated[
         str | None,
-        typer.Option(
-            "--from", metavar="STAGE", help="Skip the stages before this one; use their results."
-        ),
+        Option(name="from", metavar="STAGE"),
+        "Skip the stages before this one; use their results.",
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="STAGE", help="Run only this stage; repeatable."),
+        Option(metavar="STAGE"),
+        "Run only this stage; repeatable.",
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="STAGE.KEY=VALUE", help="Replace a value of the recipe; repeatable."
-        ),
+        Option(name="set", metavar="STAGE.KEY=VALUE"),
+        "Replace a value of the recipe; repeatable.",
     ] = None,
     out: Annotated[
         Path | None,
-        common.output_dir_option("Folder for all results.", default="runs/NAME"),
+        Option(
+            "Output",
+            name="output_dir",
+            short="o",
+            metavar="PATH",
+            parse=expand_path,
+            default="runs/NAME",
+        ),
+        "Folder for all results.",
     ] = None,
 ) -> None:
     """Run the stages of a recipe, each only if its settings, inputs or code have changed.
@@ -67,7 +74,7 @@ def run(
     """
     from ludus.cli.display.recipe_ending import print_ending
     from ludus.cli.display.recipe_view import RecipeView, print_plan
-    from ludus.cli.flag_names import name_flags
+    from ludus.cli.program import name_flags
     from ludus.cli.recipe_checks import apply_defaults, check_options, check_recipe
     from ludus.cli.recipe_inputs import check_inputs
     from ludus.errors import ConfigError, LudusError, RunError
@@ -107,24 +114,22 @@ def run(
             raise RunError(f"{where}{name_flags(str(error))}") from error
     if code:
         view.print_stopped()
-        raise typer.Exit(code)
+        raise SystemExit(code)
     print_ending(parsed, outputs, selected, ran=view.ran)
 
 
 def _run_command(stage: Stage, outputs: Mapping[str, Path | None]) -> int:
-    """Run the command of a stage in this process, as if it had been typed; return its exit code.
+    """Run the command of a stage in this process; return its exit code.
 
     One process for all stages: PyTorch is loaded once, and killing it kills the stage.
     """
-    from ludus.cli.main import app
-    from ludus.cli.stage_commands import stage_command
-
-    arguments = stage_command(stage).arguments(stage, outputs)
     try:
-        with stage_arguments(arguments):
-            return int(app(args=arguments, prog_name="ludus", standalone_mode=False) or 0)
+        stage_command(stage).run(stage, outputs)
+    except SystemExit as end:
+        return int(end.code or 0)
     finally:
         _free_memory()
+    return 0
 
 
 def _free_memory() -> None:

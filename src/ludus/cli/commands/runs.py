@@ -7,15 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from ludus.cli.program import command
+from ludus.options import Option, expand_path
 
 if TYPE_CHECKING:
     from ludus.data.run_folder import RunFolder
 
 
+@command
 def runs(
-    root: Annotated[Path, typer.Argument(help="Folder that holds run folders.")] = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per run.")] = False,
+    root: Annotated[Path, Option(parse=expand_path), "Folder that holds run folders."] = Path(
+        "runs"
+    ),
+    *,
+    as_json: Annotated[bool, Option(name="json"), "Print one JSON object per run."] = False,
 ) -> None:
     """List runs with their episodes, rewards and cost.
 
@@ -45,7 +50,7 @@ def runs(
     ]
     if as_json:
         for summary in summaries:
-            typer.echo(json.dumps(summary, allow_nan=False))
+            print(json.dumps(summary, allow_nan=False))
     else:
         print_runs(summaries)
 

@@ -2,91 +2,52 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from ludus.cli import common_options as common
-from ludus.cli import server_options as options
-from ludus.cli.common_options import (
-    expand_user_path,
-    parse_duration,
-    parse_json_object,
-    parse_template_options,
-)
+from ludus.cli import common
+from ludus.cli.program import command
+from ludus.cli.server_options import TokenFile, resolve_token, warn_of_visible_token
 from ludus.errors import MissingExtra
+from ludus.options import Option, parse_assignments
+from ludus.serve.model.model_config import ModelServeConfig
 
 if TYPE_CHECKING:
     from ludus.serve.model.model_server import ServedModel
 
 
+@command
 def serve_model(
-    ctx: typer.Context,
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Folder, .gguf file, Hub id or smollm2.")
-    ],
-    host: options.Host = "127.0.0.1",
-    port: options.Port = 8001,
-    served_model_name: Annotated[
-        str | None,
-        typer.Option(
-            help="The model's name in the API.", show_default="the folder's name, or the Hub id"
-        ),
-    ] = None,
-    record: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RUN",
-            parser=expand_user_path,
-            help="Run folder in which conversations are recorded as episodes.",
-            show_default="not recorded",
-        ),
-    ] = None,
-    session_timeout: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME",
-            help="Time without a call after which a recorded session ends without a reward.",
-        ),
-    ] = "10m",
+    model: Annotated[str, Option(metavar="MODEL"), "Folder, .gguf file, Hub id or smollm2."],
+    *,
+    config: ModelServeConfig,
     max_batch: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Maximum number of replies that are decoded at once.",
-            show_default="256 with the Triton engine, otherwise 64",
-        ),
+        Option("Limits", advanced=True, default="256 with the Triton engine, otherwise 64"),
+        "Maximum number of replies that are decoded at once.",
     ] = None,
-    max_queue: Annotated[
-        int,
-        typer.Option(min=0, help="Maximum number of requests that wait; more are refused (429)."),
-    ] = 1024,
-    max_tokens: Annotated[
-        int,
-        typer.Option(
-            min=1, help="Largest max_tokens of a request, and its default where it has none."
-        ),
-    ] = 4096,
-    max_body_mb: Annotated[
-        float, typer.Option(min=0.001, help="Maximum size of a request, in MiB.")
-    ] = 16.0,
-    temperature: common.Temperature = None,
+    temperature: Annotated[
+        float | None,
+        Option("Sampling", default="the model's default"),
+        "Sampling temperature, if a request has none.",
+    ] = None,
     extra: Annotated[
-        str | None,
-        typer.Option(
-            metavar="JSON", help='Other defaults of sampling: \'{"top_p": 0.9, "top_k": 20}\'.'
-        ),
-    ] = None,
+        Mapping[str, Any],
+        Option("Sampling", advanced=True, metavar="KEY=VALUE|JSON", combine=parse_assignments),
+        "Other defaults of sampling, such as top_p=0.9; repeatable.",
+    ] = {},
+    chat_template_kwargs: Annotated[
+        Mapping[str, Any],
+        Option("Sampling", advanced=True, metavar="KEY=VALUE|JSON", combine=parse_assignments),
+        "Argument of the chat template; repeatable.",
+    ] = {},
     thinking: common.Thinking = None,
-    chat_template_kwargs: common.ChatTemplateKwargs = None,
-    device: common.Device = None,
-    dtype: common.Dtype = None,
-    token: options.ServerToken = None,
-    token_file: options.TokenFile = None,
-    allow_no_token: options.AllowNoToken = False,
-    allow_hosts: options.AllowHosts = None,
-    allow_origins: options.AllowOrigins = None,
+    device: Annotated[
+        str | None, Option(default="the fastest available"), "cuda, cuda:1, mps or cpu."
+    ] = None,
+    dtype: Annotated[str | None, Option(hidden=True), "bfloat16, float16 or float32."] = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Serve a model to any client of OpenAI's API, and record its conversations.
 
@@ -97,8 +58,6 @@ def serve_model(
     ludus serve-model smollm2 --record runs/my-agent
     """
     try:
-        from ludus.serve.config import MIB, split_names
-        from ludus.serve.model.model_config import ModelServeConfig
         from ludus.serve.model.model_server import serve_model as run
     except ModuleNotFoundError as error:
         raise MissingExtra.of("serve", "Serving") from error
@@ -108,28 +67,14 @@ def serve_model(
     from ludus.policy.agent import PolicyAgent
     from ludus.policy.model_ref import expand_home
 
-    server_token = options.resolve_token(ctx, token, token_file)
-    config = ModelServeConfig(
-        host=host,
-        port=port,
-        token=server_token.value,
-        allow_no_token=allow_no_token,
-        allow_hosts=split_names(allow_hosts),
-        allow_origins=split_names(allow_origins),
-        served_name=served_model_name,
-        max_queue=max_queue,
-        max_tokens=max_tokens,
-        max_body=int(max_body_mb * MIB),
-        record=record,
-        session_timeout=parse_duration(session_timeout, "--session-timeout"),
-    )
+    config = replace(config, token=resolve_token(config.token, token_file))
     agent = PolicyAgent(
         expand_home(model),
         temperature=temperature,
-        extra=parse_json_object(extra, "--extra"),
+        extra=extra,
         device=device,
         dtype=dtype,
-        chat_template_kwargs=parse_template_options(thinking, chat_template_kwargs),
+        chat_template_kwargs=common.template_kwargs(chat_template_kwargs, thinking),
         max_batch=max_batch,
     )
     console(stderr=True).print(f"Loading {model} ...", style="dim", markup=False)
@@ -138,15 +83,15 @@ def serve_model(
         print_if_read(
             f"[bold]{escape(served.name)}[/] is served on [bold]{served.url}/v1[/]",
             f"  engine     {served.engine}; up to {served.max_batch} replies at once",
-            f"  try it     ludus collect wordle --llm-endpoint {served.url}/v1 "
-            f"--model {escape(served.name)}",
-            *([f"  recorded   {escape(str(record))}"] if record is not None else []),
+            f"  try it     ludus collect wordle --agent openai:{escape(served.name)} "
+            f"--llm-endpoint {served.url}/v1",
+            *([f"  recorded   {escape(str(config.record))}"] if config.record is not None else []),
             "Press Ctrl-C to stop; running requests finish first.",
         )
-        server_token.warn_if_visible()
+        warn_of_visible_token()
 
     num_recorded = run(agent, config, on_ready=print_urls)
-    if record is not None:
-        print_if_read(f"Stopped. {num_recorded} episodes recorded in {record}.")
+    if config.record is not None:
+        print_if_read(f"Stopped. {num_recorded} episodes recorded in {config.record}.")
     else:
         print_if_read("Stopped.")

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from ludus.cli.program import command
+from ludus.options import Option
 
 if TYPE_CHECKING:
     from ludus.errors import RunError
 
 
+@command
 def show(
     target: Annotated[
         list[str],
-        typer.Argument(
-            metavar="TARGET",
-            help="Run (path, name or `last`), data set, evaluation or trained model; then the "
-            "number or id of an episode or row (default 0).",
-        ),
+        Option(metavar="TARGET"),
+        "Run (path, name or `last`), data set, evaluation or trained model; then the "
+        "number or id of an episode or row (default 0).",
     ],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the line as it is stored.")
-    ] = False,
+    *,
+    as_json: Annotated[bool, Option(name="json"), "Print the line as it is stored."] = False,
 ) -> None:
     """Print the transcript of one episode, with its reward.
 
@@ -49,7 +49,7 @@ def show(
         other = next(each for each in paths if each != path)
         again = " ".join(["ludus show", str(other), *([episode] if episode else [])])
         note = f"{len(paths)} paths given; showing the newest, {path}. Another: {again}"
-        typer.echo(note, err=True)
+        print(note, file=sys.stderr)
     _show_path(path, episode, as_json=as_json)
 
 
@@ -73,13 +73,13 @@ def _show_path(path: Path, episode: str | None, *, as_json: bool) -> None:
     if holds_episodes(file):
         record = find_episode(file, episode or "0")
         if as_json:
-            typer.echo(record.to_line().decode().rstrip())
+            print(record.to_line().decode().rstrip())
         else:
             print_transcript(console(), record)
         return
     row = read_row(file, episode or "0")
     if as_json:
-        typer.echo(json.dumps(row, ensure_ascii=False))
+        print(json.dumps(row, ensure_ascii=False))
     else:
         print_row(console(), file, episode or "0", row)
 
@@ -99,7 +99,7 @@ def _show_evaluation(path: Path, episode: str | None, *, as_json: bool) -> bool:
         commands = " or ".join(f"`ludus show {run} {episode}`" for run in runs)
         raise RunError(f"{path} is an evaluation. Choose a candidate: {commands}.")
     if as_json:
-        typer.echo(json.dumps(output.record, ensure_ascii=False))
+        print(json.dumps(output.record, ensure_ascii=False))
     else:
         print_stored_evaluation(console(), path)
     return True

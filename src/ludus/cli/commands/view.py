@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
+from ludus.cli.program import command
 from ludus.errors import MissingExtra
+from ludus.options import Option
 
 
+@command
 def view(
     folders: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="DIR",
-            help="Runs, evaluations, data sets or trained models, or folders that hold some; also "
-            "JSONL and Parquet files, names of runs, and `last`.",
-            show_default="runs, evals, data and models",
-        ),
+        Option(metavar="DIR", default="runs, evals, data and models"),
+        "Runs, evaluations, data sets or trained models, or folders that hold some; also "
+        "JSONL and Parquet files, names of runs, and `last`.",
     ] = None,
-    port: Annotated[int, typer.Option(help="Port to bind; 0 for any free port.")] = 0,
+    *,
+    port: Annotated[int, Option(), "Port to bind; 0 for any free port."] = 0,
     open_browser: Annotated[
-        bool, typer.Option("--open", help="Open the page in the default browser.")
+        bool, Option(name="open"), "Open the page in the default browser."
     ] = False,
 ) -> None:
     """Look at runs, evaluations, data sets and trainings in the browser, also while they run.
@@ -36,7 +35,7 @@ def view(
     except ModuleNotFoundError as error:
         raise MissingExtra.of("serve", "Viewing") from error
     from ludus.cli.display.console import print_if_read
-    from ludus.cli.flag_names import name_command_flags
+    from ludus.cli.program import name_command_flags
     from ludus.cli.run_lookup import resolve_run_path
 
     def print_address(address: str) -> None:

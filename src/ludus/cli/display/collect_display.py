@@ -26,7 +26,7 @@ from ludus.cli.display.status import (
     StatusTimer,
     stderr_status,
 )
-from ludus.cli.flag_names import name_flags
+from ludus.cli.program import name_flags
 from ludus.rollout.collect_progress import CollectProgress
 from ludus.rollout.collector import Collector
 from ludus.rollout.phase_progress import PhaseProgress

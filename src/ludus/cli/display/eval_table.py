@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ludus.cli.display.console import console, escape_control_chars
-from ludus.cli.flag_names import name_flags
+from ludus.cli.program import name_flags
 from ludus.data.sparkline import sparkline
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ludus.cli.display.train_summary import TrainSummary
-from ludus.cli.flag_names import name_flags
+from ludus.cli.program import name_flags
 
 if TYPE_CHECKING:
     from ludus.diagnose import Diagnosis

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ludus.cli.display.console import console, escape_control_chars
 from ludus.cli.display.formatting import plural
-from ludus.cli.flag_names import name_flags
+from ludus.cli.program import name_flags
 
 if TYPE_CHECKING:
     from rich.console import Console

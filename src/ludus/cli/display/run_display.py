@@ -9,7 +9,7 @@ from typing import Generic, Self, TypeVar
 from ludus.cli.display.formatting import plural
 from ludus.cli.display.signals import INTERRUPTED, TERMINATED
 from ludus.cli.display.status import Status, StatusView
-from ludus.cli.flag_names import name_flags
+from ludus.cli.program import name_flags
 from ludus.rollout.episode_scheduler import EpisodeScheduler
 
 RunT = TypeVar("RunT", bound=EpisodeScheduler)

@@ -65,7 +65,5 @@ def handle_signals(
 
 def exit_if_signalled(stop_reason: str | None) -> None:
     """Exit with the code of the signal that stopped a run; return where none did."""
-    import typer
-
     if stop_reason in EXIT_CODES:
-        raise typer.Exit(EXIT_CODES[stop_reason])
+        raise SystemExit(EXIT_CODES[stop_reason])

@@ -14,7 +14,7 @@ from ludus.cli.display.progress_bar import bar_line
 from ludus.cli.display.signals import handle_signals
 from ludus.cli.display.status import PhaseView, Status, stderr_status
 from ludus.cli.display.train_metrics import TrainMetrics
-from ludus.cli.flag_names import name_flags
+from ludus.cli.program import name_flags
 from ludus.rollout.phase_progress import PhaseProgress
 
 if TYPE_CHECKING:

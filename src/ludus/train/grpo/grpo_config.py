@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from ludus.environment.task_axes import parse_axes
 from ludus.errors import ConfigError
+from ludus.options import Option
 from ludus.policy.engine.sampling import SamplingParams
-from ludus.rollout.config import RolloutConfig
-from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
+from ludus.rollout.config import EpisodeConfig, RolloutConfig
+from ludus.rollout.loop import EpisodeLimits
 from ludus.rollout.plan import purpose_seed
 from ludus.train.config import DEFAULT_GROUPS, BaseTrainConfig, check_at_least
 
@@ -24,83 +24,111 @@ _HELD_OUT_FRACTION = 0.1
 _MIN_HELD_OUT_INTERVAL = 5
 
 
-@dataclass(frozen=True, slots=True)
-class GRPOConfig(BaseTrainConfig):
-    """How a model is trained by GRPO.
+@dataclass(frozen=True, kw_only=True)
+class GRPOConfig(BaseTrainConfig, EpisodeConfig):
+    """How a model is trained by GRPO."""
 
-    `batch_size` is the most episodes in a forward pass; by default as many as fit into the GPU's
-    memory (8 on a CPU). `beta` defaults to 0: no reference model.
-    """
-
-    steps: int = 150
+    steps: Annotated[int, Option("Optimization", aliases=("--max-steps",))] = 150
     """Number of training steps."""
-    groups: int = DEFAULT_GROUPS
-    """Tasks per step, over all processes."""
-    group_size: int = 4
-    """Attempts at each task, whose rewards are compared."""
-    max_episode_tokens: int = 256
-    """Maximum number of tokens sampled per episode, over all of its replies. TRL's own loop counts
-    the environment's tokens too."""
-    max_tokens: int | None = None
-    """Maximum number of tokens sampled per reply; None: what is left of `max_episode_tokens`."""
-    max_turns: int | None = None
-    """Maximum number of replies per episode; by default 20, or as many as the rules of the
-    environment give, if those are more. TRL's own loop knows no rules."""
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int | None = None
-    zero_variance_groups: ZeroVarianceMode = "skip"
-    """What to do with groups whose attempts all got the same reward, which have no learning signal:
-    leave them out of the step, replace them by other tasks, or keep them as TRL does."""
-    max_resamples: int = 2
+    groups: Annotated[int, Option("Sampling")] = DEFAULT_GROUPS
+    """Groups (tasks) per training step, over all processes."""
+    group_size: Annotated[int, Option("Sampling", aliases=("--num-generations",))] = 4
+    """Episodes per group, whose rewards are compared."""
+    max_episode_tokens: Annotated[int, Option("Limits", aliases=("--max-completion-length",))] = 256
+    """Maximum number of tokens sampled per episode, over all its replies. TRL's own loop counts the
+    environment's tokens too."""
+    max_tokens: Annotated[
+        int | None, Option("Limits", advanced=True, default="what is left of --max-episode-tokens")
+    ] = None
+    """Maximum number of tokens sampled per reply, reasoning included."""
+    temperature: Annotated[float, Option("Sampling")] = 1.0
+    """Sampling temperature."""
+    top_p: Annotated[float, Option("Sampling", advanced=True)] = 1.0
+    """Nucleus sampling: probability mass to keep."""
+    top_k: Annotated[int | None, Option("Sampling", advanced=True, default="all")] = None
+    """Number of the most likely tokens to sample from."""
+    batch_size: Annotated[
+        int | None,
+        Option(
+            "Optimization",
+            advanced=True,
+            aliases=("--per-device-train-batch-size",),
+            default="as many as fit; 8 on a CPU",
+        ),
+    ] = None
+    """Most episodes in a forward pass."""
+    beta: Annotated[float | None, Option("Optimization", advanced=True, default="0")] = None
+    """KL penalty coefficient."""
+    zero_variance_groups: Annotated[ZeroVarianceMode, Option("Sampling", advanced=True)] = "skip"
+    """What to do with groups whose episodes all have the same reward, which have no learning
+    signal: leave them out of the step, replace them by other tasks, or keep them as TRL does."""
+    max_resamples: Annotated[int, Option("Sampling", hidden=True)] = 2
     """How often such a group is replaced at most, with `zero_variance_groups="resample"`."""
-    target_kl: float = 0.05
-    """Target KL divergence of a step, per episode in nats, to which the learning rate is adapted.
-    0: the rate is only scheduled."""
-    importance_correction: bool = True
+    target_kl: Annotated[float, Option("Optimization", advanced=True)] = 0.05
+    """Target KL divergence of a step, per episode in nats; the learning rate is scaled to reach it.
+    0: no scaling."""
+    importance_correction: Annotated[bool, Option("Optimization", hidden=True)] = True
     """Weigh each token by its probability in the trainer over that in the decoder, clipped: both
     round differently. TRL does it for vLLM only."""
-    credit: CreditMode = "episode"
-    """The advantage of a reply: that of its episode, or its own, from the rewards
-    and the environment's `progress()` from this turn on."""
-    gae_lambda: float = 0.9
+    credit: Annotated[CreditMode, Option("Optimization", advanced=True)] = "episode"
+    """The advantage of a reply: that of its episode, or its own, from the rewards and the progress
+    that follow it."""
+    gae_lambda: Annotated[float, Option("Optimization", hidden=True)] = 0.9
     """Lambda of generalized advantage estimation, with `credit="turn"`: 0 credits progress only to
     the turn that made it; with 1 it is only a baseline. Without effect without progress."""
-    rollouts: RolloutBackend = "fast"
+    rollouts: Annotated[RolloutBackend, Option("Sampling", hidden=True)] = "fast"
     """The rollout loop: that of Ludus (fast), or of TRL."""
-    vllm_mode: VllmMode | None = None
+    vllm_mode: Annotated[
+        VllmMode | None,
+        Option(
+            "Sampling",
+            advanced=True,
+            aliases=("--use-vllm=colocate",),
+            default="the built-in engine",
+        ),
+    ] = None
     """Decode with TRL's vLLM, in this process or on a server."""
-    reward_funcs: tuple[str, ...] = ()
-    """Reward functions besides the environment's own: `module:function`, or with a weight
-    `module:function=0.5`. `environment=0.5` sets the weight of the environment's own."""
-    eval_every: int | None = None
-    """Steps between two evaluations on held-out tasks; None: a tenth of all episodes are such; 0:
-    none are played, so that there is no best model to keep or to go back to."""
-    eval_episodes: int = 64
-    keep: KeepModel = "best"
+    reward_funcs: Annotated[
+        tuple[str, ...],
+        Option("Tasks", advanced=True, name="reward_func", metavar="MODULE:FUNCTION[=WEIGHT]"),
+    ] = ()
+    """Reward function or rubric besides the environment's own reward, with a weight:
+    `module:function=0.5`; repeatable. `environment=0.5` sets the weight of the environment's own."""
+    eval_every: Annotated[
+        int | None,
+        Option("Output", advanced=True, default="so that a tenth of all episodes are held-out"),
+    ] = None
+    """Steps between two evaluations on held-out tasks; 0: none are played, so that there is no best
+    model to keep or to go back to."""
+    eval_episodes: Annotated[int, Option("Output", advanced=True)] = 64
+    """Episodes per evaluation on held-out tasks."""
+    keep: Annotated[KeepModel, Option("Output", advanced=True)] = "best"
     """Which model the run ends with: the one with the best held-out reward, or the last one."""
-    max_rollbacks: int = 2
-    """How often a run that gets worse goes back to its best model, at half the learning rate; after
-    that it is stopped."""
-    early_stop: bool = False
+    max_rollbacks: Annotated[int, Option("Optimization", hidden=True)] = 2
+    """How often a run that gets worse goes back to its best model, at half the learning rate, before
+    it is stopped."""
+    early_stop: Annotated[bool, Option("Optimization", advanced=True)] = False
     """End when nothing is left to learn."""
-    allow_unseeded: bool = False
-    """Train also on environments that ignore their seed, with a warning."""
-    task: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of `reset` for every episode."""
-    curriculum: tuple[str, ...] = ()
-    """Arguments of `reset`, or `variant`, that are drawn where 20 to 80 % of attempts succeed:
-    `max_terms=2..5`, or a list `size=4,9`. Of several, all combinations are buckets."""
-    system_prompt: str | None = SYSTEM_PROMPT
-    base_url: str | None = None
-    """Address of a server of the environment; by default it runs in this process. Not stored."""
-    token: str | None = field(default=None, repr=False)
-    """Bearer token for that server. Not stored."""
+    allow_unseeded: Annotated[bool, Option("Tasks", hidden=True)] = False
+    """Train also on environments that ignore their seed, although the episodes of a group then have
+    different tasks."""
+    curriculum: Annotated[
+        tuple[str, ...], Option("Tasks", advanced=True, metavar="NAME=LOW..HIGH|NAME=VALUE,VALUE")
+    ] = ()
+    """Argument of reset, or `variant`, that is drawn where 20 to 80 % of attempts succeed:
+    max_terms=2..5, or a list size=4,9; repeatable for combinations."""
 
     def __post_init__(self) -> None:
         BaseTrainConfig.__post_init__(self)
+        EpisodeConfig.__post_init__(self)
         for name, minimum in _MINIMUMS.items():
             check_at_least(name, getattr(self, name), minimum)
+        for name, needed in _WITHOUT_EFFECT.items():
+            field, value = needed
+            if getattr(self, name) != _default(name) and getattr(self, field) != value:
+                raise ConfigError(f'`{name}` needs `{field}="{value}"`.')
+        if self.eval_every == 0 and self.eval_episodes != _default("eval_episodes"):
+            raise ConfigError("`eval_episodes` has no effect with `eval_every=0`.")
         if not 0 <= self.gae_lambda <= 1:
             raise ConfigError(f"`gae_lambda` must be from 0 to 1, got {self.gae_lambda:g}.")
         SamplingParams(self.temperature, self.top_p, self.top_k)
@@ -127,8 +155,6 @@ class GRPOConfig(BaseTrainConfig):
             )
         if parse_axes(self.curriculum, option="curriculum") and self.rollouts == "trl":
             raise ConfigError("`curriculum` is not supported by `rollouts` trl.")
-        if "seed" in self.task:
-            raise ConfigError("The seed of each episode comes from `seed`; remove it from `task`.")
 
     @property
     def episodes(self) -> int:
@@ -167,9 +193,7 @@ class GRPOConfig(BaseTrainConfig):
 
     def as_json(self) -> dict[str, Any]:
         fields = BaseTrainConfig.as_json(self)
-        # Absent at their defaults, as in records of versions without them.
-        unset = {name for name in _NEWER_FIELDS if getattr(self, name) == getattr(_DEFAULTS, name)}
-        unused = {*_NOT_STORED, *unset, *(_TURN_CREDIT if self.credit == "episode" else ())}
+        unused = {*_NOT_STORED, *(_TURN_CREDIT if self.credit == "episode" else ())}
         return {name: value for name, value in fields.items() if name not in unused}
 
 
@@ -178,8 +202,15 @@ _MINIMUMS = {
     "max_turns": 1, "beta": 0, "max_resamples": 1, "eval_every": 0, "eval_episodes": 1,
     "max_rollbacks": 0, "target_kl": 0,
 }  # fmt: skip
-_NOT_STORED = ("base_url", "token")
+_NOT_STORED = ("base_url", "token", "dataset_config")
 """Where the environment is served may change when a run is resumed."""
 _TURN_CREDIT = ("credit", "gae_lambda")
-_NEWER_FIELDS = ("curriculum", "importance_correction", "keep", "max_rollbacks", "target_kl")
-_DEFAULTS = GRPOConfig()
+_WITHOUT_EFFECT = {
+    "max_resamples": ("zero_variance_groups", "resample"),
+    "gae_lambda": ("credit", "turn"),
+}
+"""Fields that another one must switch on."""
+
+
+def _default(name: str) -> Any:
+    return GRPOConfig.__dataclass_fields__[name].default

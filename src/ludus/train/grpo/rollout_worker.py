@@ -136,7 +136,7 @@ class RolloutWorker:
             mixture=self.environments,
             seed=seed,
             group_size=group_size,
-            task=self._config.task,
+            task=dict(self._config.task),
             names={spec: endpoint.name for spec, endpoint in endpoints},
             variant_tasks={spec: endpoint.variant_task for spec, endpoint in endpoints},
             choose=choose,

@@ -1,0 +1,408 @@
+"""Commands from functions: each config that a function takes becomes an option for each field.
+
+    @command
+    def sft(data: Data, *, model: Model, out: Out, config: TrainConfig, overwrite: Overwrite = False)
+
+What stands before `*` are the arguments of the command. Options are declared where the config is;
+see `ludus.options`. Their values come from the command line, from `--set`, from the TOML file of
+`--config`, and from the table of a recipe, in this order.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import json
+import re
+import sys
+import textwrap
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from functools import cache
+from importlib import import_module
+from keyword import iskeyword
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from cyclopts import App, Group, Parameter, Token
+from cyclopts.argument import Argument, ArgumentCollection
+
+from ludus import options
+from ludus.cli.commands import SECTIONS
+from ludus.errors import ConfigError, did_you_mean
+from ludus.options import Option
+
+HELP_ALL = "--help-all"
+CONFIG, SET = "config", "set"
+_ARGUMENT = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)(?:=([^`]+))?`")
+_running: Mapping[str, Flag] = {}
+"""The options of the running command. A process runs one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """An option or an argument of a command."""
+
+    key: str
+    """In recipes and TOML: `num_episodes` for --num-episodes."""
+    hint: Any
+    option: Option
+    help: str
+    default: Any
+    targets: tuple[tuple[str, str], ...]
+    """The fields that it sets, as (parameter, field); one without a config has no field."""
+    positional: bool = False
+
+    @property
+    def name(self) -> str:
+        """As it is typed: --num-episodes, or the placeholder of an argument."""
+        if self.positional:
+            return self.option.metavar or self.key.upper()
+        return "--" + self.key.replace("_", "-")
+
+    @property
+    def parameter_name(self) -> str:
+        return f"{self.key}_" if iskeyword(self.key) else self.key
+
+    @property
+    def is_switch(self) -> bool:
+        return bool in (self.hint, *get_args(self.hint))
+
+    @property
+    def is_repeatable(self) -> bool:
+        kinds = [get_origin(hint) for hint in (self.hint, *get_args(self.hint))]
+        several = list in kinds or tuple in kinds or Sequence in kinds
+        return self.option.combine is not None or (several and self.option.parse is None)
+
+    @property
+    def default_text(self) -> str:
+        """What the help says of the default; empty if there is nothing to say."""
+        if self.option.default:
+            return self.option.default
+        is_plain = self.default in (MISSING, None, (), "", False) or self.default == {}
+        return "" if is_plain else str(self.default)
+
+    def parameter(self, name_flags: Callable[[str], str]) -> inspect.Parameter:
+        """The parameter that cyclopts reads."""
+        option, hint, more = self.option, self.hint, dict[str, Any]()
+        if option.combine is not None:
+            hint, more["converter"] = list[Any] | None, _convert_all(option.combine)
+        elif option.parse is not None:
+            hint, more["converter"] = Any, _convert_one(option.parse)
+        if option.complete is not None:
+            more["completer"] = _completer(option.complete)
+        if not self.positional:
+            more["name"] = [self.name, f"-{option.short}"] if option.short else self.name
+        if self.default is False or not self.is_switch:
+            more["negative"] = ()
+        required = self.default is MISSING
+        several = self.positional and self.is_repeatable
+        if several:
+            hint, more["required"] = Any, required
+        default = self.default_text
+        parameter = Parameter(
+            group=_panel(option.group),
+            show=not option.hidden and (not option.advanced or HELP_ALL in sys.argv),
+            help=name_flags(self.help),
+            metavar=option.metavar or None,
+            env_var=option.env_var or None,
+            show_default=(lambda _: default) if default else False,
+            **more,
+        )
+        return inspect.Parameter(
+            self.parameter_name,
+            _kind(self.positional, several),
+            default=inspect.Parameter.empty if required or several else None,
+            annotation=Annotated[hint if required or several else hint | None, parameter],
+        )
+
+    def words(self, value: Any) -> Iterator[str]:
+        """The words of a command line that give the option this value of a TOML table."""
+        if self.is_switch:
+            yield self.name if value else f"--no-{self.name[2:]}"
+            return
+        for text in to_texts(value) if self.is_repeatable else [to_text(value)]:
+            if self.positional:
+                yield text
+            else:  # In one word if the value begins with a dash.
+                yield from [f"{self.name}={text}"] if text.startswith("-") else [self.name, text]
+
+
+def command(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with a parameter for each option in place of each config."""
+    hints = get_type_hints(function).items()
+    configs: dict[str, type] = {
+        name: hint for name, hint in hints if isinstance(hint, type) and is_dataclass(hint)
+    }
+    flags = {flag.key: flag for flag in _flags(function)}
+    if configs:
+        flags |= {flag.key: flag for flag in _setting_flags() if flag.key not in flags}
+    arguments = [flag.key for flag in flags.values() if flag.positional]
+
+    def run(*given: Any, **values: Any) -> Any:
+        global _running
+        _running = flags
+        many = next((key for key in arguments if flags[key].is_repeatable), None)
+        for index, key in enumerate(arguments):
+            if key == many:
+                values[key] = list(given[index:])
+            elif index < len(given) and given[index] is not None:
+                values[key] = given[index]
+        fields_of: dict[str, dict[str, Any]] = {name: {} for name in configs}
+        own: dict[str, Any] = {}
+        for name, value in values.items():
+            key = name.removesuffix("_")
+            if flags[key].option.combine is not None:
+                (value,) = value
+            for parameter, field in flags[key].targets:
+                (fields_of[parameter] if field else own)[field or parameter] = value
+        built = {name: configs[name](**fields_of[name]) for name in configs}
+        return function(**own, **built)
+
+    functools.update_wrapper(run, function)
+    del run.__wrapped__  # type: ignore[attr-defined]
+    paragraphs = (inspect.getdoc(function) or "").split("\n\n")
+    run.__doc__ = "\n\n".join(" ".join(text.split()) for text in paragraphs)
+    # What cyclopts reads.
+    parameters = [flag.parameter(lambda text: name_flags(text, flags)) for flag in flags.values()]
+    parameters.sort(key=lambda each: each.kind)
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.flags = flags  # type: ignore[attr-defined]
+    return run
+
+
+def flags_of(run: Callable[..., Any]) -> Mapping[str, Flag]:
+    """The options and arguments of a command by their keys."""
+    found: Mapping[str, Flag] = run.flags  # type: ignore[attr-defined]
+    return found
+
+
+@cache
+def find_command(path: str) -> Callable[..., Any]:
+    """A command by the words that are typed after `ludus`: `find_command("train grpo")`."""
+    module = next(section[path][0] for section in SECTIONS.values() if path in section)
+    found = vars(import_module(f"ludus.cli.commands.{module}"))
+    words = path.replace("-", "_").split()
+    run: Callable[..., Any] = (
+        found.get("_".join(words)) or found.get(words[-1]) or found[f"{words[-1]}_"]
+    )
+    return run
+
+
+def run_with_table(path: str, values: Mapping[str, Any], source: str) -> Any:
+    """Run a command with the values of a TOML table, `source`, instead of a command line."""
+    app = App(
+        default_command=find_command(path),
+        config=(Table(values, source),),
+        result_action="return_value",
+        exit_on_error=False,
+        print_error=False,
+    )
+    return app([])
+
+
+def name_flags(message: str, flags: Mapping[str, Flag] | None = None) -> str:
+    """Replace names in backticks by flags, by default those of the running command.
+
+    `steps` is --steps, `lora.rank` is --lora, `resume=False` is --no-resume, and `to="dpo"` is
+    --to dpo.
+    """
+    flags = _running if flags is None else flags
+    known = {field or name: flag for flag in flags.values() for name, field in flag.targets}
+    known |= flags
+
+    def translate(match: re.Match[str]) -> str:
+        path, value = match[1], match[2]
+        for name in (path, path.rpartition(".")[2], path.partition(".")[0]):
+            if name in known:
+                flag = known[name].name
+                if value == "False":
+                    return f"--no-{flag[2:]}"
+                return flag if value in (None, "True") else f"{flag} {value}".replace('"', "")
+        return match[0]
+
+    return _ARGUMENT.sub(translate, message)
+
+
+def name_command_flags(message: str, command: Sequence[str]) -> str:
+    """Replace names in backticks by the flags of a command that need not run."""
+    return name_flags(message, flags_of(find_command(" ".join(command))))
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The values of a TOML table, for options that have none yet."""
+
+    values: Mapping[str, Any]
+    source: str
+
+    def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        global _running
+        _running = flags_of(app.default_command) if app.default_command else {}
+        known = _by_key(arguments)
+        for key, value in self.values.items():
+            if key not in known:
+                hint = did_you_mean(key, known, "--help-all lists them.")
+                raise ConfigError(f"{self.source} has no option {key!r}. {hint}")
+            if not known[key].tokens:
+                for text in to_texts(value):
+                    known[key].append(Token(keyword=key, value=text, source=self.source))
+
+
+def _by_key(arguments: ArgumentCollection) -> dict[str, Argument]:
+    return {argument.field_info.name.removesuffix("_"): argument for argument in arguments}
+
+
+def apply_settings(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Give options the values of `--set` and of the file of `--config`."""
+    global _running
+    _running = flags_of(app.default_command) if app.default_command else {}
+    known = _by_key(arguments)
+    if (settings := known.get(SET)) is not None:
+        rest = []
+        for token in settings.tokens:
+            key, equals, value = token.value.partition("=")
+            key = key.strip().replace("-", "_")
+            if equals and key in known and key not in (SET, CONFIG):
+                known[key].append(Token(keyword=key, value=value, source=f"--set {key}"))
+            else:
+                rest.append(token)
+        settings.tokens[:] = rest
+    for token in known[CONFIG].tokens if CONFIG in known else ():
+        Table(_read_table(token.value), token.value)(app, commands, arguments)
+
+
+def to_texts(value: Any) -> list[str]:
+    """The values of a repeatable option; the items of a table as KEY=VALUE if they are texts."""
+    if isinstance(value, list):
+        return [text for item in value for text in to_texts(item)]
+    if isinstance(value, Mapping) and all(isinstance(item, str | int) for item in value.values()):
+        return [f"{key}={to_text(item)}" for key, item in value.items()]
+    return [to_text(value)]
+
+
+def to_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float | Path):
+        return str(value)
+    if isinstance(value, Mapping | list):
+        return json.dumps(value, ensure_ascii=False)
+    raise ConfigError(f"{value!r} is neither a text, a number, true, false nor a table.")
+
+
+def _read_table(name: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(name).expanduser().read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ConfigError(f"--config {name} cannot be read: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"--config {name} is not valid TOML: {error}") from None
+
+
+def _setting_flags() -> Iterator[Flag]:
+    option = Option("Basics", metavar="FILE", advanced=True)
+    text = "TOML file with options of this command, for those that are not given."
+    yield Flag(CONFIG, str | None, option, text, None, ())
+    option = Option("Basics", advanced=True, metavar="KEY=VALUE", combine=_refuse_settings)
+    yield Flag(SET, list[str], option, "Any setting, also a rare one; repeatable.", None, ())
+
+
+def _refuse_settings(texts: Sequence[str]) -> None:
+    if texts:
+        raise ValueError(f"{texts[0]!r} is no setting of this command in the form key=value")
+
+
+def _flags(function: Callable[..., Any]) -> Iterator[Flag]:
+    found: dict[str, Flag] = {}
+    hints = get_type_hints(function, include_extras=True)
+    for name, parameter in inspect.signature(function).parameters.items():
+        hint = hints[name]
+        if is_dataclass(hint):
+            each = _config_flags(name, hint if isinstance(hint, type) else type(hint))
+        else:
+            default = MISSING if parameter.default is parameter.empty else parameter.default
+            positional = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+            each = [_flag(name, hint, default, "", (name, ""), positional)]
+        for flag in each:
+            if (before := found.get(flag.key)) is not None:
+                # Two configs of the command have the field: the option sets both.
+                flag = replace(before, targets=(*before.targets, *flag.targets))
+            found[flag.key] = flag
+    return iter(found.values())
+
+
+def _config_flags(parameter: str, config: type) -> list[Flag]:
+    hints, texts = get_type_hints(config, include_extras=True), field_texts(config)
+    return [
+        _flag(each.name, hints[each.name], _default(each), texts[each.name], (parameter, each.name))
+        for each in fields(config)
+        if _option_of(hints[each.name]) is not None
+    ]
+
+
+def _flag(
+    name: str,
+    hint: Any,
+    default: Any,
+    help: str,
+    target: tuple[str, str],
+    positional: bool = False,
+) -> Flag:
+    option = _option_of(hint)
+    assert option is not None, f"{name} has no Option"
+    help = help or next((each for each in get_args(hint)[1:] if isinstance(each, str)), "")
+    key = option.name or name
+    return Flag(key, get_args(hint)[0], option, help, default, (target,), positional)
+
+
+def _option_of(hint: Any) -> Option | None:
+    if get_origin(hint) is not Annotated:
+        return None
+    return next((each for each in get_args(hint)[1:] if isinstance(each, Option)), None)
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default_factory() if field.default_factory is not MISSING else field.default
+
+
+@cache
+def field_texts(config: type) -> dict[str, str]:
+    """The texts under the fields of a config, also under those of its bases."""
+    texts: dict[str, str] = {}
+    for each in reversed(config.__mro__[:-1]):
+        (body,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+        assert isinstance(body, ast.ClassDef)
+        for line, after in zip(body.body, body.body[1:], strict=False):
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+                text = after.value if isinstance(after, ast.Expr) else None
+                texts[line.target.id] = " ".join(str(getattr(text, "value", "")).split())
+    return texts
+
+
+def _kind(positional: bool, several: bool) -> inspect._ParameterKind:
+    if several:
+        return inspect.Parameter.VAR_POSITIONAL
+    kinds = inspect.Parameter
+    return kinds.POSITIONAL_ONLY if positional else kinds.KEYWORD_ONLY
+
+
+@cache
+def _panel(name: str) -> Group:
+    return Group(name, sort_key=get_args(options.Group).index(name))
+
+
+def _completer(known: Callable[[], Sequence[str]]) -> Callable[[Any], list[str]]:
+    return lambda _: list(known())
+
+
+def _convert_one(parse: Callable[[str], Any]) -> Callable[..., Any]:
+    return lambda _, tokens: parse(tokens[-1].value)
+
+
+def _convert_all(combine: Callable[..., Any]) -> Callable[..., Any]:
+    # In a list, because cyclopts checks the type.
+    return lambda _, tokens: [combine([token.value for token in tokens])]
