@@ -14,12 +14,12 @@ from pathlib import Path
 import httpx
 import pytest
 import typer
+from ludus.cli.common_options import parse_task
 from ludus_process import run_ludus, served_by_program, start_ludus
 from world import serving, wait_until
 
 import ludus
 from cli.collect_cli import PYTHONPATH
-from ludus.cli.common_options import parse_task
 
 
 def test_help_names_every_command_and_imports_nothing_heavy() -> None:

@@ -9,9 +9,9 @@ LAST = "last"
 
 def resolve_run_path(text: str) -> Path:
     """The path of a run, given a path, or the name of a folder in runs/ or in this folder."""
-    from ludus.options import expand_path
     from ludus.data.run_folder import RUN_FILE, RUNS_DIR, walk_run_folders
     from ludus.errors import RunError, did_you_mean
+    from ludus.options import expand_path
 
     path = expand_path(text)
     if path.exists() or len(path.parts) > 1:

@@ -12,7 +12,7 @@ from dataclasses import fields
 from functools import cache
 from numbers import Integral, Real
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from ludus.errors import ConfigError, did_you_mean
 
@@ -50,10 +50,15 @@ def _read_hints(config: type) -> Mapping[str, Any]:
     """The annotations of a class and its bases. Forward references within them stay texts."""
     bases = reversed(config.__mro__)
     return {
-        name: get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        name: _plain(hint)
         for base in bases
         for name, hint in inspect.get_annotations(base, eval_str=True).items()
     }
+
+
+def _plain(hint: Any) -> Any:
+    """The type of `Annotated[type, ...]`."""
+    return hint.__origin__ if hasattr(hint, "__metadata__") else hint
 
 
 def _choices(hint: Any) -> tuple[str, ...]:

@@ -91,9 +91,9 @@ class BaseTrainConfig:
     """Peak learning rate."""
     beta: Annotated[float | None, Option("Optimization", advanced=True)] = None
     """KL penalty coefficient; 0.1 for DPO, 0 for GRPO."""
-    lora: Annotated[Lora | None, Option("LoRA", metavar="on|r=16,alpha=32", bare="on", combine=Lora.parse)] = (
-        None
-    )
+    lora: Annotated[
+        Lora | None, Option("LoRA", metavar="on|r=16,alpha=32", bare="on", combine=Lora.parse)
+    ] = None
     """Train a LoRA adapter instead of all weights. Settings: r, alpha (twice r), dropout, targets
     (such as q_proj+v_proj; all linear layers) and merge (false: save the adapter alone)."""
     gradient_checkpointing: Annotated[bool, Option("Optimization", advanced=True)] = False

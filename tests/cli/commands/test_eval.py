@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from chat_stub import Stub, chat_stub
 from ludus_process import run_ludus, start_ludus
 from policy.models import saved
