@@ -11,11 +11,12 @@ from diagnose.runs import Sample, level, ramp
 from ludus.data.intervals import Interval
 from ludus.diagnose import RewardChange, RewardScale, diagnose
 from ludus.diagnose.episode_stats import EpisodeStats, RunEpisodes, group_episodes
-from ludus.diagnose.number_format import format_number, format_share
 from ludus.diagnose.reward_delta import (
     format_change_with_interval,
+    format_number,
     format_reward,
     format_reward_delta,
+    format_share,
 )
 
 

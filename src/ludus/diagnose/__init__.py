@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from ludus.diagnose.diagnosis import Diagnosis, diagnose
+from ludus.diagnose.diagnosis import Diagnosis, RunData, diagnose, format_diagnosis, read_run
 from ludus.diagnose.episode_stats import RunEpisodes, read_episode_stats
 from ludus.diagnose.reward_delta import RewardChange, RewardScale
-from ludus.diagnose.run_reader import RunData, read_run
 from ludus.diagnose.saturation import SaturationDetector
-from ludus.diagnose.text import format_diagnosis
 from ludus.diagnose.verdict import Verdict
 
 __all__ = [

@@ -13,8 +13,8 @@ from statistics import fmean
 
 from ludus.data.curriculum_log import read_buckets
 from ludus.data.training_log import LogEntry, entropy_key, metric, metric_values, step_number
-from ludus.diagnose.log_stats import metric_mean
 from ludus.diagnose.reward_delta import RewardScale
+from ludus.diagnose.step_log import metric_mean
 
 MIN_STEPS = 15
 """Logged steps from which noise is estimated."""

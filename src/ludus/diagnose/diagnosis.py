@@ -1,32 +1,36 @@
-"""The diagnosis of a GRPO run: its numbers, and the verdicts on them, the most important first.
-
-Pure: takes a log and episodes, returns a `Diagnosis`.
-"""
+"""The diagnosis of a GRPO run: its numbers, and the verdicts on them, the most important first."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from pydantic_core import from_json
+
+from ludus.data.jsonable import int_field, object_field
 from ludus.data.task_mean import MeanEstimate
-from ludus.data.training_log import LogEntry, metric_values
-from ludus.diagnose import (
-    curriculum_rules,
-    difficulty_rules,
-    entropy_rules,
-    failure_rules,
-    group_rules,
-    health_rules,
-    limit_rules,
-    progress_rules,
+from ludus.data.tool_schema import JsonObject
+from ludus.data.training_log import (
+    EPISODES_FILE,
+    LOG_FILE,
+    RECORD_FILE,
+    LogEntry,
+    metric_values,
+    read_log,
 )
-from ludus.diagnose.curriculum_stats import BucketStats, bucket_stats
-from ludus.diagnose.episode_stats import RunEpisodes
-from ludus.diagnose.evidence import RunEvidence
-from ludus.diagnose.log_stats import BestWindow, StepLog, metric_mean
-from ludus.diagnose.reward_delta import RewardChange, component_changes, reward_change
+from ludus.diagnose import failure_rules, learning_rules
+from ludus.diagnose.episode_stats import RunEpisodes, TokenLimits, read_episode_stats
+from ludus.diagnose.reward_delta import (
+    RewardChange,
+    component_changes,
+    format_change_with_interval,
+    reward_change,
+)
 from ludus.diagnose.saturation import find_early_stop
-from ludus.diagnose.verdict import Verdict
+from ludus.diagnose.step_log import BestWindow, BucketStats, StepLog, bucket_stats, metric_mean
+from ludus.diagnose.verdict import RunEvidence, Verdict
+from ludus.errors import RunError
 
 WINDOW_METRICS = (
     *("reward_std", "equal", "trained", "format", "done"),
@@ -112,12 +116,12 @@ def _build_verdicts(
 ) -> list[Verdict]:
     """Return the verdicts that apply, in the order in which to act on them."""
     candidates = (
-        limit_rules.check_cut_off(log, episodes),
+        failure_rules.check_cut_off(log, episodes),
         failure_rules.check_unstable(log),
         failure_rules.check_unscored(log, episodes),
-        group_rules.check_unseeded(log),
-        health_rules.check_rollbacks(log),
-        health_rules.check_mismatch(log),
+        learning_rules.check_unseeded(log),
+        failure_rules.check_rollbacks(log),
+        failure_rules.check_mismatch(log),
     )
     verdicts = [verdict for verdict in candidates if verdict is not None]
     if change is None:
@@ -130,7 +134,7 @@ def _build_verdicts(
         tuple(component for component in components if component.name in environments),
         find_early_stop(log),
     )
-    too_short = progress_rules.check_too_short(evidence)
+    too_short = learning_rules.check_too_short(evidence)
     if too_short:
         return [*verdicts, too_short]
     if buckets:
@@ -144,36 +148,147 @@ def _apply_curriculum_rules(
     """Without rules on the reward, whose tasks change."""
     rules: tuple[Rule, ...] = (
         failure_rules.check_format,
-        entropy_rules.check_entropy_collapse,
-        entropy_rules.check_low_entropy,
-        limit_rules.check_out_of_turns,
+        learning_rules.check_entropy_collapse,
+        learning_rules.check_low_entropy,
+        failure_rules.check_out_of_turns,
     )
     verdicts = [verdict for rule in rules if (verdict := rule(evidence)) is not None]
-    return [*verdicts, *curriculum_rules.check_curriculum(buckets)]
+    return [*verdicts, *learning_rules.check_curriculum(buckets)]
 
 
 def _apply_learning_rules(evidence: RunEvidence) -> list[Verdict]:
     def apply(*rules: Rule) -> list[Verdict]:
         return [verdict for rule in rules if (verdict := rule(evidence)) is not None]
 
-    outcome = apply(progress_rules.check_learned)
+    outcome = apply(learning_rules.check_learned)
     causes = apply(failure_rules.check_format)
-    if limit_rules.is_mostly_cut_off(evidence.log):
+    if failure_rules.is_mostly_cut_off(evidence.log):
         # Low rewards and zero-variance groups follow from the limit, not from tasks or model.
-        return [*causes, *apply(progress_rules.check_reward_fell), *outcome]
+        return [*causes, *apply(learning_rules.check_reward_fell), *outcome]
     if not causes:
-        causes += difficulty_rules.check_too_hard(evidence)
-        causes += difficulty_rules.check_too_easy(evidence)
+        causes += learning_rules.check_too_hard(evidence)
+        causes += learning_rules.check_too_easy(evidence)
     effects = apply(
-        progress_rules.check_reward_fell,
-        entropy_rules.check_entropy_collapse,
-        entropy_rules.check_low_entropy,
+        learning_rules.check_reward_fell,
+        learning_rules.check_entropy_collapse,
+        learning_rules.check_low_entropy,
     )
     # Tasks that are too easy or too hard have zero-variance groups for that very reason.
     if not causes:
-        effects += apply(group_rules.check_dead_groups)
+        effects += apply(learning_rules.check_dead_groups)
     if not causes or evidence.environment_changes:
-        effects += apply(progress_rules.check_saturated)
+        effects += apply(learning_rules.check_saturated)
     if not (causes or effects or outcome):
-        outcome = apply(progress_rules.check_no_progress)
-    return [*causes, *effects, *apply(limit_rules.check_out_of_turns), *outcome]
+        outcome = apply(learning_rules.check_no_progress)
+    return [*causes, *effects, *apply(failure_rules.check_out_of_turns), *outcome]
+
+
+def format_diagnosis(diagnosis: Diagnosis) -> list[str]:
+    """Return a line for the reward change and for each component, then one for each verdict."""
+    changes = [diagnosis.reward, *diagnosis.parts] if diagnosis.reward else []
+    return [
+        *(f"{change.name}: {format_change_with_interval(change)}" for change in changes),
+        *map(format_verdict, diagnosis.verdicts),
+    ]
+
+
+def format_verdict(verdict: Verdict) -> str:
+    """Return name, finding and advice as two sentences."""
+    advice = verdict.advice[:1].upper() + verdict.advice[1:]
+    return f"{verdict.name}: {verdict.finding}. {advice}."
+
+
+@dataclass(frozen=True, slots=True)
+class RunData:
+    """The parts of a run folder that a diagnosis uses."""
+
+    title: str
+    planned_steps: int | None
+    completed_steps: int | None
+    """None: the run has not finished."""
+    entries: tuple[LogEntry, ...]
+    episodes: RunEpisodes
+    notes: tuple[str, ...]
+    """What could not be read."""
+
+    @property
+    def finished(self) -> bool:
+        return self.completed_steps is not None
+
+    def diagnose(self) -> Diagnosis:
+        return diagnose(self.entries, self.episodes, completed_steps=self.completed_steps or 0)
+
+
+def read_run(folder: Path) -> RunData:
+    """Read a GRPO run; raise RunError for any other folder, and before the first logged step."""
+    record = _read_record(folder)
+    if (kind := record.get("kind")) != "grpo":
+        raise RunError(
+            f"{folder} holds a run of `ludus train {kind}`, which has no rewards to diagnose. Give "
+            "the output folder of `ludus train grpo`."
+        )
+    entries = tuple(read_log(folder))
+    if not any("reward" in entry or "unscored" in entry for entry in entries):
+        raise RunError(
+            f"No step of {folder} is logged yet. Wait for the first, or run `ludus train grpo` "
+            "again to continue."
+        )
+    settings, limits = object_field(record, "settings"), TokenLimits()
+    if settings.get("rollouts") != "trl":  # TRL also counts the tokens of observations.
+        limits = TokenLimits(
+            episode=int_field(settings, "max_episode_tokens"),
+            reply=int_field(settings, "max_tokens"),
+        )
+    episodes = read_episode_stats(
+        folder / EPISODES_FILE,
+        has_reward_functions=bool(settings.get("reward_funcs")),
+        limits=limits,
+    )
+    environment = object_field(record, "environment").get("spec")
+    completed_steps = None
+    if record.get("figures") is not None:  # Written when a run finishes.
+        completed_steps = int_field(object_field(record, "figures"), "steps") or 0
+    return RunData(
+        title=f"GRPO of {record.get('model')}" + (f" on {environment}" if environment else ""),
+        planned_steps=int_field(settings, "steps"),
+        completed_steps=completed_steps,
+        entries=entries,
+        episodes=episodes,
+        notes=tuple(_collect_notes(folder, len(entries), episodes)),
+    )
+
+
+def _read_record(folder: Path) -> JsonObject:
+    """Read `training.json` without its schema, which belongs to training."""
+    if not folder.is_dir():
+        raise RunError(
+            f"There is no folder {folder}. Give the output folder of `ludus train grpo`."
+        )
+    file = folder / RECORD_FILE
+    try:
+        record = from_json(file.read_bytes())
+    except FileNotFoundError:
+        raise RunError(
+            f"{folder} holds no training run: there is no {RECORD_FILE} in it. Give the output "
+            "folder of `ludus train grpo`."
+        ) from None
+    except OSError as error:
+        raise RunError(f"{file} cannot be read: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise RunError(f"{file} is not JSON: {error}.") from error
+    return record if isinstance(record, dict) else {}
+
+
+def _collect_notes(folder: Path, entries_read: int, episodes: RunEpisodes) -> list[str]:
+    """Report skipped lines. One at the end of a file is usual while the run is writing it."""
+    lines = sum(bool(line.strip()) for line in (folder / LOG_FILE).read_bytes().splitlines())
+    skipped = {LOG_FILE: max(0, lines - entries_read), EPISODES_FILE: episodes.unreadable_lines}
+    notes = [
+        f"{count:,} {'line' if count == 1 else 'lines'} of {file} could not be read and "
+        f"{'is' if count == 1 else 'are'} left out."
+        for file, count in skipped.items()
+        if count
+    ]
+    if not episodes.groups:
+        notes.append(f"There are no scored episodes in {EPISODES_FILE}: no interval can be given.")
+    return notes

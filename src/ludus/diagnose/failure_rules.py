@@ -1,20 +1,19 @@
-"""Rules about what fails in a run: unstable training, faults, calls in the wrong format.
+"""Rules about what fails in a run: training, faults, calls, and limits that end episodes.
 
-Pure functions. Each returns a verdict, or None where it does not apply.
+Pure functions. Each returns a verdict, or None if it does not apply.
 """
 
 from __future__ import annotations
 
 from statistics import median
 
+from ludus.data.episode import StopReason
 from ludus.data.training_log import LogEntry, metric, metric_values, step_number
-from ludus.diagnose.difficulty_rules import HARD_REWARD
 from ludus.diagnose.episode_stats import RunEpisodes
-from ludus.diagnose.evidence import RunEvidence
-from ludus.diagnose.log_stats import StepLog, metric_mean
-from ludus.diagnose.number_format import format_share
-from ludus.diagnose.reward_delta import format_reward_change
-from ludus.diagnose.verdict import Verdict, problem
+from ludus.diagnose.learning_rules import HARD_REWARD
+from ludus.diagnose.reward_delta import format_reward_change, format_share
+from ludus.diagnose.step_log import StepLog, metric_mean
+from ludus.diagnose.verdict import RunEvidence, Verdict, note, problem
 
 MAX_UNSCORED_SHARE = 0.02
 """Share of episodes that faults may end: each one makes its group smaller and costs time."""
@@ -109,4 +108,96 @@ def check_format(evidence: RunEvidence) -> Verdict | None:
         f"({format_reward_change(change)})",
         advice="warm-start the model: `ludus collect` with a teacher or the oracle, `ludus "
         "curate`, `ludus train sft`, then GRPO on the resulting model",
+    )
+
+
+MAX_LIMITED_SHARE = 0.2
+"""Share of episodes ended by a limit from which on the limit, and not the task, is scored."""
+MOSTLY_CUT_OFF_SHARE = 0.5
+"""Share of cut-off episodes from which on rewards say more about the limit than the model."""
+MIN_ADVISED_TOKENS = 128
+"""Smallest token limit that is advised."""
+_RAMBLING_CAVEAT = "unless the model rambles: then a warm start teaches it to stop"
+
+
+def check_cut_off(log: StepLog, episodes: RunEpisodes) -> Verdict | None:
+    share = metric_mean(log.last_window, "cut_off")
+    if share is None or share < MAX_LIMITED_SHARE:
+        return None
+    limit, advice = _limit_and_advice(episodes, share)
+    finding = f"{format_share(share)} of episodes at the end of the run were cut off by {limit}"
+    if lengths := episodes.complete_lengths:
+        median, p95 = lengths[len(lengths) // 2], lengths[int(0.95 * (len(lengths) - 1))]
+        finding += (
+            f"; complete ones had {median:,} tokens at the median, {p95:,} at the 95th percentile"
+        )
+    return problem("cut off", finding=finding, advice=advice)
+
+
+def is_mostly_cut_off(log: StepLog) -> bool:
+    return (metric_mean(log.last_window, "cut_off") or 0.0) >= MOSTLY_CUT_OFF_SHARE
+
+
+def _limit_and_advice(episodes: RunEpisodes, cut_off_share: float) -> tuple[str, str]:
+    """Describe the limit that cut off most episodes, and what to do about it."""
+    cut_off = episodes.stop_counts.get(StopReason.MAX_TOKENS, 0)
+    by_episode_limit = cut_off - episodes.context_full - episodes.reply_cuts
+    if episodes.context_full > max(by_episode_limit, episodes.reply_cuts):
+        return (
+            "the end of the model's context",
+            "use a lower `max_turns`, tasks with shorter observations (`task`), or a model with a "
+            "longer context: a higher token limit does not help",
+        )
+    scope, argument, tokens = "an episode", "max_episode_tokens", episodes.limits.episode
+    if episodes.reply_cuts > by_episode_limit:
+        scope, argument, tokens = "a reply", "max_tokens", episodes.limits.reply
+    if tokens is None:
+        return f"the token limit of {scope}", f"raise `{argument}`, {_RAMBLING_CAVEAT}"
+    factor = 4 if cut_off_share >= MOSTLY_CUT_OFF_SHARE else 2
+    advised = max(MIN_ADVISED_TOKENS, tokens * factor)
+    return (
+        f"the limit of {tokens:,} tokens {scope}",
+        f"raise `{argument}` to {advised}, {_RAMBLING_CAVEAT}",
+    )
+
+
+def check_out_of_turns(evidence: RunEvidence) -> Verdict | None:
+    share = evidence.mean_at_end("out_of_turns")
+    if share is None or share < MAX_LIMITED_SHARE:
+        return None
+    return problem(
+        "out of turns",
+        finding=f"{format_share(share)} of episodes at the end of the run used all of their turns",
+        advice=f"raise `max_turns`, {_RAMBLING_CAVEAT}",
+    )
+
+
+LARGE_MISMATCH = 0.1
+"""Mean difference of log-probabilities between decoder and trainer; rounding makes about 0.01."""
+
+
+def check_rollbacks(log: StepLog) -> Verdict | None:
+    if not log.rollbacks:
+        return None
+    found = ", ".join(f"after step {step:,} to that of step {to:,}" for step, to in log.rollbacks)
+    return note(
+        "rolled back",
+        finding=f"it got worse and went back to its best model: {found}; each time at half the "
+        "learning rate",
+        advice="the best model is kept; a lower `learning_rate` or `target_kl`, or more `groups`, "
+        "saves the steps in between",
+    )
+
+
+def check_mismatch(log: StepLog) -> Verdict | None:
+    """Whether the decoder computes probabilities that differ from the trainer's."""
+    mismatch = metric_mean(log.last_window, "mismatch")
+    if mismatch is None or mismatch < LARGE_MISMATCH:
+        return None
+    return problem(
+        "decoder mismatch",
+        finding="log-probabilities of sampled tokens differ between decoder and trainer by "
+        f"{mismatch:.2g} on average",
+        advice="use a lower `learning_rate`; if it is so from the first step on, set `precision` "
+        "to fp32, or report it with the model's name",
     )

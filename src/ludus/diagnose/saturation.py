@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from ludus.data.training_log import LogEntry, entropy_key, metric, metric_values, step_number
-from ludus.diagnose.log_stats import StepLog, metric_mean
 from ludus.diagnose.reward_delta import RewardScale
+from ludus.diagnose.step_log import StepLog, metric_mean
 
 MIN_STEPS = 20
 """No run is stopped before this step."""

@@ -18,7 +18,7 @@ from ludus.data.training_log import (
     summarize_training,
 )
 from ludus.diagnose import Verdict, read_run
-from ludus.diagnose.text import format_verdict
+from ludus.diagnose.diagnosis import format_verdict
 from ludus.errors import NameFlags, RunError
 from ludus.reporting.document import Chart, Finding, LineChart, Section, Series
 from ludus.reporting.run_section import episode_charts

@@ -110,7 +110,7 @@ def test_a_finished_run_has_all_steps_whatever_its_last_lines_hold(tmp_path: Pat
 
 def test_reward_functions_are_not_listed_as_environments(tmp_path: Path) -> None:
     sample = Sample({"wordle": level(0.4), "catch": level(0.6)}, steps=20)
-    folder = write(sample, tmp_path / "run", settings={"steps": 20, "rewards": ["mine:brief"]})
+    folder = write(sample, tmp_path / "run", settings={"steps": 20, "reward_funcs": ["mine:brief"]})
     _, attempts = sample.draw()
     episodes = [
         episode(one, reward=(one.reward or 0.0) + 3, rewards={one.environment: one.reward or 0.0})

@@ -84,7 +84,7 @@ def print_diagnosis(run: RunData, diagnosis: Diagnosis, translate: Callable[[str
 
 
 def _table_rows(run: RunData, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    from ludus.diagnose.number_format import format_number, format_share
+    from ludus.diagnose.reward_delta import format_number, format_share
 
     steps = f"{diagnosis.steps:,}"
     if run.planned_steps and run.planned_steps > diagnosis.steps:
@@ -109,7 +109,7 @@ def _bucket_table(diagnosis: Diagnosis) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from ludus.diagnose.number_format import format_share
+    from ludus.diagnose.reward_delta import format_share
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("curriculum")
@@ -158,7 +158,7 @@ def _reward_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
 
 def _format_times(diagnosis: Diagnosis) -> str:
     """0.5 s: rollout 0.3 s, train 0.2 s; per episode: model 0.2 s, environment 0.1 s."""
-    from ludus.diagnose.number_format import format_number
+    from ludus.diagnose.reward_delta import format_number
 
     def join(*phases: str) -> str:
         seconds = {

@@ -50,7 +50,7 @@ class GRPOSummary(TrainSummary):
 
     def next_steps(self, result: TrainResult) -> list[str]:
         """Advice: the diagnosis, how to extend the run, and how to evaluate the model."""
-        from ludus.diagnose.text import format_verdict
+        from ludus.diagnose.diagnosis import format_verdict
         from ludus.train.output.checkpoints import latest_checkpoint
 
         diagnosis = self._read_diagnosis(result)

@@ -1,4 +1,4 @@
-"""Statistics over the training log of a GRPO run: one entry per logged step, means over windows.
+"""The training log of a GRPO run by step: means over windows, and the buckets of a curriculum.
 
 Pure functions. A *window* is a number of consecutive entries; the first and the last window of a
 run are what a diagnosis compares.
@@ -12,6 +12,7 @@ from itertools import pairwise
 from math import pi, sqrt
 from statistics import fmean
 
+from ludus.data.curriculum_log import read_buckets
 from ludus.data.training_log import LogEntry, metric, metric_values, step_number, window_size
 
 _TRAINING_KEYS = ("reward", "equal", "unscored")
@@ -135,3 +136,50 @@ class StepLog:
         mean_difference = fmean(abs(after - before) for before, after in pairwise(rewards))
         # Two draws from a normal distribution differ by 2 sigma / sqrt(pi) on average.
         return mean_difference * sqrt(pi) / 2 / sqrt(self.window_size)
+
+
+FIRST_GROUPS = 8
+"""Groups of a bucket over which its first success rate is averaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketStats:
+    """A bucket over the whole run."""
+
+    label: str
+    groups: float
+    share: float
+    """Share of all groups that were drawn from it."""
+    last_share: float
+    """The same over the last window."""
+    first_success: float | None
+    last_success: float | None
+    """None: no attempt was scored."""
+
+
+def bucket_stats(
+    entries: Sequence[LogEntry], last_window: Sequence[LogEntry]
+) -> tuple[BucketStats, ...]:
+    """The buckets in the order in which they were first drawn; empty without a curriculum."""
+    groups: dict[str, float] = {}
+    first: dict[str, list[float]] = {}
+    last: dict[str, float] = {}
+    recent: dict[str, float] = {}
+    for entry in entries:
+        for label, bucket in read_buckets(entry).items():
+            if bucket.success is not None:
+                if groups.get(label, 0.0) < FIRST_GROUPS:
+                    first.setdefault(label, []).append(bucket.success)
+                last[label] = bucket.success
+            groups[label] = groups.get(label, 0.0) + bucket.groups
+    for entry in last_window:
+        for label, bucket in read_buckets(entry).items():
+            recent[label] = recent.get(label, 0.0) + bucket.groups
+    total, recent_total = sum(groups.values()), sum(recent.values())
+    return tuple(
+        BucketStats(
+            label, count, count / total, recent.get(label, 0.0) / (recent_total or 1.0),
+            fmean(first[label]) if label in first else None, last.get(label),
+        )
+        for label, count in groups.items()
+    )  # fmt: skip
