@@ -9,9 +9,7 @@ import pytest
 from world import serving
 
 from ludus import EnvClient
-from ludus.envs.echo import Echo
-from ludus.envs.echo.client import EchoEnv
-from ludus.envs.echo.models import EchoAction
+from ludus.envs.echo import Echo, EchoAction, EchoEnv
 from ludus.errors import ConnectFailed, SessionLost
 
 

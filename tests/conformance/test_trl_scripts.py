@@ -20,8 +20,7 @@ from world import serving
 from conformance import observation_environments as theirs
 from conformance.openenv_games import OpenSpielEnvironment, TextArenaEnvironment, their_client
 from conformance.test_ludus_client_on_openenv_server import their_server
-from ludus.envs.browsergym.client import BrowserGymEnv
-from ludus.envs.browsergym.models import BrowserGymAction
+from ludus.envs.browsergym import BrowserGymAction, BrowserGymEnv
 from ludus.envs.echo import EchoAction, EchoEnv
 
 TEXTARENA_FIELDS = ("prompt", "messages", "current_player_id", "legal_players")

@@ -1,4 +1,4 @@
-"""The typed clients, imported as from OpenEnv's packages: `x.client`, `x.models`, `x`."""
+"""The typed clients, imported from the package of their environment as from OpenEnv's."""
 
 from __future__ import annotations
 
@@ -10,18 +10,13 @@ from conformance.test_ludus_client_on_openenv_server import their_server
 from openenv.core.generic_client import GenericEnvClient
 from world import serving
 
+from ludus.client.env_client import EnvClient
 from ludus.environment.registry import find_environment
-from ludus.envs.catch.client import CatchEnv
-from ludus.envs.catch.models import CatchAction, CatchObservation
-from ludus.envs.echo.client import EchoEnv
-from ludus.envs.echo.models import EchoAction
-from ludus.envs.guess_number import GuessNumber
-from ludus.envs.guess_number.client import GuessNumberEnv
-from ludus.envs.guess_number.models import GuessNumberAction
-from ludus.envs.reasoning_gym.client import ReasoningGymEnv
-from ludus.envs.reasoning_gym.models import ReasoningGymAction
-from ludus.envs.wordle.client import WordleEnv
-from ludus.envs.wordle.models import WordleAction, WordleObservation
+from ludus.envs.catch import CatchAction, CatchEnv, CatchObservation
+from ludus.envs.echo import EchoAction, EchoEnv
+from ludus.envs.guess_number import GuessNumber, GuessNumberAction, GuessNumberEnv
+from ludus.envs.reasoning_gym import ReasoningGymAction, ReasoningGymEnv
+from ludus.envs.wordle import WordleAction, WordleEnv, WordleObservation
 
 STEMS = {
     "browsergym": "BrowserGym",
@@ -39,20 +34,8 @@ STEMS = {
 
 
 @pytest.mark.parametrize(("name", "stem"), STEMS.items())
-def test_the_package_and_its_modules_have_the_names_that_openenvs_have(
-    name: str, stem: str
-) -> None:
-    package, client, models = (
-        importlib.import_module(f"ludus.envs.{name}{part}") for part in ("", ".client", ".models")
-    )
-    assert getattr(package, f"{stem}Env") is getattr(client, f"{stem}Env")
-    for kind in ("Action", "Observation"):
-        assert getattr(package, stem + kind) is getattr(models, stem + kind)
-
-
-@pytest.mark.parametrize(("name", "stem"), STEMS.items())
 def test_the_models_are_those_of_the_wire(name: str, stem: str) -> None:
-    models = importlib.import_module(f"ludus.envs.{name}.models")
+    models = importlib.import_module(f"ludus.envs.{name}")
     contract = find_environment(name)
     ours = getattr(models, f"{stem}Action").model_json_schema()
     served = contract.action_schema
@@ -60,6 +43,7 @@ def test_the_models_are_those_of_the_wire(name: str, stem: str) -> None:
     assert ours["properties"].keys() == served["properties"].keys()
     seen = getattr(models, f"{stem}Observation").model_fields.keys()
     assert seen == contract.observation.model_fields.keys()
+    assert issubclass(getattr(models, f"{stem}Env"), EnvClient)
 
 
 def test_wordle_is_played_without_await() -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from ludus.envs.countdown import Countdown, CountdownAction
-from ludus.envs.countdown.models import Operation
+from ludus.envs.countdown import Countdown, CountdownAction, Operation
 from ludus.protocol.types import TextObservation
 
 Call = tuple[int, Operation, int]

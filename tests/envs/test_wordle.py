@@ -10,7 +10,7 @@ from envs.wordle_games import game, guess
 from ludus.environment.introspection import build_env_spec
 from ludus.environment.runner import EnvironmentRunner
 from ludus.envs.wordle import Wordle
-from ludus.envs.wordle.feedback import mark_guess
+from ludus.envs.wordle.solver import mark_guess
 from ludus.protocol.types import CallToolObservation
 
 

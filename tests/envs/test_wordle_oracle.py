@@ -9,12 +9,15 @@ from collections import Counter
 import pytest
 
 from envs.wordle_games import game, guess
-from ludus.envs.wordle import Wordle
-from ludus.envs.wordle.feedback import mark_guess
-from ludus.envs.wordle.lexicon import LENGTHS, answers
-from ludus.envs.wordle.solver import consistent_candidates, count_candidates, next_guess
-from ludus.envs.wordle.word_index import WordIndex
-from ludus.envs.wordle.working import write_working
+from ludus.envs.wordle import LENGTHS, Wordle, answers
+from ludus.envs.wordle.solver import (
+    WordIndex,
+    consistent_candidates,
+    count_candidates,
+    mark_guess,
+    next_guess,
+    write_working,
+)
 from ludus.protocol.types import CallToolAction, CallToolObservation
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from envs.wordle_games import game, guess
-from ludus.envs.wordle import Wordle
-from ludus.envs.wordle.lexicon import LENGTHS, answers, guesses, secrets
+from ludus.envs.wordle import LENGTHS, Wordle, answers, guesses, secrets
 
 
 def secret_of(**task: Any) -> str:

@@ -216,7 +216,7 @@ def test_push_env_makes_a_private_docker_space(tmp_path: Path) -> None:
         assert "https://ada-catch.hf.space" in done.stdout
     assert hub.kinds == {"ada/catch": "space"} and hub.repos == {"ada/catch": True}
     assert {"Dockerfile", "README.md", "openenv.yaml", "requirements.txt"} < hub.files.keys()
-    assert "src/ludus/envs/catch/environment.py" in hub.files
+    assert "src/ludus/envs/catch.py" in hub.files
     assert "src/ludus/old.py" not in hub.files, "a file that the sources do not have any more"
     assert {".gitattributes", "notes.md"} < hub.files.keys()
     assert not any(TOKEN.encode() in data for data in hub.files.values())

@@ -8,9 +8,4 @@ from ludus.protocol.types import State
 
 
 class BrowserGymEnv(EnvClient[BrowserGymAction, BrowserGymObservation, State]):
-    """A typed client for a browsergym server.
-
-    with BrowserGymEnv(base_url="http://localhost:8000").sync() as client:
-        print(client.reset(task_name="click-test", seed=7).observation.text)
-        result = client.step(BrowserGymAction(action_str="click('13')"))
-    """
+    """A typed client for a browsergym server."""

@@ -8,9 +8,4 @@ from ludus.protocol.types import State
 
 
 class OpenSpielEnv(EnvClient[OpenSpielAction, OpenSpielObservation, State]):
-    """A typed client for an openspiel server.
-
-    with OpenSpielEnv(base_url="http://localhost:8000").sync() as client:
-        print(client.reset(seed=7, game_name="tic_tac_toe").observation.text)
-        result = client.step(OpenSpielAction(action_id=4))
-    """
+    """A typed client for an openspiel server."""

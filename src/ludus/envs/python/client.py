@@ -8,9 +8,4 @@ from ludus.protocol.types import State
 
 
 class PythonEnv(EnvClient[PythonAction, PythonObservation, State]):
-    """A typed client for a python server.
-
-    with PythonEnv(base_url="http://localhost:8000").sync() as client:
-        print(client.reset(task="is_prime", seed=7).observation.text)
-        result = client.step(PythonAction(code="def is_prime(number): return number == 2"))
-    """
+    """A typed client for a python server."""

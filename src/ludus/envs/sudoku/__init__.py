@@ -1,7 +1,309 @@
 """Sudoku: fill a grid so that no row, column or box has a digit twice."""
 
-from ludus.envs.sudoku.client import SudokuEnv
-from ludus.envs.sudoku.environment import Sudoku
-from ludus.envs.sudoku.models import SudokuAction, SudokuObservation
+from __future__ import annotations
 
-__all__ = ["Sudoku", "SudokuAction", "SudokuEnv", "SudokuObservation"]
+import random
+from collections import Counter
+from collections.abc import Collection, Iterable
+from functools import cache
+
+from pydantic import Field
+
+from ludus.client.env_client import EnvClient
+from ludus.data.tool_schema import ToolCall
+from ludus.environment.tool_environment import ToolEnvironment
+from ludus.environment.tools import tool
+from ludus.envs.sudoku.puzzles import Difficulty, Size, cells_of, geometry, make_puzzle
+from ludus.errors import ToolError
+from ludus.protocol.types import Action, State, TextObservation
+
+
+class SudokuAction(Action):
+    """Write a digit into a cell, or empty the cell with 0."""
+
+    row: int = Field(description="Row of the cell, counted from the top, from 1.")
+    column: int = Field(description="Column of the cell, counted from the left, from 1.")
+    digit: int = Field(description="The digit to write; 0 removes a digit that you placed.")
+
+
+class SudokuObservation(TextObservation):
+    """The grid, in `text`."""
+
+
+class SudokuEnv(EnvClient[SudokuAction, SudokuObservation, State]):
+    """A typed client for a sudoku server."""
+
+
+PROGRESS_REWARD, SOLVED_REWARD = 0.5, 0.5
+
+_RULES = """\
+Fill the grid so that every row, every column and every {box}x{box} box has each digit from 1 to \
+{size} once.
+Each turn, place one digit in a cell. Rows are counted from the top and columns from the left, \
+both from 1. A dot is an empty cell.
+You can replace a digit that you placed, and remove it by placing 0. The given digits stay.
+A digit that is already in the same row, column or box is refused, and the turn is used up.
+The puzzle has one solution. Half of the score is for digits that belong where they are, half for \
+a full grid.
+"""
+
+_GRID_TEMPLATES = {
+    4: """\
+    1 2   3 4
+  +-----+-----
+1 | %s
+2 | %s
+  +-----+-----
+3 | %s
+4 | %s
+Empty cells: %d. Turns left: %d""",
+    9: """\
+    1 2 3   4 5 6   7 8 9
+  +-------+-------+-------
+1 | %s
+2 | %s
+3 | %s
+  +-------+-------+-------
+4 | %s
+5 | %s
+6 | %s
+  +-------+-------+-------
+7 | %s
+8 | %s
+9 | %s
+Empty cells: %d. Turns left: %d""",
+}
+"""The grid by its size, with a place for the cells of each row."""
+
+
+class Sudoku(ToolEnvironment):
+    """Fill a sudoku grid, digit by digit.
+
+    Tools:
+        place(row, column, digit): writes a digit into an empty cell or over a digit that was
+            placed before; 0 removes such a digit. A move that breaks a rule is refused with an
+            error that names it, and uses up a turn.
+    Observation:
+        The rules; then after every move, also a refused one, the grid with its row and column
+        numbers (`.` is an empty cell), how many cells are empty and how many turns are left.
+    Reward:
+        0.5 / empty cells for each digit that is placed where the solution has it, and as much less
+        for each that is removed from there; 0.5 for the full grid. The most is 1.0.
+        Its parts: `progress`, the fraction of cells that are right, and `solved`.
+    Episode end:
+        The grid is full, or `max_turns` turns are used up.
+    Task arguments:
+        seed: picks the puzzle.
+        size: 4 (the default) or 9 rows and columns.
+        difficulty: `easy` (the default), `medium` or `hard`, with 10, 8 or 5 given digits in
+            a grid of size 4, and with 45, 36 or about 26 in one of size 9. Easy and medium puzzles
+            need no guessing: there is always a cell or a digit with one possibility left.
+        max_turns: how many moves there are, with refused ones (twice the number of empty cells).
+    """
+
+    def reset(
+        self,
+        *,
+        seed: int | None = None,
+        size: Size = 4,
+        difficulty: Difficulty = "easy",
+        max_turns: int | None = None,
+    ) -> str:
+        if max_turns is not None and max_turns < 1:
+            raise ValueError(f"max_turns must be positive, got {max_turns}.")
+        if seed is None:
+            seed = random.SystemRandom().getrandbits(63)
+        self.givens, self.solution = make_puzzle(size, difficulty, seed)
+        self.size = size
+        self.box = 2 if size == 4 else 3
+        self.digits = list(self.givens)
+        self.empty = self.blanks = self.givens.count(0)
+        self.right = 0  # Cells to fill that have their right digit.
+        self.max_turns = self.turns_left = max_turns or 2 * self.blanks
+        # The digits of each row, column and box, as the bits of an integer.
+        self._in_row, self._in_column, self._in_box = ([0] * size for _ in range(3))
+        for cell, digit in enumerate(self.givens):
+            self._flip(cell, digit)
+        self._lines = [self._row_text(row) for row in range(size)]
+        return f"{_RULES.format(size=size, box=self.box)}\n{self._render_grid()}"
+
+    @tool
+    def place(self, row: int, column: int, digit: int) -> str:
+        """Write a digit into a cell, or empty the cell with 0.
+
+        Args:
+            row: Row of the cell, counted from the top, from 1.
+            column: Column of the cell, counted from the left, from 1.
+            digit: The digit to write; 0 removes a digit that you placed.
+        """
+        self.turns_left -= 1
+        if violation := self._rule_violation(row, column, digit):
+            if self.turns_left == 0:
+                self.finish(0.0, solved=0.0)
+            raise ToolError(f"{violation}\n{self._render_grid()}")
+        cell = (row - 1) * self.size + column - 1
+        before, right = self.digits[cell], self.solution[cell]
+        self._flip(cell, before)
+        self._flip(cell, digit)
+        self.digits[cell] = digit
+        self.empty += (before != 0) - (digit != 0)
+        self._lines[row - 1] = self._row_text(row - 1)
+        if change := (digit == right) - (before == right):
+            self.right += change
+            self.award(PROGRESS_REWARD * change / self.blanks, progress=change / self.blanks)
+        if self.empty == 0:
+            # No rule is broken, so that this is the only solution.
+            return self.finish(SOLVED_REWARD, f"{self._render_grid()}\nSolved.", solved=1.0)
+        if self.turns_left == 0:
+            return self.finish(0.0, f"{self._render_grid()}\nThe game is over.", solved=0.0)
+        return self._render_grid()
+
+    def oracle(self, *, rng: random.Random | None = None, working: bool = False) -> ToolCall | None:
+        """A right digit in the cell that has the fewest possibilities.
+
+        Of several such cells `rng` chooses one. Where wrong digits exclude the right ones
+        everywhere, the removal of one of them. `working` says which digits exclude the others.
+        """
+        possible = {
+            cell: self._legal_digits(cell)
+            for cell, digit in enumerate(self.digits)
+            if digit != self.solution[cell]
+        }
+        if not possible:
+            return None
+        placeable = [cell for cell in possible if self.solution[cell] in possible[cell]]
+        if not placeable:
+            cell = self._most_blocking(possible)
+            return self._move(cell, 0, "This digit is wrong." if working else "")
+        fewest = min(len(possible[cell]) for cell in placeable)
+        cells = [cell for cell in placeable if len(possible[cell]) == fewest]
+        if fewest > 1:
+            cells = [cell for cell in placeable if self._forcing_unit(cell)] or cells
+        cell = cells[0] if rng is None else rng.choice(cells)
+        return self._move(cell, self.solution[cell], self._explain(cell) if working else "")
+
+    def random_action(self, rng: random.Random) -> ToolCall | None:
+        """A digit that breaks no rule in an empty cell; where there is none, a removal."""
+        empty = [cell for cell, digit in enumerate(self.digits) if digit == 0]
+        rng.shuffle(empty)
+        for cell in empty:
+            if legal := self._legal_digits(cell):
+                return self._move(cell, rng.choice(legal))
+        placed = [
+            cell for cell in range(self.size**2) if self.digits[cell] and not self.givens[cell]
+        ]
+        return self._move(rng.choice(placed), 0) if placed else None
+
+    def progress(self) -> float:
+        """The fraction of the empty cells that have their right digits."""
+        return self.right / self.blanks
+
+    def _explain(self, cell: int) -> str:
+        """Why the right digit belongs into a cell, for a small language model.
+
+        The digits around the cell, and which ones they leave; if several, why this one.
+        """
+        digit, left = self.solution[cell], self._legal_digits(cell)
+        around = [
+            f"{name} {_join_digits(self.digits[at] for at in unit)}"
+            for name, unit in _units_of(self.size, cell).items()
+        ]
+        row, column = divmod(cell, self.size)
+        text = f"Row {row + 1}, column {column + 1}: {', '.join(around)}."
+        text += f" Left: {_join_digits(left)}."
+        if left == [digit] or (unit := self._forcing_unit(cell)) is None:
+            return text
+        return f"{text} No other cell of the {unit} can be {digit}."
+
+    def _forcing_unit(self, cell: int) -> str | None:
+        """The row, column or box in which no other empty cell can have the right digit, if any."""
+        digit = self.solution[cell]
+        for name, unit in _units_of(self.size, cell).items():
+            others = (at for at in unit if at != cell and self.digits[at] == 0)
+            if not any(digit in self._legal_digits(at) for at in others):
+                return name
+        return None
+
+    def _most_blocking(self, unsolved: Collection[int]) -> int:
+        """The wrong digit whose removal lets the most right digits be placed."""
+        peers = geometry(self.size).peers
+        wrong = [cell for cell in unsolved if self.digits[cell]]
+        freed_counts: Counter[int] = Counter()
+        for cell in unsolved:
+            blocking = [
+                other
+                for other in wrong
+                if self.digits[other] == self.solution[cell] and peers[cell] >> other & 1
+            ]
+            if len(blocking) == 1:
+                freed_counts[blocking[0]] += 1
+        return max(wrong, key=freed_counts.__getitem__)
+
+    def _move(self, cell: int, digit: int, text: str = "") -> ToolCall:
+        row, column = divmod(cell, self.size)
+        arguments = {"row": row + 1, "column": column + 1, "digit": digit}
+        return ToolCall(name="place", arguments=arguments, text=text)
+
+    def _flip(self, cell: int, digit: int) -> None:
+        """Add a digit to the row, the column and the box of a cell, or remove it; 0 is ignored."""
+        row, column = divmod(cell, self.size)
+        bit = 1 << digit & ~1
+        self._in_row[row] ^= bit
+        self._in_column[column] ^= bit
+        self._in_box[self._box_at(row, column)] ^= bit
+
+    def _box_at(self, row: int, column: int) -> int:
+        return row // self.box * self.box + column // self.box
+
+    def _legal_digits(self, cell: int) -> list[int]:
+        """The digits that break no rule in a cell; its own digit is not counted."""
+        row, column = divmod(cell, self.size)
+        taken = (
+            self._in_row[row] | self._in_column[column] | self._in_box[self._box_at(row, column)]
+        )
+        return [digit for digit in range(1, self.size + 1) if not taken >> digit & 1]
+
+    def _rule_violation(self, row: int, column: int, digit: int) -> str | None:
+        """Which rule a move breaks; None if it is legal."""
+        size = self.size
+        if not (1 <= row <= size and 1 <= column <= size):
+            return f"Rows and columns are from 1 to {size}, and not row {row}, column {column}."
+        if not 0 <= digit <= size:
+            return f"Digits are from 1 to {size}, or 0 to remove one, and not {digit}."
+        cell = (row - 1) * size + column - 1
+        here = f"Row {row}, column {column}"
+        if self.givens[cell]:
+            return f"{here} has the given digit {self.givens[cell]}, which stays."
+        if self.digits[cell] == digit:
+            return f"{here} has the digit {digit} already." if digit else f"{here} is empty."
+        bit = 1 << digit & ~1
+        in_box = self._in_box[self._box_at(row - 1, column - 1)]
+        for unit, taken in (
+            (f"Row {row}", self._in_row[row - 1]),
+            (f"Column {column}", self._in_column[column - 1]),
+            (f"The {self.box}x{self.box} box of row {row}, column {column}", in_box),
+        ):
+            if taken & bit:
+                legal = ", ".join(map(str, self._legal_digits(cell))) or "none"
+                return f"{unit} has a {digit} already. Digits that can be placed there: {legal}."
+        return None
+
+    def _row_text(self, row: int) -> str:
+        digits = self.digits[row * self.size : (row + 1) * self.size]
+        cells = ["." if digit == 0 else str(digit) for digit in digits]
+        boxes = (" ".join(cells[at : at + self.box]) for at in range(0, self.size, self.box))
+        return " | ".join(boxes)
+
+    def _render_grid(self) -> str:
+        return _GRID_TEMPLATES[self.size] % (*self._lines, self.empty, self.turns_left)
+
+
+def _join_digits(digits: Iterable[int]) -> str:
+    return " ".join(str(digit) for digit in digits if digit) or "-"
+
+
+@cache
+def _units_of(size: int, cell: int) -> dict[str, tuple[int, ...]]:
+    """The cells of the row, the column and the box of a cell, in reading order."""
+    units = [tuple(cells_of(unit)) for unit in geometry(size).units if unit >> cell & 1]
+    return dict(zip(("row", "column", "box"), units, strict=True))

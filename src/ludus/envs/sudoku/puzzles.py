@@ -1,20 +1,17 @@
-"""Sudoku puzzles with one solution, made from a seed."""
+"""Sudoku puzzles with one solution, made from a seed, and the solver that proves it.
+
+The solver works on bitboards: integers whose bit `cell` stands for the cell `cell // size, cell %
+size`. There is one bitboard per digit, of the cells where the digit may still stand, so that one
+operation on an integer treats all cells of the grid at once.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Literal, NamedTuple
-
-from ludus.envs.sudoku.solver import (
-    Geometry,
-    candidates_from_clues,
-    cells_of,
-    find_solution,
-    geometry,
-    propagate,
-)
 
 Size = Literal[4, 9]
 Difficulty = Literal["easy", "medium", "hard"]
@@ -82,3 +79,145 @@ def _digits_of_cells(boards: Sequence[int], grid: Geometry) -> tuple[int, ...]:
         for cell in cells_of(board):
             digits[cell] = digit
     return tuple(digits)
+
+
+Candidates = list[int]
+"""For each digit, from 1, the cells where it may stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """The cells of a grid that belong together, as bitboards."""
+
+    size: int
+    all_cells: int
+    units: tuple[int, ...]
+    """Rows, columns and boxes."""
+    peers: tuple[int, ...]
+    """For each cell the others in its row, its column and its box."""
+
+
+@cache
+def geometry(size: int) -> Geometry:
+    box = round(size**0.5)
+    units = [0] * (3 * size)
+    for cell in range(size * size):
+        row, column = divmod(cell, size)
+        in_box = row // box * box + column // box
+        for unit in (row, size + column, 2 * size + in_box):
+            units[unit] |= 1 << cell
+    peers = []
+    for cell in range(size * size):
+        unit_cells = 0
+        for unit in units:
+            if unit >> cell & 1:
+                unit_cells |= unit
+        peers.append(unit_cells & ~(1 << cell))
+    return Geometry(size, (1 << size * size) - 1, tuple(units), tuple(peers))
+
+
+def cells_of(bitboard: int) -> Iterator[int]:
+    """The cells of a bitboard, in ascending order."""
+    while bitboard:
+        lowest = bitboard & -bitboard
+        yield lowest.bit_length() - 1
+        bitboard ^= lowest
+
+
+def candidates_from_clues(clues: Sequence[int], grid: Geometry) -> tuple[Candidates, int]:
+    """The candidates that the clues leave, and the cells that have clues.
+
+    `clues` are the bitboards of the given cells, one per digit.
+    """
+    given = 0
+    for board in clues:
+        given |= board
+    candidates = []
+    for board in clues:
+        excluded = given
+        for cell in cells_of(board):
+            excluded |= grid.peers[cell]
+        candidates.append(grid.all_cells & ~excluded | board)
+    return candidates, given
+
+
+def propagate(candidates: Candidates, solved_cells: int, grid: Geometry) -> int | None:
+    """Fill in cells with one candidate, and digits with one place in a unit, until none is left.
+
+    Changes the candidates. `solved_cells` are those whose digits are already excluded from their
+    peers. Returns the solved cells; None where a cell or a digit has no place left.
+    """
+    while True:
+        once = twice = 0
+        for board in candidates:
+            twice |= once & board
+            once |= board
+        if once != grid.all_cells:
+            return None
+        singles = once & ~twice & ~solved_cells
+        if singles:
+            solved_cells |= singles
+            for digit, board in enumerate(candidates):
+                for cell in cells_of(board & singles):
+                    board &= ~grid.peers[cell]
+                candidates[digit] = board
+        elif solved_cells == grid.all_cells:
+            return solved_cells
+        else:
+            hidden = _fix_hidden_singles(candidates, solved_cells, grid)
+            if hidden is None:
+                return None
+            if not hidden:
+                return solved_cells
+
+
+def _fix_hidden_singles(candidates: Candidates, solved_cells: int, grid: Geometry) -> bool | None:
+    """Make digits with one place in a unit the only candidate there; None at a contradiction."""
+    changed = False
+    for digit, board in enumerate(candidates):
+        hidden = 0
+        for unit in grid.units:
+            places = board & unit
+            if not places:
+                return None
+            if not places & (places - 1):
+                hidden |= places
+        if hidden := hidden & ~solved_cells:
+            changed = True
+            for other in range(grid.size):
+                if other != digit:
+                    candidates[other] &= ~hidden
+    return changed
+
+
+def find_solution(
+    candidates: Candidates, solved_cells: int, grid: Geometry, rng: random.Random | None = None
+) -> Candidates | None:
+    """A solution that the candidates allow, if any; with a generator, a random one."""
+    solved_after = propagate(candidates, solved_cells, grid)
+    if solved_after is None:
+        return None
+    if solved_after == grid.all_cells:
+        return candidates
+    place = _cell_to_branch_on(candidates, solved_after, grid)
+    digits = [digit for digit, board in enumerate(candidates) if board & place]
+    if rng is not None:
+        rng.shuffle(digits)
+    for digit in digits:
+        branch = [board & ~place for board in candidates]
+        branch[digit] |= place
+        if (solution := find_solution(branch, solved_after, grid, rng)) is not None:
+            return solution
+    return None
+
+
+def _cell_to_branch_on(candidates: Candidates, solved_cells: int, grid: Geometry) -> int:
+    """The bitboard of one open cell: with two candidates, if there is such a cell."""
+    once = twice = thrice = 0
+    for board in candidates:
+        thrice |= twice & board
+        twice |= once & board
+        once |= board
+    pairs = twice & ~thrice
+    open_cells = pairs or grid.all_cells & ~solved_cells
+    return open_cells & -open_cells

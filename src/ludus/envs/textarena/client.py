@@ -8,9 +8,4 @@ from ludus.protocol.types import State
 
 
 class TextArenaEnv(EnvClient[TextArenaAction, TextArenaObservation, State]):
-    """A typed client for a textarena server.
-
-    with TextArenaEnv(base_url="http://localhost:8000").sync() as client:
-        print(client.reset(seed=7, game_name="GuessTheNumber-v0").observation.prompt)
-        result = client.step(TextArenaAction(message="[10]"))
-    """
+    """A typed client for a textarena server."""

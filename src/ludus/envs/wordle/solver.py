@@ -1,4 +1,4 @@
-"""A solver that uses only the word list and the marks so far.
+"""Marks, and a solver that uses only the word list and the marks so far.
 
 It evaluates a short list of guesses, so that a move takes less than a millisecond. It is good, but
 not optimal.
@@ -7,10 +7,32 @@ not optimal.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from ludus.envs.wordle.word_index import WordIndex
+GREEN, YELLOW, MISS = "G", "Y", "X"
+
+
+def mark_guess(guess: str, secret: str) -> str:
+    """Mark every letter of the guess, for example `mark("speed", "abide") == "XXYXY"`.
+
+    A letter is marked as often as the secret has it: first where it is in place, then from the
+    left. Both words have the same length.
+    """
+    pairs = list(zip(guess, secret, strict=True))
+    unmatched = [actual for guessed, actual in pairs if guessed != actual]
+    marks = ""
+    for guessed, actual in pairs:
+        if guessed == actual:
+            marks += GREEN
+        elif guessed in unmatched:
+            unmatched.remove(guessed)
+            marks += YELLOW
+        else:
+            marks += MISS
+    return marks
+
 
 _SHORTLIST_SIZE = 10
 _MAX_LETTER_SCORE = 63
@@ -89,3 +111,151 @@ def _rank_guesses(
         remaining = sum(part.bit_count() ** 2 for part in parts) - (possible >> number & 1)
         guesses.append((remaining, word))
     return sorted(guesses)
+
+
+class WordIndex:
+    """The words of a list by their letters. Bit i of a set is set if it has word i of the list."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = words
+        self.all_words = (1 << len(words)) - 1
+        self._with_letter_at: defaultdict[tuple[int, str], int] = defaultdict(int)
+        """Words that have a letter at a position."""
+        self._with_letter_count: defaultdict[tuple[str, int], int] = defaultdict(int)
+        """Words that have a letter at least so many times."""
+        for number, word in enumerate(words):
+            for position, letter in enumerate(word):
+                self._with_letter_at[position, letter] |= 1 << number
+                self._with_letter_count[letter, word.count(letter, 0, position + 1)] |= 1 << number
+
+    def consistent_words(self, marked: Mapping[str, str]) -> int:
+        """The words for which these guesses get exactly these marks."""
+        possible = self.all_words
+        for guess, marks in marked.items():
+            known: Counter[str] = Counter()
+            missed = set()
+            for position, (letter, mark) in enumerate(zip(guess, marks, strict=True)):
+                words = self._with_letter_at.get((position, letter), 0)
+                possible &= words if mark == GREEN else ~words
+                if mark == MISS:
+                    missed.add(letter)
+                else:
+                    known[letter] += 1
+            for letter, count in known.items():
+                possible &= self._with_letter_count.get((letter, count), 0)
+            for letter in missed:
+                possible &= ~self._with_letter_count.get((letter, known[letter] + 1), 0)
+        return possible
+
+    def split_by_marks(self, words: int, guess: str) -> list[int]:
+        """Split a set into those subsets in which a guess gets the same marks.
+
+        Two words give the same marks if they agree on where they have the letters of the guess,
+        and on how often, up to how often the guess has them.
+        """
+        parts = [words]
+        for position, letter in enumerate(guess):
+            count = guess.count(letter, 0, position + 1)
+            for criterion in (
+                self._with_letter_at.get((position, letter), 0),
+                self._with_letter_count.get((letter, count), 0),
+            ):
+                halves = []
+                for part in parts:
+                    if inside := part & criterion:
+                        halves.append(inside)
+                    if inside != part:
+                        halves.append(part ^ inside)
+                parts = halves
+        return parts
+
+    def count_letters(self, words: int) -> dict[str, int]:
+        """How many words of a set have each letter."""
+        return {
+            letter: (words & with_letter).bit_count()
+            for (letter, count), with_letter in self._with_letter_count.items()
+            if count == 1
+        }
+
+    def top_words(self, words: int, letter_scores: Mapping[str, int], limit: int) -> int:
+        """The words of a set whose letters have the highest sum of scores, each counted once."""
+        # The sums of all words are computed at once: bit i of planes[k] is bit k of the sum of
+        # word i, and adding a score is a ripple-carry addition.
+        planes: list[int] = []
+        for letter, score in letter_scores.items():
+            for bit in range(score.bit_length()):
+                carry = words & self._with_letter_count.get((letter, 1), 0)
+                carry = carry if score >> bit & 1 else 0
+                while carry:
+                    planes += [0] * (bit + 1 - len(planes))
+                    planes[bit], carry = planes[bit] ^ carry, planes[bit] & carry
+                    bit += 1
+        top, undecided = 0, words
+        for plane in reversed(planes):
+            higher = undecided & plane
+            if (top | higher).bit_count() <= limit:
+                top |= higher
+                undecided ^= higher
+            else:
+                undecided = higher
+        for number in self.numbers(undecided):
+            if top.bit_count() >= limit:
+                break
+            top |= 1 << number
+        return top
+
+    def list_words(self, words: int) -> list[str]:
+        """The words of a set, in the order of the list."""
+        return [self.words[number] for number in self.numbers(words)]
+
+    @staticmethod
+    def numbers(words: int) -> Iterator[int]:
+        """The positions of the words of a set in the list."""
+        while words:
+            lowest = words & -words
+            yield lowest.bit_length() - 1
+            words ^= lowest
+
+
+def write_working(marked: Mapping[str, str], guess: str) -> str:
+    """What is known before a guess, and the guess, for small language models: four lines.
+
+    Letters stand alone, as in the replies of the environment, because a tokenizer merges the
+    letters of a word; and what follows from several marks is said once.
+
+    Known: the letters by place. In: letters that belong to the unknown places, each with the places
+    where it may stand, from 1. Out: letters that stand at none of the unknown places. Letters keep
+    the order in which they were found, so that a line extends the same line of the turn before.
+    """
+    pattern = ["_"] * len(guess)
+    required: Counter[str] = Counter()
+    missed: list[str] = []
+    for word, marks in marked.items():
+        pairs = list(zip(word, marks, strict=True))
+        required |= Counter(letter for letter, mark in pairs if mark != MISS)
+        missed += [letter for letter, mark in pairs if mark == MISS]
+        for place, (letter, mark) in enumerate(pairs):
+            if mark == GREEN:
+                pattern[place] = letter
+    unplaced = required - Counter(pattern)
+    present = []
+    for letter in unplaced.elements():
+        places = [
+            str(place + 1)
+            for place, known in enumerate(pattern)
+            if known == "_" and all(word[place] != letter for word in marked)
+        ]
+        present.append(" ".join((letter.upper(), *places)))
+    absent = [letter for letter in dict.fromkeys(missed) if letter not in unplaced]
+    return "\n".join(
+        (
+            f"Known: {_spell(pattern)}",
+            f"In: {', '.join(present) or '-'}",
+            f"Out: {_spell(absent) or '-'}",
+            f"Word: {_spell(guess)}",
+        )
+    )
+
+
+def _spell(letters: Iterable[str]) -> str:
+    return " ".join(letters).upper()

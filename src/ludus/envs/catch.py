@@ -1,13 +1,34 @@
-"""The catch environment: grid, moves and reward."""
+"""Catch: a ball falls through a grid and a paddle at the bottom has to be under it."""
 
 from __future__ import annotations
 
 import random
+from typing import Literal
 
+from pydantic import Field
+
+from ludus.client.env_client import EnvClient
 from ludus.data.tool_schema import ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
-from ludus.envs.catch.models import Direction
+from ludus.protocol.types import Action, State, TextObservation
+
+Direction = Literal["left", "stay", "right"]
+
+
+class CatchAction(Action):
+    """Move the paddle by one column; the ball falls by one row."""
+
+    direction: Direction = Field(description="Where the paddle goes.")
+
+
+class CatchObservation(TextObservation):
+    """The grid, in `text`."""
+
+
+class CatchEnv(EnvClient[CatchAction, CatchObservation, State]):
+    """A typed client for a catch server."""
+
 
 _SHIFT = {"left": -1, "stay": 0, "right": 1}
 

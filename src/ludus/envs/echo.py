@@ -1,14 +1,33 @@
-"""The echo environment: returns each message; longer messages get a higher reward."""
+"""Echo: the smallest environment there is, for trying out a connection or a trainer."""
 
 from __future__ import annotations
 
 import random
 from typing import Any
 
+from ludus.client.env_client import EnvClient
 from ludus.data.tool_schema import ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
-from ludus.envs.echo.models import EchoObservation
+from ludus.protocol.types import Action, Observation, State
+
+
+class EchoAction(Action):
+    """Say something."""
+
+    message: str
+
+
+class EchoObservation(Observation):
+    """What came back."""
+
+    echoed_message: str
+    message_length: int = 0
+
+
+class EchoEnv(EnvClient[EchoAction, EchoObservation, State]):
+    """A typed client for an echo server."""
+
 
 _WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "jetty")
 

@@ -1,14 +1,33 @@
-"""The guess_number environment: guesses, answers and reward."""
+"""Guess a number: each guess is answered with higher or lower."""
 
 from __future__ import annotations
 
 import math
 import random
 
+from pydantic import Field
+
+from ludus.client.env_client import EnvClient
 from ludus.data.tool_schema import ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
 from ludus.errors import ToolError
+from ludus.protocol.types import Action, State, TextObservation
+
+
+class GuessNumberAction(Action):
+    """Guess the secret number."""
+
+    number: int = Field(description="The whole number that you guess.")
+
+
+class GuessNumberObservation(TextObservation):
+    """The rules, or the answer to the last guess, in `text`."""
+
+
+class GuessNumberEnv(EnvClient[GuessNumberAction, GuessNumberObservation, State]):
+    """A typed client for a guess_number server."""
+
 
 MISSED_CREDIT = 0.4
 """Maximum reward of an episode that does not find the number."""
