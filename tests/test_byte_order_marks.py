@@ -17,7 +17,7 @@ from ludus.curation.importers.run_import import import_files
 from ludus.curation.importers.verifiers.verifiers_importer import VerifiersImporter
 from ludus.data.episode import Episode
 from ludus.data.episode_reader import episodes
-from ludus.envs.mcp.task_file import load_task_file
+from ludus.envs.mcp.tasks import load_task_file
 from ludus.recipe.recipe_file import read_recipe
 from ludus.rollout.task_file import read_tasks
 from ludus.scoring.source_run import index_episodes

@@ -10,8 +10,7 @@ import pytest
 
 from envs.mcp_specs import SERVER, spec_of
 from ludus import connect
-from ludus.envs.mcp.scoring import is_correct
-from ludus.envs.mcp.task_file import Expected, load_task_file
+from ludus.envs.mcp.tasks import Expected, is_correct, load_task_file
 from ludus.errors import ConfigError, ExecutionFailed, InvalidAction
 
 TASK = '{"prompt": "x", "expected": 1}'

@@ -19,7 +19,7 @@ from ludus.envs.openspiel import (
     OpenSpiel,
 )
 from ludus.envs.openspiel.games import load_game
-from ludus.envs.openspiel.solver import Equilibrium, PerfectPlay, solve_game
+from ludus.envs.openspiel.players import Equilibrium, PerfectPlay, solve_game
 
 
 def play_oracle(env: OpenSpiel, **task: Any) -> float:

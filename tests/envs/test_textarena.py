@@ -19,8 +19,8 @@ from world import serving
 from ludus.agents.oracle import ShadowEnvironment
 from ludus.environment.introspection import build_env_spec
 from ludus.envs.textarena import TextArena, TextArenaAction, TextArenaEnv, TextArenaObservation
-from ludus.envs.textarena.library import game_modules
-from ludus.envs.textarena.random_moves import RANDOM_MOVES
+from ludus.envs.textarena.environment import game_modules
+from ludus.envs.textarena.players import PLAYERS
 from ludus.errors import ToolError
 from ludus.protocol.observation_text import build_view
 from ludus.protocol.types import Observation
@@ -107,7 +107,7 @@ def test_the_oracle_solves_every_seed(name: str, seeds: int) -> None:
     assert [play_oracle(env, seed) for seed in range(seeds)] == [1.0] * seeds
 
 
-@pytest.mark.parametrize("family", sorted({*RANDOM_MOVES} - {"Hangman", "Wordle"}))
+@pytest.mark.parametrize("family", sorted({*PLAYERS} - {"Hangman", "Wordle"}))
 def test_random_actions_are_valid_moves(family: str) -> None:
     env = TextArena(f"{family}-v0")
     for seed in range(3):

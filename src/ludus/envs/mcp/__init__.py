@@ -8,18 +8,18 @@ from ludus.envs.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from ludus.envs.mcp.environment import Mcp, McpHttp, McpHttps
-    from ludus.envs.mcp.scoring import Attempt, PastCall
+    from ludus.envs.mcp.tasks import Attempt, PastCall
 
 __all__ = ["Attempt", "Mcp", "McpHttp", "McpHttps", "PastCall"]
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "Attempt": "scoring",
+        "Attempt": "tasks",
         "Mcp": "environment",
         "McpHttp": "environment",
         "McpHttps": "environment",
-        "PastCall": "scoring",
+        "PastCall": "tasks",
     },
     extra="mcp",
     libraries=("mcp",),

@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ludus.data.content import content_text
 from ludus.data.tool_schema import ToolSpec
 from ludus.environment.base import Environment
-from ludus.envs.mcp.scoring import Attempt, Check, PastCall, load_check, score_attempt
-from ludus.envs.mcp.server import ServerConfig, build_server
-from ludus.envs.mcp.task_file import Expected, Task, TaskFile, load_task_file
+from ludus.envs.mcp.tasks import (
+    Attempt,
+    Check,
+    Expected,
+    PastCall,
+    ServerConfig,
+    Task,
+    TaskFile,
+    build_server,
+    load_check,
+    load_task_file,
+    score_attempt,
+)
 from ludus.errors import (
     BadEnvironment,
     ConnectFailed,

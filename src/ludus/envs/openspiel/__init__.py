@@ -2,25 +2,53 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
+
+from ludus.client.env_client import EnvClient
 from ludus.envs.lazy_names import lazy_names
+from ludus.protocol.types import Action, State, TextObservation
 
 if TYPE_CHECKING:
-    from ludus.envs.openspiel.client import OpenSpielEnv
     from ludus.envs.openspiel.environment import OpenSpiel
-    from ludus.envs.openspiel.models import OpenSpielAction, OpenSpielObservation
+
+IgnoredName = Annotated[str, SkipJsonSchema()]
+IgnoredParams = Annotated[dict[str, Any], SkipJsonSchema()]
+"""Fields that OpenEnv's clients send with every action. The game is chosen by `reset`, so they have
+no effect, and the schema that a model is shown leaves them out."""
+
+
+class OpenSpielAction(Action):
+    """Play one of the legal moves."""
+
+    action_id: int = Field(description="The number of a legal move, as listed in the observation.")
+    game_name: IgnoredName = Field(default="", description="Ignored.")
+    game_params: IgnoredParams = Field(default_factory=dict, description="Ignored.")
+
+
+class OpenSpielObservation(TextObservation):
+    """The position: for a model in `text`, for a network in `info_state`."""
+
+    info_state: list[float] = Field(default_factory=list)
+    """OpenSpiel's information state tensor of the player, or its observation tensor where the game
+    has none; empty where it has neither."""
+    legal_actions: list[int] = Field(default_factory=list)
+    game_phase: str = "playing"
+    """`initial`, `playing` or `terminal`."""
+    current_player_id: int = 0
+    opponent_last_action: int | None = None
+    """The last move of an opponent; None in games of imperfect information, where it may be
+    hidden."""
+
+
+class OpenSpielEnv(EnvClient[OpenSpielAction, OpenSpielObservation, State]):
+    """A typed client for an openspiel server."""
+
 
 __all__ = ["OpenSpiel", "OpenSpielAction", "OpenSpielEnv", "OpenSpielObservation"]
 
 __getattr__ = lazy_names(
-    __name__,
-    {
-        "OpenSpiel": "environment",
-        "OpenSpielAction": "models",
-        "OpenSpielEnv": "client",
-        "OpenSpielObservation": "models",
-    },
-    extra="openspiel",
-    libraries=("pyspiel",),
+    __name__, {"OpenSpiel": "environment"}, extra="openspiel", libraries=("pyspiel",)
 )

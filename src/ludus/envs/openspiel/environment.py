@@ -9,26 +9,27 @@ from typing import Any
 from ludus.data.tool_schema import ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
+from ludus.envs.openspiel import IgnoredName, IgnoredParams, OpenSpielObservation
 from ludus.envs.openspiel.games import (
+    describe_rules,
     draw_chance,
     game_names,
     has_perfect_information,
     info_tensor,
     load_game,
+    render_legal_moves,
+    render_position,
     scale_return,
 )
-from ludus.envs.openspiel.models import IgnoredName, IgnoredParams, OpenSpielObservation
 from ludus.envs.openspiel.players import (
     WITHOUT_ORACLE,
     Opponent,
+    describe_threats,
     opponent_move,
     oracle_move,
+    perfect_return,
     require_opponent,
 )
-from ludus.envs.openspiel.rules import describe_rules
-from ludus.envs.openspiel.solver import perfect_return
-from ludus.envs.openspiel.view import render_legal_moves, render_position
-from ludus.envs.openspiel.working import describe_threats
 from ludus.errors import ToolError
 from ludus.protocol.types import State
 

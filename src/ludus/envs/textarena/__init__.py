@@ -2,18 +2,50 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel, Field
+
+from ludus.client.env_client import EnvClient
 from ludus.envs.lazy_names import lazy_names
+from ludus.protocol.types import Action, State, TextObservation
 
 if TYPE_CHECKING:
-    from ludus.envs.textarena.client import TextArenaEnv
     from ludus.envs.textarena.environment import TextArena
-    from ludus.envs.textarena.models import (
-        TextArenaAction,
-        TextArenaMessage,
-        TextArenaObservation,
+
+
+class TextArenaMessage(BaseModel):
+    """A message of the conversation."""
+
+    sender_id: int = -1
+    content: str
+    category: str = "MESSAGE"
+
+
+class TextArenaAction(Action):
+    """Send a message to the game."""
+
+    message: str = Field(
+        description="Your move, in the form that the game asks for, for example: [crane]."
     )
+
+
+class TextArenaObservation(TextObservation):
+    """What the game says: for a model in `text`, and in OpenEnv's fields."""
+
+    prompt: str = ""
+    """Until the first valid move the same as in `messages`, later the name of the game."""
+    messages: list[TextArenaMessage] = Field(default_factory=list)
+    """One message, with everything that was said so far."""
+    current_player_id: int = 0
+    legal_players: list[int] = Field(default_factory=list)
+    info: dict[str, Any] = Field(default_factory=dict)
+    """At the end, what the library reports about the game."""
+
+
+class TextArenaEnv(EnvClient[TextArenaAction, TextArenaObservation, State]):
+    """A typed client for a textarena server."""
+
 
 __all__ = [
     "TextArena",
@@ -24,14 +56,5 @@ __all__ = [
 ]
 
 __getattr__ = lazy_names(
-    __name__,
-    {
-        "TextArena": "environment",
-        "TextArenaAction": "models",
-        "TextArenaEnv": "client",
-        "TextArenaMessage": "models",
-        "TextArenaObservation": "models",
-    },
-    extra="textarena",
-    libraries=("textarena",),
+    __name__, {"TextArena": "environment"}, extra="textarena", libraries=("textarena",)
 )

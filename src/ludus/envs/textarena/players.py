@@ -1,19 +1,28 @@
-"""Solutions of some games: the next message of a perfect player, for any state of the game.
+"""Players of some games: the next message, for any state of a game; None if there is no move left.
 
-In guessing games they use only what the game has told, except with the last guess.
+The perfect ones use only what the game has told, except with the last guess of a guessing game.
 """
 
 from __future__ import annotations
 
 import itertools
+import random
+import string
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ludus.envs.wordle.solver import next_guess
 
 _MAX_CODES = 20_000
 """Mastermind: with more codes than this the secret one is guessed."""
+
+
+class Player(NamedTuple):
+    """How a game is played perfectly, and with random legal messages."""
+
+    solve: Callable[[Any], str | None]
+    draw: Callable[[Any, random.Random], str | None]
 
 
 def _guess_number(game: Any) -> str:
@@ -24,6 +33,11 @@ def _guess_number(game: Any) -> str:
         else:
             high = min(high, guess - 1)
     return f"[{(low + high) // 2}]"
+
+
+def _random_number(game: Any, rng: random.Random) -> str:
+    numbers = range(game.min_number, game.max_number + 1)
+    return f"[{rng.choice([n for n in numbers if n not in game.guessed_numbers])}]"
 
 
 def _mastermind(game: Any) -> str:
@@ -55,6 +69,16 @@ def _pegs(guess: Sequence[int], code: Sequence[int]) -> tuple[int, int]:
     return black, (Counter(guess) & Counter(code)).total() - black
 
 
+def _random_code(game: Any, rng: random.Random) -> str:
+    state = game.state.game_state
+    digits = range(1, state["num_numbers"] + 1)
+    earlier = [entry["guess"] for entry in state["history"]]
+    draw = rng.choices if state["duplicate_numbers"] else rng.sample
+    while (code := draw(digits, k=state["code_length"])) in earlier:
+        pass
+    return f"[{' '.join(map(str, code))}]"
+
+
 def _tower_of_hanoi(game: Any) -> str | None:
     towers = game.state.game_state["towers"]
     tower_of = {disk: name for name, disks in towers.items() for disk in disks}
@@ -67,6 +91,16 @@ def _tower_of_hanoi(game: Any) -> str | None:
             move = f"[{source} {target}]"
             target = next(name for name in "ABC" if name not in (source, target))
     return move
+
+
+def _random_disk(game: Any, rng: random.Random) -> str:
+    towers = game.state.game_state["towers"]
+    moves = [
+        f"[{source} {target}]"
+        for source, target in itertools.permutations(towers, 2)
+        if towers[source] and (not towers[target] or towers[source][-1] < towers[target][-1])
+    ]
+    return rng.choice(moves)
 
 
 def _lights_out(game: Any) -> str | None:
@@ -94,6 +128,10 @@ def _lights_out(game: Any) -> str | None:
     return "[{} {}]".format(*cells[min(pressed)]) if pressed else None
 
 
+def _random_light(game: Any, rng: random.Random) -> str:
+    return f"[{rng.randrange(game.size)} {rng.randrange(game.size)}]"
+
+
 def _frozen_lake(game: Any) -> str | None:
     state = game.state.game_state
     queue = deque([(state["player_pos"], "")])
@@ -111,6 +149,17 @@ def _frozen_lake(game: Any) -> str | None:
     return None
 
 
+def _random_step(game: Any, rng: random.Random) -> str:
+    row, column = game.state.game_state["player_pos"]
+    inside = range(game.size)
+    moves = [
+        name
+        for name, (down, right) in game.actions.items()
+        if row + down in inside and column + right in inside
+    ]
+    return f"[{rng.choice(moves)}]"
+
+
 def _minesweeper(game: Any) -> str | None:
     if game.first_move:
         return f"[{game.rows // 2} {game.cols // 2}]"
@@ -120,11 +169,34 @@ def _minesweeper(game: Any) -> str | None:
     return None
 
 
+def _random_cell(game: Any, rng: random.Random) -> str | None:
+    """A hidden cell without a mine: the library takes a mine for an invalid move."""
+    cells = itertools.product(range(game.rows), range(game.cols))
+    hidden = [
+        f"[{row} {column}]"
+        for row, column in cells
+        if not game.revealed[row][column] and (game.first_move or game.grid[row][column] != -1)
+    ]
+    return rng.choice(hidden) if hidden else None
+
+
 def _sudoku(game: Any) -> str | None:
     for row, column in itertools.product(range(9), repeat=2):
         if game.state.game_state["board"][row][column] == 0:
             return f"[{row + 1} {column + 1} {game.full_grid[row][column]}]"
     return None
+
+
+def _random_digit(game: Any, rng: random.Random) -> str | None:
+    board = game.state.game_state["board"]
+    moves = [
+        f"[{row + 1} {column + 1} {digit}]"
+        for row, column in itertools.product(range(9), repeat=2)
+        if board[row][column] == 0
+        for digit in range(1, 10)
+        if game._is_move_correct(row, column, digit)
+    ]
+    return rng.choice(moves) if moves else None
 
 
 def _wordle(game: Any) -> str:
@@ -134,6 +206,14 @@ def _wordle(game: Any) -> str:
     if len(marks_by_word) < state["num_guesses"] - 1:
         candidates = sorted({word for word in game.word_list if word.islower() and word.isalpha()})
         word = next_guess(marks_by_word, candidates, candidates)
+    return f"[{word}]"
+
+
+def _random_word(game: Any, rng: random.Random) -> str:
+    earlier = {word for word, _ in game.state.game_state["guess_history"]}
+    words = [word for word in game.word_list if word.islower() and word.isalpha()]
+    while (word := rng.choice(words)) in earlier:
+        pass
     return f"[{word}]"
 
 
@@ -158,15 +238,20 @@ def _hangman(game: Any) -> str:
     return f"[{max(unguessed, key=lambda letter: letters[letter])}]"
 
 
-ORACLES: dict[str, Callable[[Any], str | None]] = {
-    "FrozenLake": _frozen_lake,
-    "GuessTheNumber": _guess_number,
-    "Hangman": _hangman,
-    "LightsOut": _lights_out,
-    "Mastermind": _mastermind,
-    "Minesweeper": _minesweeper,
-    "Sudoku": _sudoku,
-    "TowerOfHanoi": _tower_of_hanoi,
-    "Wordle": _wordle,
+def _random_letter(game: Any, rng: random.Random) -> str:
+    guessed = game.state.game_state["guessed_letters"]
+    return f"[{rng.choice([c for c in string.ascii_uppercase if c not in guessed])}]"
+
+
+PLAYERS = {
+    "FrozenLake": Player(_frozen_lake, _random_step),
+    "GuessTheNumber": Player(_guess_number, _random_number),
+    "Hangman": Player(_hangman, _random_letter),
+    "LightsOut": Player(_lights_out, _random_light),
+    "Mastermind": Player(_mastermind, _random_code),
+    "Minesweeper": Player(_minesweeper, _random_cell),
+    "Sudoku": Player(_sudoku, _random_digit),
+    "TowerOfHanoi": Player(_tower_of_hanoi, _random_disk),
+    "Wordle": Player(_wordle, _random_word),
 }
 """By the name before `-v0`."""
