@@ -50,8 +50,9 @@ SCENARIOS: dict[str, tuple[str, dict[str, Any], int]] = {
 six guesses needs more than the model samples in it."""
 LEARNING_RATE = 1e-6
 LOGGED_METRICS = (
-    "time/rollout", "time/train", "time/step", "time/model", "time/environment", "equal", "trained",
-    "length", "turns", "done", "time/decode", "reused", "read",
+    "time/rollout", "time/train", "time/step", "time/model", "time/environment",
+    "zero_variance", "trained", "length", "turns", "done",
+    "time/decode", "reused", "computed_share",
 )  # fmt: skip
 STOCK, LUDUS, LUDUS_DEFAULT = "stock TRL", "Ludus", "Ludus, zero-variance groups skipped"
 

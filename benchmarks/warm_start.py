@@ -121,7 +121,7 @@ def _print_table(out: Path, seconds: dict[str, float]) -> None:
 
 def _training_stats(folder: Path) -> Any:
     record = folder / "training.json"
-    return json.loads(record.read_text())["figures"] if record.is_file() else None
+    return json.loads(record.read_text())["metrics"] if record.is_file() else None
 
 
 def _format_share(metric: Any) -> str:

@@ -178,7 +178,7 @@ def _check(files_on_disk: RunFiles, out: Path, report: CurateReport) -> None:
 
 def _check_steps(report: CurateReport) -> None:
     assert sum(step.removed for step in report.steps) == report.episodes - report.kept
-    left = [report.episodes, *(step.left for step in report.steps)]
+    left = [report.episodes, *(step.remaining for step in report.steps)]
     assert [a - b for a, b in pairwise(left)] == [step.removed for step in report.steps]
     counted = Counter[str]()
     for step in report.steps:

@@ -55,7 +55,7 @@ def test_the_card_has_a_table_of_all_steps(tmp_path: Path) -> None:
     first, *steps = cells(card)
     assert first == ["episodes read", "", "24", ""]
     table = [(name.strip("`"), int(left), int(gone)) for name, _, left, gone in steps]
-    assert table == [(step.reason, step.left, step.removed) for step in report.steps]
+    assert table == [(step.reason, step.remaining, step.removed) for step in report.steps]
     assert {step.reason for step in report.steps} >= {"unreadable", "where", "near-prompt"}
 
 

@@ -71,9 +71,9 @@ def test_logged_values_are_those_of_one_metric() -> None:
 def test_a_training_is_summarized_from_its_record_or_its_log() -> None:
     log = [{"step": 1, "loss": 2.0, "reward": 0.25}, {"step": 3, "loss": 0.5, "reward": 0.5}]
     figures = {"steps": 40, "first_loss": 1.25, "last_loss": 0.125}
-    assert summarize_training({"kind": "sft", "figures": figures}, ()) == (
+    assert summarize_training({"kind": "sft", "metrics": figures}, ()) == (
         "40 steps, loss 1.25 → 0.125"
     )
     assert summarize_training({"kind": "grpo"}, log) == "3 steps, reward 0.25 → 0.5"
-    assert summarize_training({"kind": "dpo", "figures": {"steps": 2}}, ()) == "2 steps"
+    assert summarize_training({"kind": "dpo", "metrics": {"steps": 2}}, ()) == "2 steps"
     assert summarize_training({"kind": "sft"}, ()) == ""

@@ -122,7 +122,7 @@ class Sample:
         }
         if rewards:
             line |= {"reward": fmean(rewards), "reward_std": pstdev(rewards)}
-        line |= {"step": step, "equal": equal, "trained": 1 - equal, "learning_rate": 1e-6}
+        line |= {"step": step, "zero_variance": equal, "trained": 1 - equal, "learning_rate": 1e-6}
         line["unscored"] = 1 - len(rewards) / len(episodes)
         return line | _by_environment(episodes)
 
@@ -169,7 +169,7 @@ def write(sample: Sample, folder: Path, **about: Any) -> Path:
         "model": "models/student",
         "environment": {"spec": ",".join(sample.success)},
         "settings": {"steps": sample.steps},
-        "figures": {"steps": sample.steps},
+        "metrics": {"steps": sample.steps},
     }
     (folder / "training.json").write_text(json.dumps(record | about))
     (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -26,7 +26,9 @@ def with_unreadable_tasks(
     lines, attempts = sample.draw()
     for line in lines:
         fitting = [one for one in attempts if one.step == line["step"] and _is_readable(one, every)]
-        line["equal"] = 1 - (1 - line["equal"]) * len(fitting) / (sample.groups * sample.size)
+        line["zero_variance"] = 1 - (1 - line["zero_variance"]) * len(fitting) / (
+            sample.groups * sample.size
+        )
         line["unscored"] = 1 - len(fitting) / (sample.groups * sample.size)
     broken: dict[str, Any] = {
         "stop_reason": "broken",

@@ -43,7 +43,7 @@ def test_scale_is_not_the_range_of_step_means() -> None:
     """Without episodes the lowest step mean is not the worst reward."""
     rewards = [5.0] * 20 + [5.5] + [5.0] * 20
     lines = [
-        {"step": step, "reward": reward, "reward_std": 3.0, "equal": 0.55}
+        {"step": step, "reward": reward, "reward_std": 3.0, "zero_variance": 0.55}
         for step, reward in enumerate(rewards, 1)
     ]
     assert "too hard" not in [verdict.name for verdict in diagnose(lines).verdicts]

@@ -12,10 +12,10 @@ from ludus.diagnose import SaturationDetector
 from ludus.diagnose.saturation import MIN_STEPS, WINDOW_STEPS
 
 DONE: dict[str, float] = {
-    **{"reward": 0.98, "reward_std": 0.05, "equal": 0.95, "grad_norm": 0.01, "entropy": 0.2}
+    **{"reward": 0.98, "reward_std": 0.05, "zero_variance": 0.95, "grad_norm": 0.01, "entropy": 0.2}
 }
 BUSY: dict[str, float] = {
-    **{"reward": 0.4, "reward_std": 0.45, "equal": 0.1, "grad_norm": 0.5, "entropy": 0.4}
+    **{"reward": 0.4, "reward_std": 0.45, "zero_variance": 0.1, "grad_norm": 0.5, "entropy": 0.4}
 }
 
 
@@ -42,7 +42,7 @@ def test_stops_when_a_whole_window_is_saturated() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"equal": 0.85},
+        {"zero_variance": 0.85},
         {"reward": 0.84, "reward_std": 0.4},
         {"grad_norm": 0.4},
     ],
@@ -60,17 +60,17 @@ def test_rising_entropy_is_a_symptom() -> None:
 
 def test_surprise_is_preferred_to_entropy() -> None:
     """What is trained on near the end is what the model is least sure of."""
-    busy, calm = BUSY | {"surprise": 0.4}, DONE | {"grad_norm": 0.4, "surprise": 0.2}
+    busy, calm = BUSY | {"sampled_nll": 0.4}, DONE | {"grad_norm": 0.4, "sampled_nll": 0.2}
     chosen = log((30, busy), (20, calm), (40, calm | {"entropy": 0.9}))
     assert first_stop(chosen) is None
-    risen = first_stop(log((30, busy), (20, calm), (20, calm | {"surprise": 0.3})))
+    risen = first_stop(log((30, busy), (20, calm), (20, calm | {"sampled_nll": 0.3})))
     assert risen is not None and "entropy" in risen[1] and "0.2 to 0.24" in risen[1]
 
 
 def test_surprise_and_entropy_are_not_compared() -> None:
-    before, after = DONE | {"grad_norm": 0.4}, DONE | {"grad_norm": 0.4, "surprise": 0.5}
+    before, after = DONE | {"grad_norm": 0.4}, DONE | {"grad_norm": 0.4, "sampled_nll": 0.5}
     assert first_stop(log((30, BUSY), (20, before), (40, after))) is None
-    silent = {name: value for name, value in after.items() if name != "surprise"}
+    silent = {name: value for name, value in after.items() if name != "sampled_nll"}
     lines = log((30, BUSY), (20, before), (10, after), (10, silent | {"entropy": 9.0}), (9, after))
     assert first_stop(lines) is None
 
@@ -90,11 +90,14 @@ def test_unknown_scale_requires_a_rise() -> None:
 
 
 def test_zero_reward_is_not_saturation() -> None:
-    assert first_stop(log((100, DONE | {"reward": 0.0, "reward_std": 0.0, "equal": 1.0}))) is None
+    assert (
+        first_stop(log((100, DONE | {"reward": 0.0, "reward_std": 0.0, "zero_variance": 1.0})))
+        is None
+    )
 
 
 def test_perfect_run_stops_at_the_minimum() -> None:
-    stop = first_stop(log((60, DONE | {"equal": 1.0, "grad_norm": 0.0})))
+    stop = first_stop(log((60, DONE | {"zero_variance": 1.0, "grad_norm": 0.0})))
     assert stop is not None and stop[0] == max(MIN_STEPS, WINDOW_STEPS)
     assert "hardly any group" in stop[1]
 

@@ -11,7 +11,7 @@ from ludus.diagnose import diagnose
 CONSTANT_ENTRY: dict[str, Any] = {
     "reward": 0.5,
     "reward_std": 0.3,
-    "equal": 0.2,
+    "zero_variance": 0.2,
     "trained": 0.8,
     "format": 1.0,
     "cut_off": 0.0,
@@ -32,9 +32,9 @@ def verdicts(**figures: float) -> list[str]:
     ("figures", "name"),
     [
         ({"reward": 0.9}, "too easy"),
-        ({"reward": 0.2, "equal": 0.5}, "too hard"),
+        ({"reward": 0.2, "zero_variance": 0.5}, "too hard"),
         ({"reward": 0.2, "format": 0.5}, "format is the bottleneck"),
-        ({"equal": 0.6}, "dead groups"),
+        ({"zero_variance": 0.6}, "dead groups"),
         ({"cut_off": 0.2}, "cut off"),
         ({"out_of_turns": 0.2}, "out of turns"),
         ({"unscored": 0.02}, "unscored episodes"),

@@ -83,7 +83,10 @@ def test_run_without_successes_is_too_hard() -> None:
     sample = single_environment(level(0.02), luck=0.02)
     lines, _ = sample.draw()
     assert verdicts(sample) == ["too hard"]
-    verdict, equal = find_verdict("too hard", sample), fmean(line["equal"] for line in lines)
+    verdict, equal = (
+        find_verdict("too hard", sample),
+        fmean(line["zero_variance"] for line in lines),
+    )
     assert f"{100 * equal:.0f} % of groups" in verdict.finding and "`task`" in verdict.advice
 
 
@@ -153,7 +156,7 @@ def test_zero_variance_throughout_means_dead_groups() -> None:
     sample = single_environment(level(0.5), luck=2.0)
     verdict, equal = (
         find_verdict("dead groups", sample),
-        [line["equal"] for line in sample.draw()[0]],
+        [line["zero_variance"] for line in sample.draw()[0]],
     )
     assert verdict.finding.startswith(f"{100 * fmean(equal):.0f} % of groups")
     assert "`zero_variance_groups`" in verdict.advice and "`group_size`" in verdict.advice
@@ -250,7 +253,7 @@ def test_unseeded_groups_get_a_note() -> None:
 
 def test_collapse_uses_surprise_if_logged() -> None:
     """Those that are trained on stay uncertain to the last."""
-    gone = {"surprise": ramp((0.0, 0.5), (0.2, 0.005), (1.0, 0.004)), "entropy": level(0.5)}
+    gone = {"sampled_nll": ramp((0.0, 0.5), (0.2, 0.005), (1.0, 0.004)), "entropy": level(0.5)}
     assert verdicts(single_environment(level(0.3), figures=gone)) == ["entropy collapse"]
 
 

@@ -126,8 +126,9 @@ def write_training(folder: Path, kind: str, lines: list[dict[str, Any]], **recor
 
 def test_a_training_has_curves_and_a_diagnosis(tmp_path: Path) -> None:
     lines = [
-        {"step": step, "reward": 0.1 + step / 100, "loss": 0.1, "unscored": 0.0, "equal": 0.1,
-         "eval_reward": 0.2 if step % 20 == 0 else None, "entropy": 1 - step / 100}
+        {"step": step, "reward": 0.1 + step / 100, "loss": 0.1, "unscored": 0.0,
+         "zero_variance": 0.1, "entropy": 1 - step / 100,
+         "eval_reward": 0.2 if step % 20 == 0 else None}
         for step in range(1, 61)
     ]  # fmt: skip
     section = section_of(write_training(tmp_path / "model", "grpo", lines))

@@ -38,7 +38,7 @@ async def test_a_budget_ends_the_run_and_counts_earlier_starts(
     first = await run(tmp_path / "run", Priced(), n=300, **budget)
     assert first.stop_reason is not None and limit in first.stop_reason
     assert most - 2 <= first.summary["episodes"] <= most + 1
-    assert first.summary["left"] == 300 - first.summary["episodes"]
+    assert first.summary["remaining"] == 300 - first.summary["episodes"]
     second = await run(tmp_path / "run", Priced(), n=300, **budget)
     assert first.summary["episodes"] + second.new_episodes <= most + 1
     await run(tmp_path / "run", Priced(), n=300)

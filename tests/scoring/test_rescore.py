@@ -139,12 +139,12 @@ async def test_a_stopped_run_resumes_and_ends_the_same(
 
     stopping = StopWhen(10, lambda rescorer: getattr(rescorer, stop)("interrupted"))
     first = await rescore(run, tmp_path / "new", config(), progress=stopping)
-    assert first.stop_reason == "interrupted" and first.summary["left"] > 0
-    assert summarize_run(RunFolder.open(first.folder))["left"] == first.summary["left"]
+    assert first.stop_reason == "interrupted" and first.summary["remaining"] > 0
+    assert summarize_run(RunFolder.open(first.folder))["remaining"] == first.summary["remaining"]
     with (first.folder / "episodes.jsonl").open("ab") as journal:
         journal.write(b'{"version":1,"episode_id":"c0ff')  # As a killed process leaves it.
     second = await rescore(run, tmp_path / "new", config())
-    assert second.new_episodes == first.summary["left"] and second.summary["complete"]
+    assert second.new_episodes == first.summary["remaining"] and second.summary["complete"]
     assert [episode.reward for episode in read(second.folder)] == [
         pytest.approx(i % 10 * 0.15) for i in range(40)
     ]
@@ -205,7 +205,7 @@ async def test_limits_of_the_judge_hold_over_all_starts(tmp_path: Path) -> None:
         return RescoreConfig(judge=Judge(judge_by_guess, max_calls=max_calls), concurrency=4)
 
     first = await rescore(run, tmp_path / "new", config(12))
-    assert (first.summary["episodes"], first.summary["left"]) == (12, 18)
+    assert (first.summary["episodes"], first.summary["remaining"]) == (12, 18)
     assert first.stop_reason is not None and "12" in first.stop_reason
     assert (await rescore(run, tmp_path / "new", config(12))).new_episodes == 0
     rest = await rescore(run, tmp_path / "new", config(30))

@@ -51,7 +51,7 @@ def test_the_eval_loss_is_measured_on_test_pairs(tmp_path: Path, base: str) -> N
     dpo(data(tmp_path / "d", test=2), base, out, train_config(beta=0.5))
     record = json.loads((out / "training.json").read_text())
     assert record["kind"] == "dpo" and record["config"]["beta"] == 0.5
-    assert record["figures"]["eval_loss"] == read_curve(out)[-1]["eval_loss"] > 0
+    assert record["metrics"]["eval_loss"] == read_curve(out)[-1]["eval_loss"] > 0
 
 
 @pytest.mark.parametrize("lora", [None, Lora(rank=4)], ids=["whole", "adapter"])

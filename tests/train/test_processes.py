@@ -54,7 +54,7 @@ def test_two_processes_train_as_one_with_twice_the_batch(tmp_path: Path) -> None
     names = [{path.name for path in (tmp_path / run).iterdir()} for run in ("one", "two")]
     assert names[0] == names[1]
     record = json.loads((tmp_path / "two" / "training.json").read_text())
-    assert len(record["devices"]) == 2 and record["figures"]["steps"] == 4
+    assert len(record["devices"]) == 2 and record["metrics"]["steps"] == 4
 
 
 @pytest.mark.slow

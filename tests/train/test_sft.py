@@ -59,8 +59,8 @@ def test_a_model_learns_its_rows_and_loads_with_transformers(tmp_path: Path, bas
     )
     assert all(type(line["tokens"]) is int for line in (*lines, *progress.lines) if "loss" in line)
     record = json.loads((out / "training.json").read_text())
-    assert record["figures"]["steps"] == result.steps == 12
-    assert record["figures"]["tokens"] == result.tokens == lines[-2]["tokens"]
+    assert record["metrics"]["steps"] == result.steps == 12
+    assert record["metrics"]["tokens"] == result.tokens == lines[-2]["tokens"]
     assert record["data"]["rows"] == 8 and record["data"]["test_rows"] == 2
     assert record["dialect"] == {
         "name": "chatml", "origin": "ludus", "chat_template_kwargs": {},

@@ -116,10 +116,10 @@ function Curation({ report }: { report: JsonObject }) {
               <tr key={at} class={step.removed ? "" : "muted"}>
                 <td>{String(step.reason)}</td>
                 <td class="number">{formatCount(Number(step.removed))}</td>
-                <td class="number">{formatCount(Number(step.left))}</td>
+                <td class="number">{formatCount(Number(step.remaining))}</td>
                 <td>
-                  <span class="share" title={formatPercent(Number(step.left) / total)}>
-                    <span style={{ width: `${(100 * Number(step.left)) / total}%` }} />
+                  <span class="share" title={formatPercent(Number(step.remaining) / total)}>
+                    <span style={{ width: `${(100 * Number(step.remaining)) / total}%` }} />
                   </span>
                 </td>
                 <td>{String(step.detail ?? "")}</td>

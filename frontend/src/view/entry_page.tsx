@@ -82,8 +82,8 @@ export function EntryPage(props: { params: URLSearchParams; onShortcuts: (list: 
 }
 
 function shownRecord({ record, kind }: EntryDetail): Json {
-  const { settings = {}, versions = {}, figures = {}, devices = [] } = record;
-  return kind === "training" ? { settings, figures, devices, versions } : { settings, versions };
+  const { settings = {}, versions = {}, metrics = {}, devices = [] } = record;
+  return kind === "training" ? { settings, metrics, devices, versions } : { settings, versions };
 }
 
 export function Tiles({ stats }: { stats: Stats }) {

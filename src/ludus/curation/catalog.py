@@ -33,7 +33,7 @@ class FilterStep:
     reason: str
     """One or two words, the same in the terminal, the card and `curation.json`."""
     removed: int
-    left: int
+    remaining: int
     detail: str = ""
     """The condition, such as `reward >= 0.8`."""
 

@@ -97,7 +97,9 @@ def render_card(report: CurateReport, config: CurateConfig, origin: DatasetOrigi
     filters = [["episodes read", "", f"{report.episodes:,}", ""]]
     for step in report.steps:
         detail = to_single_line(step.detail)
-        filters.append([inline_code(step.reason), detail, f"{step.left:,}", f"{step.removed:,}"])
+        filters.append(
+            [inline_code(step.reason), detail, f"{step.remaining:,}", f"{step.removed:,}"]
+        )
     filters_table = markdown_table(("step", "", "left", "left out"), filters)
     sections = [f"# {title}", _summary_section(report), f"## Filters\n\n{filters_table}"]
     if report.unreadable:

@@ -48,7 +48,7 @@ _PROGRESS_INTERVAL_ROWS = 1_000
 _EPISODE_CACHE_SIZE = 256
 """Parsed episodes kept for the next pairs: a good attempt is part of many pairs."""
 _NOT_IN_ANY_PAIR = """rowid NOT IN (
-    SELECT unnest([chosen, rejected]) FROM (FROM pairs EXCEPT FROM equal)
+    SELECT unnest([chosen, rejected]) FROM (FROM pairs EXCEPT FROM same)
     WHERE chosen NOT IN (SELECT row FROM unwritten) AND rejected NOT IN (SELECT row FROM unwritten)
 ) AND NOT tutored"""
 
@@ -96,10 +96,10 @@ class UnwrittenRows:
             condition = "rowid IN (SELECT row FROM unwritten WHERE unwritten.reason = ?)"
             catalog.exclude(reason, condition, reason)
         if to == "dpo":
-            catalog.create_table("equal", {"chosen": "BIGINT", "rejected": "BIGINT"}, self.pairs)
+            catalog.create_table("same", {"chosen": "BIGINT", "rejected": "BIGINT"}, self.pairs)
             catalog.exclude(
                 "equal sides",
-                f"rowid IN (SELECT unnest([chosen, rejected]) FROM equal) AND {_NOT_IN_ANY_PAIR}",
+                f"rowid IN (SELECT unnest([chosen, rejected]) FROM same) AND {_NOT_IN_ANY_PAIR}",
                 detail="the better and the worse attempt are the same",
             )
             catalog.exclude("in no pair", _NOT_IN_ANY_PAIR, detail="the other attempt is unusable")

@@ -76,7 +76,7 @@ class StageOutput:
     def is_complete(self) -> bool:
         """Whether nothing will be written any more, unless it is extended."""
         if self.kind == "training":
-            return self.record.get("figures") is not None
+            return self.record.get("metrics") is not None
         return self.kind != "run" or _read_object(self.path / SUMMARY_FILE).get("complete") is True
 
 

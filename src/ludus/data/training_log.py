@@ -85,15 +85,15 @@ def summarize_training(record: JsonObject, log: Sequence[LogEntry]) -> str:
 
     Empty for a run that has not made a step.
     """
-    figures = object_field(record, "figures")
+    metrics = object_field(record, "metrics")
     name = "reward" if record.get("kind") == "grpo" else "loss"
-    first, last = (metric(figures, f"{end}_{name}") for end in ("first", "last"))
+    first, last = (metric(metrics, f"{end}_{name}") for end in ("first", "last"))
     points = log_points(log, name)
     if (first is None or last is None) and points:
         values = [value for _, value in points]
         means = first_and_last_means(values) if name == "reward" else None
         first, last = means or (values[0], values[-1])
-    steps = int(metric(figures, "steps") or (step_number(log[-1]) if log else 0))
+    steps = int(metric(metrics, "steps") or (step_number(log[-1]) if log else 0))
     if not steps:
         return ""
     change = "" if first is None or last is None else f", {name} {first:.3g} → {last:.3g}"
@@ -117,10 +117,10 @@ def metric_values(entries: Iterable[LogEntry], key: str) -> list[float]:
 def entropy_key(entries: Iterable[LogEntry]) -> str:
     """The key under which a training log has the policy's entropy.
 
-    `surprise` covers every episode. The trainer's own `entropy` covers only the episodes that were
-    trained on, which are the uncertain ones.
+    `sampled_nll` covers every episode. The trainer's own `entropy` covers only the episodes that
+    were trained on, which are the uncertain ones.
     """
-    return "surprise" if metric_values(entries, "surprise") else "entropy"
+    return "sampled_nll" if metric_values(entries, "sampled_nll") else "entropy"
 
 
 def step_number(entry: LogEntry) -> int:

@@ -217,7 +217,7 @@ class DegradationDetector:
             key = entropy_key(self._entries) if key == "entropy" else key
             before, after = metric_mean(window, key), metric_mean(recent, key)
             if before and after and after >= factor * before:
-                name = "entropy" if key == "surprise" else _SYMPTOM_NAMES.get(key, key)
+                name = "entropy" if key == "sampled_nll" else _SYMPTOM_NAMES.get(key, key)
                 reason += f", {name} rose from {before:.2g} to {after:.2g}"
         return reason
 

@@ -33,9 +33,9 @@ from ludus.diagnose.verdict import RunEvidence, Verdict
 from ludus.errors import RunError
 
 WINDOW_METRICS = (
-    *("reward_std", "equal", "trained", "format", "done"),
+    *("reward_std", "zero_variance", "trained", "format", "done"),
     *("cut_off", "out_of_turns", "unscored", "unseeded"),
-    *("length", "turns", "entropy", "surprise", "grad_norm", "kl"),
+    *("length", "turns", "entropy", "sampled_nll", "grad_norm", "kl"),
 )
 """Metrics that are compared between the first and the last window."""
 STEP_PHASES = ("rollout", "model", "environment", "train", "step")
@@ -57,7 +57,7 @@ class Diagnosis:
     """From the first to the last window; None: no episode was scored."""
     parts: tuple[RewardChange, ...]
     """Reward change for each environment of a mixture and for each reward function."""
-    figures: Mapping[str, tuple[float, float]]
+    metrics: Mapping[str, tuple[float, float]]
     """Mean of each metric in the first and in the last window."""
     seconds: Mapping[str, float]
     """Mean duration of each phase of a step."""
@@ -93,7 +93,7 @@ def diagnose(
         mean_reward=episodes.mean_reward,
         reward=change,
         parts=components,
-        figures={
+        metrics={
             key: (first, last)
             for key, (first, last) in windows.items()
             if first is not None and last is not None
@@ -246,8 +246,8 @@ def read_run(folder: Path) -> RunData:
     )
     environment = object_field(record, "environment").get("spec")
     completed_steps = None
-    if record.get("figures") is not None:  # Written when a run finishes.
-        completed_steps = int_field(object_field(record, "figures"), "steps") or 0
+    if record.get("metrics") is not None:  # Written when a run finishes.
+        completed_steps = int_field(object_field(record, "metrics"), "steps") or 0
     return RunData(
         title=f"GRPO of {record.get('model')}" + (f" on {environment}" if environment else ""),
         planned_steps=int_field(settings, "steps"),

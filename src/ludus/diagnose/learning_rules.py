@@ -112,7 +112,7 @@ def check_no_progress(evidence: RunEvidence) -> Verdict | None:
     change = evidence.reward_change
     if change.delta > 0 and not change.is_unchanged:
         return None
-    share = evidence.overall_mean("equal")
+    share = evidence.overall_mean("zero_variance")
     return problem(
         "no progress",
         finding=f"reward did not change with certainty over {evidence.log.steps:,} steps "

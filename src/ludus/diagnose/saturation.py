@@ -54,13 +54,13 @@ class SaturationDetector:
 
     def update(self, entry: LogEntry) -> str | None:
         """Record an entry; return the reason to stop, or None to go on."""
-        if metric(entry, "reward") is None or metric(entry, "equal") is None:
+        if metric(entry, "reward") is None or metric(entry, "zero_variance") is None:
             return None
         self._record(entry)
         if len(self._window) < WINDOW_STEPS or step_number(entry) < MIN_STEPS:
             return None
         reward = metric_mean(self._window, "reward") or 0.0
-        zero_variance = metric_mean(self._window, "equal") or 0.0
+        zero_variance = metric_mean(self._window, "zero_variance") or 0.0
         self._best_reward = max(self._best_reward, reward)
         if zero_variance < ZERO_VARIANCE_SHARE or not self._is_high_and_flat(reward):
             return None
@@ -82,10 +82,10 @@ class SaturationDetector:
         self._gradient_norms.append(metric(entry, "grad_norm") or 0.0)
         if len(self._gradient_norms) == _SMOOTHING_STEPS:
             self._peak_gradient_norm = max(self._peak_gradient_norm, median(self._gradient_norms))
-        # Switch to `surprise` for good once it is logged, and forget the values of `entropy`: the
-        # two cover different episodes and cannot be compared.
-        if self._entropy_key == "entropy" and entropy_key([entry]) == "surprise":
-            self._entropy_key = "surprise"
+        # Switch to `sampled_nll` for good once it is logged, and forget the values of `entropy`:
+        # the two cover different episodes and cannot be compared.
+        if self._entropy_key == "entropy" and entropy_key([entry]) == "sampled_nll":
+            self._entropy_key = "sampled_nll"
             self._entropies.clear()
             self._lowest_entropy = float("inf")
         self._entropies.extend(metric_values([entry], self._entropy_key))

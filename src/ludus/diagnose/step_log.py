@@ -15,7 +15,7 @@ from statistics import fmean
 from ludus.data.curriculum_log import read_buckets
 from ludus.data.training_log import LogEntry, metric, metric_values, step_number, window_size
 
-_TRAINING_KEYS = ("reward", "equal", "unscored")
+_TRAINING_KEYS = ("reward", "zero_variance", "unscored")
 """Keys that only the entry of a training step has."""
 
 
@@ -27,14 +27,14 @@ def metric_mean(entries: Iterable[LogEntry], key: str) -> float | None:
 def logged_zero_variance_share(entries: Sequence[LogEntry]) -> float | None:
     """Return the share of zero-variance groups among the scored groups.
 
-    The log counts a group without scores as `equal`. The members of a group play the same task, so
-    a fault mostly hits all of them: the share of unscored groups is taken to be that of unscored
-    episodes, and is subtracted.
+    The log counts a group without scores under `zero_variance`. The members of a group play the
+    same task, so a fault mostly hits all of them: the share of unscored episodes is taken as the
+    share of unscored groups, and is subtracted.
     """
-    equal, unscored = metric_mean(entries, "equal"), metric_mean(entries, "unscored") or 0.0
-    if equal is None or unscored >= 1:
+    share, unscored = metric_mean(entries, "zero_variance"), metric_mean(entries, "unscored") or 0.0
+    if share is None or unscored >= 1:
         return None
-    return max(0.0, (equal - unscored) / (1 - unscored))
+    return max(0.0, (share - unscored) / (1 - unscored))
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def _build_evaluation(folder: Path, summary: JsonObject) -> Evaluation:
         stopped=summary.get("stopped"),
         versions=summary.get("versions", {}),
         command=summary.get("command"),
-        ambiguous_environments=tuple(summary.get("alike", ())),
+        ambiguous_environments=tuple(summary.get("ambiguous_environments", ())),
         slices=tuple(map(_parse_slice, summary.get("slices", ()))),
     )
 
@@ -64,11 +64,11 @@ def _parse_score(fields: Mapping[str, Any]) -> CandidateScore:
         label=fields["label"],
         agent=fields["agent"],
         episodes=fields["episodes"],
-        remaining=fields["left"],
+        remaining=fields["remaining"],
         broken=fields["broken"],
         unscored=fields["unscored"],
         cut_off=fields.get("cut_off", 0),
-        contaminated=fields.get("known", 0),
+        contaminated=fields.get("contaminated", 0),
         estimates=_parse_estimates(fields["metrics"]),
         deltas=deltas,
         verdicts=verdicts,

@@ -50,7 +50,9 @@ def dataset_section(output: StageOutput, *, samples: int) -> Section:
         ("Runs", ", ".join(map(str, metadata.get("runs") or ()))),
     ]
     left = [(reason, detail, f"{count:,}") for reason, detail, count in removed if count]
-    kept_after = [(f"after {step['reason']}", step["left"]) for step in steps if step["removed"]]
+    kept_after = [
+        (f"after {step['reason']}", step["remaining"]) for step in steps if step["removed"]
+    ]
     funnel = [("read", episodes), *kept_after]
     return Section(
         kind="Data set",

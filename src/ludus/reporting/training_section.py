@@ -31,7 +31,7 @@ _CURVES: Sequence[tuple[str, Mapping[str, str]]] = (
         "Accuracy of rewards",
         {"rewards/accuracies": "training", "eval_rewards/accuracies": "held-out"},
     ),
-    ("Zero-variance groups", {"equal": "share"}),
+    ("Zero-variance groups", {"zero_variance": "share"}),
     ("Entropy", {"entropy": "entropy"}),
     ("Tokens per episode", {"length": "tokens"}),
     ("KL divergence", {"kl": "KL"}),
@@ -48,11 +48,11 @@ def training_section(path: Path, *, samples: int, name_flags: NameFlags) -> Sect
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path / RECORD_FILE} cannot be read: {error}.") from None
     lines = list(read_log(path))
-    figures = object_field(record, "figures")
+    final = object_field(record, "metrics")
     findings, headline = list[Finding](), summarize_training(record, lines)
     if kind == "grpo":
         findings = _diagnose(path, name_flags)
-    charts, facts = _curves(lines), _facts(record, figures)
+    charts, facts = _curves(lines), _facts(record, final)
     transcripts = []
     if (path / EPISODES_FILE).is_file():
         summary = summarize_episodes(path / EPISODES_FILE, samples)
@@ -73,14 +73,14 @@ def training_section(path: Path, *, samples: int, name_flags: NameFlags) -> Sect
     )
 
 
-def _facts(record: JsonObject, figures: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _facts(record: JsonObject, final: Mapping[str, Any]) -> list[tuple[str, str]]:
     data, environment = object_field(record, "data"), object_field(record, "environment")
-    seconds, tokens = figures.get("seconds"), figures.get("tokens")
+    seconds, tokens = final.get("seconds"), final.get("tokens")
     facts = [
         ("Model", str(record.get("model", ""))),
         ("Data", f"{data['path']}, {data.get('rows', 0):,} rows" if data.get("path") else ""),
         ("Environment", str(environment.get("spec", ""))),
-        ("Steps", f"{figures['steps']:,}" if figures.get("steps") is not None else "not finished"),
+        ("Steps", f"{final['steps']:,}" if final.get("steps") is not None else "not finished"),
         ("Time", _format_time(seconds) if seconds else ""),
         ("Tokens", f"{tokens:,}" if tokens else ""),
         ("Device", ", ".join(map(str, record.get("devices") or ()))),

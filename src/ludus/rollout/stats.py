@@ -108,7 +108,7 @@ class RunStats:
         return {
             "planned": self.planned,
             "episodes": totals.episodes,
-            "left": self.remaining,
+            "remaining": self.remaining,
             "complete": self.remaining == 0,
             "scored": totals.rewards.n,
             "broken": totals.broken,

@@ -38,8 +38,8 @@ def summarize_run(folder: RunFolder, *, verify: bool = False) -> dict[str, Any]:
     planned = max(summary.get("planned", 0), recorded)
     if is_collected:
         return {**RunStats.from_index(index, planned).summary(), **describe_journal(index, size)}
-    left = planned - recorded
-    counts = {"planned": planned, "left": left, "complete": left == 0}
+    remaining = planned - recorded
+    counts = {"planned": planned, "remaining": remaining, "complete": remaining == 0}
     return {
         **RunStats.from_index(index, 0).summary(),
         **counts,

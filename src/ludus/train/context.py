@@ -73,7 +73,7 @@ class TrainContext(ABC):
             "weights": fingerprint(self.model_ref.name),
             "base": self.model_ref.name if self.model_ref.kind is ModelKind.HUB else None,
             **trained_on,
-            "sees": self.vision is not None,
+            "accepts_images": self.vision is not None,
             "dialect": ChatFormatInfo(
                 name=self.chat_format.name,
                 origin=self.chat_format.origin,

@@ -40,7 +40,7 @@ class PreviousRun:
     @property
     def finished(self) -> bool:
         """Whether all its steps are done, and no more are requested."""
-        return self.record is not None and self.record.figures is not None and not self.extends
+        return self.record is not None and self.record.metrics is not None and not self.extends
 
 
 def find_previous_run(context: TrainContext, *, overwrite: bool) -> PreviousRun:
@@ -53,7 +53,7 @@ def find_previous_run(context: TrainContext, *, overwrite: bool) -> PreviousRun:
     check_same_run(out, context.record_fields(trained_on))
     config = context.config.as_json()
     extends = previous.steps_before_extension(context.method, config) is not None
-    if previous.figures is not None and not extends:
+    if previous.metrics is not None and not extends:
         progress.say(f"{out} is trained already, with the same settings. Nothing is left to do.")
         return PreviousRun(previous)
     checkpoint = _find_intact_checkpoint(context)
@@ -63,9 +63,9 @@ def find_previous_run(context: TrainContext, *, overwrite: bool) -> PreviousRun:
             f"Extending {out} from step {state.step:,} to {config['steps']:,}; the learning rate "
             f"now follows the schedule of {config['steps']:,} steps"
         )
-    elif extends and previous.figures is not None:
+    elif extends and previous.metrics is not None:
         raise RunError(
-            f"{out} has finished its {previous.figures.steps:,} steps, and its last checkpoint, "
+            f"{out} has finished its {previous.metrics.steps:,} steps, and its last checkpoint, "
             "which holds the optimizer state, is gone or damaged. To train its model further with "
             f"a new optimizer, set `model` to {out} and use another `out`."
         )

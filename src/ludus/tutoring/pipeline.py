@@ -164,13 +164,13 @@ def _student(model: str, temperature: float, config: TutorConfig) -> Agent:
 
 def _build_result(log: RoundLog, stopped: str | None = None) -> TutorResult:
     record = read_record(log.out)
-    figures = record.figures if record is not None else None
+    metrics = record.metrics if record is not None else None
     return TutorResult(
         folder=log.out,
         steps=sum(each.steps for each in log.rounds),
-        loss=figures.last_loss if figures is not None else None,
+        loss=metrics.last_loss if metrics is not None else None,
         seconds=sum(each.seconds for each in log.rounds),
-        tokens=(figures.tokens or 0) if figures is not None else 0,
+        tokens=(metrics.tokens or 0) if metrics is not None else 0,
         stopped=stopped,
         rounds=tuple(log.rounds),
         kept_round=log.kept_round,

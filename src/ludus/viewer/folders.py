@@ -76,7 +76,7 @@ def summarize_entry(entry: StageOutput) -> JsonObject:
 def _summarize_record(entry: StageOutput) -> str:
     """The sizes of a data set, the accuracy of each candidate, or how far a training came."""
     if entry.kind == "training":
-        finished = bool(entry.record.get("figures"))
+        finished = bool(entry.record.get("metrics"))
         return summarize_training(entry.record, () if finished else list(read_log(entry.path)))
     if entry.kind == "dataset":
         sizes = object_field(object_field(entry.record, "report"), "rows")

@@ -99,7 +99,7 @@ async def test_json_progress_is_printed_periodically(
     stdout, stderr = capfd.readouterr()
     assert stderr == ""
     first = json.loads(stdout.splitlines()[0])
-    assert (first["event"], first["planned"], first["left"]) == ("progress", 8, 8)
+    assert (first["event"], first["planned"], first["remaining"]) == ("progress", 8, 8)
 
 
 def test_no_resume_starts_a_second_run_beside_the_first(tmp_path: Path) -> None:

@@ -87,7 +87,9 @@ def test_output_card_and_json_report_the_same_counts(
     assert printed[-1] == ("best-of-group", 3, 4)
     assert printed == card_steps(data)
     report = read_metadata(data)["report"]
-    assert printed == [(step["reason"], step["removed"], step["left"]) for step in report["steps"]]
+    assert printed == [
+        (step["reason"], step["removed"], step["remaining"]) for step in report["steps"]
+    ]
     printed_report = json.loads(stdout_of(curate(*command, "--overwrite", "--json")))
     assert printed_report == {"folder": str(data), **report}
     assert report["kept"] + sum(report["left_out"].values()) == report["episodes"] == 9

@@ -73,7 +73,7 @@ def test_a_run_as_json(run: Path) -> None:
     assert low < facts["reward"]["delta"] < high
     (verdict,) = facts["verdicts"]
     assert (verdict["name"], verdict["kind"]) == ("learned", "good")
-    assert facts["figures"]["format"] == [pytest.approx(0.97, abs=0.05)] * 2
+    assert facts["metrics"]["format"] == [pytest.approx(0.97, abs=0.05)] * 2
     assert facts["seconds"]["step"] == pytest.approx(0.5, abs=0.05)
 
 
@@ -100,7 +100,7 @@ def test_a_finished_run_has_all_steps_whatever_its_last_lines_hold(tmp_path: Pat
     folder = write(Sample(steps=30), tmp_path / "run")
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     for again in lines[1::2]:
-        for key in ("reward", "equal", "unscored"):
+        for key in ("reward", "zero_variance", "unscored"):
             del again[key]
     for logged in (lines, lines[:-3]):
         (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in logged))

@@ -172,7 +172,7 @@ def test_excluded_tasks_are_left_out_and_counted(tmp_path: Path) -> None:
     Runner().invoke(["collect", COUNTER, "-n", "40", "-o", str(tmp_path / "run")])
     data = ("--exclude-tasks-in", tmp_path / "run")
     done = evaluate(COUNTER, "-c", "oracle", "-n", "20", *data, "-o", tmp_path / "eval")
-    left_out = read_summary(tmp_path / "eval")["candidates"][0]["known"]
+    left_out = read_summary(tmp_path / "eval")["candidates"][0]["contaminated"]
     assert done.returncode == 0 and 0 < left_out < 20
     assert any(
         line.startswith(f"oracle: {left_out} episodes ") for line in done.stdout.splitlines()

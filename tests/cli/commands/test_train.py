@@ -69,7 +69,7 @@ def test_sft_trains_documents_and_uploads_a_model(tmp_path: Path) -> None:
     assert b'name = "ada/player"' in hub.files["README.md"]
     assert not any(TOKEN.encode() in content for content in hub.files.values())
     record = read_record(out)
-    assert record is not None and record.figures is not None
+    assert record is not None and record.metrics is not None
     assert record.data is not None and record.data.test_rows == 2
     assert record.command and record.command.startswith(f"ludus train sft {data} -m {model}")
 

@@ -35,7 +35,16 @@ SMALL = (
 REWARD_SPEC = "cli.commands.test_train_grpo:vowels"
 """An untrained model calls no tools, but its text has vowels to reward."""
 LOGGED_METRICS = {
-    *("step", "loss", "learning_rate", "grad_norm", "entropy", "reward", "reward_std", "equal"),
+    *(
+        "step",
+        "loss",
+        "learning_rate",
+        "grad_norm",
+        "entropy",
+        "reward",
+        "reward_std",
+        "zero_variance",
+    ),
     *("trained", "unscored", "done", "length", "turns", "cut_off", "out_of_turns", "tokens"),
     *("seconds",),
     *("time/rollout", "time/model", "time/environment", "time/train", "time/step"),
@@ -93,7 +102,7 @@ def test_the_last_event_is_the_result(trained: TrainedRun) -> None:
     last, record = trained.events[-1], read_record(trained.out)
     assert (last["event"], last["steps"], last["stopped"]) == ("done", 3, None)
     assert last["folder"] == str(trained.out) and isinstance(last["verdicts"], list)
-    assert record is not None and record.environment is not None and record.figures is not None
+    assert record is not None and record.environment is not None and record.metrics is not None
     assert record.environment.names == (COUNTER, "catch")
     assert {"model.safetensors", "README.md", "episodes.jsonl", "reward.png"} <= {
         file.name for file in trained.out.iterdir()

@@ -20,7 +20,7 @@ from ludus.data.training_log import first_and_last_means
 
 LINE = {
     **{"step": 1, "loss": 0.01, "learning_rate": 1e-6, "grad_norm": 0.83, "entropy": 0.412},
-    **{"reward": 0.25, "reward_std": 0.3, "equal": 0.25, "trained": 0.75, "resampled": 2},
+    **{"reward": 0.25, "reward_std": 0.3, "zero_variance": 0.25, "trained": 0.75, "resampled": 2},
     **{"unscored": 0.0, "format": 0.98, "done": 0.9, "length": 84.2, "turns": 3.25},
     **{"cut_off": 0.05},
     **{"tokens": 1000, "seconds": 2.0, "time/rollout": 1.25, "time/model": 0.5},
@@ -106,7 +106,7 @@ def test_missing_metrics_are_left_out() -> None:
     metrics = GRPOMetrics()
     metrics.begin(10, None)
     assert metrics.rows() == [] and metrics.log_texts() == []
-    metrics.add({"step": 1, "equal": 1.0, "unscored": 1.0})
+    metrics.add({"step": 1, "zero_variance": 1.0, "unscored": 1.0})
     assert row_texts(metrics) == {"groups": "zero variance 100%  unscored 100%"}
 
 

@@ -180,8 +180,8 @@ def test_with_a_reward_at_the_end_training_is_that_of_whole_episodes(
         credit: run(FIRST_PICK, model, tmp_path / credit, credit=credit, reward_funcs=rewards)[0]
         for credit in ("episode", "turn")
     }
-    assert logs["turn"]["equal"] < 1 and logs["turn"]["turns"] > 1
-    for name in ("reward", "equal", "trained", "grad_norm", "loss"):
+    assert logs["turn"]["zero_variance"] < 1 and logs["turn"]["turns"] > 1
+    for name in ("reward", "zero_variance", "trained", "grad_norm", "loss"):
         assert logs["turn"][name] == pytest.approx(logs["episode"][name], rel=1e-4, abs=1e-6)
 
 
@@ -208,8 +208,8 @@ def test_progress_gives_a_signal_where_every_episode_fails(model: Path, tmp_path
         for credit in ("episode", "turn")
     }
     assert log["episode"]["reward"] == log["turn"]["reward"] == 0.0
-    assert (log["episode"]["equal"], log["episode"]["trained"]) == (1.0, 0.0)
-    assert log["turn"]["equal"] == 0.0 and log["turn"]["trained"] > 0
+    assert (log["episode"]["zero_variance"], log["episode"]["trained"]) == (1.0, 0.0)
+    assert log["turn"]["zero_variance"] == 0.0 and log["turn"]["trained"] > 0
     assert log["turn"]["grad_norm"] > 0
     for played in read_episodes(tmp_path / "turn"):
         assert len(played.progress) == played.turns + 1

@@ -39,7 +39,7 @@ def test_tasks_are_drawn_where_some_attempts_succeed(model: Path, tmp_path: Path
             assert sum(bucket.groups for bucket in read_buckets(line).values()) == 8
     record = json.loads((out / "training.json").read_text())
     assert record["settings"]["curriculum"] == ["level=0..3"]
-    buckets = record["figures"]["buckets"]
+    buckets = record["metrics"]["buckets"]
     assert [each["label"] for each in buckets] == [f"level={level}" for level in range(4)]
     assert {each["label"]: each["attempts"] for each in buckets} == {
         f"level={level}": count for level, count in levels_drawn(out).items()

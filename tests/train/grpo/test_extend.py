@@ -40,7 +40,7 @@ def test_a_finished_run_is_extended_under_the_longer_schedule(model: Path, tmp_p
     ]
     assert ids[0] == ids[1], "the tasks are those of a run with four steps from the start"
     record = read_record(out)
-    assert record is not None and record.figures is not None
+    assert record is not None and record.metrics is not None
     assert (record.extended_from, record.resumed_from) == ((2,), (2,))
     assert "| 2 steps |" in (out / "README.md").read_text()
 

@@ -84,10 +84,10 @@ def test_zero_variance_groups_are_left_out_of_a_step(model: Path, tmp_path: Path
         config = small_config(steps=3, groups=4, zero_variance_groups=mode, seed=2)
         grpo(FLAT, str(model), tmp_path / mode, config)
     skipped, kept = read_curve(tmp_path / "skip"), read_curve(tmp_path / "keep")
-    assert any(0 < line["equal"] < 1 for line in skipped)
+    assert any(0 < line["zero_variance"] < 1 for line in skipped)
     for line in (*skipped, *kept):
-        assert line["trained"] == pytest.approx(1 - line["equal"])
-    assert skipped[0]["equal"] == kept[0]["equal"]
+        assert line["trained"] == pytest.approx(1 - line["zero_variance"])
+    assert skipped[0]["zero_variance"] == kept[0]["zero_variance"]
     assert skipped[0]["reward"] == kept[0]["reward"]
 
 
@@ -99,7 +99,7 @@ def test_zero_variance_groups_are_replaced_by_other_tasks(model: Path, tmp_path:
     log = read_curve(tmp_path / "out")
     assert sum(line["resampled"] for line in log) > 0
     for line in log:
-        assert line["trained"] >= 1 - line["equal"]
+        assert line["trained"] >= 1 - line["zero_variance"]
     # `reward` is that of the first tasks, before resampling.
     first = [episode.reward or 0.0 for episode in read_episodes(tmp_path / "out")[:12]]
     assert log[0]["reward"] == pytest.approx(sum(first) / 12)
@@ -125,7 +125,7 @@ def test_skipping_changes_only_the_normalization_of_the_gradient(
         grpo(FLAT, str(model), tmp_path / mode, config)
         (grads[mode],) = (line for line in read_curve(tmp_path / mode) if "grad_norm" in line)
     episodes = read_episodes(tmp_path / "skip")
-    assert 0 < grads["skip"]["equal"] < 1
+    assert 0 < grads["skip"]["zero_variance"] < 1
     sampled = [sum(episode.tokens.mask) if episode.tokens else 0 for episode in episodes]
     rewards = split_into_groups([episode.reward for episode in episodes], 4)
     trained = sum(

@@ -40,9 +40,9 @@ def test_a_collapse_is_rolled_back_then_stopped_and_the_best_model_is_kept(
     assert rates[3] < 0.6 * rates[2]
     assert result.stopped is None and result.steps < 8, "after the last rollback it is stopped"
     record = read_record(out)
-    assert record is not None and record.figures is not None
-    assert record.figures.kept_step == 0
-    assert record.figures.eval_reward == pytest.approx(held_out[0])
+    assert record is not None and record.metrics is not None
+    assert record.metrics.kept_step == 0
+    assert record.metrics.eval_reward == pytest.approx(held_out[0])
     assert "| Step of the model | 0 |" in (out / "README.md").read_text()
     before, after = weights(model), weights(out)
     for name, weight in before.items():
@@ -71,7 +71,7 @@ def test_keep_last_saves_the_last_model(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     grpo(PICK, str(model), out, small_config(**{**DESTRUCTIVE, "steps": 2}, keep="last"))
     record = read_record(out)
-    assert record is not None and record.figures is not None and record.figures.kept_step is None
+    assert record is not None and record.metrics is not None and record.metrics.kept_step is None
     before, after = weights(model), weights(out)
     assert any(not torch.allclose(after[name].float(), before[name].float()) for name in before)
 

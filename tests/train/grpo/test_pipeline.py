@@ -49,7 +49,7 @@ def test_training_raises_the_reward_and_writes_all_files(model: Path, tmp_path: 
     assert log[-1]["reward"] == fmean(reward for reward in last if reward is not None)
     record = json.loads((tmp_path / "out" / "training.json").read_text())
     assert record["kind"] == "grpo" and record["environment"]["spec"] == PICK
-    assert record["figures"]["last_reward"] > record["figures"]["first_reward"]
+    assert record["metrics"]["last_reward"] > record["metrics"]["first_reward"]
     for name in ("model.safetensors", "tokenizer.json", "README.md", "reward.png"):
         assert (tmp_path / "out" / name).is_file()
     card = (tmp_path / "out" / "README.md").read_text()
@@ -78,7 +78,9 @@ def test_trls_loop_plays_the_same_tasks(model: Path, tmp_path: Path) -> None:
     ]
     assert prompts[0] == prompts[1]
     keys = [set().union(*read_curve(tmp_path / run)) for run in ("fast", "trl")]
-    assert {"reward", "reward_std", "equal", "format", "length", "entropy"} <= keys[0] & keys[1]
+    assert {"reward", "reward_std", "zero_variance", "format", "length", "entropy"} <= keys[
+        0
+    ] & keys[1]
 
 
 @pytest.mark.slow
@@ -123,7 +125,7 @@ def test_held_out_tasks_are_evaluated_before_during_and_after_training(
     assert [line["step"] for line in held] == [0, 2, 4, 5]
     assert all(line["eval_episodes"] == 6 and 0 <= line["eval_reward"] <= 1 for line in held)
     record = json.loads((tmp_path / "out" / "training.json").read_text())
-    assert record["figures"]["eval_reward"] == held[-1]["eval_reward"]
+    assert record["metrics"]["eval_reward"] == held[-1]["eval_reward"]
 
 
 def launch_two_processes(
@@ -148,8 +150,8 @@ def test_two_processes_train_like_one(
     facts = [[(e.seed, e.group_id, e.messages) for e in run[:12]] for run in (one, two)]
     assert facts[0] == facts[1]
     first, other = read_curve(tmp_path / "one")[0], read_curve(tmp_path / "two")[0]
-    assert 0 < first["equal"] < 1
-    for name in ("reward", "equal", "trained", "format", "length", "grad_norm"):
+    assert 0 < first["zero_variance"] < 1
+    for name in ("reward", "zero_variance", "trained", "format", "length", "grad_norm"):
         assert first[name] == pytest.approx(other[name], rel=1e-3)
 
 

@@ -235,7 +235,7 @@ def test_prefix_sharing_does_not_change_training(
     change = max(float((base[name] - trees[name]).abs().max()) for name in base)
     difference = max(float((rows[name] - trees[name]).abs().max()) for name in base)
     assert change > 1e-4 and difference < 1e-2 * change
-    assert all(line["read"] < 0.7 for line in read_curve(tmp_path / "trees"))
+    assert all(line["computed_share"] < 0.7 for line in read_curve(tmp_path / "trees"))
     for name in ("loss", "entropy", "grad_norm"):
         logs = [[line[name] for line in read_curve(tmp_path / run)] for run in ("trees", "rows")]
         assert logs[0] == pytest.approx(logs[1], abs=1e-4)

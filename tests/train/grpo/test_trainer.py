@@ -34,7 +34,7 @@ def test_equal_rewards_leave_the_weights_unchanged(model: Path, tmp_path: Path, 
     )
     grpo(PICK, str(model), tmp_path / "out", config)
     for line in read_curve(tmp_path / "out"):
-        assert (line["equal"], line["trained"]) == (1.0, 0.0)
+        assert (line["zero_variance"], line["trained"]) == (1.0, 0.0)
         assert line["reward"] == pytest.approx(0.3)
     before, after = weights(model), weights(tmp_path / "out")
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -60,7 +60,7 @@ def test_rows_with_the_mean_reward_count_in_the_loss_normalization(
         grpo(PICK, str(model), tmp_path / mode, config)
         logs.append(read_curve(tmp_path / mode)[0])
     skipped, kept = logs
-    assert skipped["equal"] == 0 and skipped["trained"] < 1
+    assert skipped["zero_variance"] == 0 and skipped["trained"] < 1
     assert skipped["grad_norm"] == pytest.approx(kept["grad_norm"], rel=1e-3)
 
 
@@ -74,7 +74,7 @@ def test_with_a_kl_penalty_zero_variance_groups_are_kept(model: Path, tmp_path: 
         notes = [text for text in seen.messages if "kept" in text]
         assert bool(notes) is (mode == "skip")
     logs = [read_curve(tmp_path / mode) for mode in ("skip", "keep")]
-    assert 0 < logs[0][0]["equal"] < 1
+    assert 0 < logs[0][0]["zero_variance"] < 1
     for name in ("loss", "grad_norm", "kl"):
         assert [line.get(name) for line in logs[0]] == [line.get(name) for line in logs[1]]
 

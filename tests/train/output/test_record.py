@@ -18,9 +18,9 @@ from train.sample_records import METRICS, record_fields
 
 def test_a_record_round_trips(tmp_path: Path) -> None:
     started = create_record(tmp_path, record_fields())
-    assert started == read_record(tmp_path) and started.figures is None
+    assert started == read_record(tmp_path) and started.metrics is None
     finished = finish_record(tmp_path, METRICS)
-    assert finished == read_record(tmp_path) == started.model_copy(update={"figures": METRICS})
+    assert finished == read_record(tmp_path) == started.model_copy(update={"metrics": METRICS})
     assert [file.name for file in tmp_path.iterdir()] == ["training.json"], "no draft is left"
 
 
@@ -106,7 +106,7 @@ def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
     record = finish_record(
         tmp_path, FinalMetrics(steps=3, last_loss=float("nan"), first_loss=float("inf"))
     )
-    assert record.figures == FinalMetrics(steps=3)
+    assert record.metrics == FinalMetrics(steps=3)
     append_log(tmp_path, {"step": 1, "loss": float("nan")})
     assert list(read_log(tmp_path)) == [{"step": 1, "loss": None}]
 

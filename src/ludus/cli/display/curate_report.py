@@ -26,7 +26,7 @@ def print_curate_report(out: Path, report: CurateReport) -> None:
     for step in report.steps:
         style = "" if step.removed else "dim"
         detail = escape_control_chars(step.detail)
-        cells = (step.reason, f"{step.removed:,}", f"{step.left:,}", detail)
+        cells = (step.reason, f"{step.removed:,}", f"{step.remaining:,}", detail)
         table.add_row(*(Text(cell, style=style) for cell in cells))
     stdout = console()
     stdout.print(table)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SPARKLINE_WIDTH = 60
 _VERDICT_STYLES = {"problem": "yellow", "note": "cyan", "good": "green"}
 _SHARE_LABELS = {
-    "equal": "zero variance",
+    "zero_variance": "zero variance",
     "format": "format",
     "done": "done",
     "cut_off": "cut off",
@@ -93,7 +93,7 @@ def _table_rows(run: RunData, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]
     window = diagnosis.window
     yield "steps", f"{steps}{state}; the first {window} logged steps are compared with the last"
     yield from _reward_rows(diagnosis)
-    for key, (first, last) in diagnosis.figures.items():
+    for key, (first, last) in diagnosis.metrics.items():
         if key in _SHARE_LABELS or (key in _NONZERO_LABELS and max(first, last) > 0):
             label = _SHARE_LABELS.get(key) or _NONZERO_LABELS[key]
             yield label, f"{format_share(first)} -> {format_share(last)}"

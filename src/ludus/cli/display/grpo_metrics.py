@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _GROUP_FORMATS = {
     "reward_std": "std {:.3f}",
-    "equal": "zero variance {:.0%}",
+    "zero_variance": "zero variance {:.0%}",
     "resampled": "resampled {:g}",
     "trained": "trained on {:.0%}",
     "reward_trained": "their reward {:.3f}",
@@ -28,7 +28,7 @@ _EPISODE_FORMATS = {
 }
 _POLICY_FORMATS = {
     "entropy": "entropy {:.3f}",
-    "surprise": "surprise {:.3f}",
+    "sampled_nll": "nll {:.3f}",
     "grad_norm": "grad norm {:.3g}",
     "kl": "kl {:.3g}",
     "learning_rate": "lr {:.2e}",
@@ -36,7 +36,7 @@ _POLICY_FORMATS = {
 _HELD_OUT_FORMATS = {"eval_reward": "reward {:.3f}", "eval_format": "format {:.0%}"}
 _LOG_LINE_FORMATS = {
     "reward_std": "std {:.3f}",
-    "equal": "zero-variance groups {:.0%}",
+    "zero_variance": "zero-variance groups {:.0%}",
     "length": "{:,.0f} tokens per episode",
     "turns": "{:.1f} turns",
     "cut_off": "cut off {:.0%}",

@@ -106,8 +106,8 @@ def print_rescore_result(result: RescoreResult) -> None:
         out.print(Text(f"Judge: {', '.join(parts)}."), soft_wrap=True)
     out.print(Text(f"run: {result.folder}"), soft_wrap=True)
     summary = result.summary
-    if summary["left"]:
-        left = f"{plural(summary['left'], 'episode')} ({result.stop_reason or 'not scored'})"
+    if summary["remaining"]:
+        left = f"{plural(summary['remaining'], 'episode')} ({result.stop_reason or 'not scored'})"
         text = f"Left to do: {left}. The same command resumes."
         out.print(Text(text, style="yellow"), soft_wrap=True)
     if summary["broken"]:

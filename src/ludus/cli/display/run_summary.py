@@ -52,8 +52,8 @@ def render_summary(result: CollectResult, errors: Sequence[str] = ()) -> Rendera
         table.add_row(Text("" if number else "ended", style="bold"), bar)
     run = Text.assemble((f"{'run':<13}", "bold"), str(result.folder), overflow="ignore")
     lines: list[RenderableType] = [table, run]
-    if summary["left"]:
-        left = f"{plural(summary['left'], 'episode')} ({result.stop_reason or 'not played'})"
+    if summary["remaining"]:
+        left = f"{plural(summary['remaining'], 'episode')} ({result.stop_reason or 'not played'})"
         lines.append(Text(f"Left to do: {left}. The same command resumes.", style="yellow"))
     if (cut_off := turn_limit_note(result.folder)) is not None:
         lines.append(Text(name_flags(cut_off), style="yellow"))
@@ -69,7 +69,7 @@ def render_summary(result: CollectResult, errors: Sequence[str] = ()) -> Rendera
 
 
 def _format_episodes(summary: Mapping[str, Any], new: int) -> str:
-    planned = f" of {summary['planned']:,}" if summary["left"] else ""
+    planned = f" of {summary['planned']:,}" if summary["remaining"] else ""
     episodes = f"{summary['episodes']:,}{planned}"
     if new == summary["episodes"]:
         return episodes

@@ -47,7 +47,7 @@ def print_runs(summaries: list[dict[str, Any]]) -> None:
 def _table_row(summary: dict[str, Any]) -> dict[str, str]:
     usage, agent = summary["usage"], summary["agent"]
     tokens = usage["prompt_tokens"] + usage["completion_tokens"]
-    planned = f"/{summary['planned']:,}" if summary["left"] else ""
+    planned = f"/{summary['planned']:,}" if summary["remaining"] else ""
     return {
         "run": str(summary["run"]),
         "kind": str(summary["kind"]),

@@ -31,12 +31,12 @@ class TrainSummary:
 
     def as_json(self, result: TrainResult) -> dict[str, Any]:
         record = self.read_record(result)
-        return record.figures.model_dump() if record is not None and record.figures else {}
+        return record.metrics.model_dump() if record is not None and record.metrics else {}
 
     def lines(self, result: TrainResult) -> list[tuple[str, str]]:
         """Names and texts of the lines to print."""
         record = self.read_record(result)
-        metrics = record.figures if record is not None else None
+        metrics = record.metrics if record is not None else None
         lines = [("steps", self.steps_text(result))]
         if metrics is not None:
             lines += self.metric_lines(result, metrics)

@@ -23,7 +23,7 @@ def print_training_record(out: Console, folder: Path) -> bool:
     if training is None:
         return False
     out.print(escape_control_chars(f"{folder}  {training.kind} of {training.model}"), style="bold")
-    metrics = training.figures
+    metrics = training.metrics
     loss = reward = None
     if metrics is not None:
         loss = format_change(metrics.first_loss, metrics.last_loss)

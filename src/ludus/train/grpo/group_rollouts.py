@@ -85,7 +85,7 @@ class GroupRollouts:
         finally:
             model.train(training)
         self.worker.on_phase(PhaseProgress("Training"))
-        metrics |= unseeded | {"equal": sum(zero_variance) / len(zero_variance)}
+        metrics |= unseeded | {"zero_variance": sum(zero_variance) / len(zero_variance)}
         metrics |= decode_metrics(stats_before, agent.decode_stats)
         metrics["time/rollout"] = perf_counter() - started
         for name, value in metrics.items():

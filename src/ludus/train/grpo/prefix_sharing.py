@@ -94,7 +94,7 @@ class PrefixSharingMixin:
             if trees is not None and self._graph_cache is not None and self._graphs_allowed:
                 trees = self._graph_cache.pad_to_graph_shape(trees)
             share = 1.0 if trees is None else trees.input_ids.numel() / ids.numel()
-            trainer._metrics["train"]["read"].append(share)
+            trainer._metrics["train"]["computed_share"].append(share)
         return trees
 
     def _build_graph_cache(self, model: Any) -> GraphCache | None:

@@ -55,7 +55,7 @@ def plot_rewards(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
     below.yaxis.label.set_color(_ZERO_VARIANCE_COLOR)
     below.set_ylim(-0.05, 1.05)
     below.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
-    zero_variance, entropy = log_points(lines, "equal"), log_points(lines, "entropy")
+    zero_variance, entropy = log_points(lines, "zero_variance"), log_points(lines, "entropy")
     below.plot(*unzip_points(smooth(zero_variance)), color=_ZERO_VARIANCE_COLOR, linewidth=1.6)
     if entropy:
         right_axes = below.twinx()

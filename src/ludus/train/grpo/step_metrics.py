@@ -35,7 +35,7 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         if sampled and logprob is not None
     ]
     if negative_logprobs:
-        metrics["surprise"] = fmean(negative_logprobs)
+        metrics["sampled_nll"] = fmean(negative_logprobs)
     timings = [episode.timing for episode in episodes if episode.timing is not None]
     if timings:
         metrics["time/model"] = fmean(timing.model_s for timing in timings)
@@ -49,7 +49,7 @@ def pre_resampling_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     if not rewards:
         return {}
     deviation = stdev(rewards) if len(rewards) > 1 else 0.0
-    return {"asked/reward": fmean(rewards), "asked/reward_std": deviation}
+    return {"before_resampling/reward": fmean(rewards), "before_resampling/reward_std": deviation}
 
 
 def decode_metrics(before: DecodeStats, after: DecodeStats) -> dict[str, float]:
@@ -80,7 +80,7 @@ def to_log_line(logs: Mapping[str, Any]) -> dict[str, Any]:
         line["tokens"] = int(tokens)
     # After resampling, TRL's reward is that of selected tasks. `reward` is the unbiased one.
     for name in ("reward", "reward_std"):
-        if (before_resampling := line.pop(f"asked/{name}", None)) is not None:
+        if (before_resampling := line.pop(f"before_resampling/{name}", None)) is not None:
             if name in line:  # With one scored episode there is no deviation.
                 line[f"{name}_trained"] = line[name]
             line[name] = before_resampling

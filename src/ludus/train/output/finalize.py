@@ -45,7 +45,7 @@ def finalize(context: TrainContext, trainer: Any, callback: RunCallback) -> Trai
         if started is None:
             raise RunError(f"{out / RECORD_FILE} was removed during the run.")
         example = context.example_task()
-        finished = started.model_copy(update={"figures": metrics, "example": example})
+        finished = started.model_copy(update={"metrics": metrics, "example": example})
         (out / CARD_FILE).write_text(build_model_card(finished, name=str(out)), encoding="utf-8")
         # The metrics mark the run as finished, so the files that resuming needs go only after that.
         record.finish_record(out, metrics, example)
@@ -61,10 +61,10 @@ def is_finished(trainer: Any, callback: RunCallback) -> bool:
 
 def finished_result(context: TrainContext, previous: TrainingRecord | None) -> TrainResult:
     """The result of a run that was finished before; removes what only a running one needs."""
-    assert previous is not None and previous.figures is not None
+    assert previous is not None and previous.metrics is not None
     if context.distributed.is_main:
         training_folder.remove_temporary_files(context.out, keep_last_checkpoint=context.extensible)
-    return _build_result(context.out, previous.figures, None)
+    return _build_result(context.out, previous.metrics, None)
 
 
 def _collect_metrics(context: TrainContext, trainer: Any, callback: RunCallback) -> FinalMetrics:

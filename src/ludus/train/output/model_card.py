@@ -36,7 +36,7 @@ def build_model_card(record: TrainingRecord, *, name: str, plot: bool = True) ->
         "base_model_relation": record.base and ("adapter" if adapter else "finetune"),
         "license": record.license,
         "library_name": "peft" if adapter else "transformers",
-        "pipeline_tag": "image-text-to-text" if record.sees else "text-generation",
+        "pipeline_tag": "image-text-to-text" if record.accepts_images else "text-generation",
         "tags": ["ludus", "trl", record.kind, "tool-use"],
     }
     plot_title = "Reward" if record.kind in PLOT_FILES else "Loss"
@@ -44,7 +44,7 @@ def build_model_card(record: TrainingRecord, *, name: str, plot: bool = True) ->
     parts = (
         f"# {to_single_line(name.rstrip('/').rpartition('/')[2] or name)}",
         _introduction_section(record),
-        card_tables.metrics_table(record.figures),
+        card_tables.metrics_table(record.metrics),
         f"![{plot_title} over steps]({plot_file(record.kind)})" if plot else "",
         _usage_section(record, name),
         card_tables.provenance_table(record),
@@ -130,8 +130,10 @@ def _python_literal(value: Any, indent: int = 0) -> str:
 
 def _loading_code(record: TrainingRecord, name: str) -> tuple[str, ...]:
     """The lines that load the model and its tokenizer."""
-    if record.sees or _is_smollm2_adapter(record):
-        vision = ("image_processor = policy.vision.image_processor",) if record.sees else ()
+    if record.accepts_images or _is_smollm2_adapter(record):
+        vision = (
+            ("image_processor = policy.vision.image_processor",) if record.accepts_images else ()
+        )
         return (
             "from ludus.policy.load import load",
             "",

@@ -69,7 +69,7 @@ def finish_record(
     if started is None:
         raise RunError(f"{out} holds no training run: there is no {RECORD_FILE} in it.")
     finite = FinalMetrics.model_validate(to_jsonable(metrics.model_dump()))
-    finished = started.model_copy(update={"figures": finite, "example": example})
+    finished = started.model_copy(update={"metrics": finite, "example": example})
     _write_record(out, finished)
     return finished
 

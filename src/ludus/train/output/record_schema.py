@@ -150,7 +150,7 @@ class TrainingRecord(_RecordModel):
     """For GRPO."""
     example: TaskExample | None = None
     """Set when the run is finished."""
-    sees: bool = False
+    accepts_images: bool = False
     """Whether the model takes images."""
     dialect: ChatFormatInfo
     settings: JsonObject
@@ -166,7 +166,7 @@ class TrainingRecord(_RecordModel):
     extended_from: tuple[int, ...] = ()
     """The number of steps before each extension. Up to where the run was extended, the learning
     rate followed the shorter schedule."""
-    figures: FinalMetrics | None = None
+    metrics: FinalMetrics | None = None
     """Set when the run is finished."""
 
     @field_validator("settings", mode="before")

@@ -66,7 +66,7 @@ def has_progress(out: Path) -> bool:
     record = read_record(out)
     if record is None:
         return False
-    return record.figures is not None or latest_checkpoint(out) is not None or any(read_log(out))
+    return record.metrics is not None or latest_checkpoint(out) is not None or any(read_log(out))
 
 
 @contextmanager

@@ -149,7 +149,7 @@ class TRLRolloutScorer:
         metrics = {
             **episode_metrics(all_episodes),
             **unseeded,
-            "equal": sum(is_zero_variance(group) for group in groups) / len(groups),
+            "zero_variance": sum(is_zero_variance(group) for group in groups) / len(groups),
             "time/rollout": duration,
         }
         for name, value in metrics.items():
