@@ -15,9 +15,8 @@ import pytest
 from envs.sandbox_processes import wait_for
 from ludus.environment.introspection import build_env_spec
 from ludus.environment.runner import EnvironmentRunner
-from ludus.envs.python import Python
+from ludus.envs.python import Python, compute_reward, equals
 from ludus.envs.python.sandbox import Limits, open_sandbox
-from ludus.envs.python.scoring import compute_reward, equals
 from ludus.envs.python.tasks import POOLS, TASKS, Case, Pool
 from ludus.errors import ConfigError, FactoryFailed, InvalidAction
 from ludus.protocol.types import CallToolAction, CallToolObservation

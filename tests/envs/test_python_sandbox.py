@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from envs.sandbox_processes import programs_in_sandboxes, sandbox_processes, wait_for
-from ludus.envs.python import bubblewrap
+from ludus.envs.python import sandbox
 from ludus.envs.python.sandbox import Limits, Outcome, SandboxFailed, open_sandbox
 from ludus.envs.python.seccomp import build_filter
 from ludus.errors import ConfigError
@@ -195,8 +195,8 @@ def test_ludus_is_hidden_where_it_is_installed_among_what_programs_need(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     package = Path(os.__file__).resolve().parent / "ludus"
-    monkeypatch.setattr(bubblewrap, "__file__", str(package / "envs" / "python" / "bubblewrap.py"))
-    visible, hidden = bubblewrap.visible_paths()
+    monkeypatch.setattr(sandbox, "__file__", str(package / "envs" / "python" / "sandbox.py"))
+    visible, hidden = sandbox.visible_paths()
     assert any(package.is_relative_to(path) for path in visible)
     assert package in hidden
 

@@ -105,7 +105,7 @@ def _check_chromium() -> Finding:
 
 
 def _check_bubblewrap() -> Finding:
-    from ludus.envs.python.bubblewrap import ADVICE, find_bubblewrap
+    from ludus.envs.python.sandbox import ADVICE, find_bubblewrap
 
     try:
         program = find_bubblewrap()
