@@ -12,9 +12,9 @@ from curation.attempts import attempt, write_run
 
 from ludus.agents.prices import PriceTable
 from ludus.curation import CurateConfig, curate
-from ludus.curation.importers.inspect.inspect_log import read_samples
+from ludus.curation.importers.inspect_log import read_samples
 from ludus.curation.importers.run_import import import_files
-from ludus.curation.importers.verifiers.verifiers_importer import VerifiersImporter
+from ludus.curation.importers.verifiers_importer import VerifiersImporter
 from ludus.data.episode import Episode
 from ludus.data.episode_reader import episodes
 from ludus.envs.mcp.tasks import load_task_file

@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ludus.curation.importers.episode_builder import build_episode
+from ludus.curation.importers.base import build_episode
 from ludus.data.content import Text
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Usage
 from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message

@@ -23,7 +23,7 @@ from curation.importers.gym_lines import (
     user,
 )
 from ludus.curation.exporters.nemo_gym_writer import RolloutNumbers, build_input, build_rollout
-from ludus.curation.importers.episode_builder import build_episode
+from ludus.curation.importers.base import build_episode
 from ludus.data.episode import Episode
 from ludus.data.messages import Call, Function, Message
 from ludus.data.tool_schema import JsonObject

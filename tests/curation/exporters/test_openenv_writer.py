@@ -14,8 +14,7 @@ from openenv.core.harness.collect import EpisodeRecord, RolloutSerializer
 from curation.exporters.conversations import TIMING, episodes
 from curation.importers.openenv_records import collect_with_openenv
 from ludus.curation.exporters.openenv_writer import build_record
-from ludus.curation.importers.base import UnreadableRecord
-from ludus.curation.importers.episode_builder import build_episode
+from ludus.curation.importers.base import UnreadableRecord, build_episode
 from ludus.curation.importers.openenv_importer import OpenEnvImporter
 from ludus.data.episode import Episode, Fault
 from ludus.data.episode_reader import episodes as recorded

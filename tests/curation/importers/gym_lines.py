@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.curation.importers.base import UnreadableRecord
-from ludus.curation.importers.nemo_gym.nemo_gym_importer import NemoGymImporter
+from ludus.curation.importers.nemo_gym_importer import NemoGymImporter
 from ludus.data.episode import Episode
 from ludus.data.tool_schema import JsonObject
 

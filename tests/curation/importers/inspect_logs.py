@@ -12,7 +12,7 @@ from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from ludus.curation.importers.base import UnreadableRecord
-from ludus.curation.importers.inspect.inspect_importer import InspectImporter
+from ludus.curation.importers.inspect_importer import InspectImporter
 from ludus.data.episode import Episode
 
 FILES = Path(__file__).parent / "files" / "inspect"

@@ -10,7 +10,7 @@ import pytest
 from pydantic_core import to_json
 
 from curation.importers.message_lines import ASKED, SAID, one, read
-from ludus.curation.importers.episode_builder import build_episode
+from ludus.curation.importers.base import build_episode
 from ludus.curation.importers.messages_importer import MessagesImporter
 from ludus.curation.training_rows import RowConfig, sft_row
 from ludus.data.episode import Episode, Fault, StopReason

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.curation.importers.base import UnreadableRecord
-from ludus.curation.importers.verifiers.verifiers_importer import VerifiersImporter
+from ludus.curation.importers.verifiers_importer import VerifiersImporter
 from ludus.data.episode import Episode
 
 FILES = Path(__file__).parent / "files" / "verifiers"

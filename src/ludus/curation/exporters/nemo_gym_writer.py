@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ludus.curation.exporters.responses_items import build_items, flatten_tool
-from ludus.curation.importers import round_trip
-from ludus.curation.importers.nemo_gym.nemo_gym_importer import (
+from ludus.curation.importers.base import EXTRA_KEY, extra_fields
+from ludus.curation.importers.nemo_gym_importer import (
     ROLLOUT_INDEX_KEY,
     TASK_INDEX_KEY,
     is_task_field,
 )
+from ludus.curation.importers.responses_api import build_items, flatten_tool
 from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import messages_before_reply
 from ludus.data.stable_hash import stable_hash
@@ -102,7 +102,7 @@ def build_rollout(episode: Episode, numbers: RolloutNumbers | None = None) -> Js
         # Gym's profile is one of agents.
         "agent_ref": {"type": "responses_api_agents", "name": episode.environment},
         **_agent_ref(episode),
-        round_trip.KEY: round_trip.extra_fields(episode, known=known),
+        EXTRA_KEY: extra_fields(episode, known=known),
     }
 
 

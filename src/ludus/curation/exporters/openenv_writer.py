@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic_core import to_json
 
-from ludus.curation.importers import round_trip
+from ludus.curation.importers.base import EXTRA_KEY, extra_fields
 from ludus.data.atomic_write import atomic_file
 from ludus.data.dataset_schema import OPENENV_RESULTS_FILE
 from ludus.data.episode import Episode
@@ -30,9 +30,7 @@ def build_record(episode: Episode, *, lossless: bool = True) -> JsonObject:
     # The importer wraps a task that is not an object.
     task = episode.task
     is_wrapped = task.keys() == {"task"} and not isinstance(task["task"], dict)
-    carried = (
-        {round_trip.KEY: round_trip.extra_fields(episode, known=_NATIVE_FIELDS)} if lossless else {}
-    )
+    carried = {EXTRA_KEY: extra_fields(episode, known=_NATIVE_FIELDS)} if lossless else {}
     return {
         "episode_id": episode.episode_id,
         "messages": messages[len(system) :],

@@ -3,12 +3,18 @@
 An importer never raises an error for the content of a file and never skips anything silently: what
 cannot be parsed is yielded as `UnreadableRecord`, in its place. Episodes may have an empty
 `episode_id`; `run_import` assigns one.
+
+Fields that a format has no place for are stored by exporters under `EXTRA_KEY`, so that importing
+the file restores the episode. Messages, tools and reward are always read from the format itself, so
+that edits to the file take effect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -16,8 +22,10 @@ from typing import Any, Protocol, Self
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from ludus.data.episode import Episode
+from ludus.data.episode import Episode, Fault, StopReason, Timing, Usage, task_group_id
 from ludus.data.jsonl import numbered_lines
+from ludus.data.messages import Message, messages_before_reply
+from ludus.data.tool_arguments import parse_arguments
 from ludus.data.tool_schema import JsonObject
 
 _LFS_POINTER = b"version https://git-lfs"
@@ -173,3 +181,111 @@ def parse_embedded_json(text: str, name: str) -> Any:
         return from_json(text)
     except ValueError:
         raise FormatError(f"{name} is a string that is not JSON") from None
+
+
+def build_episode(
+    *,
+    environment: str,
+    messages: tuple[Message, ...],
+    tools: tuple[JsonObject, ...] = (),
+    reward: float | None,
+    task: JsonObject | None = None,
+    group: Any = None,
+    group_id: str | None = None,
+    episode_id: str = "",
+    seed: int | None = None,
+    agent: JsonObject | None = None,
+    rewards: dict[str, float] | None = None,
+    done: bool = True,
+    stop_reason: StopReason | None = None,
+    error: Fault | None = None,
+    usage: Usage | None = None,
+    timing: Timing | None = None,
+) -> Episode:
+    """Build an episode.
+
+    `group_id` is taken as it is. Without it, attempts with the same `group`, else the same `task`,
+    else the same prompt form a group. An attempt with an `error` is broken, and therefore unscored.
+    """
+    broken = error is not None
+    default_stop_reason = StopReason.DONE if done else StopReason.NO_TOOL_CALL
+    identity = group if group is not None else task or prompt_group_key(messages)
+    calls = [call for message in messages for call in message.tool_calls or ()]
+    return Episode(
+        episode_id=episode_id,
+        stop_reason=StopReason.BROKEN if broken else stop_reason or default_stop_reason,
+        reward=None if broken else reward,
+        usage=usage or Usage(),
+        environment=environment,
+        task=task or {},
+        seed=seed,
+        group_id=group_id or task_group_id(environment, {"task": identity}),
+        agent=agent or {},
+        messages=messages,
+        tools=tools,
+        rewards=rewards or {},
+        done=done and not broken,
+        turns=sum(message.role == "assistant" for message in messages),
+        tool_calls=len(calls),
+        malformed_calls=sum(parse_arguments(call.function.arguments) is None for call in calls),
+        error=error,
+        timing=timing,
+    )
+
+
+def build_fault(kind: Any, message: Any, *, by_model: bool) -> Fault:
+    """Build the fault of an episode: an error of the model's provider, or of the environment."""
+    text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+    return Fault(kind=str(kind), where="model" if by_model else "environment", message=text)
+
+
+def build_timing(
+    start: Any, end: Any, *, model: Any = None, environment: Any = None
+) -> Timing | None:
+    """Build the timing of an episode from Unix times; None if they are unknown."""
+    start_s, end_s = as_number(start), as_number(end)
+    if start_s is None or end_s is None:
+        return None
+    try:
+        started_at = datetime.fromtimestamp(start_s, UTC)
+        ended_at = datetime.fromtimestamp(end_s, UTC)
+    except (OverflowError, OSError, ValueError):
+        return None
+    return Timing(
+        started_at=started_at,
+        ended_at=ended_at,
+        model_s=as_number(model) or 0.0,
+        environment_s=as_number(environment) or 0.0,
+    )
+
+
+def prompt_group_key(messages: tuple[Message, ...]) -> list[JsonObject]:
+    """Return the messages before the first reply as JSON: episodes that share them are a group."""
+    return [message.model_dump(mode="json") for message in messages_before_reply(messages)]
+
+
+EXTRA_KEY = "ludus"
+# Part of every format, or computed from its messages.
+_NATIVE_FIELDS = frozenset({"version", "messages", "tools", "reward", "turns", "tool_calls"})
+
+
+def extra_fields(episode: Episode, *, known: Collection[str]) -> JsonObject:
+    """Return the fields of an episode that the format does not store; `known` are those it does."""
+    return {
+        name: value
+        for name, value in episode.model_dump(mode="json").items()
+        if name not in _NATIVE_FIELDS and name not in known
+    }
+
+
+def restore_fields(episode: Episode, fields: Any) -> Episode:
+    """Restore the result of `extra_fields`, if there is any."""
+    if fields is None:
+        return episode
+    extra = {
+        name: value
+        for name, value in require_object(fields, EXTRA_KEY).items()
+        if name not in _NATIVE_FIELDS
+    }
+    restored = Episode.model_validate({**dict(episode), **extra})
+    return restored.model_copy(update={"reward": None}) if restored.broken else restored

@@ -14,9 +14,12 @@ from ludus.curation.importers.base import (
     FormatError,
     UnreadableRecord,
     as_object,
+    build_episode,
+    build_fault,
     list_files,
     parse_name,
     parse_number,
+    prompt_group_key,
     read_jsonl,
     require_object,
 )
@@ -26,7 +29,6 @@ from ludus.curation.importers.chat_messages import (
     parse_tools,
     wrap_chat_content,
 )
-from ludus.curation.importers.episode_builder import build_episode, build_fault, prompt_group_key
 from ludus.data.episode import Episode, Fault
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject

@@ -13,19 +13,20 @@ from pathlib import Path
 
 from pydantic_core import from_json
 
-from ludus.curation.importers import round_trip
 from ludus.curation.importers.base import (
+    EXTRA_KEY,
     FormatError,
     UnreadableRecord,
     as_numbers,
     as_object,
+    build_episode,
     list_files,
     parse_number,
     read_jsonl,
     require_object,
+    restore_fields,
 )
 from ludus.curation.importers.chat_messages import parse_messages, parse_tools
-from ludus.curation.importers.episode_builder import build_episode
 from ludus.data.episode import Episode, StopReason
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
@@ -100,4 +101,4 @@ def _parse_openenv_line(metadata: JsonObject, line: JsonObject) -> Iterator[Epis
         # OpenEnv also sets `done` if the model answers without a call; otherwise turns ran out.
         stop_reason=None if done else StopReason.MAX_TURNS,
     )
-    yield round_trip.restore_fields(episode, extra.get(round_trip.KEY))
+    yield restore_fields(episode, extra.get(EXTRA_KEY))

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ludus.curation.importers.base import Importer, UnreadableRecord
-from ludus.curation.importers.inspect.inspect_importer import InspectImporter
+from ludus.curation.importers.inspect_importer import InspectImporter
 from ludus.curation.importers.messages_importer import MessagesImporter
-from ludus.curation.importers.nemo_gym.nemo_gym_importer import NemoGymImporter
+from ludus.curation.importers.nemo_gym_importer import NemoGymImporter
 from ludus.curation.importers.openenv_importer import OpenEnvImporter
-from ludus.curation.importers.verifiers.verifiers_importer import VerifiersImporter
+from ludus.curation.importers.verifiers_importer import VerifiersImporter
 from ludus.data.atomic_write import atomic_dir, existing_files
 from ludus.data.episode import Episode, format_episode_id
 from ludus.data.journal import Journal

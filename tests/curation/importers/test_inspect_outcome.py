@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from curation.importers.inspect_logs import member
-from ludus.curation.importers.inspect.inspect_outcome import parse_reward
+from ludus.curation.importers.inspect_importer import parse_reward
 
 
 def build_scores(**values: Any) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from curation.importers.inspect_logs import (
     episodes,
     write_log,
 )
+from ludus.curation.importers import inspect_log
 from ludus.curation.importers.base import UnreadableRecord
-from ludus.curation.importers.inspect import inspect_log
-from ludus.curation.importers.inspect.inspect_importer import InspectImporter
+from ludus.curation.importers.inspect_importer import InspectImporter
 from ludus.data.episode import Episode
 from ludus.errors import MissingExtra, RunError
 

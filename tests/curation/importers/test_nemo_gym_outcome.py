@@ -18,7 +18,7 @@ from curation.importers.gym_lines import (
     user,
     write_lines,
 )
-from ludus.curation.importers.nemo_gym.nemo_gym_importer import NemoGymImporter
+from ludus.curation.importers.nemo_gym_importer import NemoGymImporter
 from ludus.data.episode import Episode, StopReason
 from ludus.errors import RunError
 

@@ -16,7 +16,7 @@ from curation.importers.verifiers_lines import (
     write_lines,
 )
 from ludus.curation.importers.base import UnreadableRecord
-from ludus.curation.importers.verifiers.verifiers_importer import VerifiersImporter
+from ludus.curation.importers.verifiers_importer import VerifiersImporter
 from ludus.data.episode import Episode, Fault, StopReason, Usage
 from ludus.errors import RunError
 

@@ -20,8 +20,8 @@ from curation.importers.gym_lines import (
     user,
 )
 from ludus.curation.importers.base import Importer, UnreadableRecord
-from ludus.curation.importers.inspect.inspect_importer import InspectImporter
-from ludus.curation.importers.nemo_gym.nemo_gym_importer import NemoGymImporter
+from ludus.curation.importers.inspect_importer import InspectImporter
+from ludus.curation.importers.nemo_gym_importer import NemoGymImporter
 from ludus.data.messages import ImagePart
 from ludus.data.tool_schema import JsonObject
 

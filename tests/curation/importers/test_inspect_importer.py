@@ -15,7 +15,7 @@ from curation.importers.inspect_logs import (
     one,
     write_log,
 )
-from ludus.curation.importers.inspect.inspect_importer import InspectImporter
+from ludus.curation.importers.inspect_importer import InspectImporter
 from ludus.data.episode import Episode, Fault, StopReason, Usage
 from ludus.data.messages import ImagePart
 from ludus.errors import RunError

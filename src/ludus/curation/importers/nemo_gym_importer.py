@@ -1,7 +1,8 @@
 """Import rollouts of NVIDIA's NeMo Gym, with one attempt per line.
 
 A line has the request (`responses_create_params`), the reply (`response`), the reward, and next to
-them the fields of the task and those that the verifier added.
+them the fields of the task and those that the verifier added. Gym also writes a reward of 0 if the
+infrastructure failed: the failure is in other fields, which differ between agents.
 """
 
 from __future__ import annotations
@@ -13,31 +14,27 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ludus.curation.importers import round_trip
 from ludus.curation.importers.base import (
+    EXTRA_KEY,
     FormatError,
     UnreadableRecord,
     as_object,
+    build_episode,
+    build_fault,
     list_files,
+    parse_number,
     read_jsonl,
     require_object,
+    restore_fields,
 )
 from ludus.curation.importers.chat_messages import parse_messages, parse_tools
-from ludus.curation.importers.episode_builder import build_episode
-from ludus.curation.importers.nemo_gym.nemo_gym_outcome import (
-    is_gym_reward_field,
-    parse_fault,
-    parse_reward,
-    parse_reward_components,
-    parse_stop,
-)
 from ludus.curation.importers.responses_api import (
     iter_new_items,
     parse_items,
     parse_response_usage,
     to_chat_messages,
 )
-from ludus.data.episode import Episode
+from ludus.data.episode import Episode, Fault, StopReason
 from ludus.data.jsonl import numbered_lines
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
@@ -47,7 +44,7 @@ TASK_INDEX_KEY, ROLLOUT_INDEX_KEY = "_ng_task_index", "_ng_rollout_index"
 # Fields of a line that do not belong to the task.
 _RESERVED_FIELDS = frozenset(
     {
-        *("responses_create_params", "response", "output", "trajectory", round_trip.KEY),
+        *("responses_create_params", "response", "output", "trajectory", EXTRA_KEY),
         *("reward", "reward_components", "mask_sample", "instance_config"),
         *("agent_ref", "skills_ref", "task_source"),
         *("turns_used", "finished_naturally", "terminated", "truncated"),
@@ -173,7 +170,7 @@ def _parse_gym_rollout(line: JsonObject, task_fields: set[str] | None) -> Episod
         error=parse_fault(line, response),
         usage=parse_response_usage(response.get("usage")),
     )
-    return round_trip.restore_fields(episode, line.get(round_trip.KEY))
+    return restore_fields(episode, line.get(EXTRA_KEY))
 
 
 def is_task_field(name: str) -> bool:
@@ -210,3 +207,87 @@ def _group_key(line: JsonObject, params: JsonObject, response: JsonObject) -> An
         task_ids = {name: line[name] for name in _TASK_ID_FIELDS if name in line}
         task_ids["group_id"] = response.get("group_id")
     return [line.get(TASK_INDEX_KEY), request, task_ids]
+
+
+_REASON_FIELDS = (
+    "_ng_failure_message",
+    "_ng_failure_judge_error",
+    "failure_reason",
+    "error_message",
+    "infrastructure_error",
+    "error",
+)
+_MODEL_STAGES = ("agent", "model")
+
+
+def parse_reward(line: JsonObject) -> float | None:
+    """Return the reward; None if Gym masks the attempt out of scores and training."""
+    reward = parse_number(line.get("reward"), "reward")
+    return None if _is_masked(line) else reward
+
+
+def parse_reward_components(line: JsonObject) -> dict[str, float]:
+    """Return the `reward_components`, and numbers whose name ends with `_reward`."""
+    named = {key: value for key, value in line.items() if is_gym_reward_field(key, value)}
+    parts = {**named, **require_object(line.get("reward_components") or {}, "reward_components")}
+    rewards = {key: parse_number(value, key) for key, value in parts.items()}
+    return {key: value for key, value in rewards.items() if value is not None}
+
+
+def is_gym_reward_field(name: str, value: Any) -> bool:
+    """Whether a field of a NeMo Gym rollout is a part of its reward."""
+    return name.endswith("_reward") and isinstance(value, int | float)
+
+
+def parse_fault(line: JsonObject, response: JsonObject) -> Fault | None:
+    """Return the fault that ended the rollout, if there is one.
+
+    A line with an error and a reward other than 0 was scored nevertheless; one with an error and a
+    reward of 0 probably was not.
+    """
+    failure_class = line.get("_ng_failure_class")
+    reason = next((line[name] for name in _REASON_FIELDS if line.get(name)), None)
+    stage = line.get("_ng_failure_stage", line.get("error_stage"))
+    by_model = stage in _MODEL_STAGES
+    if failure_class:
+        return build_fault(failure_class, reason or failure_class, by_model=by_model)
+    error = response.get("error")
+    if error or response.get("status") in ("failed", "cancelled"):
+        code = error.get("code") if isinstance(error, dict) else None
+        message = error.get("message") if isinstance(error, dict) else error
+        status = response.get("status") or "failed"
+        return build_fault(code or status, message or reason or status, by_model=True)
+    kind = line.get("failure_kind") or line.get("error_class")
+    if _is_masked(line) and (kind or reason):
+        return build_fault(kind or "masked", reason or kind, by_model=by_model)
+    exception = line.get("exception_type")
+    unscored = line.get("error") or line.get("infrastructure_error")
+    unscored = unscored or (exception and (line.get("exception_message") or exception))
+    if unscored and not line.get("reward"):
+        return build_fault(kind or exception or "error", unscored, by_model=by_model)
+    return None
+
+
+def parse_stop(line: JsonObject, response: JsonObject) -> tuple[StopReason, bool]:
+    """Return the stop reason, and whether the environment ended the episode."""
+    details = response.get("incomplete_details")
+    reason = details.get("reason") if isinstance(details, dict) else None
+    output = response.get("output")
+    last = as_object(output[-1]) if isinstance(output, list) and output else {}
+    parts = last.get("content")
+    is_refusal = isinstance(parts, list) and any(
+        as_object(part).get("type") == "refusal" for part in parts
+    )
+    if reason == "content_filter" or is_refusal:
+        return StopReason.REFUSED, False
+    if reason or response.get("status") == "incomplete":
+        return StopReason.MAX_TOKENS, False
+    if line.get("finished_naturally") is False or line.get("truncated") is True:
+        return StopReason.MAX_TURNS, False
+    return StopReason.DONE, True
+
+
+def _is_masked(line: JsonObject) -> bool:
+    """Whether the attempt is masked; some agents write that into `instance_config`."""
+    nested = as_object(line.get("instance_config")).get("mask_sample")
+    return bool(line.get("mask_sample") or nested)

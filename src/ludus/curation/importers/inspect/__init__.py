@@ -1,1 +1,0 @@
-"""Importer for the logs of Inspect AI."""

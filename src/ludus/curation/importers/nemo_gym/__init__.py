@@ -1,1 +1,0 @@
-"""Importer for the rollouts of NeMo Gym."""

@@ -1,1 +1,0 @@
-"""Importer for the results and traces of verifiers."""
