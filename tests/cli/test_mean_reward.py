@@ -15,7 +15,7 @@ from ludus.data.intervals import mean_interval
 from ludus.data.run_folder import RunFolder
 from ludus.evaluation.attempts import load_attempts
 from ludus.evaluation.metrics import MEAN_REWARD, build_metrics, estimate
-from ludus.reporting.sections import read_section
+from ludus.reporting.pipeline import read_section
 
 TASKS = {
     "0a": [0.0, 0.0, 0.0, 0.0],

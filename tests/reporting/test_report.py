@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,13 @@ from ludus.agents.oracle import OracleAgent
 from ludus.agents.random_agent import RandomAgent
 from ludus.data.episode import StopReason
 from ludus.data.messages import Message
-from ludus.errors import ConfigError, RunError
+from ludus.errors import ConfigError, MissingExtra, RunError
 from ludus.evaluation import Candidate
 from ludus.evaluation.stored_evaluation import load_evaluation
 from ludus.reporting import report
 from ludus.reporting.charts import _ticks, render_chart
-from ludus.reporting.document import Histogram, LineChart, Section, Series
-from ludus.reporting.sections import read_section
+from ludus.reporting.document import BarChart, Histogram, LineChart, Section, Series
+from ludus.reporting.pipeline import read_section
 from ludus.reporting.transcripts import summarize_episodes
 from ludus.rollout import CollectConfig
 
@@ -155,9 +156,9 @@ def test_the_test_loss_is_a_line_of_the_loss_also_if_it_is_a_single_point(tmp_pa
 def test_all_lines_of_a_chart_are_smoothed_over_the_same_steps() -> None:
     zigzag = [(float(step), float(step % 2)) for step in range(1, 49)]
     chart = LineChart("Reward", [Series("all", zigzag), Series("half", zigzag[:24])])
-    assert str(render_chart(chart)).count('class="curve raw') == 2
+    assert str(render_chart(chart)).count("stroke-opacity: 0.35") == 2
     short = LineChart("Reward", [Series("all", zigzag[:30]), Series("half", zigzag[:24])])
-    assert "raw" not in str(render_chart(short))
+    assert "stroke-opacity" not in str(render_chart(short))
 
 
 def test_the_best_of_lost_games_is_no_success(tmp_path: Path) -> None:
@@ -214,10 +215,25 @@ def test_markdown_of_transcripts_has_no_effect(tmp_path: Path) -> None:
     assert "<script>alert(1)</script>" in inside and "<script>" not in text.replace(inside, "")
 
 
+def test_only_html_needs_matplotlib(
+    loop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtra, match=r"ludus-rl\[report\]"):
+        report(loop / "run", tmp_path / "report.html")
+    assert report(loop / "run", tmp_path / "report.md", format="md").is_file()
+
+
+def test_labels_are_text_and_not_markup() -> None:
+    rows = [("<b>$x$</b>", 3), ("_hidden", 1)]
+    chart = str(render_chart(BarChart("done", rows)))
+    assert "&lt;b&gt;$x$&lt;/b&gt;" in chart and "_hidden" in chart and "<b>" not in chart
+
+
 @pytest.mark.parametrize("low", [-5.0, 0.0, 0.3, 1234.5])
 @pytest.mark.parametrize("span", [0.0, 1e-9, 0.7, 3.0, 1e6])
 def test_ticks_enclose_the_range(low: float, span: float) -> None:
-    ticks = _ticks(low, low + span)
+    ticks = _ticks([low, low + span])
     assert 2 <= len(ticks) <= 7 and ticks[0] <= low + 1e-12 and ticks[-1] >= low + span - 1e-9
 
 

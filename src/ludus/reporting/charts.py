@@ -1,16 +1,24 @@
-"""Charts of a report as inline SVG. Colors are classes of the page's style, for light and dark."""
+"""Charts of a report as inline SVG, drawn with matplotlib without pyplot's global state.
+
+Colors are drawn as placeholders, which become variables of the page's style, for light and dark.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
-from math import floor, log10
+from io import StringIO
+from typing import TYPE_CHECKING
 
+from ludus.errors import MissingExtra
 from ludus.reporting.document import BarChart, Chart, Histogram, IntervalChart, LineChart
 from ludus.reporting.html import Html, element
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 WIDTH, HEIGHT = 420, 230
-_LEFT, _RIGHT, _TOP, _BOTTOM = 50, 14, 14, 34
 _MAX_POINTS = 160
 _SMOOTHING = 1 / 40
 """Part of the x axis over which all lines are smoothed to either side, over the raw ones."""
@@ -23,83 +31,161 @@ _ROW_HEIGHT = 30
 _LABEL_WIDTH = 120
 _MAX_LABEL_CHARS = 20
 
+_SERIES = ("#000001", "#000002", "#000003", "#000004")
+_GRID, _MUTED, _TEXT = "#000005", "#000006", "#000007"
+_VARIABLES = {
+    **{color: f"var(--s{number})" for number, color in enumerate(_SERIES)},
+    **{_GRID: "var(--line)", _MUTED: "var(--muted)", _TEXT: "var(--text)"},
+}
+
 
 def render_chart(chart: Chart) -> Html:
     """Return the chart as a figure with its title."""
+    try:
+        import matplotlib
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra.of("report", "A report with charts") from None
+
+    left, right, top, bottom, height = 50, 14, 18, 34, HEIGHT
+    if isinstance(chart, BarChart):
+        left, right, top, bottom = _LABEL_WIDTH, 60, 0, 4
+        height = top + _ROW_HEIGHT * len(chart.rows) + bottom
+    elif isinstance(chart, IntervalChart):
+        left, right, bottom = _LABEL_WIDTH, 24, 24
+        height = top + _ROW_HEIGHT * len(chart.rows) + bottom
+    figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72)
+    figure.patch.set_visible(False)
+    axes = figure.add_axes(
+        (left / WIDTH, bottom / height, 1 - (left + right) / WIDTH, 1 - (top + bottom) / height)
+    )
+    axes.patch.set_visible(False)
+    axes.spines[:].set_visible(False)
+    axes.set_axisbelow(True)
     match chart:
         case LineChart():
-            svg = _line_chart(chart)
+            _draw_lines(axes, chart)
         case Histogram():
-            svg = _histogram(chart)
+            _draw_histogram(axes, chart)
         case IntervalChart():
-            svg = _interval_chart(chart)
+            _draw_intervals(axes, chart)
         case BarChart():
-            svg = _bar_chart(chart)
+            _draw_bars(axes, chart)
+    axes.tick_params(length=0, labelsize=12, pad=6)
+    file = StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "ludus"}):
+        FigureCanvasSVG(figure).print_svg(file)
+    svg = element(
+        "svg", _inline(file.getvalue()), viewBox=f"0 0 {WIDTH} {height}", role="img",
+        aria_label=chart.title,
+    )  # fmt: skip
     return element("figure", element("figcaption", chart.title), svg)
 
 
-def _svg(height: float, label: str, *children: Html) -> Html:
-    return element(
-        "svg", *children, viewBox=f"0 0 {WIDTH} {height:.0f}", role="img", aria_label=label
-    )
+def _inline(file: str) -> Html:
+    """The content of an SVG file, without head, ids of groups and fonts: the page has its own."""
+    content = file[file.index('<g id="figure_1">') : file.rindex("</svg>")]
+    content = re.sub(r'<g id="\w*"/>|(?<=<g) id="\w*"|<!--.*?-->', "", content)
+    content = re.sub(r'(?<=<text style=")font[^"]*sans-serif; ', "", content)
+    content = re.sub(r"\s*\n\s*", "\n", content).replace("xlink:href", "href")
+    return Html(re.sub(r"#00000\d", lambda match: _VARIABLES[match[0]], content))
 
 
-def _text(x: float, y: float, text: str, *, anchor: str = "start", class_: str = "tick") -> Html:
-    return element("text", text, x=float(x), y=float(y), text_anchor=anchor, class_=class_)
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Html:
-    return element("line", x1=float(x1), y1=float(y1), x2=float(x2), y2=float(y2), class_=class_)
-
-
-def _line_chart(chart: LineChart) -> Html:
+def _draw_lines(axes: Axes, chart: LineChart) -> None:
     series = [(each.label, _thin(each.points)) for each in chart.series]
-    points = [point for _, each in series for point in each]
-    xs, ys = [x for x, _ in points], [y for _, y in points]
-    x_low, x_high = min(xs), max(xs)
-    ticks = _ticks(min(ys), max(ys))
-    x_span, y_span = (x_high - x_low) or 1, (ticks[-1] - ticks[0]) or 1
-    right, bottom = WIDTH - _RIGHT, HEIGHT - _BOTTOM
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        return (
-            _LEFT + (right - _LEFT) * (x - x_low) / x_span,
-            bottom - (bottom - _TOP) * (y - ticks[0]) / y_span,
-        )
-
-    parts = []
-    for tick in ticks:
-        y = place(x_low, tick)[1]
-        parts += [
-            _line(_LEFT, y, right, y, "grid"),
-            _text(_LEFT - 6, y + 4, _number(tick), anchor="end"),
-        ]
-    for x, anchor in ((x_low, "start"), (x_high, "end")):
-        parts.append(_text(place(x, ticks[0])[0], bottom + 16, _number(x), anchor=anchor))
-    parts.append(_text((_LEFT + right) / 2, bottom + 16, chart.x_label, anchor="middle"))
-    for number, (label, each) in enumerate(series):
-        color = f"series-{number % 4}"
-        if (smoothed := _smooth(each, _SMOOTHING * (x_high - x_low))) != each:
-            parts.append(_curve([place(x, y) for x, y in each], f"raw {color}"))
-            each = smoothed
-        places = [place(x, y) for x, y in each]
-        parts.append(_curve(places, color))
-        if len(places) <= _MAX_DOTS:
-            parts += [
-                element("circle", cx=x, cy=y, r=3.0, class_=f"dot {color}") for x, y in places
-            ]
-        if len(series) > 1:
-            x = _LEFT + 6 + 150 * number
-            parts += [
-                _line(x, _TOP - 5, x + 14, _TOP - 5, f"curve {color}"),
-                _text(x + 19, _TOP - 1, label),
-            ]
-    return _svg(HEIGHT, chart.title, *parts)
+    xs = [x for _, points in series for x, _ in points]
+    low, high = min(xs), max(xs)
+    ticks = _ticks([y for _, points in series for _, y in points])
+    _grid(axes, "y", ticks)
+    axes.set_xlim(low, high if high > low else low + 1)
+    ends = axes.get_xlim()
+    axes.set_xticks(
+        [ends[0], sum(ends) / 2, ends[1]], [_number(low), chart.x_label, _number(high)],
+        color=_MUTED, parse_math=False,
+    )  # fmt: skip
+    first, _, last = axes.get_xticklabels()
+    first.set_horizontalalignment("left")
+    last.set_horizontalalignment("right")
+    for number, (label, points) in enumerate(series):
+        color = _SERIES[number % len(_SERIES)]
+        if (smoothed := _smooth(points, _SMOOTHING * (high - low))) != points:
+            axes.plot(*zip(*points, strict=True), color=color, linewidth=1, alpha=0.35)
+        axes.plot(
+            *zip(*smoothed, strict=True), color=color, linewidth=2, label=label, clip_on=False,
+            marker="o" if len(points) <= _MAX_DOTS else None, markersize=6, markeredgewidth=0,
+        )  # fmt: skip
+    if len(series) > 1:
+        axes.legend(
+            loc="lower left", bbox_to_anchor=(0, 0.97), ncols=len(series), frameon=False,
+            fontsize=12, labelcolor=_MUTED, handlelength=1.2, borderpad=0.2,
+        )  # fmt: skip
 
 
-def _curve(places: Sequence[tuple[float, float]], class_: str) -> Html:
-    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    return element("polyline", points=points, class_=f"curve {class_}")
+def _draw_histogram(axes: Axes, chart: Histogram) -> None:
+    bars = _bins(chart.values)
+    counts = [count for _, count in bars]
+    axes.bar(range(len(bars)), counts, width=0.8, color=_SERIES[0])
+    highest = max(counts)
+    _grid(axes, "y", [tick for tick in _ticks([0, highest]) if tick == int(tick)])
+    axes.set_ylim(0, highest)
+    axes.set_xlim(-0.5, len(bars) - 0.5)
+    shown = range(0, len(bars), -(-len(bars) // 6))
+    axes.set_xticks(shown, [bars[number][0] for number in shown], color=_MUTED)
+
+
+def _draw_intervals(axes: Axes, chart: IntervalChart) -> None:
+    ends = [end for _, *ends in chart.rows for end in ends if end is not None]
+    ticks = [0.0, 0.25, 0.5, 0.75, 1.0] if chart.is_share else _ticks([0, *ends])
+    _grid(axes, "x", ticks, [f"{100 * tick:.0f} %" for tick in ticks] if chart.is_share else None)
+    _label_rows(axes, [label for label, *_ in chart.rows])
+    for number, (_, value, low, high) in enumerate(chart.rows):
+        color = _SERIES[(number if chart.color is None else chart.color) % len(_SERIES)]
+        if low is not None and high is not None:
+            axes.hlines(number, low, high, color=color, linewidth=3, alpha=0.55, capstyle="round")
+        axes.plot([value], [number], "o", color=color, markersize=10, clip_on=False)
+        near_end = value > ticks[-1] - 0.2 * (ticks[-1] - ticks[0])
+        axes.annotate(
+            f"{100 * value:.1f} %" if chart.is_share else _number(value), (value, number),
+            (-9 if near_end else 9, 7), textcoords="offset points", color=_MUTED, fontsize=12,
+            horizontalalignment="right" if near_end else "left",
+        )  # fmt: skip
+
+
+def _draw_bars(axes: Axes, chart: BarChart) -> None:
+    counts = [count for _, count in chart.rows]
+    axes.barh(range(len(counts)), counts, height=0.6, color=_SERIES[0])
+    axes.set_xlim(0, max([1, *counts]))
+    axes.set_xticks([])
+    _label_rows(axes, [label for label, _ in chart.rows])
+    for number, count in enumerate(counts):
+        axes.annotate(
+            f"{count:,}", (count, number), (6, 0), textcoords="offset points", color=_MUTED,
+            fontsize=12, verticalalignment="center",
+        )  # fmt: skip
+
+
+def _grid(
+    axes: Axes, axis: str, ticks: Sequence[float], labels: Sequence[str] | None = None
+) -> None:
+    names = labels or [_number(tick) for tick in ticks]
+    if axis == "x":
+        axes.set_xticks(ticks, names, color=_MUTED)
+        axes.set_xlim(ticks[0], ticks[-1])
+    else:
+        axes.set_yticks(ticks, names, color=_MUTED)
+        axes.set_ylim(ticks[0], ticks[-1])
+    axes.grid(axis="x" if axis == "x" else "y", color=_GRID, linewidth=1)
+
+
+def _label_rows(axes: Axes, labels: Sequence[str]) -> None:
+    """Name the rows of a chart, from top to bottom."""
+    names = [
+        label if len(label) <= _MAX_LABEL_CHARS else f"{label[: _MAX_LABEL_CHARS - 1]}…"
+        for label in labels
+    ]
+    axes.set_yticks(range(len(names)), names, color=_TEXT, parse_math=False)
+    axes.set_ylim(len(names) - 0.5, -0.5)
 
 
 def _thin(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -119,34 +205,6 @@ def _smooth(points: Sequence[tuple[float, float]], reach: float) -> list[tuple[f
     return smoothed
 
 
-def _histogram(chart: Histogram) -> Html:
-    bars = _bins(chart.values)
-    right, bottom = WIDTH - _RIGHT, HEIGHT - _BOTTOM
-    highest, step = max(count for _, count in bars), (right - _LEFT) / len(bars)
-    parts = []
-    for tick in _ticks(0, highest)[:-1] if highest > 4 else (0, highest):
-        y = bottom - (bottom - _TOP) * tick / highest
-        if y < _TOP - 1:
-            continue
-        parts += [
-            _line(_LEFT, y, right, y, "grid"),
-            _text(_LEFT - 6, y + 4, _number(tick), anchor="end"),
-        ]
-    every = -(-len(bars) // 6)
-    for number, (label, count) in enumerate(bars):
-        height = (bottom - _TOP) * count / highest
-        x = _LEFT + step * number
-        parts.append(
-            element(
-                "rect", x=x + step * 0.1, y=bottom - height, width=step * 0.8, height=height,
-                class_="bar series-0", rx=2,
-            )
-        )  # fmt: skip
-        if number % every == 0:
-            parts.append(_text(x + step / 2, bottom + 16, label, anchor="middle"))
-    return _svg(HEIGHT, chart.title, *parts)
-
-
 def _bins(values: Sequence[float]) -> list[tuple[str, int]]:
     """A bar for each value, or for equal ranges of many different values."""
     counts = Counter(round(value, 6) for value in values)
@@ -158,70 +216,15 @@ def _bins(values: Sequence[float]) -> list[tuple[str, int]]:
     return [(_number(low + width * (number + 0.5)), bins[number]) for number in range(_BINS)]
 
 
-def _interval_chart(chart: IntervalChart) -> Html:
-    ends = [end for _, *ends in chart.rows for end in ends if end is not None]
-    ticks = [0.0, 0.25, 0.5, 0.75, 1.0] if chart.is_share else _ticks(min(0, *ends), max(ends))
-    left, right = _LABEL_WIDTH, WIDTH - 24
-    span = (ticks[-1] - ticks[0]) or 1
-    bottom = _TOP + _ROW_HEIGHT * len(chart.rows)
+def _ticks(values: Sequence[float]) -> list[float]:
+    """Round numbers that enclose the values."""
+    from matplotlib.ticker import MaxNLocator
 
-    def place(value: float) -> float:
-        return left + (right - left) * (value - ticks[0]) / span
-
-    parts = []
-    for tick in ticks:
-        label = f"{100 * tick:.0f} %" if chart.is_share else _number(tick)
-        parts += [
-            _line(place(tick), _TOP, place(tick), bottom, "grid"),
-            _text(place(tick), bottom + 16, label, anchor="middle"),
-        ]
-    for number, (label, value, low, high) in enumerate(chart.rows):
-        y = _TOP + _ROW_HEIGHT * (number + 0.6)
-        color = f"series-{(number if chart.color is None else chart.color) % 4}"
-        parts.append(_text(left - 10, y + 4, _shorten(label), anchor="end", class_="label"))
-        if low is not None and high is not None:
-            parts.append(_line(place(low), y, place(high), y, f"whisker {color}"))
-        parts.append(element("circle", cx=place(value), cy=y, r=5.0, class_=f"dot {color}"))
-        shown = f"{100 * value:.1f} %" if chart.is_share else _number(value)
-        near_end = place(value) > right - 60
-        x = place(value) + (-9 if near_end else 9)
-        parts.append(_text(x, y - 7, shown, anchor="end" if near_end else "start"))
-    return _svg(bottom + 24, chart.title, *parts)
-
-
-def _bar_chart(chart: BarChart) -> Html:
-    highest = max((count for _, count in chart.rows), default=0) or 1
-    left, right, parts = _LABEL_WIDTH + 10, WIDTH - 60, []
-    for number, (label, count) in enumerate(chart.rows):
-        y = 8 + _ROW_HEIGHT * number
-        width = max(1.0, (right - left) * count / highest)
-        parts += [
-            _text(left - 8, y + 15, _shorten(label), anchor="end", class_="label"),
-            element(
-                "rect", x=float(left), y=y + 2.0, width=width, height=18.0, rx=3,
-                class_="bar series-0",
-            ),
-            _text(left + width + 6, y + 15, f"{count:,}"),
-        ]  # fmt: skip
-    return _svg(16 + _ROW_HEIGHT * len(chart.rows), chart.title, *parts)
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Three to six round numbers that enclose the range."""
-    if high == low:
-        high, low = high + (abs(high) or 1) / 2, low - (abs(low) or 1) / 2
-    rough = (high - low) / 4
-    magnitude = 10.0 ** floor(log10(rough))
-    step = next(each * magnitude for each in (1, 2, 2.5, 5, 10) if each * magnitude >= rough * 0.99)
-    first, last = floor(low / step + 1e-9), -floor(-high / step + 1e-9)
-    return [number * step for number in range(int(first), int(last) + 1)]
+    locator = MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10])
+    return [float(tick) for tick in locator.tick_values(min(values), max(values))]
 
 
 def _number(value: float) -> str:
     if value == 0:
         return "0"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _shorten(label: str) -> str:
-    return label if len(label) <= _MAX_LABEL_CHARS else f"{label[: _MAX_LABEL_CHARS - 1]}…"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-_VOID_TAGS = frozenset(("img", "meta", "br", "line", "rect", "circle", "polyline"))
+_VOID_TAGS = frozenset(("img", "meta", "br"))
 
 
 class Html(str):
