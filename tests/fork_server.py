@@ -21,14 +21,15 @@ from typing import Any
 
 LOADED = {
     "light": (
-        *("aiohttp", "asyncio", "docstring_parser", "genai_prices", "jsonschema", "pydantic"),
-        *("python_socks.async_.asyncio.v2", "rich.console", "rich.live", "rich.progress"),
-        *("rich.table", "typer", "uvloop", "websockets.asyncio.client", "xxhash", "zstandard"),
+        *("aiohttp", "asyncio", "cyclopts", "docstring_parser", "genai_prices", "jsonschema"),
+        *("pydantic", "python_socks.async_.asyncio.v2", "rich.console", "rich.live"),
+        *("rich.progress", "rich.table", "uvloop", "websockets.asyncio.client", "xxhash"),
+        "zstandard",
     ),
     "training": (
-        *("accelerate", "datasets", "jinja2", "matplotlib.figure", "peft", "pydantic", "regex"),
-        *("rich.console", "torch", "transformers:AutoModelForCausalLM", "transformers:Trainer"),
-        *("trl:DPOTrainer", "trl:GRPOTrainer", "trl:SFTTrainer", "typer", "yaml"),
+        *("accelerate", "cyclopts", "datasets", "jinja2", "matplotlib.figure", "peft", "pydantic"),
+        *("regex", "rich.console", "torch", "transformers:AutoModelForCausalLM", "yaml"),
+        *("transformers:Trainer", "trl:DPOTrainer", "trl:GRPOTrainer", "trl:SFTTrainer"),
     ),
 }
 """Modules to preload, and names that lazy packages import on access: for most commands, and for

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-import typer
-from ludus.cli.common_options import parse_task
 from ludus_process import run_ludus, served_by_program, start_ludus
 from world import serving, wait_until
 
@@ -26,15 +24,23 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
     done = run_ludus("--help")
     assert done.returncode == 0
     for command in ("envs", "serve", "check", "play", "init", "collect", "runs", "show", "doctor"):
-        assert f"  {command} " in done.stdout
+        assert f"│ {command} " in done.stdout
     # What help loads decides how fast it answers; benchmarks/wire.py reports the time.
     script = (
-        "import sys; import ludus.cli.main; "
+        "import sys; from ludus.cli.main import build_app; build_app(['--help']); "
         "heavy = ('aiohttp', 'fastapi', 'pydantic', 'rich.console', 'httpx', 'uvicorn'); "
         "print([module for module in heavy if module in sys.modules])"
     )
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert loaded.stdout.strip() == "[]"
+
+
+def test_help_lists_few_options_and_help_all_all_but_hidden_ones() -> None:
+    few, more = (run_ludus("collect", flag).stdout for flag in ("--help", "--help-all"))
+    assert "--num-episodes" in few and "--num-episodes" in more
+    assert "--concurrency" not in few and "--concurrency" in more
+    assert "--provider" not in more
+    assert "10, or all of --tasks" in few, "a default in words"
 
 
 def test_versions_that_decide_what_a_run_does_are_printed() -> None:
@@ -45,22 +51,48 @@ def test_versions_that_decide_what_a_run_does_are_printed() -> None:
         assert versions[package] == version(package)
 
 
+COMPLETE = """
+PATH=$PWD:$PATH
+. ./script
+COMP_WORDS=($1)
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+_ludus
+echo "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture(scope="module")
+def completion(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with the completion of bash, and the program that its script calls."""
+    home = tmp_path_factory.mktemp("home")
+    script = ("--install-completion", "--shell", "bash", "--output", str(home / "script"))
+    installed = run_ludus(*script, env={"HOME": str(home)})
+    assert installed.returncode == 0 and str(home / "script") in (home / ".bashrc").read_text()
+    program = home / "ludus"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m ludus "$@"\n')
+    program.chmod(0o755)
+    return home
+
+
 @pytest.mark.parametrize(
     ("typed", "completions"),
-    [("ludus cur", {"curate"}), ("ludus collect word", {"wordle"}), ("ludus push d", {"dataset"})],
+    [
+        ("ludus cur", {"curate"}),
+        ("ludus push d", {"dataset"}),
+        ("ludus collect --retr", {"--retry-broken"}),
+        ("ludus curate --to d", {"dpo"}),
+        ("ludus collect word", {"wordle"}),
+        ("ludus train grpo --steps 3 word", {"wordle"}),
+        ("ludus curate scr", {"script"}),
+        ("ludus train sft -o scr", {"script"}),
+    ],
 )
-def test_the_shell_completes_commands_and_environments(typed: str, completions: set[str]) -> None:
-    env = {
-        "_LUDUS_COMPLETE": "complete_bash",
-        "COMP_WORDS": typed,
-        "COMP_CWORD": str(len(typed.split()) - 1),
-    }
-    # The program's name decides the name of the variable.
-    code = "import sys; sys.argv = ['ludus']; from ludus.cli.main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **env}
-    )
-    assert {*done.stdout.split()} == completions
+def test_the_shell_completes_commands_options_environments_and_files(
+    typed: str, completions: set[str], completion: Path
+) -> None:
+    ask = ["bash", "--norc", "-c", COMPLETE, "ask", typed]
+    done = subprocess.run(ask, cwd=completion, capture_output=True, text=True)
+    assert {*done.stdout.split()} == completions, done.stderr
 
 
 def test_envs_lists_environments_and_describes_one() -> None:
@@ -103,20 +135,6 @@ def test_an_error_is_one_line_and_exit_code_1(arguments: tuple[str, ...], words:
 def test_an_invalid_flag_is_named_with_exit_code_2(arguments: tuple[str, ...]) -> None:
     done = run_ludus(*arguments)
     assert done.returncode == 2 and arguments[2] in done.stderr
-
-
-def test_task_arguments_are_names_with_values_or_json() -> None:
-    values = ["length=6", "pool=train", 'words=["a", "b"]', "note=a=b", '{"deep": {"x": "1=2"}}']
-    assert parse_task(values) == {
-        "length": 6,
-        "pool": "train",
-        "words": ["a", "b"],
-        "note": "a=b",
-        "deep": {"x": "1=2"},
-    }
-    for wrong in ("length", "=6", "[1]", '{"length": 6', "{length=6}"):
-        with pytest.raises(typer.BadParameter, match="--task must be NAME=VALUE"):
-            parse_task([wrong])
 
 
 def run_without_module(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:

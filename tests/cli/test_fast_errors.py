@@ -35,19 +35,18 @@ def error_line(watched: Path, cwd: Path, arguments: Sequence[str]) -> str:
     return line
 
 
-LOCAL = ("--provider", "hf", "--model")
 SMOLLM2 = ("--model", "smollm2", "-o", "models/out")
 
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("collect", "wordl", *LOCAL, "smollm2"), "'wordle'"),
-        (("collect", "wordle", *LOCAL, "models/wordl"), "'models/wordle'"),
-        (("collect", "wordle", *LOCAL, "smolm2"), "'smollm2'"),
-        (("collect", "wordle", *LOCAL, "models/empty"), "config.json"),
-        (("collect", "wordle", *LOCAL, "smollm2", "--device", "cudaa"), "'cuda'"),
-        (("collect", "wordle", *LOCAL, "smollm2", "--dtype", "fp17"), "'fp16'"),
+        (("collect", "wordl", "--agent", "hf:smollm2"), "'wordle'"),
+        (("collect", "wordle", "--agent", "hf:models/wordl"), "'models/wordle'"),
+        (("collect", "wordle", "--agent", "hf:smolm2"), "'smollm2'"),
+        (("collect", "wordle", "--agent", "hf:models/empty"), "config.json"),
+        (("collect", "wordle", "--agent", "hf:smollm2", "--device", "cudaa"), "'cuda'"),
+        (("collect", "wordle", "--agent", "hf:smollm2", "--dtype", "fp17"), "'fp16'"),
         (("collect", "wordle", "--model", "smollm2"), "hf"),
         (("collect", "wordle", "--model", "gpt-5-mini"), "openai"),
         (("collect", "wordle", "--model", "claude-haiku-4-5"), "anthropic"),
@@ -70,7 +69,7 @@ SMOLLM2 = ("--model", "smollm2", "-o", "models/out")
         (("train", "sft", "data/sums", *SMOLLM2, "--set", "warmup_step=3"), "'warmup_steps'"),
         (("train", "grpo", "wordle", *SMOLLM2, "--set", "num_generation=8"), "--group-size"),
         (("train", "sft", "data/sums", *SMOLLM2, "--set", "warmup_steps=few"), "'few'"),
-        (("train", "sft", "data/sums", *SMOLLM2, "--set", "learning_rate=1"), "--learning-rate"),
+        (("train", "sft", "data/sums", *SMOLLM2, "--set", "learning_rate=0"), "--learning-rate"),
         (("train", "sft", "data/sums", *SMOLLM2), "data/sums/train.jsonl:1 has no messages"),
         (("train", "sft", "data/bad", *SMOLLM2), "data/bad/train.jsonl:2 is not JSON"),
         (("train", "sft", "data/none", *SMOLLM2), "data/none has no rows"),

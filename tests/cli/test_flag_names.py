@@ -7,43 +7,27 @@ from pathlib import Path
 import pytest
 from ludus_process import run_ludus
 
-from ludus.cli.program import command_flags, name_flags
-
-FLAGS = {
-    "epochs": "--epochs",
-    "out": "--output-dir",
-    "lora_rank": "--lora-rank",
-    "merge_adapter": "--merge-adapter",
-    "resume": "--resume",
-    "resume=False": "--no-resume",
-    "to": "--to",
-}
+from ludus.cli.program import find_command, flags_of, name_command_flags, name_flags
 
 
 @pytest.mark.parametrize(
-    ("message", "translated"),
+    ("command", "message", "translated"),
     [
-        ("`epochs` must be positive, got 0.", "--epochs must be positive, got 0."),
-        ("Use another `out`.", "Use another --output-dir."),
-        ("`lora.rank` must be positive.", "--lora-rank must be positive."),
-        ("Set `lora.merge_adapter`.", "Set --merge-adapter."),
-        ("Use `resume=False`.", "Use --no-resume."),
-        ("Use `resume=True`.", "Use --resume."),
-        ('Only with `to="dpo"`.', "Only with --to dpo."),
-        ("`steps` is no parameter here.", "`steps` is no parameter here."),
-        ("Run `ludus runs`.", "Run `ludus runs`."),
+        ("train sft", "`epochs` must be positive, got 0.", "--epochs must be positive, got 0."),
+        ("train sft", "Use another `out`.", "Use another --output-dir."),
+        ("train sft", "`lora.rank` must be positive.", "--lora must be positive."),
+        ("train grpo", "Set `reward_funcs` or `overrides`.", "Set --reward-func or --set."),
+        ("collect", "Use `resume=False`.", "Use --no-resume."),
+        ("collect", "Use `resume=True`.", "Use --resume."),
+        ("collect", "Give another `env`.", "Give another ENV."),
+        ("curate", 'Only with `to="dpo"`.', "Only with --to dpo."),
+        ("curate", "`steps` is no parameter here.", "`steps` is no parameter here."),
+        ("curate", "Run `ludus runs`.", "Run `ludus runs`."),
     ],
 )
-def test_argument_names_become_flags(message: str, translated: str) -> None:
-    assert name_flags(message, FLAGS) == translated
-
-
-def test_the_flags_of_a_command_are_those_of_its_options() -> None:
-    flags = command_flags("train", "grpo")
-    assert flags["zero_variance_groups"] == "--zero-variance-groups"
-    assert flags["reward_funcs"] == "--reward-func" and flags["overrides"] == "--set"
-    assert flags["out"] == "--output-dir" and flags["env"] == "ENV"
-    assert flags["merge_adapter=False"] == "--no-merge-adapter"
+def test_argument_names_become_flags(command: str, message: str, translated: str) -> None:
+    assert name_flags(message, flags_of(find_command(command))) == translated
+    assert name_command_flags(message, command.split()) == translated
 
 
 def test_the_program_prints_flags(tmp_path: Path) -> None:

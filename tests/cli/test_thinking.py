@@ -11,6 +11,7 @@ from tiny_tokenizers import of_family
 from cli.collect_cli import CLEAN_ENV, COUNTER, read_episodes
 from cli.in_process import Result, Runner
 from cli.train_cli import FAST_OPTIONS, write_rows
+from ludus.cli.program import name_flags
 from ludus.errors import ConfigError, RunError
 
 OFF, ON = {"enable_thinking": False}, {"enable_thinking": True}
@@ -22,7 +23,7 @@ def ludus(*arguments: str | Path) -> Result:
 
 
 def collect(model: Path, *arguments: str | Path) -> Result:
-    return ludus("collect", COUNTER, "--provider", "hf", "--model", model, *SHORT, *arguments)
+    return ludus("collect", COUNTER, "--agent", f"hf:{model}", *SHORT, *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -74,16 +75,13 @@ def test_unknown_template_arguments_are_rejected(
     assert "\n" not in str(done.exception) and not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--no-thinking", "--chat-template-kwargs", '{"enable_thinking": true}'),
-        ("--chat-template-kwargs", "enable_thinking=false"),
-        ("--chat-template-kwargs", "[1]"),
-    ],
-)
-def test_contradicting_or_invalid_template_options_are_rejected(
-    options: tuple[str, ...], model: Path
-) -> None:
-    done = collect(model, *options)
+def test_an_option_that_contradicts_the_template_arguments_is_rejected(model: Path) -> None:
+    done = collect(model, "--no-thinking", "--chat-template-kwargs", '{"enable_thinking": true}')
+    assert isinstance(done.exception, ConfigError)
+    message = name_flags(str(done.exception))
+    assert "--no-thinking" in message and "--chat-template-kwargs" in message
+
+
+def test_template_arguments_that_are_no_table_are_rejected(model: Path) -> None:
+    done = collect(model, "--chat-template-kwargs", "[1]")
     assert done.exit_code == 2 and "--chat-template-kwargs" in done.output

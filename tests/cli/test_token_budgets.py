@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
-from typing import Any
 
 import pytest
 from chat_stub import chat_stub
 
 from cli.collect_cli import CLEAN_ENV, read_episodes, stub_args
 from cli.in_process import Runner
-from ludus.cli.commands.collect import collect
-from ludus.cli.commands.evaluate import evaluate
-from ludus.cli.commands.train_grpo import grpo
+from ludus.cli.program import find_command, flags_of
 from ludus.data.episode import StopReason
 
 
 @pytest.mark.parametrize(
     ("command", "reply", "episode"),
-    [(collect, 2048, None), (evaluate, 512, None), (grpo, None, 256)],
+    [("collect", 2048, None), ("eval", 512, None), ("train grpo", None, 256)],
 )
 def test_all_commands_have_the_same_token_options(
-    command: Any, reply: int | None, episode: int | None
+    command: str, reply: int | None, episode: int | None
 ) -> None:
-    defaults = {name: one.default for name, one in inspect.signature(command).parameters.items()}
-    assert (defaults["max_tokens"], defaults["max_episode_tokens"]) == (reply, episode)
+    flags = flags_of(find_command(command))
+    assert (flags["max_tokens"].default, flags["max_episode_tokens"].default) == (reply, episode)
 
 
 def test_replies_share_the_token_budget_of_their_episode(tmp_path: Path) -> None:

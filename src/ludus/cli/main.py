@@ -10,15 +10,28 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Group
 
 from ludus.cli.commands import GROUPS, SECTIONS
-from ludus.cli.program import HELP_ALL, apply_settings, find_command, flags_of, name_flags
+from ludus.cli.program import (
+    HELP_ALL,
+    INSTALL_COMPLETION,
+    apply_settings,
+    find_command,
+    flags_of,
+    name_flags,
+)
 from ludus.errors import LudusError
 
 _SETTING = re.compile(r"\w+=|\{|(on|off)$")
+_COMPLETE = "__complete"
+"""The scripts of the shells ask `ludus __complete collect wo` what they may offer."""
 _DESCRIPTION = "Collect episodes, curate them, and train and evaluate language-model agents."
 
 
 def build_app(arguments: Sequence[str]) -> App:
-    """The program with the command that these arguments name; of all others the help alone."""
+    """The program with the command that these arguments name; of all others the help alone.
+
+    A script of --install-completion knows the options of all commands.
+    """
+    words = arguments[1:] if arguments[:1] == [_COMPLETE] else arguments
     app = App(
         name="ludus",
         help=_DESCRIPTION,
@@ -30,9 +43,10 @@ def build_app(arguments: Sequence[str]) -> App:
         result_action="return_value",
         exit_on_error=False,
         print_error=False,
+        suppress_keyboard_interrupt=False,
     )
-    app.register_install_completion_command()
-    app["--help"].show = app["--version"].show = app["--install-completion"].show = False
+    app.register_install_completion_command(name=INSTALL_COMPLETION)
+    app["--help"].show = app["--version"].show = app[INSTALL_COMPLETION].show = False
     groups = {name: App(name=name, help=text) for name, text in GROUPS.items()}
     for order, (title, section) in enumerate(SECTIONS.items()):
         panel = Group(title, sort_key=order)
@@ -42,7 +56,7 @@ def build_app(arguments: Sequence[str]) -> App:
             if group and group not in app:
                 parent.group, parent.sort_key = panel, number
                 app.command(parent)
-            if arguments[: len(path.split())] == path.split():
+            if INSTALL_COMPLETION in words or words[: len(path.split())] == path.split():
                 parent.command(find_command(path), name=name, sort_key=number)
             else:
                 where = () if group else panel

@@ -1,7 +1,7 @@
 """Commands from functions: each config that a function takes becomes an option for each field.
 
     @command
-    def sft(data: Data, *, model: Model, out: Out, config: TrainConfig, overwrite: Overwrite = False)
+    def sft(data: Data, *, model: Model, config: TrainConfig, overwrite: Overwrite = False)
 
 What stands before `*` are the arguments of the command. Options are declared where the config is;
 see `ludus.options`. Their values come from the command line, from `--set`, from the TOML file of
@@ -34,7 +34,7 @@ from ludus.cli.commands import SECTIONS
 from ludus.errors import ConfigError, did_you_mean
 from ludus.options import Option
 
-HELP_ALL = "--help-all"
+HELP_ALL, INSTALL_COMPLETION = "--help-all", "--install-completion"
 CONFIG, SET = "config", "set"
 _ARGUMENT = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)(?:=([^`]+))?`")
 _running: Mapping[str, Flag] = {}
@@ -90,21 +90,26 @@ class Flag:
         if option.combine is not None:
             hint, more["converter"] = list[Any] | None, _convert_all(option.combine)
         elif option.parse is not None:
-            hint, more["converter"] = Any, _convert_one(option.parse)
+            # The shell offers files for a Path.
+            hint = Path if option.parse is options.expand_path else Any
+            more["converter"] = _convert_one(option.parse)
+        elif self.positional and hint is str and option.complete is None:
+            hint = str | Path
         if option.complete is not None:
             more["completer"] = _completer(option.complete)
         if not self.positional:
             more["name"] = [self.name, f"-{option.short}"] if option.short else self.name
         if self.default is False or not self.is_switch:
             more["negative"] = ()
+        lists_all = HELP_ALL in sys.argv or INSTALL_COMPLETION in sys.argv
         required = self.default is MISSING
         several = self.positional and self.is_repeatable
         if several:
-            hint, more["required"] = Any, required
+            hint, more["required"] = str | Path, required
         default = self.default_text
         parameter = Parameter(
             group=_panel(option.group),
-            show=not option.hidden and (not option.advanced or HELP_ALL in sys.argv),
+            show=not option.hidden and (not option.advanced or lists_all),
             help=name_flags(self.help),
             metavar=option.metavar or None,
             env_var=option.env_var or None,
@@ -175,9 +180,9 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def flags_of(run: Callable[..., Any]) -> Mapping[str, Flag]:
-    """The options and arguments of a command by their keys."""
-    found: Mapping[str, Flag] = run.flags  # type: ignore[attr-defined]
-    return found
+    """The options and arguments of a command by their keys; of cyclopts' own commands none."""
+    flags: Mapping[str, Flag] = getattr(run, "flags", {})
+    return flags
 
 
 @cache
@@ -200,6 +205,7 @@ def run_with_table(path: str, values: Mapping[str, Any], source: str) -> Any:
         result_action="return_value",
         exit_on_error=False,
         print_error=False,
+        suppress_keyboard_interrupt=False,
     )
     return app([])
 
@@ -306,7 +312,7 @@ def _read_table(name: str) -> dict[str, Any]:
 def _setting_flags() -> Iterator[Flag]:
     option = Option("Basics", metavar="FILE", advanced=True)
     text = "TOML file with options of this command, for those that are not given."
-    yield Flag(CONFIG, str | None, option, text, None, ())
+    yield Flag(CONFIG, Path | None, option, text, None, ())
     option = Option("Basics", advanced=True, metavar="KEY=VALUE", combine=_refuse_settings)
     yield Flag(SET, list[str], option, "Any setting, also a rare one; repeatable.", None, ())
 

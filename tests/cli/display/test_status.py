@@ -19,7 +19,7 @@ from cli.train_cli import FAST_OPTIONS, OFFLINE_ENV, save_model, write_rows
 from ludus.cli.display import status
 from ludus.cli.display.formatting import format_estimate
 from ludus.cli.display.status import LiveStatus, LogStatus, PhaseView
-from ludus.cli.main import app
+from ludus.cli.main import run
 from ludus.rollout.phase_progress import PhaseProgress
 
 IMPORT_MARK = b"<heavy import>"
@@ -41,7 +41,7 @@ def every_view(monkeypatch: pytest.MonkeyPatch) -> None:
 def build_commands(model: Path, home: Path) -> dict[str, tuple[str | Path, ...]]:
     data, out = write_rows(home / "data", 4, 2), home / "out"
     return {
-        "collect": ("collect", COUNTER, "--provider", "hf", "--model", model, "-n", "2", "-o", out),
+        "collect": ("collect", COUNTER, "--agent", f"hf:{model}", "-n", "2", "-o", out),
         "eval": ("eval", COUNTER, "-c", f"base=hf:{model}", "-n", "2", "-o", out),
         "sft": ("train", "sft", data, "-m", model, "-o", out),
         "dpo": ("train", "dpo", data, "-m", model, "-o", out),
@@ -101,9 +101,9 @@ def test_a_log_file_gets_a_line_before_torch_is_imported(
 
 
 def test_a_local_model_shows_tokens_per_second_on_one_line(model: Path, tmp_path: Path) -> None:
-    command = ("collect", COUNTER, "--provider", "hf", "--model", str(model), "-n", "6", *SHORT)
+    command = ("collect", COUNTER, "--agent", f"hf:{model}", "-n", "6", *SHORT)
     with stderr_on_a_terminal() as drawn:
-        app([*command, "-o", str(tmp_path / "run")], standalone_mode=False)
+        assert run([*command, "-o", str(tmp_path / "run")]) == 0
     seen = list(screens(drawn.decode()))
     playing = [line for screen in seen for line in screen if "6/6" in line]
     assert "36 tokens" in playing[-1] and "tokens/s" in playing[-1]
@@ -115,7 +115,7 @@ def test_a_local_model_shows_tokens_per_second_on_one_line(model: Path, tmp_path
 def test_candidates_are_labelled_in_one_display(model: Path, tmp_path: Path) -> None:
     command = ("eval", COUNTER, "-c", f"base=hf:{model}", "-c", "random", "-n", "2", *SHORT)
     with stderr_on_a_terminal() as drawn:
-        app([*command, "-o", str(tmp_path / "eval")], standalone_mode=False)
+        assert run([*command, "-o", str(tmp_path / "eval")]) == 0
     seen = list(screens(drawn.decode()))
     lines = {line for screen in seen for line in screen}
     assert any(line.startswith("base ") and "12 tokens" in line for line in lines)
@@ -128,7 +128,7 @@ def test_the_test_loss_shows_rows_tokens_and_an_estimate(tmp_path: Path) -> None
     student, data = save_model(tmp_path / "model"), write_rows(tmp_path / "data", 6, 6)
     command = ("train", "sft", str(data), "-m", str(student), "-o", str(tmp_path / "out"))
     with stderr_on_a_terminal() as drawn:
-        app([*command, *FAST_OPTIONS, "--epochs", "1"], standalone_mode=False)
+        assert run([*command, *FAST_OPTIONS, "--epochs", "1"]) == 0
     seen = list(screens(drawn.decode()))
     measuring = [line for screen in seen for line in screen if "6/6 rows" in line]
     assert "test loss" in measuring[-1] and "tokens/s" in measuring[-1]
@@ -141,7 +141,7 @@ def test_grpo_shows_progress_of_its_rollouts(model: Path, tmp_path: Path) -> Non
     small = ("--steps", "2", "--groups", "1", "--group-size", "4", "--report-to", "none")
     more = ("--eval-every", "2", "--eval-episodes", "3")
     with stderr_on_a_terminal() as drawn:
-        app([*command, *small, *more], standalone_mode=False)
+        assert run([*command, *small, *more]) == 0
     *seen, last = screens(drawn.decode())
     lines = [line for screen in seen for line in screen]
     for phase, total in (("held-out tasks before", 3), ("step 1", 4), ("step 2", 4)):
@@ -154,8 +154,8 @@ def test_grpo_shows_progress_of_its_rollouts(model: Path, tmp_path: Path) -> Non
 def test_a_log_file_gets_each_phase_once_and_no_control_characters(
     model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    command = ("collect", COUNTER, "--provider", "hf", "--model", str(model), "-n", "4", *SHORT)
-    app([*command, "-o", str(tmp_path / "run")], standalone_mode=False)
+    command = ("collect", COUNTER, "--agent", f"hf:{model}", "-n", "4", *SHORT)
+    assert run([*command, "-o", str(tmp_path / "run")]) == 0
     stderr = capfd.readouterr().err
     lines = stderr.splitlines()
     assert lines[:2] == [f"Checking {COUNTER}", f"Loading {model}"]
@@ -166,8 +166,8 @@ def test_a_log_file_gets_each_phase_once_and_no_control_characters(
 def test_with_json_nothing_else_is_printed(
     model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    command = ("collect", COUNTER, "--provider", "hf", "--model", str(model), "-n", "2", *SHORT)
-    app([*command, "--json", "-o", str(tmp_path / "run")], standalone_mode=False)
+    command = ("collect", COUNTER, "--agent", f"hf:{model}", "-n", "2", *SHORT)
+    assert run([*command, "--json", "-o", str(tmp_path / "run")]) == 0
     stdout, stderr = capfd.readouterr()
     first, second, *_, last = map(json.loads, stdout.splitlines())
     assert stderr == "" and last["event"] == "summary"

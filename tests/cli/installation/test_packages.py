@@ -19,7 +19,7 @@ def test_this_installation_is_complete() -> None:
 
 
 def test_a_missing_or_old_package_that_every_command_needs_is_broken() -> None:
-    found = findings(["no-such-package>=1", "pydantic<1", "typer"])["packages"]
+    found = findings(["no-such-package>=1", "pydantic<1", "rich"])["packages"]
     assert found.status == "broken"
     assert "no-such-package is not installed" in found.detail and "<1 is needed" in found.detail
 
@@ -30,11 +30,11 @@ def test_a_missing_extra_names_the_command_that_installs_it() -> None:
 
 
 def test_an_extra_with_a_wrong_version_is_broken() -> None:
-    found = findings(["typer<0.1; extra == 'hub'"])["[hub]"]
+    found = findings(["rich<0.1; extra == 'hub'"])["[hub]"]
     assert found.status == "broken" and "<0.1 is needed" in found.detail
 
 
 def test_an_incomplete_extra_names_what_is_missing() -> None:
-    required = ["typer; extra == 'hub'", "no-such-package; extra == 'hub'"]
+    required = ["rich; extra == 'hub'", "no-such-package; extra == 'hub'"]
     found = findings(required)["[hub]"]
     assert (found.status, found.detail) == ("missing", "without no-such-package")

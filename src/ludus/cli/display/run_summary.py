@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ludus.cli.display.console import escape_control_chars
 from ludus.cli.display.formatting import format_count, format_dollars, format_reward, plural
-from ludus.cli.flag_names import name_flags
+from ludus.cli.program import name_flags
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
