@@ -25,7 +25,7 @@ _HOMES = {
     "Episode": "ludus.data.episode",
     "EvalConfig": "ludus.evaluation.config",
     "GRPOConfig": "ludus.train.grpo.grpo_config",
-    "Image": "ludus.data.content",
+    "Image": "ludus.data.messages",
     "Judge": "ludus.scoring.judge",
     "Lora": "ludus.train.config",
     "LudusError": "ludus.errors",
@@ -35,7 +35,7 @@ _HOMES = {
     "RubricPart": "ludus.environment.rubric",
     "Session": "ludus.client.session",
     "State": "ludus.protocol.types",
-    "Text": "ludus.data.content",
+    "Text": "ludus.data.messages",
     "ToolCall": "ludus.data.tool_schema",
     "ToolEnvironment": "ludus.environment.tool_environment",
     "ToolError": "ludus.errors",
@@ -72,9 +72,9 @@ if TYPE_CHECKING:
     from ludus.client.session import Session
     from ludus.curation.config import CurateConfig
     from ludus.curation.pipeline import curate
-    from ludus.data.content import Image, Text
     from ludus.data.episode import Episode
     from ludus.data.episode_reader import episodes
+    from ludus.data.messages import Image, Text
     from ludus.data.tool_schema import ToolCall
     from ludus.environment.base import Environment
     from ludus.environment.mixture import mix

@@ -12,8 +12,7 @@ from ludus.agents.anthropic import AnthropicAgent
 from ludus.agents.api_agent import APIAgent
 from ludus.agents.openai import OpenAIAgent
 from ludus.agents.throttle import Backoff
-from ludus.data.content import Text
-from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message
+from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message, Text
 from ludus.data.tool_schema import ToolSpec
 
 SECRET = "sk-very-secret-0123456789"

@@ -15,7 +15,7 @@ from conformance import observation_environments as worlds
 from conformance.test_ludus_client_on_openenv_server import their_server
 from ludus import Session, ToolCall, connect
 from ludus.agents.scripted import ScriptedAgent
-from ludus.data.content import Content, Image, Text
+from ludus.data.messages import Content, Image, Text
 from ludus.rollout import Assignment, run_episode
 
 Opener = Callable[[str], AbstractAsyncContextManager[Session]]

@@ -10,8 +10,7 @@ from tiny_tokenizers import of_family
 from curation.attempts import GUESS, attempt, call, model, system, tool_result, user
 from ludus.curation.tool_call_text import CALL_FORMATS
 from ludus.curation.training_rows import RowConfig, sft_row
-from ludus.data.content import Text
-from ludus.data.messages import ImagePart, ImageUrl, Message
+from ludus.data.messages import ImagePart, ImageUrl, Message, Text
 from ludus.errors import ConfigError
 
 TEMPLATES = {

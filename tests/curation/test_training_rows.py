@@ -21,8 +21,7 @@ from curation.attempts import (
 from ludus.curation import CurateConfig
 from ludus.curation.training_rows import MalformedCallError, RowConfig, dpo_row, sft_row
 from ludus.curation.writers import OutputKind
-from ludus.data.content import Text
-from ludus.data.messages import ImagePart, ImageUrl, Message
+from ludus.data.messages import ImagePart, ImageUrl, Message, Text
 from ludus.errors import ConfigError
 
 PLAYED = attempt(

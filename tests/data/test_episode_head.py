@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from data.sample_episodes import RUN, attempt
-from ludus.data import episode_head
+from ludus.data import episode_reader
 from ludus.data.episode import Episode, StopReason, Usage, format_episode_id
-from ludus.data.episode_head import EpisodeHead
+from ludus.data.episode_reader import EpisodeHead
 
 HERE = Path("episodes.jsonl")
 COUNTS = st.integers(0, 10**20)
@@ -59,8 +59,8 @@ def spaced(line: bytes) -> bytes:
 def test_a_head_is_the_same_however_it_is_read(episode: Episode) -> None:
     line = episode.to_line()
     heads = [
-        episode_head.parse_head(line, HERE, 1),
-        episode_head.parse_head(spaced(line), HERE, 1),
+        episode_reader.parse_head(line, HERE, 1),
+        episode_reader.parse_head(spaced(line), HERE, 1),
     ]
     # As text, because -0.0 equals 0.0.
     assert [repr(head) for head in heads] == [repr(EpisodeHead.from_episode(episode))] * 2
@@ -70,7 +70,7 @@ def test_a_head_is_the_same_however_it_is_read(episode: Episode) -> None:
 def test_the_heads_of_our_own_lines_are_not_parsed_as_json(
     reward: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(episode_head, "from_json")
+    monkeypatch.delattr(episode_reader, "from_json")
     episode = attempt(1234567, reward=reward, usage=Usage(prompt_tokens=7, cost=1e-5))
-    head = episode_head.parse_head(episode.to_line(), HERE, 1)
+    head = episode_reader.parse_head(episode.to_line(), HERE, 1)
     assert head == (f"{RUN}-1234567", 1234567, 1, "done", reward, 7, 0, 1e-5, "g")

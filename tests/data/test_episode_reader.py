@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from data.sample_episodes import RUN, attempt, written
 from ludus.data.episode import Episode, StopReason, Usage
-from ludus.data.episode_head import EpisodeHead
-from ludus.data.episode_reader import episodes, find_episode
+from ludus.data.episode_reader import EpisodeHead, episodes, find_episode
 from ludus.data.messages import Message
 from ludus.data.resume_index import ResumeIndex, read_resume_index
 from ludus.errors import RunError

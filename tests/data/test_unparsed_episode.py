@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from ludus.data.episode import Episode, Fault, StopReason, Usage
-from ludus.data.episode_head import EpisodeHead
+from ludus.data.episode_reader import EpisodeHead, episode_from_line
 from ludus.data.messages import Message
-from ludus.data.unparsed_episode import episode_from_line
 
 
 def an_episode(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from diagnose.runs import Sample, level, ramp
-from ludus.data.curriculum_log import BucketMetrics, to_metrics
+from ludus.data.training_log import BucketMetrics, to_metrics
 from ludus.diagnose.diagnosis import Diagnosis, diagnose
 
 

@@ -19,7 +19,7 @@ from ludus import connect
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.random_agent import RandomAgent
 from ludus.check import run_checks
-from ludus.data.content import Image, Text
+from ludus.data.messages import Image, Text
 from ludus.environment.mixture import parse_mixture
 from ludus.environment.registry import find_environment, registered_environments
 from ludus.environment.source_file import recorded_name

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image as Pictures
 
-from ludus.data.content import Image
+from ludus.data.messages import Image
 from ludus.protocol.observation_images import image_from_array, image_from_text
 
 

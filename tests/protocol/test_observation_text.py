@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ludus.data.content import Image, Text
+from ludus.data.messages import Image, Text
 from ludus.protocol.action_tools import tool_from_action
 from ludus.protocol.observation_text import build_view, render_observation
 

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ludus.data.content import Text
 from ludus.data.episode import Episode, Fault, Timing, Tokens, Usage
 from ludus.data.messages import (
     Call,
@@ -15,6 +14,7 @@ from ludus.data.messages import (
     ImagePart,
     ImageUrl,
     Message,
+    Text,
 )
 from ludus.environment.registry import find_environment
 

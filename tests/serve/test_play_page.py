@@ -14,7 +14,7 @@ from browser import browser, needs_chromium, open_page
 from world import Counter, Served, Slow, Two, serving, wait_until
 
 from ludus import Action, Environment, Observation, State, ToolEnvironment, tool
-from ludus.data.content import Image, Text
+from ludus.data.messages import Image, Text
 from ludus.data.tool_schema import ToolSpec
 from ludus.envs.wordle import Wordle
 from ludus.protocol.types import CallToolAction, CallToolObservation

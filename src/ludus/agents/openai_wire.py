@@ -14,9 +14,8 @@ from typing import Any
 from ludus.agents.agent import FinishReason, Reply
 from ludus.agents.response_json import response_object, response_token_count
 from ludus.agents.tool_calls import RawToolCall, parse_arguments, parse_tool_calls, sanitize_name
-from ludus.data.content import Text
 from ludus.data.episode import Usage
-from ludus.data.messages import ImagePart, Message, Part
+from ludus.data.messages import ImagePart, Message, Part, Text
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import BadReply
 

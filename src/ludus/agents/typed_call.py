@@ -10,8 +10,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from ludus.data.tool_arguments import coerce_arguments, json_types
-from ludus.data.tool_schema import JsonObject, ToolSpec
+from ludus.data.tool_schema import JsonObject, ToolSpec, coerce_arguments, json_types
 from ludus.errors import did_you_mean
 
 _TYPE_NAMES = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ludus.check.episodes import Transcript
-from ludus.data.content import content_text
+from ludus.data.messages import content_text
 from ludus.protocol.observation_text import build_view
 
 MAX_LINES, MAX_CHARACTERS = 12, 800

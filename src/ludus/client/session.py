@@ -9,8 +9,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel
 
-from ludus.data.tool_arguments import coerce_arguments
-from ludus.data.tool_schema import ToolSpec
+from ludus.data.tool_schema import ToolSpec, coerce_arguments
 from ludus.environment.runner import EnvironmentRunner
 from ludus.errors import ExecutionFailed, InvalidAction, did_you_mean
 from ludus.protocol.observation_text import conversation_text

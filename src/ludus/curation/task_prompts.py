@@ -16,8 +16,8 @@ from pydantic_core import from_json
 
 from ludus.curation.catalog import Catalog
 from ludus.curation.minhash import MinHashIndex, shingles
+from ludus.data.checksum import stable_hash
 from ludus.data.messages import prompt_text
-from ludus.data.stable_hash import stable_hash
 
 _SAMPLE_SIZE = 2_000
 """Prompts per environment from which common shingles are found."""

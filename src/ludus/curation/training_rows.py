@@ -13,11 +13,9 @@ from typing import Annotated
 from ludus.curation.tool_call_text import get_call_format, render_messages
 from ludus.curation.tutor_labels import TrainedMessages, labelled_turns, trained_messages
 from ludus.data.config_types import check_field_types
-from ludus.data.content import Text
 from ludus.data.episode import Episode
-from ludus.data.messages import Message, messages_before_reply
-from ludus.data.tool_arguments import parse_arguments
-from ludus.data.tool_schema import JsonObject
+from ludus.data.messages import Message, Text, messages_before_reply
+from ludus.data.tool_schema import JsonObject, parse_arguments
 from ludus.errors import ConfigError
 from ludus.options import Option
 

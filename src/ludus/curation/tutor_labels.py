@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ludus.data.episode import Episode
 from ludus.data.messages import Message
-from ludus.data.tool_arguments import parse_arguments
+from ludus.data.tool_schema import parse_arguments
 
 
 @dataclass(frozen=True, slots=True)

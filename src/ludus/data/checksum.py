@@ -1,7 +1,8 @@
-"""Checksums of files: of append-only ones, to detect a change of their beginning, and SHA-256."""
+"""Hashes: checksums of files, and a hash of text that is the same in every process."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -52,3 +53,9 @@ def file_digest(*files: Path) -> str:
             while block := file.read(_BLOCK_BYTES):
                 digest.update(block)
     return digest.hexdigest()
+
+
+def stable_hash(text: str) -> int:
+    """A 64-bit hash that is the same in every process, unlike Python's own."""
+    data = text.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import to_json
 
+from ludus.data.checksum import stable_hash
 from ludus.data.messages import Message
-from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
 
 

@@ -13,7 +13,7 @@ from zlib import crc32
 
 from ludus.data.checksum import Checksum
 from ludus.data.episode import StopReason
-from ludus.data.episode_head import EpisodeHead, parse_head
+from ludus.data.episode_reader import EpisodeHead, parse_head
 from ludus.data.jsonl import is_json_object, read_lines
 from ludus.data.task_mean import TaskRewards
 

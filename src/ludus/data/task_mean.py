@@ -119,3 +119,17 @@ def format_mean(value: float, interval: Sequence[float] | None, *, label: str = 
     if interval is None:
         return f"{value:,.3f}"
     return f"{value:,.3f} ({label}{interval[0]:,.3f} to {interval[1]:,.3f})"
+
+
+REWARD_TOLERANCE = 1e-6
+"""Relative difference up to which two rewards are equal. Sums of reward parts are not exact, and
+trainers hold rewards in float32."""
+
+
+def is_zero_variance(rewards: Sequence[float | None]) -> bool:
+    """Whether a group has no learning signal: fewer than two scored attempts, or equal rewards."""
+    scored = [reward for reward in rewards if reward is not None]
+    if len(scored) < 2:
+        return True
+    highest, lowest = max(scored), min(scored)
+    return highest - lowest <= REWARD_TOLERANCE * max(1.0, abs(highest), abs(lowest))

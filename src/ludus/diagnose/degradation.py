@@ -11,8 +11,14 @@ from itertools import pairwise
 from math import inf, log, pi, sqrt
 from statistics import fmean
 
-from ludus.data.curriculum_log import read_buckets
-from ludus.data.training_log import LogEntry, entropy_key, metric, metric_values, step_number
+from ludus.data.training_log import (
+    LogEntry,
+    entropy_key,
+    metric,
+    metric_values,
+    read_buckets,
+    step_number,
+)
 from ludus.diagnose.reward_delta import RewardScale
 from ludus.diagnose.step_log import metric_mean
 

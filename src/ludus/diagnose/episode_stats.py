@@ -17,12 +17,11 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from ludus.data.episode import Fault, StopReason
-from ludus.data.episode_head import parse_head
+from ludus.data.episode_reader import parse_head
 from ludus.data.jsonable import int_field, object_field
 from ludus.data.jsonl import numbered_lines
 from ludus.data.resume_index import ResumeIndex
-from ludus.data.reward_variance import is_zero_variance
-from ludus.data.task_mean import MeanEstimate
+from ludus.data.task_mean import MeanEstimate, is_zero_variance
 
 _MESSAGES_KEY, _REWARDS_KEY, _TOKENS_KEY = b',"messages":[', b',"rewards":{', b',"tokens":'
 _FAULT_REASONS = frozenset(reason.value for reason in StopReason if reason.is_fault)

@@ -12,8 +12,14 @@ from itertools import pairwise
 from math import pi, sqrt
 from statistics import fmean
 
-from ludus.data.curriculum_log import read_buckets
-from ludus.data.training_log import LogEntry, metric, metric_values, step_number, window_size
+from ludus.data.training_log import (
+    LogEntry,
+    metric,
+    metric_values,
+    read_buckets,
+    step_number,
+    window_size,
+)
 
 _TRAINING_KEYS = ("reward", "zero_variance", "unscored")
 """Keys that only the entry of a training step has."""

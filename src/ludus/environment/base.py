@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
-from ludus.data.content import Content
+from ludus.data.messages import Content
 from ludus.data.tool_schema import ToolCall, ToolSpec
 from ludus.protocol.types import Action, Observation, State
 

@@ -14,8 +14,7 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from ludus.data.tool_arguments import coerce_arguments
-from ludus.data.tool_schema import JsonObject, ToolSpec
+from ludus.data.tool_schema import JsonObject, ToolSpec, coerce_arguments
 from ludus.environment.base import Environment
 from ludus.environment.error_location import locate_function
 from ludus.environment.error_mapping import explain_validation_error

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ludus.data.content import is_content_blocks
+from ludus.data.messages import is_content_blocks
 from ludus.environment.base import Environment
 from ludus.environment.rubric import Score
 from ludus.environment.tools import InvalidArguments, Tool, collect_tools

@@ -19,8 +19,7 @@ from pydantic import (
     create_model,
 )
 
-from ludus.data.tool_arguments import coerce_arguments
-from ludus.data.tool_schema import ToolSpec, strip_titles
+from ludus.data.tool_schema import ToolSpec, coerce_arguments, strip_titles
 from ludus.environment.error_location import locate_function
 from ludus.environment.error_mapping import explain_validation_error
 from ludus.errors import BadEnvironment, describe_in_one_line

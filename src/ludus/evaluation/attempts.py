@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ludus.data.episode import Episode
-from ludus.data.episode_head import EpisodeHead
-from ludus.data.episode_reader import episodes
+from ludus.data.episode_reader import EpisodeHead, episodes
 from ludus.data.messages import messages_before_reply
 from ludus.data.run_folder import RunFolder
 from ludus.data.tool_schema import JsonObject

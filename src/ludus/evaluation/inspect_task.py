@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Player, Reply
 from ludus.data.config_diff import config_digest
-from ludus.data.content import Text
 from ludus.data.episode import Episode, Usage
-from ludus.data.messages import Call, Function, Message
+from ludus.data.messages import Call, Function, Message, Text
 from ludus.data.tool_schema import ToolSpec
 from ludus.environment.mixture import Mixture
 from ludus.errors import LudusError, MissingExtra

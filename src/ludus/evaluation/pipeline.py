@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ludus.client.event_loop import to_sync
+from ludus.data.atomic_write import lock_dir
 from ludus.data.run_folder import RunFolder, find_unused_dir
 from ludus.data.versions import versions
-from ludus.data.write_lock import lock_dir
 from ludus.environment.mixture import Mixture
 from ludus.evaluation.attempts import load_attempts
 from ludus.evaluation.candidates import Candidate, check_labels, parse_candidates

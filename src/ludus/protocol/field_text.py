@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from ludus.data.content import Image
+from ludus.data.messages import Image
 from ludus.protocol.observation_images import dimensions, find_image
 
 MAX_ARRAY_NUMBERS = 2000

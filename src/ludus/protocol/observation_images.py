@@ -11,7 +11,7 @@ from itertools import chain
 from math import prod
 from typing import Any
 
-from ludus.data.content import Image
+from ludus.data.messages import Image
 
 _IMAGE_NAME = re.compile(r"screenshot|image|picture|camera|frame|screen|pixels|rgb")
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")

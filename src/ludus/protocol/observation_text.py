@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ludus.data.content import Content, Image, Text, parse_blocks
+from ludus.data.messages import Content, Image, Text, parse_blocks
 from ludus.protocol.field_text import (
     NamedImages,
     is_chat_field,

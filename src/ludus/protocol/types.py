@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ludus.data.content import Block, Content, Image
+from ludus.data.messages import Block, Content, Image
 from ludus.data.tool_schema import ToolSpec
 from ludus.protocol.observation_text import render_observation
 

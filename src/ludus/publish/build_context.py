@@ -10,9 +10,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from ludus.client.container import SERVER_PORT
-from ludus.data.atomic_write import atomic_dir, existing_files
+from ludus.data.atomic_write import atomic_dir, existing_files, lock_dir
 from ludus.data.markdown import build_front_matter, code_block, to_single_line
-from ludus.data.write_lock import lock_dir
 from ludus.errors import ConfigError
 from ludus.publish.env_source import EnvSource, looks_secret
 from ludus.publish.openenv_files import (

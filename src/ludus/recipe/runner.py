@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from ludus.data.write_lock import lock_dir
+from ludus.data.atomic_write import lock_dir
 from ludus.errors import OtherSettings, RunError
 from ludus.recipe.content_digest import content_digest, stat_digest
 from ludus.recipe.plan import StagePlan, plan_stage

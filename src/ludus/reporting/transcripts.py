@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ludus.data.episode import SOLVED_PART, Episode, StopReason
-from ludus.data.episode_head import EpisodeHead, parse_head
+from ludus.data.episode_reader import EpisodeHead, parse_head
 from ludus.data.jsonl import numbered_lines
 from ludus.data.messages import message_text
 from ludus.data.resume_index import ResumeIndex, ResumeTotals

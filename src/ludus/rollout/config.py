@@ -15,8 +15,8 @@ from ludus.agents.agent import Agent
 from ludus.agents.exploring import ExploringAgent
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.tutored import TutoredAgent
+from ludus.data.checksum import stable_hash
 from ludus.data.config_types import check_field_types
-from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.environment.task_axes import parse_axes

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from ludus.data.episode import Episode
-from ludus.data.unparsed_episode import episode_from_line
+from ludus.data.episode_reader import episode_from_line
 from ludus.environment.fault_log import log_recorded_fault
 from ludus.errors import LudusError, WorkerDied, WorkersFailed
 from ludus.rollout.worker import Worker, WorkerRequest, WorkerSource, wait_for_starts

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ludus.data.checksum import stable_hash
 from ludus.data.episode import format_episode_id, task_group_id
-from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
 from ludus.environment.task_buckets import Bucket, evenly

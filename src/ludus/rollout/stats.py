@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ludus.data.episode import Episode, Usage
-from ludus.data.episode_head import EpisodeHead
+from ludus.data.episode_reader import EpisodeHead
 from ludus.data.resume_index import ResumeIndex, ResumeTotals
 
 RATE_WINDOW_S = 20.0

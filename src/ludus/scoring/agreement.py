@@ -14,9 +14,8 @@ from math import atanh, ceil, sqrt, tanh
 from random import Random
 from typing import NamedTuple
 
-from ludus.data.bootstrap import expanded_percentile_interval
-from ludus.data.intervals import MIN_SAMPLES, Z_975, Interval
-from ludus.data.reward_variance import is_zero_variance
+from ludus.data.intervals import MIN_SAMPLES, Z_975, Interval, expanded_percentile_interval
+from ludus.data.task_mean import is_zero_variance
 from ludus.data.tool_schema import JsonObject
 
 _MAX_ROUNDS, _MIN_ROUNDS = 1_000, 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ludus.data.unparsed_episode import episode_from_line
+from ludus.data.episode_reader import episode_from_line
 from ludus.rollout.block_work import BlockWork
 from ludus.scoring.config import JUDGE
 from ludus.scoring.reward_functions import RewardFunction, RewardFunctions

@@ -20,9 +20,9 @@ from weakref import WeakValueDictionary
 from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Reply
 from ludus.agents.function_agent import FunctionAgent, ReplyFunction
 from ludus.agents.response_cache import ResponseCache
+from ludus.data.checksum import stable_hash
 from ludus.data.episode import Episode, Usage
 from ludus.data.messages import Message
-from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import (
     AgentError,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ludus import __version__
-from ludus.data.content import Content, Text, content_text
+from ludus.data.messages import Content, Text, content_text
 from ludus.errors import CapacityReached, FactoryFailed, SessionError, SessionLost
 from ludus.protocol.frames import result_payload
 from ludus.protocol.jsonrpc import (

@@ -10,8 +10,8 @@ from pathlib import Path
 from ludus.agents.agent import Agent
 from ludus.curation.config import CurateConfig
 from ludus.curation.pipeline import curate
+from ludus.data.atomic_write import lock_dir
 from ludus.data.episode_reader import episodes
-from ludus.data.write_lock import lock_dir
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import ConfigError
 from ludus.policy.fingerprint import fingerprint

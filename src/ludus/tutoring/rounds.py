@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from ludus.curation.tutor_labels import count_agreement
-from ludus.data.atomic_write import write_atomically
+from ludus.data.atomic_write import LOCK_FILE, write_atomically
 from ludus.data.config_diff import describe_differences
 from ludus.data.episode import Episode
 from ludus.data.jsonable import to_jsonable
 from ludus.data.task_mean import TaskRewards
 from ludus.data.tool_schema import JsonObject
-from ludus.data.write_lock import LOCK_FILE
 from ludus.errors import OtherSettings, RunError
 from ludus.train.output.model_card import build_model_card
 from ludus.train.output.record import read_record

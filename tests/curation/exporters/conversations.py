@@ -12,9 +12,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ludus.curation.importers.base import build_episode
-from ludus.data.content import Text
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Usage
-from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message
+from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message, Text
 from ludus.data.tool_schema import ToolSpec
 
 _words = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

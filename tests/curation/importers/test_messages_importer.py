@@ -11,9 +11,8 @@ import pytest
 from curation.importers.message_lines import ASKED, SAID, one, read
 from ludus.curation.importers.base import UnreadableRecord
 from ludus.curation.importers.messages_importer import MessagesImporter
-from ludus.data.content import Text
 from ludus.data.episode import Episode, StopReason
-from ludus.data.messages import ImagePart
+from ludus.data.messages import ImagePart, Text
 from ludus.errors import RunError
 
 FILM = {"role": "user", "content": [{"type": "video"}]}

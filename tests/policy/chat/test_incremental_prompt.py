@@ -8,8 +8,7 @@ import pytest
 from tiny_tokenizers import of_family, student, template_of, with_tokens_of
 from transformers import PreTrainedTokenizerFast
 
-from ludus.data.content import Image, Text
-from ludus.data.messages import Call, Function, Message, message_from_content
+from ludus.data.messages import Call, Function, Image, Message, Text, message_from_content
 from ludus.errors import AgentError
 from ludus.policy.chat.chat_format import FAMILIES, ChatFormat, find_chat_format, trl_chat_formats
 from ludus.policy.chat.content_guard import content_guard

@@ -12,7 +12,7 @@ from PIL import Image as Pillow
 
 from ludus import Episode, ToolCall, ToolEnvironment, connect, tool
 from ludus.agents.oracle import OracleAgent
-from ludus.data.content import Image, Text
+from ludus.data.messages import Image, Text
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.chat.rendering import render, to_template_message
 from ludus.policy.load import Policy

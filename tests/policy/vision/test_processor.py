@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ludus.data.content import Image, Text
-from ludus.data.messages import ImagePart, ImageUrl, Message, message_from_content
+from ludus.data.messages import Image, ImagePart, ImageUrl, Message, Text, message_from_content
 from ludus.errors import RequestRefused
 from ludus.policy.vision.images import message_image_urls, stack_images
 from ludus.policy.vision.processor import VisionProcessor

@@ -12,9 +12,8 @@ from tiny_tokenizers import of_family
 
 from ludus import connect
 from ludus.agents.agent import EpisodeContext
-from ludus.data.content import Text
 from ludus.data.episode import Episode, StopReason
-from ludus.data.messages import Message, message_from_content
+from ludus.data.messages import Message, Text, message_from_content
 from ludus.errors import ProviderRefuses, StoppedEarly
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.chat.chat_format import find_chat_format

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ludus.data.content import Text
-from ludus.data.messages import message_from_content
+from ludus.data.messages import Text, message_from_content
 from ludus.policy.chat import incremental_prompt
 from ludus.policy.engine.engine_api import Completion, Request
 from ludus.policy.engine.sampling import SamplingParams

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ludus import Episode, GRPOConfig, grpo
-from ludus.data.curriculum_log import read_buckets
 from ludus.data.episode import StopReason
+from ludus.data.training_log import read_buckets
 from ludus.environment.task_buckets import Bucket, evenly
 from ludus.errors import ConfigError, RunError
 from ludus.train.grpo.curriculum import Curriculum

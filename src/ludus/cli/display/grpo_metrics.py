@@ -9,7 +9,7 @@ from ludus.cli.display.train_metrics import TrainMetrics, format_metrics
 from ludus.data.sparkline import sparkline
 
 if TYPE_CHECKING:
-    from ludus.data.curriculum_log import BucketMetrics
+    from ludus.data.training_log import BucketMetrics
 
 _GROUP_FORMATS = {
     "reward_std": "std {:.3f}",
@@ -70,8 +70,7 @@ class GRPOMetrics(TrainMetrics):
             self._rewards = logged_rewards(lines)
 
     def add(self, line: Mapping[str, Any]) -> None:
-        from ludus.data.curriculum_log import read_buckets
-        from ludus.data.training_log import logged_rewards
+        from ludus.data.training_log import logged_rewards, read_buckets
 
         super().add(line)
         self._rewards += logged_rewards([line])

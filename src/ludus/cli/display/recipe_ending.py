@@ -53,8 +53,7 @@ def _print_samples(folder: Path, labels: Sequence[str]) -> None:
     from rich.text import Text
 
     from ludus.cli.display.transcript import print_message
-    from ludus.data.episode_head import EpisodeHead
-    from ludus.data.episode_reader import episodes
+    from ludus.data.episode_reader import EpisodeHead, episodes
 
     if len(labels) < 2:
         return

@@ -17,8 +17,7 @@ from ludus.data.atomic_write import atomic_file
 from ludus.data.dataset_schema import OPENENV_RESULTS_FILE
 from ludus.data.episode import Episode
 from ludus.data.episode_reader import episodes
-from ludus.data.tool_arguments import parse_arguments
-from ludus.data.tool_schema import JsonObject
+from ludus.data.tool_schema import JsonObject, parse_arguments
 
 _NATIVE_FIELDS = ("episode_id", "done", "task", "rewards")
 

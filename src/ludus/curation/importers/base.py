@@ -25,8 +25,7 @@ from pydantic_core import from_json
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Usage, task_group_id
 from ludus.data.jsonl import numbered_lines
 from ludus.data.messages import Message, messages_before_reply
-from ludus.data.tool_arguments import parse_arguments
-from ludus.data.tool_schema import JsonObject
+from ludus.data.tool_schema import JsonObject, parse_arguments
 
 _LFS_POINTER = b"version https://git-lfs"
 _HEAD_BYTES = 200

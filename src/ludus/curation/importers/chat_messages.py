@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ludus.curation.importers.base import FormatError, parse_embedded_json, require_object
-from ludus.data.content import Text
-from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message, Part
+from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message, Part, Text
 from ludus.data.tool_schema import JsonObject
 
 _ROLE_ALIASES = {

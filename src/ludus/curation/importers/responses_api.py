@@ -14,9 +14,8 @@ from typing import Any
 
 from ludus.curation.importers.base import FormatError, as_object, require_object
 from ludus.curation.importers.chat_messages import parse_tools
-from ludus.data.content import Text
 from ludus.data.episode import Usage
-from ludus.data.messages import ImagePart, Message
+from ludus.data.messages import ImagePart, Message, Text
 from ludus.data.tool_schema import JsonObject
 
 _ARGUMENTS_KEY_BY_CALL_TYPE = {

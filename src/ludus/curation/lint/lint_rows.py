@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from pydantic_core import from_json, to_json
 
+from ludus.data.checksum import stable_hash
 from ludus.data.jsonl import numbered_lines
-from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 

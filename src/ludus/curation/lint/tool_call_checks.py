@@ -21,8 +21,7 @@ from ludus.curation.tool_call_text import (
     parse_call_json,
     parse_tool_calls,
 )
-from ludus.data.tool_arguments import coerce_arguments
-from ludus.data.tool_schema import JsonObject
+from ludus.data.tool_schema import JsonObject, coerce_arguments
 
 _LITERALS = {"null": None, "True": True, "False": False, "None": None}
 """Qwen 3.5's template writes Python's literals, which are not JSON."""

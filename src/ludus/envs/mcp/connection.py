@@ -37,7 +37,7 @@ from mcp.types import (
 )
 from pydantic import ValidationError
 
-from ludus.data.content import Image, Text
+from ludus.data.messages import Image, Text
 from ludus.data.tool_schema import ToolSpec
 from ludus.envs.mcp.tasks import Server
 from ludus.errors import ConnectFailed, ExecutionFailed, describe_in_one_line

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ludus.data.content import content_text
+from ludus.data.messages import content_text
 from ludus.data.tool_schema import ToolSpec
 from ludus.environment.base import Environment
 from ludus.envs.mcp.tasks import (

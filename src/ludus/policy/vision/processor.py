@@ -16,8 +16,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ludus.data.content import Text
-from ludus.data.messages import Message, Part
+from ludus.data.messages import Message, Part, Text
 from ludus.errors import ConfigError, ProviderRefuses, RequestRefused, TemplateUnmarked
 from ludus.policy.hf_logging import suppress_hf_logging
 from ludus.policy.load_errors import describe_load_error, require_transformers

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ludus.data.content import Text
-from ludus.data.messages import ImagePart, ImageUrl, Part
+from ludus.data.messages import ImagePart, ImageUrl, Part, Text
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RequestRefused
 from ludus.policy.chat.rendering import Conversation, RenderedConversation

@@ -6,8 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from ludus.data.content import Text
-from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message, Part
+from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message, Part, Text
 from ludus.data.tool_schema import JsonObject
 from ludus.serve.model.api_errors import ApiError
 from ludus.serve.model.request_body import RequestBody

@@ -16,11 +16,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from ludus.data.checksum import stable_hash
 from ludus.data.episode import Episode, format_episode_id
 from ludus.data.journal import Journal
 from ludus.data.messages import Message
 from ludus.data.run_folder import RunFolder
-from ludus.data.stable_hash import stable_hash
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 from ludus.rollout.summary import summarize_run

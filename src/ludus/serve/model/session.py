@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
+from ludus.data.checksum import stable_hash
 from ludus.data.episode import Episode, StopReason, Timing, Tokens, Usage, task_group_id
 from ludus.data.messages import ImagePart, Message, messages_before_reply
-from ludus.data.stable_hash import stable_hash
-from ludus.data.tool_arguments import parse_arguments
-from ludus.data.tool_schema import JsonObject
+from ludus.data.tool_schema import JsonObject, parse_arguments
 from ludus.policy.engine.sampling import SamplingParams
 from ludus.policy.runtime import PolicyRuntime
 from ludus.policy.sampled_conversation import SampledConversation

@@ -12,8 +12,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ludus.data.tool_arguments import parse_arguments
-from ludus.data.tool_schema import JsonObject
+from ludus.data.tool_schema import JsonObject, parse_arguments
 from ludus.errors import ConfigError
 from ludus.policy.chat.rendering import Conversation
 from ludus.train.config import Method

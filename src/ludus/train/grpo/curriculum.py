@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ludus.data.curriculum_log import BucketMetrics, to_metrics
 from ludus.data.episode import SOLVED_PART, Episode
 from ludus.data.tool_schema import JsonObject
+from ludus.data.training_log import BucketMetrics, to_metrics
 from ludus.environment.registry import find_environment
 from ludus.environment.task_buckets import Bucket
 from ludus.errors import LudusError

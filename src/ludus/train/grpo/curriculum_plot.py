@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ludus.data.curriculum_log import read_buckets
+from ludus.data.training_log import read_buckets
 from ludus.train.output.loss_plot import shorten_plot_title
 
 _MAX_NAMED_BUCKETS = 12

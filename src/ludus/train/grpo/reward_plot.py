@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.data.atomic_write import atomic_file
-from ludus.data.curriculum_log import read_buckets
-from ludus.data.training_log import log_points
+from ludus.data.training_log import log_points, read_buckets
 from ludus.errors import MissingExtra
 from ludus.train.grpo.curriculum_plot import plot_buckets
 from ludus.train.output.loss_plot import (

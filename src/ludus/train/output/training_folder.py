@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 
+from ludus.data.atomic_write import LOCK_FILE, lock_dir
 from ludus.data.training_log import EPISODES_FILE, LOG_FILE, RECORD_FILE, read_log
-from ludus.data.write_lock import LOCK_FILE, lock_dir
 from ludus.errors import LudusError, RunError
 from ludus.policy.model_ref import ModelKind, ModelRef, base_model_name, find_local_model
 from ludus.train.distributed import Distributed

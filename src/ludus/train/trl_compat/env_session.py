@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ludus.client.session import Session
-from ludus.data.content import Content
 from ludus.data.episode import Fault
+from ludus.data.messages import Content
 from ludus.data.tool_schema import JsonObject, ToolSpec
 from ludus.errors import (
     ConnectFailed,

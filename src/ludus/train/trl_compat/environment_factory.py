@@ -15,7 +15,7 @@ from typing import Any
 
 from ludus.client.endpoint import LocalEndpoint
 from ludus.client.event_loop import run_in_background, run_sync
-from ludus.data.content import Content, Image, Text
+from ludus.data.messages import Content, Image, Text
 from ludus.data.tool_schema import JsonObject, ToolSpec
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.environment.registry import find_environment, is_remote
