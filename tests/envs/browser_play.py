@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ludus.envs.browsergym import BrowserGym
-from ludus.envs.browsergym.page_tree import Element
-from ludus.envs.browsergym.workers import process_pool
+from ludus.envs.browsergym.page import Element
+from ludus.envs.browsergym.worker import browser_pool, find_chromium
 from ludus.protocol.types import CallToolAction, CallToolObservation, Observation
 
 
@@ -20,8 +20,8 @@ def open_environment() -> Iterator[BrowserGym]:
     worker = environment._worker
     environment.close()
     assert worker is not None and worker.alive
-    process_pool().close()
-    assert not worker.alive and not Path(worker._folder).exists()
+    browser_pool(find_chromium())().end_idle()
+    assert not worker.alive and not Path(worker.folder).exists()
 
 
 def call(environment: BrowserGym, name: str, **arguments: object) -> CallToolObservation:

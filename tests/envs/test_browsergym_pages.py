@@ -11,10 +11,9 @@ from ludus.data.tool_schema import ToolCall
 from ludus.environment.introspection import build_env_spec
 from ludus.envs import browsergym as package
 from ludus.envs.browsergym import BrowserGym, BrowserGymAction, BrowserGymObservation
-from ludus.envs.browsergym.action_string import parse_action
+from ludus.envs.browsergym.environment import parse_action
 from ludus.envs.browsergym.oracles import ORACLES
-from ludus.envs.browsergym.page_tree import Element, read_tree, render_tree
-from ludus.envs.browsergym.pages import page_file, task_names
+from ludus.envs.browsergym.page import Element, page_file, read_tree, render_tree, task_names
 from ludus.errors import MissingExtra, ToolError
 
 TOOLS: dict[str, Callable[..., Any]] = {

@@ -21,8 +21,12 @@ from envs.browser_play import call, only, open_environment, play_oracle
 from ludus.client.local_session import LocalSession
 from ludus.environment.introspection import build_env_spec
 from ludus.envs.browsergym import BrowserGym
-from ludus.envs.browsergym.chromium import EXECUTABLE_VARIABLE, find_chromium
-from ludus.envs.browsergym.workers import BrowserFailed, process_pool
+from ludus.envs.browsergym.worker import (
+    EXECUTABLE_VARIABLE,
+    BrowserFailed,
+    browser_pool,
+    find_chromium,
+)
 from ludus.errors import ExecutionFailed
 
 pytestmark = needs_chromium
@@ -97,7 +101,7 @@ def test_nothing_is_left_behind_when_the_parent_is_killed(then: str) -> None:
         "from ludus.envs.browsergym import BrowserGym\n"
         "environment = BrowserGym()\n"
         "environment.reset(seed=1, max_actions=10**6)\n"
-        "print(environment._worker.pid, environment._worker._folder, flush=True)\n"
+        "print(environment._worker.pid, environment._worker.folder, flush=True)\n"
         f"{then}\n"
     )
     parent = subprocess.Popen(
@@ -118,11 +122,11 @@ def test_nothing_is_left_behind_when_the_parent_is_killed(then: str) -> None:
 
 
 def test_an_idle_browser_is_used_again() -> None:
-    chromium = find_chromium()
-    worker = process_pool().acquire(chromium)
-    process_pool().release(worker)
-    assert process_pool().acquire(chromium) is worker
-    process_pool().release(worker)
+    pool = browser_pool(find_chromium())()
+    worker = pool.lend()
+    pool.give_back(worker)
+    assert pool.lend() is worker
+    pool.give_back(worker)
 
 
 @pytest.mark.slow
@@ -143,7 +147,7 @@ def test_four_sessions_play_at_once() -> None:
         return await asyncio.gather(*map(play, range(4)))
 
     assert asyncio.run(play_all()) == [[1.0] * 5] * 4
-    process_pool().close()
+    browser_pool(find_chromium())().end_idle()
 
 
 @pytest.mark.parametrize("arguments", [("serve", "--port", "0"), ("check",)])
@@ -152,4 +156,4 @@ def test_a_browser_that_does_not_exist_is_refused_in_words(arguments: tuple[str,
     done = run_ludus(arguments[0], spec, *arguments[1:], env={EXECUTABLE_VARIABLE: "/nowhere/x"})
     printed = done.stdout + done.stderr
     assert done.returncode == 1 and "'/nowhere/x'" in printed and EXECUTABLE_VARIABLE in printed
-    assert "chromium.py" not in printed and "BrowserMissing" not in printed
+    assert "worker.py" not in printed and "BrowserMissing" not in printed

@@ -9,9 +9,9 @@ import pytest
 
 from envs.questions import ENDLESS, oracle_score, question, score
 from ludus.envs.reasoning_gym import ReasoningGym, ReasoningGymAction
-from ludus.envs.reasoning_gym import dataset as library
+from ludus.envs.reasoning_gym import environment as library
 from ludus.envs.reasoning_gym.answers import UNPARSABLE_FORMULA, AnswerRefused, check_answer
-from ludus.envs.reasoning_gym.programs import select_deterministic
+from ludus.envs.reasoning_gym.scores import is_safe_program
 
 
 @pytest.mark.parametrize("variant", ["countdown", "n_queens", "simple_integration"])
@@ -149,7 +149,7 @@ def test_programs_that_reach_out_are_not_asked_about(code: str) -> None:
         "code_sample": "def main(a): return a + len('times')",
         "input_generator": "rng.random()",
     }
-    assert select_deterministic([kept, {**kept, "code_sample": code}]) == [kept]
+    assert is_safe_program(kept) and not is_safe_program({**kept, "code_sample": code})
 
 
 def test_a_truth_value_is_right_only_if_it_is_the_one_that_was_asked_for() -> None:

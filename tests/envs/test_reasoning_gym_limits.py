@@ -14,9 +14,15 @@ import pytest
 from envs.hostile_answers import EVALUATED, every, odd_texts, size_bombs
 from envs.questions import ENDLESS, hosted
 from ludus.client.endpoint import connect
-from ludus.envs.reasoning_gym.dataset import AnswerScore, Dataset, Question, dataset_names
-from ludus.envs.reasoning_gym.limits import ANSWER_MEMORY_BYTES, MIB
-from ludus.envs.reasoning_gym.worker_pool import WorkerLost, process_pool
+from ludus.environment.worker_processes import WorkerLost
+from ludus.envs.reasoning_gym.environment import (
+    AnswerScore,
+    Dataset,
+    Question,
+    dataset_names,
+    process_pool,
+)
+from ludus.envs.reasoning_gym.worker import ANSWER_MEMORY_BYTES, MIB
 from ludus.protocol.observation_text import render_observation
 
 
@@ -31,7 +37,7 @@ async def scores(name: str, answers: list[str]) -> list[AnswerScore]:
 
 
 def pids() -> set[int]:
-    return {child._process.pid for child in process_pool()._all}
+    return {child.pid for child in process_pool().workers}
 
 
 def test_there_are_several_hundred_hostile_answers(tmp_path: Path) -> None:
@@ -101,7 +107,7 @@ def peak_mib(pid: int) -> int:
 
 def limited(deed: str) -> str:
     start = (
-        "from ludus.envs.reasoning_gym.limits import limit_memory, ANSWER_MEMORY_BYTES\n"
+        "from ludus.envs.reasoning_gym.worker import limit_memory, ANSWER_MEMORY_BYTES\n"
         "limit_memory(ANSWER_MEMORY_BYTES)\n"
     )
     command = [sys.executable, "-c", start + deed]

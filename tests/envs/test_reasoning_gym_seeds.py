@@ -15,7 +15,7 @@ import pytest
 
 from envs.questions import oracle_score, question
 from ludus.envs.reasoning_gym import ReasoningGym
-from ludus.envs.reasoning_gym.worker_pool import MAX_WORKERS
+from ludus.envs.reasoning_gym.environment import MAX_WORKERS
 
 SENSITIVE = (
     "codeio",

@@ -11,17 +11,10 @@ import threading
 from typing import Any
 
 import pytest
-from world import until
 
-from ludus.envs.reasoning_gym import async_worker_pool as crews
-from ludus.envs.reasoning_gym import worker_main
-from ludus.envs.reasoning_gym.dataset import Dataset, Question
-from ludus.envs.reasoning_gym.worker_pool import (
-    MAX_WORKERS,
-    WorkerProcess,
-    WorkerTimeout,
-    process_pool,
-)
+from ludus.environment.worker_processes import WorkerProcess, WorkerTimeout
+from ludus.envs.reasoning_gym import worker
+from ludus.envs.reasoning_gym.environment import MAX_WORKERS, Dataset, Question, process_pool
 
 SLOW = Dataset.create("futoshiki", {"min_board_size": 9, "max_board_size": 9}, seed=1, size=1)
 
@@ -31,7 +24,7 @@ def sums(seed: int) -> Dataset:
 
 
 def pids() -> list[int]:
-    return [child._process.pid for child in process_pool()._all]
+    return [child.pid for child in process_pool().workers]
 
 
 async def test_a_thousand_questions_at_once_need_no_thread() -> None:
@@ -56,36 +49,16 @@ async def test_replies_reach_the_one_who_asked_whatever_their_order() -> None:
 async def test_nobody_waits_behind_a_slow_question() -> None:
     await sums(0).question_async(0)
     slow = asyncio.create_task(sums(1).question_async(0))
-    # The first of the idle children gets the next request. On a slow machine there may be others
-    # already; if all were stopped, there might be no room for another one.
-    stopped = crews._pools[asyncio.get_running_loop()]._pipes[0]
-    os.kill(stopped.process._process.pid, signal.SIGSTOP)
+    await asyncio.sleep(0)  # It is sent.
+    (stopped,) = process_pool()._queues[asyncio.get_running_loop()]._busy
+    os.kill(stopped.pid, signal.SIGSTOP)
     try:
-        await until(lambda: stopped.in_flight)
         quick = asyncio.gather(*(sums(seed).question_async(0) for seed in range(3)))
         assert all(isinstance(one, Question) for one in await asyncio.wait_for(quick, 120))
         assert not slow.done()
     finally:
-        os.kill(stopped.process._process.pid, signal.SIGCONT)
+        os.kill(stopped.pid, signal.SIGCONT)
     assert (await slow).text == sums(1).question(0).text
-
-
-async def test_nobody_waits_for_a_newborn_child_to_load_the_library() -> None:
-    await sums(0).question_async(0)
-    crew = crews._pools[asyncio.get_running_loop()]
-    newborn = crew._add_worker(new_worker=True)
-    os.kill(newborn.process._process.pid, signal.SIGSTOP)
-    asking = asyncio.gather(*(sums(seed).question_async(0) for seed in range(100)))
-    assert len(await asyncio.wait_for(asking, 120)) == 100
-    assert not newborn.ready
-
-    os.kill(newborn.process._process.pid, signal.SIGCONT)
-    late = crews.WorkerRequest(
-        sums(7)._question_request(0), asyncio.get_running_loop().create_future()
-    )
-    crew._send(newborn, late)
-    assert (await late.reply)["value"]["question"] == sums(7).question(0).text
-    assert newborn.ready
 
 
 async def test_a_child_that_is_killed_costs_no_request() -> None:
@@ -101,9 +74,9 @@ def dead_idlers(monkeypatch: pytest.MonkeyPatch) -> None:
     """All children are idle and dead, and nobody has noticed: right after a kill it is so."""
     asyncio.run(sums(0).question_async(0))
     home = process_pool()
-    for child in [home.lend(new_worker=True) for _ in range(3)]:
+    for child in [home.lend(new=True) for _ in range(3)]:
         home.give_back(child)
-    for child in home._all:
+    for child in home.workers:
         child._process.kill()
         child._process.wait()
     monkeypatch.setattr(WorkerProcess, "alive", True)
@@ -120,7 +93,7 @@ def test_a_thread_outlives_the_kill_of_all_children() -> None:
 
 
 async def test_a_request_over_its_limit_fails_alone() -> None:
-    limited = crews.ask_async(
+    limited = process_pool().ask_async(
         b'{"do": "question", "limit": 0.05, "with": {"name": "futoshiki", "config": '
         b'{"min_board_size": 9, "max_board_size": 9}, "seed": 1, "size": 1, "index": 0}}'
     )
@@ -139,7 +112,7 @@ def test_loops_and_threads_hand_the_children_on() -> None:
 
 def limited(deed: str) -> int:
     """How a process ends that may work for 0.2 s."""
-    start = "import time; from ludus.envs.reasoning_gym.limits import limit_time; limit_time(0.2); "
+    start = "import time; from ludus.envs.reasoning_gym.worker import limit_time; limit_time(0.2); "
     return subprocess.run([sys.executable, "-c", start + deed]).returncode
 
 
@@ -156,12 +129,12 @@ def test_a_worker_makes_a_question_once_for_all_attempts(monkeypatch: pytest.Mon
         made.append((name, config, task["seed"]))
         return {"question": f"{name} {task['seed']}?", "answer": "4", "metadata": {}}
 
-    monkeypatch.setattr(worker_main, "build_entry", build_entry)
+    monkeypatch.setattr(worker, "build_entry", build_entry)
     tasks: list[dict[str, Any]] = [
         {"name": "made up", "config": config, "seed": seed, "size": 1, "index": 0}
         for seed in (7, 8)
         for config in ({}, {"terms": 2})
     ]
-    first, again = ([worker_main.handle_question(**task) for task in tasks] for _ in range(2))
+    first, again = ([worker.handle_question(**task) for task in tasks] for _ in range(2))
     assert first == again
     assert made == [(task["name"], task["config"], task["seed"]) for task in tasks]

@@ -94,7 +94,7 @@ def _check_engine(engine: str) -> Finding:
 
 
 def _check_chromium() -> Finding:
-    from ludus.envs.browsergym.chromium import find_chromium
+    from ludus.envs.browsergym.worker import find_chromium
 
     try:
         return Finding("Chromium", "ok", find_chromium())

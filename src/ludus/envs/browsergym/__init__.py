@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 from ludus.envs.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from ludus.envs.browsergym.client import BrowserGymEnv
+    from ludus.envs.browsergym.client import (
+        BrowserGymAction,
+        BrowserGymEnv,
+        BrowserGymObservation,
+    )
     from ludus.envs.browsergym.environment import BrowserGym
-    from ludus.envs.browsergym.models import BrowserGymAction, BrowserGymObservation
 
 __all__ = ["BrowserGym", "BrowserGymAction", "BrowserGymEnv", "BrowserGymObservation"]
 
@@ -17,9 +20,9 @@ __getattr__ = lazy_names(
     __name__,
     {
         "BrowserGym": "environment",
-        "BrowserGymAction": "models",
+        "BrowserGymAction": "client",
         "BrowserGymEnv": "client",
-        "BrowserGymObservation": "models",
+        "BrowserGymObservation": "client",
     },
     extra="browsergym",
     libraries=("browsergym", "miniwob", "playwright", "psutil"),

@@ -21,8 +21,7 @@ from playwright.sync_api import Browser as PlaywrightBrowser
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Locator, Page, Playwright, Route, sync_playwright
 
-from ludus.envs.browsergym.page_tree import read_tree
-from ludus.envs.browsergym.pages import ORIGIN, page_file, page_url
+from ludus.envs.browsergym.page import ORIGIN, page_file, page_url, read_tree
 
 ACTION_TIME_MS = 1000
 """Virtual time that passes in the page with every action: animations end."""

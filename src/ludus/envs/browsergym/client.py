@@ -1,10 +1,38 @@
-"""A typed client for a browsergym server; it needs neither the library nor a browser."""
+"""Action, observation and client of the browsergym environment, which need no library."""
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from ludus.client.env_client import EnvClient
-from ludus.envs.browsergym.models import BrowserGymAction, BrowserGymObservation
-from ludus.protocol.types import State
+from ludus.protocol.types import Action, Observation, State
+
+
+class BrowserGymAction(Action):
+    """Carry out one action, written as a call."""
+
+    action_str: str = Field(description="The action, for example: fill('14', 'New York').")
+
+
+class BrowserGymObservation(Observation):
+    """The page, and what has become of the task."""
+
+    goal: str = ""
+    instruction: str = ""
+    """What a player has to know; in the first observation only."""
+    error: str = ""
+    """Why the last action was not carried out."""
+    text: str = ""
+    """The accessibility tree of the page, or how the episode has ended."""
+    url: str = ""
+    screenshot: str | None = None
+    """The page as PNG, in base64, if the task asks for it."""
+    axtree_txt: str = ""
+    """The accessibility tree of the page."""
+    pruned_html: str = ""
+    """Always empty."""
+    last_action_error: bool = False
+    actions_left: int | None = None
 
 
 class BrowserGymEnv(EnvClient[BrowserGymAction, BrowserGymObservation, State]):

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 import random
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
 from ludus.data.tool_schema import ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import InvalidArguments, collect_tools, tool
-from ludus.envs.browsergym.action_string import parse_action
-from ludus.envs.browsergym.chromium import find_chromium
-from ludus.envs.browsergym.models import BrowserGymAction, BrowserGymObservation
+from ludus.envs.browsergym.client import BrowserGymAction, BrowserGymObservation
 from ludus.envs.browsergym.oracles import ORACLES
-from ludus.envs.browsergym.page_tree import INTERACTIVE_ROLES, Element, render_tree
-from ludus.envs.browsergym.pages import task_names
-from ludus.envs.browsergym.workers import BrowserFailed, BrowserWorker, process_pool
+from ludus.envs.browsergym.page import INTERACTIVE_ROLES, Element, render_tree, task_names
+from ludus.envs.browsergym.worker import BrowserFailed, BrowserWorker, browser_pool, find_chromium
 from ludus.errors import ToolError, did_you_mean
 from ludus.protocol.types import Action, Observation, State
 
@@ -248,7 +247,7 @@ class BrowserGym(ToolEnvironment):
     def close(self) -> None:
         worker, self._worker = self._worker, None
         if worker is not None:
-            process_pool().release(worker)
+            browser_pool(self._executable_path)().give_back(worker)
 
     def _act(self, action: str, **arguments: Any) -> BrowserGymObservation:
         if "bid" in arguments:
@@ -295,15 +294,43 @@ class BrowserGym(ToolEnvironment):
 
         A browser that fails is ended.
         """
+        pool = browser_pool(self._executable_path)()
         if self._worker is None:
             if method != "start_episode":
                 raise BrowserFailed(
                     "The browser of this episode has failed. Reset to start another."
                 )
-            self._worker = process_pool().acquire(self._executable_path)
+            self._worker = pool.lend()
         try:
-            return self._worker.ask(method, timeout=timeout, **arguments)
+            return self._worker.call(method, timeout=timeout, **arguments)
         except BaseException:
             worker, self._worker = self._worker, None
-            worker.kill()
+            pool.drop(worker)
             raise
+
+
+MAX_CHARS = 100_000
+
+
+def parse_action(text: str, tools: Mapping[str, Callable[..., Any]]) -> ToolCall:
+    """The tool that is called and its arguments by name; raises `ToolError`."""
+    known = ", ".join(f"{name}(…)" for name in tools)
+    try:
+        if len(text) > MAX_CHARS:
+            raise ValueError
+        call = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        call = None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise ToolError(f"An action is one call with literal arguments. There are: {known}.")
+    name = call.func.id
+    if name not in tools:
+        hint = did_you_mean(name, tools, f"There are: {known}.")
+        raise ToolError(f"No action is named {name!r}. {hint}")
+    try:
+        positional = [ast.literal_eval(each) for each in call.args]
+        named = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+        bound = inspect.signature(tools[name]).bind(*positional, **named)
+    except (TypeError, ValueError, RecursionError, MemoryError) as error:
+        raise ToolError(f"The arguments of {name} are wrong: {error}.") from None
+    return ToolCall(name=name, arguments=dict(bound.arguments))

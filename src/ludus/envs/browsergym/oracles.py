@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ludus.data.tool_schema import ToolCall
-from ludus.envs.browsergym.page_tree import Element
+from ludus.envs.browsergym.page import Element
 
 Oracle = Callable[[str, Sequence[Element]], ToolCall | None]
 

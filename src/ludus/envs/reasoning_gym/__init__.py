@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 from ludus.envs.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from ludus.envs.reasoning_gym.client import ReasoningGymEnv
+    from ludus.envs.reasoning_gym.client import (
+        ReasoningGymAction,
+        ReasoningGymEnv,
+        ReasoningGymObservation,
+    )
     from ludus.envs.reasoning_gym.environment import ReasoningGym
-    from ludus.envs.reasoning_gym.models import ReasoningGymAction, ReasoningGymObservation
 
 __all__ = ["ReasoningGym", "ReasoningGymAction", "ReasoningGymEnv", "ReasoningGymObservation"]
 
@@ -17,9 +20,9 @@ __getattr__ = lazy_names(
     __name__,
     {
         "ReasoningGym": "environment",
-        "ReasoningGymAction": "models",
+        "ReasoningGymAction": "client",
         "ReasoningGymEnv": "client",
-        "ReasoningGymObservation": "models",
+        "ReasoningGymObservation": "client",
     },
     extra="reasoning",
     libraries=("reasoning_gym",),

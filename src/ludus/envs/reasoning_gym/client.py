@@ -1,10 +1,41 @@
-"""A typed client for a reasoning_gym server; it does not need the library."""
+"""Action, observation and client of the reasoning_gym environment; they do not need the library."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
 from ludus.client.env_client import EnvClient
-from ludus.envs.reasoning_gym.models import ReasoningGymAction, ReasoningGymObservation
-from ludus.protocol.types import State
+from ludus.protocol.types import Action, Observation, State
+
+
+class ReasoningGymAction(Action):
+    """Submit the final answer to the question. There is one try."""
+
+    answer: str = Field(
+        description="The final answer, in the form that the question asks for, and nothing else."
+    )
+
+
+class ReasoningGymObservation(Observation):
+    """A question after a reset; after a step, what the answer was worth."""
+
+    question: str | None = None
+    score: float | None = None
+    correct_answer: str | None = None
+    """The data set's own answer; None where there are many and it names none."""
+    dataset_metadata: dict[str, Any] | None = None
+    """How the question was made. It may hold the answer, so no model is shown it."""
+    note: str | None = None
+    """Why an answer was not evaluated; left out on the wire where there is nothing to say."""
+
+    @model_serializer(mode="wrap")
+    def _leave_out_note(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = dump(self)
+        if self.note is None:
+            fields.pop("note", None)
+        return fields
 
 
 class ReasoningGymEnv(EnvClient[ReasoningGymAction, ReasoningGymObservation, State]):

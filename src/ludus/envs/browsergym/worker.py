@@ -1,0 +1,187 @@
+"""Worker processes, each with a browser of its own: the side of the parent, and their program.
+
+A browser that crashes or hangs ends with its worker, and breaks only the episode that it played. An
+idle worker is kept for a while, because starting a browser takes seconds. A worker ends with its
+parent, also while the browser hangs, and takes the browser with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pydantic_core import to_json
+
+from ludus.environment.worker_processes import (
+    WorkerLost,
+    WorkerPool,
+    WorkerProcess,
+    WorkerTimeout,
+    open_worker_pipes,
+    pool_per_process,
+)
+from ludus.errors import LudusError
+
+EXECUTABLE_VARIABLE = "LUDUS_CHROMIUM"
+LAUNCH_TIMEOUT_S = 120.0
+EXIT_TIMEOUT_S = 15.0
+CLEANUP_TIMEOUT_S = 5.0
+MAX_IDLE = 4
+IDLE_TIMEOUT_S = 60.0
+
+_BROWSER_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class BrowserMissing(LudusError):
+    """No Chromium was found."""
+
+
+class BrowserFailed(RuntimeError):
+    """The browser crashed or hung. The episode is broken; the next reset gets another browser."""
+
+
+def find_chromium(executable_path: str | None = None) -> str:
+    """The path of the browser: the argument, `LUDUS_CHROMIUM`, or the first one on the path."""
+    requested = executable_path or os.environ.get(EXECUTABLE_VARIABLE)
+    for name in (requested,) if requested else _BROWSER_NAMES:
+        if path := shutil.which(name):
+            return path
+    if requested:
+        raise BrowserMissing(
+            f"The browser {requested!r} was not found. Give the path of a Chromium, "
+            f"as `executable_path` or in {EXECUTABLE_VARIABLE}."
+        )
+    raise BrowserMissing(
+        "No Chromium is installed. Install it (Debian: apt install chromium), or set "
+        f"{EXECUTABLE_VARIABLE} to the path of one."
+    )
+
+
+class BrowserWorker(WorkerProcess):
+    """A worker process whose browser runs."""
+
+    def __init__(self, executable_path: str) -> None:
+        self.folder = tempfile.mkdtemp(prefix="ludus-browser-")
+        super().__init__(
+            "ludus.envs.browsergym.worker", stderr=subprocess.DEVNULL, TMPDIR=self.folder
+        )
+        try:
+            self.call("launch", timeout=LAUNCH_TIMEOUT_S, executable_path=executable_path)
+        except BaseException:
+            self.kill()
+            raise
+
+    def call(self, method: str, *, timeout: float, **arguments: Any) -> Any:
+        """Call a method of the `BrowserSession`; raises `BrowserFailed`."""
+        try:
+            reply = self.ask(to_json([method, arguments]), timeout_s=timeout)
+        except WorkerTimeout:
+            raise BrowserFailed(f"The browser did not answer within {timeout:g} s.") from None
+        except WorkerLost:
+            raise BrowserFailed("The process of the browser ended.") from None
+        if "fault" in reply:
+            raise BrowserFailed(f"The browser failed: {reply['fault']}")
+        return reply["value"]
+
+    def kill(self) -> None:
+        """End the worker and its browser, even if they hang."""
+        # The worker cleans up at the end of its input. It is killed only if it does not.
+        with suppress(OSError):
+            self._requests.close()
+        try:
+            self._process.wait(EXIT_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            _kill_descendants(self.pid)
+        super().kill()
+        _remove_folder(self.folder)
+
+
+@cache
+def browser_pool(executable_path: str) -> Callable[[], WorkerPool[BrowserWorker]]:
+    """Returns the pool of this process for a browser."""
+    start = partial(BrowserWorker, executable_path)
+    return pool_per_process(
+        partial(WorkerPool, start, max_idle=MAX_IDLE, idle_timeout_s=IDLE_TIMEOUT_S)
+    )
+
+
+def run_worker() -> None:
+    """Run the worker process; a request is `[method, arguments]`."""
+    if sys.platform == "linux":
+        # Processes below this one whose parents have ended become its children.
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    incoming, replies = open_worker_pipes()
+    requests: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
+    receiver = threading.Thread(target=_receive, args=(incoming, requests), daemon=True)
+    receiver.start()
+    from ludus.envs.browsergym.browser import BrowserSession
+
+    session: BrowserSession | None = None
+    while True:
+        method, arguments = requests.get()
+        try:
+            if method == "launch":
+                session = BrowserSession(**arguments)
+                value = None
+            else:
+                value = getattr(session, method)(**arguments)
+            reply = {"value": value}
+        except Exception as error:
+            reply = {"fault": f"{type(error).__name__}: {error}"}
+        try:
+            replies.write(json.dumps(reply).encode() + b"\n")
+            replies.flush()
+        except OSError:
+            receiver.join()  # The parent is gone: the receiver cleans up and ends the process.
+
+
+def _receive(incoming: BinaryIO, requests: queue.SimpleQueue[list[Any]]) -> None:
+    """Queue the requests; end the process when the parent closes the pipe or exits."""
+    for line in incoming:
+        requests.put(json.loads(line))
+    # All processes below this one are killed and their exit status collected: no zombie stays.
+    deadline = time.monotonic() + CLEANUP_TIMEOUT_S
+    with suppress(ChildProcessError):  # None is left.
+        while time.monotonic() < deadline:
+            _kill_descendants(os.getpid())
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+            time.sleep(0.01)
+    _remove_folder(tempfile.gettempdir())
+    os._exit(0)
+
+
+def _kill_descendants(pid: int) -> None:
+    """Kill all processes below a process."""
+    import psutil
+
+    with suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def _remove_folder(folder: str) -> None:
+    """Remove a folder that dying processes may still write to."""
+    deadline = time.monotonic() + CLEANUP_TIMEOUT_S
+    while Path(folder).exists() and time.monotonic() < deadline:
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    run_worker()

@@ -1,0 +1,343 @@
+"""The program of a worker process: it generates questions and scores answers with the library.
+
+The library needs processes of its own. Questions depend on PYTHONHASHSEED and on the global random
+number generators; generators print; scorers pass the answer to `eval`, and a large one would block
+a server for ever. In a worker the hash seed is 0, and a request that exceeds its limits ends only
+the worker. The kernel enforces the limits, because Python may be busy with one huge power, during
+which no signal handler and no other thread runs. They count from the start of each request.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime
+import json
+import math
+import os
+import pickle
+import random
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import cache, lru_cache
+from typing import Any, BinaryIO
+
+from ludus.environment.worker_processes import open_worker_pipes
+from ludus.envs.reasoning_gym.answers import AnswerRefused, check_answer
+from ludus.envs.reasoning_gym.scores import (
+    UnusableQuestion,
+    complete_entry,
+    patch_library,
+    require_usable,
+)
+
+try:
+    import resource
+except ImportError:  # pragma: no cover - Windows has neither limits nor timers.
+    resource = None  # type: ignore[assignment]  # A module has no optional type.
+
+MIB = 1 << 20
+QUESTION_MEMORY_BYTES = 2048 * MIB
+ANSWER_MEMORY_BYTES = 256 * MIB
+"""In addition to the memory of the process at the start of the request."""
+WALL_TIME_FACTOR = 10
+"""The wall-clock limit of a request, as a multiple of its CPU limit."""
+
+_PAGE_BYTES = resource.getpagesize() if resource is not None else 4096
+
+
+RESEEDABLE = frozenset(
+    (
+        "arc_agi",
+        "base_conversion",
+        "caesar_cipher",
+        "codeio",
+        "emoji_mystery",
+        "figlet_font",
+        "group_anagrams",
+        "letter_counting",
+        "letter_jumble",
+        "n_queens",
+        "rush_hour",
+        "sentence_reordering",
+        "spell_backward",
+        "word_ladder",
+        "word_sequence_reversal",
+        "word_sorting",
+    )
+)
+"""Data sets that take milliseconds to build, load the same files for every seed, and use the seed
+only when a question is generated: one object serves all seeds."""
+
+ACRE_SIZE = 10
+"""`acre` generates all questions when it is built; ten is the smallest size that it supports."""
+
+MAX_REDRAWS = 100
+REDRAW_SEED_STRIDE = 100_000_000
+"""A question without a correct answer is drawn again at most `MAX_REDRAWS` times, each time with a
+seed that is larger by `REDRAW_SEED_STRIDE`."""
+
+BETTER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    # Otherwise seven in ten answers are "Yes".
+    "syllogism": {"invalid_ratio": 0.5},
+}
+"""Defaults that replace those of the library where one constant answers most questions."""
+
+DEFAULT_COMPOSITE = ("chain_sum", "letter_counting", "spell_backward")
+"""The data sets of `composite` by default."""
+
+
+def run_worker() -> None:
+    """Run the worker process, until its parent closes the pipe or exits."""
+    if resource is not None:
+        # A worker that is ended by its limits writes no core file.
+        _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+    requests, replies = open_worker_pipes()
+    patch_library()
+    # The parent may exit before it has read a reply.
+    with suppress(BrokenPipeError):
+        serve(requests, replies)
+
+
+def serve(requests: BinaryIO, replies: BinaryIO) -> None:
+    """Reply to requests until the parent closes the pipe or exits."""
+    for line in requests:
+        request = json.loads(line)
+        limit_time(request["limit"])
+        limit_memory(QUESTION_MEMORY_BYTES)
+        try:
+            reply = {"value": _METHODS[request["do"]](**request["with"])}
+        except ConfigRefused as refusal:
+            reply = {"refused": str(refusal), "fields": refusal.fields}
+        limit_time(0)
+        replies.write(json.dumps(reply).encode() + b"\n")
+        replies.flush()
+
+
+def limit_time(seconds: float) -> None:
+    """Let the kernel end this process after `seconds` of CPU time; 0 removes the limit.
+
+    CPU time does not depend on the load of the machine. A process that waits without using the CPU
+    is ended too, but much later and with another signal.
+    """
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        signal.setitimer(signal.ITIMER_REAL, WALL_TIME_FACTOR * seconds)
+
+
+def limit_memory(extra: int) -> None:
+    """Let allocations beyond `extra` bytes raise MemoryError. Linux only."""
+    usage_file = _usage_file()
+    if usage_file is None:
+        return
+    # The sixth number is the pages of data memory, as RLIMIT_DATA counts them.
+    used = int(os.pread(usage_file, 256, 0).split()[5]) * _PAGE_BYTES
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = used + extra
+    if hard != resource.RLIM_INFINITY:
+        soft = min(soft, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+@cache
+def _usage_file() -> int | None:
+    try:
+        return os.open("/proc/self/statm", os.O_RDONLY)
+    except OSError:
+        return None
+
+
+def handle_names() -> list[str]:
+    """Handle a request to the worker for the names of all data sets."""
+    from reasoning_gym.factory import DATASETS
+
+    return sorted(DATASETS)
+
+
+def handle_question(
+    name: str, config: dict[str, Any], seed: int, size: int, index: int
+) -> dict[str, Any]:
+    """A question as plain JSON, with the library's pickled record of it for `handle_score`."""
+    return _question(name, json.dumps(config), seed, size, index)
+
+
+@lru_cache(maxsize=64)
+def _question(name: str, config: str, seed: int, size: int, index: int) -> dict[str, Any]:
+    """A question. The attempts of a group ask for the same one, and some take seconds to make."""
+    entry = build_entry(name, json.loads(config), seed=seed, size=size, index=index)
+    answer = entry["answer"]
+    return {
+        "question": str(entry["question"]),
+        "answer": None if answer is None else str(answer),
+        "metadata": encode_reply_value(entry["metadata"]),
+        "entry": base64.b64encode(pickle.dumps(entry)).decode(),
+    }
+
+
+def handle_score(
+    name: str,
+    config: dict[str, Any],
+    seed: int,
+    size: int,
+    entry: str,
+    answer: str,
+    answer_limit: float,
+) -> dict[str, Any]:
+    """The score of an answer, with a note where its evaluation was refused or aborted."""
+    record = pickle.loads(base64.b64decode(entry))
+    dataset = build_dataset(name, config, seed=seed, size=size)
+    # The limits of an answer are lower than those of building the data set.
+    limit_time(answer_limit)
+    limit_memory(ANSWER_MEMORY_BYTES)
+    try:
+        source = record["metadata"].get("source_dataset", name)
+        checked = check_answer(answer, source, right=record["answer"])
+        value = float(dataset.score_answer(checked, record))
+    except AnswerRefused as reason:
+        return {"score": 0.0, "note": f"The answer was not evaluated: {reason}."}
+    except MemoryError:
+        limit = ANSWER_MEMORY_BYTES // MIB
+        return {"score": 0.0, "note": f"The answer needs more than {limit} MiB to evaluate."}
+    except Exception:
+        return {"score": 0.0, "note": None}
+    return {"score": value if math.isfinite(value) else 0.0, "note": None}
+
+
+def encode_reply_value(value: Any) -> Any:
+    """Convert a value to JSON types, for the reply of a worker."""
+    if isinstance(value, str | int | None):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {str(key): encode_reply_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode_reply_value(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((encode_reply_value(item) for item in value), key=repr)
+    if hasattr(value, "tolist"):
+        return encode_reply_value(value.tolist())
+    return str(value)
+
+
+class ConfigRefused(Exception):
+    """The library rejects a config; `fields` are the names of the config's fields."""
+
+    def __init__(self, error: Exception, fields: Iterable[str]) -> None:
+        super().__init__(str(error) or type(error).__name__)
+        self.fields = sorted(fields)
+
+
+def build_entry(
+    name: str, config: dict[str, Any], *, seed: int, size: int, index: int
+) -> dict[str, Any]:
+    """The library's record of a question, with fixes, redrawn until it can be used."""
+    if name == "acre":
+        seed, index = seed + index, 0
+    for draw_seed in range(seed, seed + MAX_REDRAWS * REDRAW_SEED_STRIDE, REDRAW_SEED_STRIDE):
+        dataset = build_dataset(name, config, seed=draw_seed, size=size)
+        seed_global_rngs(draw_seed + index)
+        try:
+            entry: dict[str, Any] = dataset[index]
+            complete_entry(entry)
+            require_usable(entry, dataset)
+            return entry
+        except UnusableQuestion:
+            continue
+        except Exception as error:
+            raise ConfigRefused(error, config_fields(name)) from error
+    raise ConfigRefused(ValueError("none of its questions can be used"), config_fields(name))
+
+
+def build_dataset(name: str, config: dict[str, Any], *, seed: int, size: int) -> Any:
+    """Build a data set, or take it from the cache; raises `ConfigRefused`."""
+    shared = name in RESEEDABLE
+    size = ACRE_SIZE if name == "acre" else size
+    seed_global_rngs(seed)
+    dataset = _create_dataset(name, json.dumps(config), None if shared else seed, size)
+    if shared:
+        dataset.seed = dataset.config.seed = seed
+    return dataset
+
+
+def config_fields(name: str) -> dict[str, Any]:
+    """The fields of a data set's config, with their defaults."""
+    from reasoning_gym.factory import DATASETS
+
+    _, config = DATASETS[name]
+    return {
+        field.name: field.default
+        if field.default_factory is dataclasses.MISSING
+        else field.default_factory()
+        for field in dataclasses.fields(config)
+        if field.name not in ("seed", "size")
+    }
+
+
+def seed_global_rngs(seed: int) -> None:
+    """Seed the global random number generators, which some data sets use."""
+    import numpy
+
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+
+
+@lru_cache(maxsize=32)
+def _create_dataset(name: str, config: str, seed: int | None, size: int) -> Any:
+    from reasoning_gym.factory import create_dataset
+
+    try:
+        arguments = {**_restore_types(name, json.loads(config)), "seed": seed, "size": size}
+        return create_dataset(name, **arguments)
+    except Exception as error:
+        raise ConfigRefused(error, config_fields(name)) from error
+
+
+def _restore_types(name: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Convert a config to types that JSON does not have, by the types of the defaults."""
+    if name == "composite":
+        return {**config, "datasets": _dataset_specs(config.get("datasets") or DEFAULT_COMPOSITE)}
+    defaults = config_fields(name)
+    config = {**BETTER_DEFAULTS.get(name, {}), **config}
+    return {field: _cast_like(defaults.get(field), value) for field, value in config.items()}
+
+
+def _dataset_specs(parts: Iterable[Any]) -> list[Any]:
+    """The data sets of a composite; an item may be a name."""
+    from reasoning_gym.composite import DatasetSpec
+
+    specs = []
+    for part in parts:
+        spec = {"weight": 1.0, "config": {}, **({"name": part} if isinstance(part, str) else part)}
+        specs.append(
+            DatasetSpec(**{**spec, "config": _restore_types(spec["name"], spec["config"])})
+        )
+    return specs
+
+
+def _cast_like(default: Any, value: Any) -> Any:
+    if isinstance(default, datetime.date | datetime.time) and isinstance(value, str):
+        return type(default).fromisoformat(value)
+    if isinstance(default, tuple) and isinstance(value, list):
+        return tuple(value)
+    if (
+        dataclasses.is_dataclass(default)
+        and not isinstance(default, type)
+        and isinstance(value, dict)
+    ):
+        return dataclasses.replace(default, **value)
+    return value
+
+
+_METHODS: Mapping[str, Callable[..., Any]] = {
+    "names": handle_names,
+    "fields": lambda name: sorted(config_fields(name)),
+    "question": handle_question,
+    "score": handle_score,
+}
+
+
+if __name__ == "__main__":
+    run_worker()
