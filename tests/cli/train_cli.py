@@ -33,6 +33,11 @@ def invoke_train(*arguments: str | Path) -> Result:
     return Runner().invoke(["train", *map(str, arguments)])
 
 
+def help_of(method: str, flag: str = "--help-all") -> str:
+    """The help of a method in one line, without the frames of its panels."""
+    return " ".join(train(method, flag).stdout.replace("│", " ").split())
+
+
 def error_message(result: Result) -> str:
     """The error that ended the command, as the program prints it: one line, with flags."""
     assert isinstance(result.exception, LudusError), result.output

@@ -43,7 +43,7 @@ from ludus.serve.model.model_config import ModelServeConfig
         (TutorConfig, "train", {}, "TrainConfig"),
         (CollectConfig, "num_episodes", "ten", "int | None"),
         (CollectConfig, "agent", len, "Agent | None"),
-        (CollectConfig, "task", "{}", "dict[str, Any]"),
+        (CollectConfig, "task", "{}", "Mapping[str, Any]"),
         (CollectConfig, "tasks", [3], "Sequence[dict[str, Any]]"),
         (EvalConfig, "pass_k", 4, "Sequence[int]"),
         (CandidateConfig, "temperature", "0", "float | None"),
@@ -61,7 +61,7 @@ def test_a_value_of_another_type_is_an_error(
     with pytest.raises(ConfigError) as caught:
         config(**{name: value})
     text = str(caught.value)
-    assert f"`{name}` must be {expected}" in text and f"got {value!r}" in text
+    assert f"{name}` must be {expected}" in text and f"got {value!r}" in text
 
 
 @pytest.mark.parametrize("config", [CollectConfig, GRPOConfig, TutorConfig, ServeConfig])

@@ -81,7 +81,7 @@ def test_a_value_of_another_type_raises() -> None:
         ("gradient_checkpointing", "true", "`gradient_checkpointing`"),
         ("torch_compile", "false", "`compile`"),
         ("push_to_hub", "true", "`push_to_hub`"),
-        ("hub_token", "x", "`push_to_hub`"),
+        ("hub_token", "x", "HF_TOKEN"),
     ],
 )
 def test_a_managed_field_raises_and_names_the_argument_to_use(
@@ -111,7 +111,11 @@ def test_a_managed_field_with_its_effective_value_is_accepted() -> None:
     assert kept.keys() == {"warmup_steps", "lr_scheduler_type", "logging_steps"}
 
 
-def test_managed_fields_of_grpo_with_their_effective_values_are_accepted() -> None:
+def test_managed_fields_of_grpo_with_their_effective_values_are_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As if trackio were installed.
+    monkeypatch.setattr("ludus.train.config.find_spec", lambda _: True)
     overrides = {
         "max_steps": "150", "learning_rate": "1e-6", "warmup_steps": "10", "optim": "adamw_torch",
         "max_grad_norm": "1.0", "num_generations": "2", "max_completion_length": "256",
@@ -188,6 +192,12 @@ def test_assignments_are_parsed_into_a_mapping() -> None:
         "weight_decay": "0.1",
         "optim": "sgd",
         "a": "b=c",
+    }
+    table = '{"weight_decay": 0.1, "lr_scheduler_kwargs": {"x": 1}}'
+    assert parse_override_assignments([table, "optim=sgd"]) == {
+        "weight_decay": 0.1,
+        "lr_scheduler_kwargs": {"x": 1},
+        "optim": "sgd",
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -32,12 +33,13 @@ def build_app(arguments: Sequence[str]) -> App:
     A script of --install-completion knows the options of all commands.
     """
     words = arguments[1:] if arguments[:1] == [_COMPLETE] else arguments
+    help_flags = ["--help", "-h", HELP_ALL]
     app = App(
         name="ludus",
         help=_DESCRIPTION,
         help_format="plaintext",
         help_epilogue=f"With {HELP_ALL}, a command lists all of its options.",
-        help_flags=["--help", "-h", HELP_ALL],
+        help_flags=help_flags,
         version=_versions,
         config=(apply_settings,),
         result_action="return_value",
@@ -47,7 +49,9 @@ def build_app(arguments: Sequence[str]) -> App:
     )
     app.register_install_completion_command(name=INSTALL_COMPLETION)
     app["--help"].show = app["--version"].show = app[INSTALL_COMPLETION].show = False
-    groups = {name: App(name=name, help=text) for name, text in GROUPS.items()}
+    groups = {
+        name: App(name=name, help=text, help_flags=help_flags) for name, text in GROUPS.items()
+    }
     for order, (title, section) in enumerate(SECTIONS.items()):
         panel = Group(title, sort_key=order)
         for number, (path, (_, text)) in enumerate(section.items()):
@@ -78,6 +82,15 @@ def run(arguments: Sequence[str]) -> int:
         # With several processes (torchrun) only rank 0 prints.
         if os.environ.get("RANK", "0") == "0":
             print_error(name_flags(str(error)))
+        return 1
+    except BrokenPipeError:
+        # Nobody reads on: `ludus runs | head`. Python flushes stdout once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise
+        print_error(f"{str(error.filename)[:100]} cannot be used: {error.strerror}.")
         return 1
     except KeyboardInterrupt as interrupt:
         print_error(str(interrupt) or "Interrupted.")

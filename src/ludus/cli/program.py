@@ -81,8 +81,9 @@ class Flag:
         """What the help says of the default; empty if there is nothing to say."""
         if self.option.default:
             return self.option.default
-        is_plain = self.default in (MISSING, None, (), "", False) or self.default == {}
-        return "" if is_plain else str(self.default)
+        # Not `in`: 0 is equal to False.
+        is_off = self.default is MISSING or self.default is None or self.default is False
+        return "" if is_off or self.default in ((), "", {}) else str(self.default)
 
     def parameter(self, name_flags: Callable[[str], str]) -> inspect.Parameter:
         """The parameter that cyclopts reads."""
@@ -114,6 +115,7 @@ class Flag:
             metavar=option.metavar or None,
             env_var=option.env_var or None,
             show_default=(lambda _: default) if default else False,
+            json_list=False,
             **more,
         )
         return inspect.Parameter(
@@ -213,7 +215,7 @@ def run_with_table(path: str, values: Mapping[str, Any], source: str) -> Any:
 def name_flags(message: str, flags: Mapping[str, Flag] | None = None) -> str:
     """Replace names in backticks by flags, by default those of the running command.
 
-    `steps` is --steps, `lora.rank` is --lora, `resume=False` is --no-resume, and `to="dpo"` is
+    `steps` is --steps, `lora.rank` is --lora rank, `resume=False` is --no-resume, and `to="dpo"` is
     --to dpo.
     """
     flags = _running if flags is None else flags
@@ -222,9 +224,10 @@ def name_flags(message: str, flags: Mapping[str, Flag] | None = None) -> str:
 
     def translate(match: re.Match[str]) -> str:
         path, value = match[1], match[2]
-        for name in (path, path.rpartition(".")[2], path.partition(".")[0]):
+        first, _, rest = path.partition(".")
+        for name, setting in ((path, ""), (path.rpartition(".")[2], ""), (first, f" {rest}")):
             if name in known:
-                flag = known[name].name
+                flag = known[name].name + setting
                 if value == "False":
                     return f"--no-{flag[2:]}"
                 return flag if value in (None, "True") else f"{flag} {value}".replace('"', "")
@@ -282,11 +285,14 @@ def apply_settings(app: App, commands: tuple[str, ...], arguments: ArgumentColle
 
 
 def to_texts(value: Any) -> list[str]:
-    """The values of a repeatable option; the items of a table as KEY=VALUE if they are texts."""
+    """The values of a repeatable option; a table as KEY=VALUE if they are read as the same."""
     if isinstance(value, list):
         return [text for item in value for text in to_texts(item)]
-    if isinstance(value, Mapping) and all(isinstance(item, str | int) for item in value.values()):
-        return [f"{key}={to_text(item)}" for key, item in value.items()]
+    if isinstance(value, Mapping):
+        texts = [f"{key}={to_text(item)}" for key, item in value.items()]
+        # In JSON if it has a text such as "5", or a comma, which separates settings.
+        if "," not in "".join(texts) and options.parse_assignments(texts) == value:
+            return texts
     return [to_text(value)]
 
 

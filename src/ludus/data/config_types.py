@@ -20,10 +20,11 @@ _MAX_VALUE_CHARS = 200
 _NUMBERS: Mapping[Any, type] = {int: Integral, float: Real}
 
 
-def check_field_types(config: Any) -> None:
+def check_field_types(config: Any, *, prefix: str = "") -> None:
     """Raise a `ConfigError` for a field of a dataclass whose value is not of its annotated type.
 
-    A list may stand for a tuple, and a whole number for a float, as type checkers have it.
+    `prefix` comes before the names of fields. A list may stand for a tuple, and a whole number for
+    a float, as type checkers have it.
     """
     hints = _read_hints(config.__class__)
     for field in fields(config):
@@ -40,8 +41,8 @@ def check_field_types(config: Any) -> None:
             advice = f" Use {makers[0]}({value!r})." if makers else ""
             expected = str(hint) if get_origin(hint) else hint.__name__
             expected = re.sub(r"\b(?:\w+\.)+", "", expected)
-            raise ConfigError(f"`{name}` must be {expected}, got {got}.{advice}")
-        message = f"`{name}` must be one of {', '.join(choices)}, got {got}."
+            raise ConfigError(f"`{prefix}{name}` must be {expected}, got {got}.{advice}")
+        message = f"`{prefix}{name}` must be one of {', '.join(choices)}, got {got}."
         raise ConfigError(f"{message} {did_you_mean(str(value), choices)}".rstrip())
 
 

@@ -59,11 +59,11 @@ class Lora:
                 raise ConfigError(f"`lora` has no setting {name!r}. {hint}")
         if isinstance(modules := values.get("target_modules"), str | list):
             listed = modules.split("+") if isinstance(modules, str) else modules
-            values["target_modules"] = tuple(listed)
+            values["target_modules"] = tuple(filter(None, listed))
         return cls(**values)
 
     def __post_init__(self) -> None:
-        check_field_types(self)
+        check_field_types(self, prefix="lora.")
         check_at_least("lora.rank", self.rank, 1)
         check_at_least("lora.alpha", self.alpha, 1)
         if not 0 <= self.dropout < 1:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.errors import ConfigError, MissingExtra, closest_match, did_you_mean
+from ludus.options import parse_assignments
 
 _TOKENIZATION = "rows are tokenized by Ludus, with the chat template that inference uses"
 _LOSS = "the loss is always on the assistant's tokens alone"
@@ -107,17 +108,20 @@ _TYPE_NAMES: Mapping[type, str] = {
 _BUILTIN_TYPES = {each.__name__: each for each in _TYPE_NAMES}
 
 
-def parse_override_assignments(assignments: Iterable[str]) -> dict[str, str]:
-    """Parse overrides given as `key=value`; raise for a key that is given twice."""
-    overrides: dict[str, str] = {}
+def parse_override_assignments(assignments: Iterable[str]) -> dict[str, Any]:
+    """Parse overrides given as `key=value` or JSON objects; raise for a key that is given twice."""
+    overrides: dict[str, Any] = {}
     for text in assignments:
         key, equals, value = text.partition("=")
-        key = key.strip().replace("-", "_")
-        if not equals or not key:
+        if text.startswith("{"):
+            new = parse_assignments([text])
+        elif equals and key.strip():
+            new = {key.strip().replace("-", "_"): value.strip()}
+        else:
             raise ConfigError(f"`overrides` takes key=value, got {text!r}.")
-        if key in overrides:
-            raise ConfigError(f"`overrides` has {key} twice.")
-        overrides[key] = value.strip()
+        if twice := new.keys() & overrides.keys():
+            raise ConfigError(f"`overrides` has {min(twice)} twice.")
+        overrides |= new
     return overrides
 
 

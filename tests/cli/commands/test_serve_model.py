@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from cyclopts import CycloptsError
 from ludus_process import run_ludus, start_ludus
 from policy.models import saved
 from tiny_tokenizers import of_family
@@ -89,5 +90,5 @@ def test_a_bad_option_is_reported(model: Path, options: tuple[str, ...], words: 
     arguments = [option.replace("{model}", str(model)) for option in options]
     done = Runner().invoke(["serve-model", *arguments, "--device", "cpu"])
     assert done.exit_code != 0
-    assert isinstance(done.exception, LudusError | SystemExit)
+    assert isinstance(done.exception, LudusError | CycloptsError)
     assert words in f"{done.stderr} {done.exception}"

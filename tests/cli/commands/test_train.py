@@ -49,7 +49,7 @@ def test_sft_trains_documents_and_uploads_a_model(tmp_path: Path) -> None:
     command = ("sft", data, "-m", model, "-o", out, *FAST_OPTIONS, "--steps", "2", "--json")
     with fake_hub() as hub:
         env = logged_in(hub, tmp_path)
-        done = train(*command, "-H", "ada/player", "--private", env=env)
+        done = train(*command, "-H", "ada/player:private", env=env)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     events = parse_events(done.stdout)
     assert {line["event"] for line in events} == {"phase", "begin", "step", "done", "pushed"}
@@ -139,9 +139,7 @@ def test_dpo_trains_an_adapter_and_prints_the_next_command(tmp_path: Path) -> No
     model, out = save_model(tmp_path / "model"), tmp_path / "out"
     data = write_pairs(tmp_path / "data", environment="wordle")
     command = ("dpo", data, "-m", model, "-o", out, *FAST_OPTIONS, "--epochs", "1")
-    done = invoke_train(
-        *command, "--lora", "--lora-rank", "4", "--lora-target-modules", "q_proj,v_proj"
-    )
+    done = invoke_train(*command, "--lora", "r=4,targets=q_proj+v_proj")
     assert done.exit_code == 0, done.output
     lines = [line.split() for line in done.stdout.splitlines()]
     assert [line[0] for line in lines] == ["steps", "loss", "time", "model", "Next:"]

@@ -7,22 +7,30 @@ from pathlib import Path
 import pytest
 
 from cli.collect_cli import error_line
-from cli.train_cli import FAST_OPTIONS, error_message, invoke_train, save_model, train, write_rows
+from cli.train_cli import (
+    FAST_OPTIONS,
+    error_message,
+    help_of,
+    invoke_train,
+    save_model,
+    train,
+    write_pairs,
+    write_rows,
+)
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--lora-rank", "4"), "--lora-rank "),
-        (("--no-merge-adapter",), "--no-merge-adapter "),
-        (("--lora-target-modules", "q_proj"), "--lora-target-modules "),
-        (("--lora", "--lora-target-modules", ","), "--lora-target-modules"),
-        (("--lora", "--lora-dropout", "1.5"), "--lora-dropout"),
+        (("--lora", "rnk=4"), "'rank'"),
+        (("--lora", "r=0"), "--lora rank "),
+        (("--lora", "r=x"), "--lora rank "),
+        (("--lora", "targets="), "--lora target_modules "),
+        (("--lora", "dropout=1.5,merge=false"), "--lora dropout "),
         (("--set", "warmup_steps"), "warmup_steps"),
         (("--set", "hub_token=x"), "HF_TOKEN"),
         (("--epochs", "0"), "--epochs"),
         (("--precision", "bf61"), "'bf16'"),
-        (("--private",), "--push-to-hub"),
         (("--push-to-hub", "mine"), "'mine'"),
         (("--push-to-hub", "ada/player"), "hf auth login"),
     ],
@@ -43,17 +51,41 @@ def test_the_program_prints_the_error_and_exits_with_1(tmp_path: Path) -> None:
     assert str(tmp_path / "none") in error_line(done)
 
 
-def test_sft_and_dpo_have_options_of_their_own() -> None:
-    for method, option in (("sft", "--beta=0.1"), ("dpo", "--packing"), ("dpo", "--compile")):
-        done = invoke_train(method, "data", "-m", "model", "-o", "out", option)
-        assert done.exit_code == 2 and "No such option" in done.stderr
+def test_options_of_the_other_method_are_refused(tmp_path: Path) -> None:
+    model, out = save_model(tmp_path / "model"), tmp_path / "out"
+    rows, pairs = write_rows(tmp_path / "rows"), write_pairs(tmp_path / "pairs")
+    for command, option in (
+        (("sft", rows), "--beta=0.1"),
+        (("dpo", pairs), "--packing"),
+        (("dpo", pairs), "--compile"),
+    ):
+        output = error_message(invoke_train(*command, "-m", model, "-o", out, option))
+        assert f"{option.partition('=')[0]} is for" in output
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--private",), "--private"),
+        (("--push-to-hub", "ada/player:secret"), "'ada/player:secret'"),
+        (("--checkpoint-every", "soon"), "'soon'"),
+        (("--lora", "maybe"), "maybe"),
+        (("--step", "3"), "--steps"),
+    ],
+)
+def test_unparsable_options_exit_with_2(options: tuple[str, ...], words: str) -> None:
+    done = invoke_train("sft", "data", "-m", "model", "-o", "out", *options)
+    assert done.exit_code == 2 and words in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_help_states_devices_and_defaults() -> None:
     for method in ("sft", "dpo"):
-        help_text = " ".join(invoke_train(method, "--help").stdout.split())
+        help_text = help_of(method, "--help-all")
         assert "cuda, mps or cpu." in help_text and "cuda:1" not in help_text
-        assert "(3 for sft, 1 for dpo)" in help_text
+        assert "[default: 3 for sft, 1 for dpo]" in help_text and "[default: 0]" in help_text
+        assert "--chat-template-kwargs" not in help_text
+        assert "--device" not in help_of(method, "--help")
 
 
 def test_an_unknown_trl_field_gets_a_suggestion(tmp_path: Path) -> None:
@@ -85,4 +117,4 @@ def test_help_shows_examples_and_loads_nothing_heavy(tmp_path: Path) -> None:
     assert done.returncode == 0 and "ludus train sft data/" in done.stdout
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     heavy = {"torch", "transformers", "trl", "datasets", "peft", "matplotlib", "huggingface_hub"}
-    assert "typer" in loaded and not loaded & heavy
+    assert "cyclopts" in loaded and not loaded & heavy

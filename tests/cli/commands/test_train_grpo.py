@@ -159,7 +159,7 @@ def test_the_summary_ends_with_the_next_command(trained: TrainedRun, tmp_path: P
     names = [line.split()[0] for line in lines]
     assert names[:2] == ["steps", "reward"] and {"time", "model"} <= {*names}
     assert " -> " in lines[1]
-    task = """--task '{"goal": 5}'"""
+    task = "--task goal=5"
     assert lines[-1] == (
         f"Next: ludus eval {COUNTER} {task} -c hf:{trained.model} -c hf:{out} -n 100"
     )
