@@ -71,10 +71,16 @@ class Flag:
         return bool in (self.hint, *get_args(self.hint))
 
     @property
+    def item_type(self) -> Any:
+        """Of a list, the type of its items: Path for `list[Path] | None`. Else None."""
+        hints = (self.hint, *get_args(self.hint))
+        several = [hint for hint in hints if get_origin(hint) in (list, tuple, Sequence)]
+        return get_args(several[0])[0] if several else None
+
+    @property
     def is_repeatable(self) -> bool:
-        kinds = [get_origin(hint) for hint in (self.hint, *get_args(self.hint))]
-        several = list in kinds or tuple in kinds or Sequence in kinds
-        return self.option.combine is not None or (several and self.option.parse is None)
+        several = self.item_type is not None and self.option.parse is None
+        return self.option.combine is not None or several
 
     @property
     def default_text(self) -> str:
@@ -106,7 +112,7 @@ class Flag:
         required = self.default is MISSING
         several = self.positional and self.is_repeatable
         if several:
-            hint, more["required"] = str | Path, required
+            hint, more["required"] = self.item_type, required
         default = self.default_text
         parameter = Parameter(
             group=_panel(option.group),
