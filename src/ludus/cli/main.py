@@ -15,6 +15,7 @@ from ludus.cli.program import (
     HELP_ALL,
     INSTALL_COMPLETION,
     apply_settings,
+    examples_of,
     find_command,
     flags_of,
     name_flags,
@@ -24,6 +25,7 @@ from ludus.errors import LudusError
 _SETTING = re.compile(r"\w+=|\{|(on|off)$")
 _COMPLETE = "__complete"
 """The scripts of the shells ask `ludus __complete collect wo` what they may offer."""
+_ABOUT_HELP_ALL = f"With {HELP_ALL}, a command lists all of its options."
 _DESCRIPTION = "Collect episodes, curate them, and train and evaluate language-model agents."
 
 
@@ -38,7 +40,7 @@ def build_app(arguments: Sequence[str]) -> App:
         name="ludus",
         help=_DESCRIPTION,
         help_format="plaintext",
-        help_epilogue=f"With {HELP_ALL}, a command lists all of its options.",
+        help_epilogue=_ABOUT_HELP_ALL,
         help_flags=help_flags,
         version=_versions,
         config=(apply_settings,),
@@ -61,7 +63,10 @@ def build_app(arguments: Sequence[str]) -> App:
                 parent.group, parent.sort_key = panel, number
                 app.command(parent)
             if INSTALL_COMPLETION in words or words[: len(path.split())] == path.split():
-                parent.command(find_command(path), name=name, sort_key=number)
+                command, more = find_command(path), _ABOUT_HELP_ALL
+                if examples := examples_of(command):
+                    more = f"Examples:\n\n{examples}\n\n{more}"
+                parent.command(command, name=name, sort_key=number, help_epilogue=more)
             else:
                 where = () if group else panel
                 parent.command(App(name=name, help=text, group=where, sort_key=number))

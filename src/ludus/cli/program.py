@@ -177,7 +177,8 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
     functools.update_wrapper(run, function)
     del run.__wrapped__  # type: ignore[attr-defined]
     paragraphs = (inspect.getdoc(function) or "").split("\n\n")
-    run.__doc__ = "\n\n".join(" ".join(text.split()) for text in paragraphs)
+    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    run.__doc__, _, run.examples = text.partition("\n\nExamples:\n\n")  # type: ignore[attr-defined]
     # What cyclopts reads.
     parameters = [flag.parameter(lambda text: name_flags(text, flags)) for flag in flags.values()]
     parameters.sort(key=lambda each: each.kind)
@@ -191,6 +192,12 @@ def flags_of(run: Callable[..., Any]) -> Mapping[str, Flag]:
     """The options and arguments of a command by their keys; of cyclopts' own commands none."""
     flags: Mapping[str, Flag] = getattr(run, "flags", {})
     return flags
+
+
+def examples_of(run: Callable[..., Any]) -> str:
+    """The command lines under `Examples:` in the text of a command, one in each paragraph."""
+    found: str = run.examples  # type: ignore[attr-defined]
+    return found.replace("\n\n", "\n")
 
 
 @cache
