@@ -18,6 +18,7 @@ from ludus.check.findings import (
     skip_if_reported,
 )
 from ludus.client.endpoint import connect
+from ludus.data.config_types import check_at_least
 from ludus.environment.registry import is_remote
 from ludus.errors import BadEnvironment, ExecutionFailed, FactoryFailed, LudusError
 
@@ -33,6 +34,8 @@ async def run_checks(
     on_check: Callable[[str], None] = lambda name: None,
 ) -> CheckReport:
     """Run all checks on an environment or a server; `on_check` gets the name of each one first."""
+    check_at_least("seeds", seeds, 2)
+    check_at_least("sessions", sessions, 1)
     start = time.monotonic()
     findings: list[CheckFinding] = []
     async with AsyncExitStack() as stack:

@@ -29,7 +29,7 @@ class CurateConfig(FilterConfig, RowConfig):
     max_prompt_similarity: Annotated[float | None, Option("Selection", advanced=True)] = None
     """Remove tasks whose prompts are at least this similar to an earlier task's: 0.8."""
     max_completion_similarity: Annotated[float | None, Option("Selection", advanced=True)] = None
-    """Remove episodes of a task whose completions are at least this similar to a better one's: 0.9."""
+    """Remove episodes of a task whose completions are this similar to a better one's: 0.9."""
     across_tasks: Annotated[bool, Option("Selection", advanced=True)] = False
     """Compare completions across tasks, not only within each task."""
     pairs: Annotated[Pairing, Option("Rows", advanced=True)] = "best"

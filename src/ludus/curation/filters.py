@@ -15,7 +15,7 @@ from math import isfinite
 from typing import Annotated
 
 from ludus.curation.catalog import Catalog
-from ludus.data.config_types import check_field_types
+from ludus.data.config_types import check_at_least, check_field_types
 from ludus.errors import ConfigError
 from ludus.options import Option
 
@@ -61,6 +61,8 @@ class FilterConfig:
 
     def __post_init__(self) -> None:
         check_field_types(self)
+        for name in ("min_turns", "max_turns"):
+            check_at_least(name, getattr(self, name), 0)
         if self.where is not None and not self.where.strip():
             raise ConfigError("`where` must be an SQL condition, got an empty string.")
         for name in ("min_reward", "solved_at"):

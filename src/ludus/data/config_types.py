@@ -1,4 +1,4 @@
-"""The types of a config's fields, checked when it is constructed.
+"""The types and ranges of a config's fields, checked when it is constructed.
 
 A value of another type would be noticed late, by an operation that does not name the field.
 """
@@ -44,6 +44,18 @@ def check_field_types(config: Any, *, prefix: str = "") -> None:
             raise ConfigError(f"`{prefix}{name}` must be {expected}, got {got}.{advice}")
         message = f"`{prefix}{name}` must be one of {', '.join(choices)}, got {got}."
         raise ConfigError(f"{message} {did_you_mean(str(value), choices)}".rstrip())
+
+
+def check_at_least(name: str, value: float | None, minimum: int) -> None:
+    """Raise if an argument is below its minimum; None is allowed."""
+    if value is not None and not value >= minimum:
+        raise ConfigError(f"`{name}` must be at least {minimum}, got {value}.")
+
+
+def check_positive(name: str, value: float | None) -> None:
+    """Raise if an argument is not positive and finite; None is allowed."""
+    if value is not None and not 0 < value < float("inf"):
+        raise ConfigError(f"`{name}` must be positive, got {value}.")
 
 
 @cache

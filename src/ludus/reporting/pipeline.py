@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ludus.data.atomic_write import write_atomically
+from ludus.data.config_types import check_at_least
 from ludus.data.stage_output import find_output
 from ludus.data.versions import versions
 from ludus.errors import ConfigError, NameFlags, RunError, similar_path_hint
@@ -48,8 +49,7 @@ def report(
     out = Path(out).expanduser()
     if format not in ("html", "md"):
         raise ConfigError(f"`format` must be html or md, got {format!r}.")
-    if samples < 0:
-        raise ConfigError(f"`samples` must not be negative, got {samples}.")
+    check_at_least("samples", samples, 0)
     if not paths:
         raise ConfigError("No folders given. Give at least one run, data set, model or evaluation.")
     if out.is_dir():

@@ -16,7 +16,7 @@ from ludus.agents.exploring import ExploringAgent
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.tutored import TutoredAgent
 from ludus.data.checksum import stable_hash
-from ludus.data.config_types import check_field_types
+from ludus.data.config_types import check_at_least, check_field_types, check_positive
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.environment.task_axes import parse_axes
@@ -75,6 +75,8 @@ class EpisodeConfig:
 
     def __post_init__(self) -> None:
         check_field_types(self)
+        for name in ("max_turns", "max_tokens"):
+            check_at_least(name, getattr(self, name), 1)
         if self.dataset_config:
             task = {**self.task, "dataset_config": dict(self.dataset_config)}
             object.__setattr__(self, "task", task)
@@ -142,10 +144,11 @@ class RolloutConfig(EpisodeConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("num_episodes", "group_size", "max_turns", "concurrency", "max_attempts"):
-            value: int | None = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"`{name}` must be positive, got {value}.")
+        for name in ("num_episodes", "group_size", "concurrency", "max_attempts"):
+            check_at_least(name, getattr(self, name), 1)
+        check_at_least("max_episode_tokens", self.max_episode_tokens, 1)
+        check_at_least("seed", self.seed, 0)
+        check_positive("episode_timeout", self.episode_timeout)
         for number, task in enumerate(self.tasks):
             check_seed(task, f"task {number}")
         if parse_axes(self.sweep, option="sweep") and self.tasks:
@@ -253,12 +256,9 @@ class CollectConfig(RolloutConfig):
                 f"`max_attempts` must be at least 2 with `ray`, because nodes can be lost, got "
                 f"{self.max_attempts}."
             )
-        if self.workers is not None and self.workers < 1:
-            raise ConfigError(f"`workers` must be positive, got {self.workers}.")
-        for name in ("max_cost", "max_total_tokens"):
-            limit: float | None = getattr(self, name)
-            if limit is not None and not limit > 0:
-                raise ConfigError(f"`{name}` must be positive, got {limit:g}.")
+        check_at_least("workers", self.workers, 1)
+        for name in ("max_cost", "max_total_tokens", "max_time"):
+            check_positive(name, getattr(self, name))
         if not 0 <= self.explore <= 1:
             raise ConfigError(f"`explore` must be from 0 to 1, got {self.explore}.")
         if self.tutor is not None and self.tutor.provider == "human":

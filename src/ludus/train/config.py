@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
-from ludus.data.config_types import check_field_types
+from ludus.data.config_types import check_at_least, check_field_types, check_positive
 from ludus.errors import ConfigError, did_you_mean
 from ludus.options import Option, parse_assignments, parse_duration, parse_settings
 from ludus.train.overrides import parse_override_assignments
@@ -212,15 +212,3 @@ def with_defaults(config: TrainConfig, method: Method) -> TrainConfig:
     if config.steps is not None:
         return config
     return replace(config, epochs=config.epochs or DEFAULT_EPOCHS[method])
-
-
-def check_at_least(name: str, value: float | None, minimum: int) -> None:
-    """Raise if a field of a training config is below its minimum; None is allowed."""
-    if value is not None and not value >= minimum:
-        raise ConfigError(f"`{name}` must be at least {minimum}, got {value}.")
-
-
-def check_positive(name: str, value: float | None) -> None:
-    """Raise if a field of a training config is not positive and finite; None is allowed."""
-    if value is not None and not 0 < value < float("inf"):
-        raise ConfigError(f"`{name}` must be positive, got {value}.")

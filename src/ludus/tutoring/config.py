@@ -7,12 +7,13 @@ from typing import Annotated, Literal
 
 from ludus.agents.agent import Agent
 from ludus.agents.oracle import OracleAgent
+from ludus.data.config_types import check_at_least
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 from ludus.options import Option
 from ludus.rollout.config import CollectConfig, EpisodeConfig
 from ludus.rollout.plan import purpose_seed
-from ludus.train.config import TrainConfig, check_at_least
+from ludus.train.config import TrainConfig
 from ludus.train.resume import NON_DECISIVE
 
 KeepModel = Literal["best", "last"]

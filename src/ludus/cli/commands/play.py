@@ -26,8 +26,10 @@ def play(
     import asyncio
 
     from ludus.cli.display.environment_errors import record_environment_errors
+    from ludus.data.config_types import check_at_least
 
     arguments = dict(task)
+    check_at_least("seed", seed, 0)
     if seed is not None:
         arguments["seed"] = seed
     with record_environment_errors(debug=debug):

@@ -22,6 +22,7 @@ from ludus.curation.lint.report import Finding, LintExample, LintReport
 from ludus.curation.lint.student import Student
 from ludus.curation.lint.template_checks import check_row_with_template
 from ludus.curation.token_lengths import TokenLengths
+from ludus.data.config_types import check_at_least
 
 LintProgress = Callable[[int, int], None]
 """Called with the number of rows done and the total."""
@@ -42,6 +43,10 @@ def lint_files(
     `sample` rows, or all if it is None, are also rendered with the student's template; `show` of
     those are kept in the report.
     """
+    check_at_least("max_length", max_length, 1)
+    check_at_least("sample", sample, 1)
+    check_at_least("show", show, 0)
+    check_at_least("seed", seed, 0)
     report = LintReport(files=dict(files), student=student.name if student else None)
     total = report.rows
     duplicates, lengths, refused = DuplicateRowFinder(), Counter[int](), 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from ludus.data.config_types import check_at_least
 from ludus.environment.task_axes import parse_axes
 from ludus.errors import ConfigError
 from ludus.options import Option
@@ -12,7 +13,7 @@ from ludus.policy.engine.sampling import SamplingParams
 from ludus.rollout.config import EpisodeConfig, RolloutConfig
 from ludus.rollout.loop import EpisodeLimits
 from ludus.rollout.plan import purpose_seed
-from ludus.train.config import DEFAULT_GROUPS, BaseTrainConfig, check_at_least
+from ludus.train.config import DEFAULT_GROUPS, BaseTrainConfig
 
 ZeroVarianceMode = Literal["skip", "resample", "keep"]
 CreditMode = Literal["episode", "turn"]
