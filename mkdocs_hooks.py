@@ -7,16 +7,19 @@ own help, and the API reference names what the package exports.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import MISSING
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+if TYPE_CHECKING:
+    from ludus.cli.program import Flag
+
 ROOT = Path(__file__).parent
-WIDTH = 80
 GENERATED = {"index.md", "reference.md", "changelog.md", "examples/README.md"}
 GROUPS = {
     "Functions": str.islower,
@@ -98,60 +101,63 @@ def pages() -> dict[str, str]:
 
 def commands() -> dict[str, str]:
     """The page of each command, by the words that are typed after `ludus`."""
-    import typer
+    from ludus.cli.commands import SECTIONS
 
-    from ludus.cli.main import app
-
-    group = typer.main.get_command(app)
-    return dict(_walk(group, _context(group, None, "ludus"), ()))
+    return {path: _command_page(path) for section in SECTIONS.values() for path in section}
 
 
-def _walk(command: Any, context: Any, words: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    children = getattr(command, "commands", None)
-    if words and not children:
-        yield " ".join(words), _command_page(" ".join(words), command, context)
-    names = command.list_commands(context) if children else ()
-    for name in names:
-        child = children[name]
-        if not child.hidden:
-            yield from _walk(child, _context(child, context, name), (*words, name))
+def _command_page(path: str) -> str:
+    """What a command does, the guide to it, its usage, and its options by panel."""
+    from ludus.cli.program import find_command, flags_of
+    from ludus.options import Group
 
-
-def _command_page(name: str, command: Any, context: Any) -> str:
-    """What a command does, its usage, its options in a table, and the guide to it."""
-    parts = [f"# ludus {name}"]
-    for paragraph in (command.help or "").split("\n\n"):
-        text = " ".join(paragraph.split())
+    run = find_command(path)
+    flags = flags_of(run)
+    listed = [flag for flag in flags.values() if not flag.option.hidden]
+    parts = [f"# ludus {path}"]
+    for text in (run.__doc__ or "").split("\n\n"):
         parts.append(f"    {text}" if text.startswith("ludus ") else html.escape(text, quote=False))
-    if (guide := COMMAND_GUIDES.get(name)) is not None:
+    if (guide := COMMAND_GUIDES.get(path)) is not None:
         title = (ROOT / "docs" / guide).read_text().partition("\n")[0].removeprefix("# ")
         parts.append(f"Guide: [{title}](../{guide}).")
-    parts.append(f"```text\n{command.get_usage(context)}\n```")
-    kinds = {"argument": "Arguments", "option": "Options"}
-    for kind, title in kinds.items():
-        records = [
-            param.get_help_record(context)
-            for param in command.get_params(context)
-            if param.param_type_name == kind
-        ]
+    usage = [f"ludus {path}", *(flag.name for flag in listed if flag.positional), "[OPTIONS]"]
+    parts.append(f"```text\n{' '.join(usage)}\n```")
+    for panel in get_args(Group):
         rows = [
-            f"| `{_cell(names)}` | {html.escape(_cell(text), quote=False)} |"
-            for names, text in filter(None, records)
+            f"| `{_cell(_names(flag))}` | {_cell(html.escape(_text(flag, flags), quote=False))} |"
+            for flag in listed
+            if flag.option.group == panel
         ]
         if rows:
-            parts.append("\n".join([f"## {title}\n", f"| {kind} | |", "|---|---|", *rows]))
+            parts.append("\n".join([f"## {panel}\n", "| option | |", "|---|---|", *rows]))
     return "\n\n".join(parts) + "\n"
+
+
+def _names(flag: Flag) -> str:
+    """The names of an option, and what its value may be."""
+    if flag.positional:
+        return flag.name
+    names = [flag.name, f"-{flag.option.short}"] if flag.option.short else [flag.name]
+    if flag.is_switch:
+        return ", ".join(names if flag.default is False else [*names, f"--no-{flag.name[2:]}"])
+    hints = [flag.hint, *get_args(flag.hint)]
+    choices = [choice for hint in hints if get_origin(hint) is Literal for choice in get_args(hint)]
+    kind = next((kind.__name__ for kind in (int, float, Path) if kind in hints), "text")
+    return f"{', '.join(names)} {flag.option.metavar or '|'.join(choices) or kind.upper()}"
+
+
+def _text(flag: Flag, flags: Mapping[str, Flag]) -> str:
+    from ludus.cli.program import name_flags
+
+    text = name_flags(flag.help, flags)
+    if flag.default is MISSING:
+        return f"{text} Required."
+    return f"{text} Default: {flag.default_text}." if flag.default_text else text
 
 
 def _cell(text: str) -> str:
     """One line of a table."""
     return " ".join(text.split()).replace("|", "\\|")
-
-
-def _context(command: Any, parent: Any, name: str) -> Any:
-    return command.context_class(
-        command, info_name=name, parent=parent, terminal_width=WIDTH, max_content_width=WIDTH
-    )
 
 
 def _command_path(name: str) -> str:

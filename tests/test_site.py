@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import typer
 
 import ludus
-from ludus.cli.main import app
+from ludus.cli.commands import SECTIONS
+from ludus.cli.program import find_command, flags_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -26,20 +27,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_command_has_a_page_with_its_options(site: Path) -> None:
-    group = typer.main.get_command(app)
-    for name, command in group.commands.items():  # type: ignore[attr-defined]
-        for path, leaf in _leaves(name, command):
-            page = (site / "commands" / f"{path}.html").read_text()
-            flags = [flag for param in leaf.params for flag in param.opts if flag[:2] == "--"]
-            assert not [flag for flag in flags if flag not in page], path
-
-
-def _leaves(path: str, command: object) -> list[tuple[str, typer.core.TyperCommand]]:
-    children = getattr(command, "commands", None)
-    if children is None:
-        assert isinstance(command, typer.core.TyperCommand)
-        return [(path, command)]
-    return [leaf for name, child in children.items() for leaf in _leaves(f"{path}-{name}", child)]
+    for path in (path for section in SECTIONS.values() for path in section):
+        page = html.unescape((site / "commands" / f"{path.replace(' ', '-')}.html").read_text())
+        for flag in flags_of(find_command(path)).values():
+            name = flag.name if flag.positional else f"<code>{flag.name}"
+            is_listed = re.search(rf"{re.escape(name)}\b", page) is not None
+            assert is_listed is not flag.option.hidden, f"{path} {flag.name}"
+            assert flag.option.hidden or flag.default_text in page, f"{path} {flag.name}"
 
 
 def test_the_reference_documents_every_public_name(site: Path) -> None:
