@@ -11,15 +11,16 @@ import pytest
 from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK
 from tiny_tokenizers import of_family, student
 
-from ludus.curation.lint.lint_rows import LintRow, SourceLocation, parse_lint_row
+from ludus.curation.lint.lint_rows import SourceLocation, parse_lint_row
 from ludus.curation.token_lengths import TokenLengths, measure_rows
+from ludus.data.training_row import TrainingRow
 from ludus.policy.chat.chat_format import find_chat_format_with_fallback
 from ludus.policy.chat.rendering import render, render_pair
 
 ROWS = [TALK, INSTRUCTED, PLAYED, ENDED]
 
 
-def rows(*columns: dict[str, Any]) -> list[LintRow]:
+def rows(*columns: dict[str, Any]) -> list[TrainingRow]:
     return [parse_lint_row(each, SourceLocation(Path("rows.jsonl"), 1)) for each in columns]
 
 

@@ -13,9 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ludus.curation.lint.lint_rows import LintRow, parse_lint_row, read_lint_rows
+from ludus.curation.lint.lint_rows import parse_lint_row, read_lint_rows
 from ludus.data.length_stats import quantile, suggest_max_length
 from ludus.data.tool_schema import JsonObject
+from ludus.data.training_row import TrainingRow
 from ludus.errors import RequestRefused, TemplateRefused, TemplateUnmarked
 from ludus.policy.chat.chat_format import find_chat_format_with_fallback
 from ludus.policy.chat.rendering import render_text
@@ -85,7 +86,7 @@ def measure_file(
 ) -> TokenLengths:
     """Measure all rows of a JSONL file; `progress` is called with the number of rows so far."""
 
-    def read_rows() -> Iterator[LintRow]:
+    def read_rows() -> Iterator[TrainingRow]:
         for number, (location, columns) in enumerate(read_lint_rows(file)):
             if number % _PROGRESS_INTERVAL_ROWS == 0:
                 progress(number)
@@ -95,7 +96,7 @@ def measure_file(
 
 
 def measure_rows(
-    rows: Iterable[LintRow],
+    rows: Iterable[TrainingRow],
     tokenizer: PreTrainedTokenizerBase,
     student: str,
     *,
@@ -130,7 +131,7 @@ def measure_rows(
 
 
 def _render_row(
-    row: LintRow,
+    row: TrainingRow,
     tokenizer: PreTrainedTokenizerBase,
     template: str | None,
     load_processor: Callable[[], VisionProcessor | None],

@@ -72,7 +72,7 @@ def _call(function: Callable[..., Any], *arguments: Any) -> tuple[Any, str | Non
     except LudusError as error:
         return None, str(error)
     except ValueError as error:
-        return None, f"The row cannot be rendered: {error}."
+        return None, f"The row cannot be rendered: it {error}."
 
 
 @cache
@@ -94,10 +94,12 @@ def _split_tokens(model: str, ids: Sequence[int]) -> list[str]:
 
 
 def _render_row(model: str, row: JsonObject) -> list[JsonObject]:
-    from ludus.curation.lint.lint_rows import SourceLocation, parse_lint_row
+    from ludus.data.training_row import parse_training_row, row_kind
 
     student = _load_student(model)
-    parsed = parse_lint_row(row, SourceLocation(Path("row"), 1))
+    if row_kind(row) is None:
+        raise RunError("This row has no conversation to train on.")
+    parsed = parse_training_row(row)
     return [
         {
             "name": conversation.name,

@@ -8,7 +8,8 @@ import pytest
 from policy.conversations import said
 
 from curation.lint.row_checks import ASK, LOCATION
-from ludus.curation.lint.lint_rows import MalformedRowError, parse_lint_row
+from ludus.curation.lint.lint_rows import parse_lint_row
+from ludus.data.training_row import InvalidRow
 from ludus.errors import RunError
 
 
@@ -25,7 +26,7 @@ from ludus.errors import RunError
     ],
 )
 def test_a_malformed_row_names_the_column(columns: dict[str, Any], column: str) -> None:
-    with pytest.raises(MalformedRowError, match=column):
+    with pytest.raises(InvalidRow, match=column):
         parse_lint_row(columns, LOCATION)
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from ludus.data.training_row import InvalidRow
 from ludus.errors import ConfigError
-from ludus.train.data.row_schema import InvalidRow, parse_conversations
+from ludus.train.data.row_schema import parse_conversations
 from train.sample_rows import TOOLS, chat_messages, dpo_row, sft_row, tool_call
 
 

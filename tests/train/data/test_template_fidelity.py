@@ -13,7 +13,7 @@ from ludus.policy.chat.chat_format import find_chat_format
 from ludus.train.data.loading import JsonlRows
 from ludus.train.data.template_fidelity import check_template_fidelity
 from ludus.train.data.tokenization import RowTokenizer
-from train.sample_rows import chat_messages, sft_row, write_jsonl
+from train.sample_rows import TOOLS, chat_messages, write_jsonl
 
 CONTENT = "{{ message.content }}"
 NAMES_ONLY = CHATML.replace(
@@ -28,10 +28,10 @@ NO_RESULTS = CHATML.replace(
 @pytest.mark.parametrize(
     ("row", "template", "lost"),
     [
-        (sft_row(1), CHATML, "the tool add"),
-        ({"messages": chat_messages(1)}, CHATML, "the call of add"),
-        ({"messages": chat_messages(1)}, NAMES_ONLY, "a of the call of add"),
-        ({"messages": chat_messages(1)}, NO_RESULTS, "a tool result"),
+        ({"messages": chat_messages(1, turns=1), "tools": TOOLS}, CHATML, "1 of 1 pieces of tools"),
+        ({"messages": chat_messages(1)}, CHATML, "2 of 2 pieces of tool calls"),
+        ({"messages": chat_messages(1)}, NAMES_ONLY, "1 of 2 pieces of tool calls"),
+        ({"messages": chat_messages(1)}, NO_RESULTS, "1 of 1 pieces of tool results"),
     ],
 )
 def test_a_template_that_drops_content_raises_with_the_location(

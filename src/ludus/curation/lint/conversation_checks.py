@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ludus.curation.lint import tool_call_checks as call_checks
-from ludus.curation.lint.lint_rows import Conversation, LintRow, SourceLocation
+from ludus.curation.lint.lint_rows import SourceLocation
 from ludus.curation.lint.report import Finding, Level
 from ludus.curation.tool_call_text import parse_tool_calls
 from ludus.data.messages import message_text
+from ludus.data.training_row import RowConversation, TrainingRow
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MIN_ANSWER_CHARS = 4
@@ -22,7 +23,7 @@ MAX_ANSWER_CHARS = 80
 """Longer texts are explanations rather than answers."""
 
 
-def check_row(row: LintRow, location: SourceLocation) -> Iterator[Finding]:
+def check_row(row: TrainingRow, location: SourceLocation) -> Iterator[Finding]:
     """Run all checks that need no student."""
 
     def findings(check: str, level: Level, messages: Iterable[str]) -> Iterator[Finding]:
@@ -57,7 +58,7 @@ def check_row(row: LintRow, location: SourceLocation) -> Iterator[Finding]:
         yield Finding(location, "equal-sides", "error", "chosen and rejected are the same")
 
 
-def missing_assistant(conversation: Conversation) -> Iterator[str]:
+def missing_assistant(conversation: RowConversation) -> Iterator[str]:
     subject = f"the {conversation.name} side" if conversation.name else "it"
     if not conversation.completion:
         yield f"{subject} has no messages"
@@ -65,7 +66,7 @@ def missing_assistant(conversation: Conversation) -> Iterator[str]:
         yield f"{subject} has no assistant turn with loss"
 
 
-def misplaced_roles(conversation: Conversation) -> Iterator[str]:
+def misplaced_roles(conversation: RowConversation) -> Iterator[str]:
     """Orders of roles that do not occur in use, such as a system prompt in the middle.
 
     Which orders a chat template accepts at all is found out by rendering.
@@ -85,7 +86,7 @@ def misplaced_roles(conversation: Conversation) -> Iterator[str]:
             yield f"message {at} is a tool result right after a user turn"
 
 
-def environment_turns(conversation: Conversation) -> Iterator[str]:
+def environment_turns(conversation: RowConversation) -> Iterator[str]:
     """Messages on a side of a pair that the model did not write."""
     completion = conversation.completion
     count = sum(message["role"] != "assistant" for message in completion)
@@ -96,7 +97,7 @@ def environment_turns(conversation: Conversation) -> Iterator[str]:
         )
 
 
-def answers_in_prompt(conversation: Conversation) -> Iterator[str]:
+def answers_in_prompt(conversation: RowConversation) -> Iterator[str]:
     """Report the answer if it occurs as a whole word before the first reply.
 
     The answer is any argument of the last tool calls, or the last text if it is short. At most one

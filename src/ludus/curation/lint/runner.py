@@ -12,17 +12,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from ludus.curation.lint.conversation_checks import check_row
-from ludus.curation.lint.lint_rows import (
-    DuplicateRowFinder,
-    MalformedRowError,
-    parse_lint_row,
-    read_lint_rows,
-)
+from ludus.curation.lint.lint_rows import DuplicateRowFinder, parse_lint_row, read_lint_rows
 from ludus.curation.lint.report import Finding, LintExample, LintReport
 from ludus.curation.lint.student import Student
 from ludus.curation.lint.template_checks import check_row_with_template
 from ludus.curation.token_lengths import TokenLengths
 from ludus.data.config_types import check_at_least
+from ludus.data.training_row import InvalidRow
 
 LintProgress = Callable[[int, int], None]
 """Called with the number of rows done and the total."""
@@ -58,7 +54,7 @@ def lint_files(
         progress(at, total)
         try:
             row = parse_lint_row(columns, location)
-        except MalformedRowError as error:
+        except InvalidRow as error:
             finding = Finding(location, "malformed", "error", str(error))
             report.add_findings([finding], rows_checked=total)
             continue

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ludus.curation.lint.lint_rows import Conversation, LintRow
 from ludus.data.tool_schema import JsonObject
+from ludus.data.training_row import RowConversation, TrainingRow
 from ludus.errors import TemplateUnmarked
 from ludus.policy.chat.chat_format import ChatFormat, find_chat_format_with_fallback
 from ludus.policy.chat.content_guard import content_guard
@@ -72,7 +72,7 @@ class Student:
             return self.special_tokens
         return self.special_tokens | self.chat_format.stop_token_ids
 
-    def render_row(self, row: LintRow) -> list[RenderedConversation]:
+    def render_row(self, row: TrainingRow) -> list[RenderedConversation]:
         """Render each conversation of a row, with its loss mask."""
         conversations = [
             replace(conversation, messages=self._replace_images(conversation.messages))
@@ -123,7 +123,7 @@ class Student:
         return to_text_messages(messages, self.image_processor)
 
     def _expand_images(
-        self, rendered: RenderedConversation, conversation: Conversation
+        self, rendered: RenderedConversation, conversation: RowConversation
     ) -> RenderedConversation:
         """Repeat each image placeholder as often as the image has tokens."""
         if not row_has_images(conversation.messages) or self.image_processor is None:

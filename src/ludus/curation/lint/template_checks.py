@@ -8,13 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ludus.curation.lint.lint_rows import Conversation, LintRow, SourceLocation
+from ludus.curation.lint.lint_rows import SourceLocation
 from ludus.curation.lint.report import Finding, Level
 from ludus.curation.lint.student import Student
-from ludus.curation.lint.template_loss import count_dropped_images, find_dropped_pieces
 from ludus.data.tool_schema import JsonObject
+from ludus.data.training_row import RowConversation, TrainingRow
 from ludus.errors import RequestRefused, TemplateRefused
 from ludus.policy.chat.rendering import RenderedConversation
+from ludus.policy.chat.template_loss import count_dropped_images, find_dropped_pieces
 from ludus.policy.vision.row_images import ContentPartError
 
 _ERROR_CHECKS = ("drops-system-prompt", "drops-tools", "drops-tool-calls", "drops-tool-results")
@@ -36,7 +37,7 @@ class TemplateCheckResult:
 
 
 def check_row_with_template(
-    row: LintRow, location: SourceLocation, student: Student, *, max_length: int | None
+    row: TrainingRow, location: SourceLocation, student: Student, *, max_length: int | None
 ) -> TemplateCheckResult:
     """Render a row with the student's template and check the result."""
     if not all(conversation.messages for conversation in row.conversations):
@@ -56,7 +57,7 @@ def check_row_with_template(
     return TemplateCheckResult(conversations, [Finding(location, *problem) for problem in problems])
 
 
-def _check_template(row: LintRow, student: Student) -> Iterator[tuple[str, Level, str]]:
+def _check_template(row: TrainingRow, student: Student) -> Iterator[tuple[str, Level, str]]:
     """Yield check, level and message of what the template does to the row's contents."""
     if isinstance(student.chat_format, str):
         yield "template-unmarked", "error", student.chat_format
@@ -67,13 +68,14 @@ def _check_template(row: LintRow, student: Student) -> Iterator[tuple[str, Level
                 message = "`tools` is an empty list, and the template still announces tools"
                 yield "empty-tools", "warning", message
     for conversation in row.conversations:
+        messages = conversation.messages
         if _renders_list_repr(conversation, row, student):
             message = "content is a list of parts, and the template renders its Python repr"
             yield "content-as-list", "error", message
-        dropped, images = count_dropped_images(conversation, row, student.render_text)
+        dropped, images = count_dropped_images(messages, row.tools, student.render_text)
         if dropped:
             yield "drops-image", "warning", f"the template drops {dropped} of {images} images"
-        for kind, message in find_dropped_pieces(conversation, row, student.render_text):
+        for kind, message in find_dropped_pieces(messages, row.tools, student.render_text):
             check = f"drops-{kind}"
             yield check, "error" if check in _ERROR_CHECKS else "warning", message
         for message in _find_control_tokens(conversation, row, student):
@@ -115,7 +117,7 @@ def last_visible_token(student: Student, rendered: RenderedConversation, end: in
     return next((i for i in reversed(ids) if str(student.tokenizer.decode([i])).strip()), -1)
 
 
-def _renders_list_repr(conversation: Conversation, row: LintRow, student: Student) -> bool:
+def _renders_list_repr(conversation: RowConversation, row: TrainingRow, student: Student) -> bool:
     """Whether the template renders the Python repr of a list of content parts.
 
     Each part gets a key that no template reads: it is rendered only with the part as a whole.
@@ -139,7 +141,7 @@ def _renders_list_repr(conversation: Conversation, row: LintRow, student: Studen
 
 
 def _find_control_tokens(
-    conversation: Conversation, row: LintRow, student: Student
+    conversation: RowConversation, row: TrainingRow, student: Student
 ) -> Iterator[str]:
     """Yield a message for each turn whose text has tokens that the template writes turns with."""
     for at, message in enumerate(conversation.messages):
@@ -148,7 +150,7 @@ def _find_control_tokens(
 
 
 def _find_merged_whitespace(
-    conversation: Conversation, row: LintRow, student: Student
+    conversation: RowConversation, row: TrainingRow, student: Student
 ) -> Iterator[str]:
     """Yield a message for each reply whose leading whitespace merges with the prompt's tokens.
 
@@ -174,7 +176,7 @@ def _find_merged_whitespace(
 
 
 def _prompt_is_prefix(
-    prompt: Sequence[JsonObject], reply: JsonObject, row: LintRow, student: Student
+    prompt: Sequence[JsonObject], reply: JsonObject, row: TrainingRow, student: Student
 ) -> bool:
     """Whether the tokens of prompt and reply begin with the tokens of the prompt alone."""
     try:
@@ -185,7 +187,9 @@ def _prompt_is_prefix(
     return list(ids[: len(prompt_ids)]) == list(prompt_ids)
 
 
-def _double_encodes_arguments(conversation: Conversation, row: LintRow, student: Student) -> bool:
+def _double_encodes_arguments(
+    conversation: RowConversation, row: TrainingRow, student: Student
+) -> bool:
     """Whether the template JSON-encodes arguments that are JSON strings already."""
     parsed = []  # The messages with arguments as objects.
     for message in conversation.messages:

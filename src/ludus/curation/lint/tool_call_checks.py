@@ -14,7 +14,6 @@ from jsonschema.protocols import Validator
 from jsonschema.validators import Draft202012Validator, validator_for
 from referencing import Registry
 
-from ludus.curation.lint.lint_rows import Conversation
 from ludus.curation.tool_call_text import (
     ParsedCall,
     count_unparsable_calls,
@@ -22,12 +21,13 @@ from ludus.curation.tool_call_text import (
     parse_tool_calls,
 )
 from ludus.data.tool_schema import JsonObject, coerce_arguments
+from ludus.data.training_row import RowConversation
 
 _LITERALS = {"null": None, "True": True, "False": False, "None": None}
 """Qwen 3.5's template writes Python's literals, which are not JSON."""
 
 
-def unreadable_calls(conversation: Conversation) -> Iterator[str]:
+def unreadable_calls(conversation: RowConversation) -> Iterator[str]:
     for message in conversation.replies:
         for call in parse_tool_calls(message):
             if call.arguments is None:
@@ -36,7 +36,7 @@ def unreadable_calls(conversation: Conversation) -> Iterator[str]:
             yield "the text between <tool_call> tags is not a call in any known form"
 
 
-def unknown_tools(conversation: Conversation, tools: list[JsonObject] | None) -> Iterator[str]:
+def unknown_tools(conversation: RowConversation, tools: list[JsonObject] | None) -> Iterator[str]:
     """Calls of tools that are not in `tools`, if the row has any."""
     offered = {_offered_function(tool)["name"] for tool in tools or []}
     for call in _iter_calls(conversation):
@@ -45,7 +45,7 @@ def unknown_tools(conversation: Conversation, tools: list[JsonObject] | None) ->
 
 
 def calls_without_tools(
-    conversation: Conversation, tools: list[JsonObject] | None
+    conversation: RowConversation, tools: list[JsonObject] | None
 ) -> Iterator[str]:
     """Rows with `tool_calls` and no tools. Calls in text may have their tools in text too."""
     if not tools and any(message.get("tool_calls") for message in conversation.replies):
@@ -60,7 +60,7 @@ def invalid_schemas(tools: list[JsonObject] | None) -> Iterator[str]:
 
 
 def invalid_arguments(
-    conversation: Conversation, tools: list[JsonObject] | None
+    conversation: RowConversation, tools: list[JsonObject] | None
 ) -> Iterator[tuple[bool, str]]:
     """Arguments that violate the tool's schema, and whether coercion would make them valid.
 
@@ -82,21 +82,21 @@ def invalid_arguments(
             yield coercible, f"{call.name} does not accept its arguments: {error}"
 
 
-def unanswered_calls(conversation: Conversation) -> Iterator[str]:
+def unanswered_calls(conversation: RowConversation) -> Iterator[str]:
     """Calls without a result that are not at the end: a row may end with a call to train it."""
     for call, is_answered, is_last in _match_results(conversation)[0]:
         if not is_answered and not is_last:
             yield f"the call of {call.name} has no result, but the conversation continues"
 
 
-def results_without_call(conversation: Conversation) -> Iterator[str]:
+def results_without_call(conversation: RowConversation) -> Iterator[str]:
     """Tool results that no tool call before them asked for."""
     for at in _match_results(conversation)[1]:
         yield f"message {at} is a tool result without a call"
 
 
 def _match_results(
-    conversation: Conversation,
+    conversation: RowConversation,
 ) -> tuple[list[tuple[ParsedCall, bool, bool]], list[int]]:
     """Match tool results to the calls in `tool_calls`, by id or else in order.
 
@@ -127,7 +127,7 @@ def _match_results(
     return calls, unmatched
 
 
-def _iter_calls(conversation: Conversation) -> Iterator[ParsedCall]:
+def _iter_calls(conversation: RowConversation) -> Iterator[ParsedCall]:
     for message in conversation.replies:
         yield from parse_tool_calls(message)
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from ludus.data.episode_reader import episodes
 from ludus.data.messages import messages_before_reply
+from ludus.data.training_row import InvalidRow
 from ludus.errors import LudusError
 from ludus.policy.vision.row_images import row_has_images
 from ludus.train.config import Method
 from ludus.train.data.loading import Split
-from ludus.train.data.row_schema import InvalidRow, parse_conversations
+from ludus.train.data.row_schema import parse_conversations
 from ludus.train.output.record_schema import TaskExample
 
 SAMPLE_SIZE = 64

@@ -1,31 +1,28 @@
-"""Whether the chat template keeps everything that rows say.
+"""Whether the chat template keeps the tools, calls and results of rows.
 
-Tool calls and their arguments must be among the tokens with loss, tools and tool results among all
-tokens. A chat format is checked on a generic conversation elsewhere; rows have names and values
-that no generic conversation has, so some of them are checked here.
+A chat format is checked on a generic conversation elsewhere; rows have names and values that no
+generic conversation has, so some of them are checked here.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from itertools import islice
 from typing import Any
 
-from ludus.data.tool_schema import JsonObject
+from ludus.data.training_row import InvalidRow
 from ludus.errors import ConfigError, TemplateRefused
-from ludus.policy.chat.rendering import (
-    Conversation,
-    RenderedConversation,
-    render_many,
-    render_text,
-)
+from ludus.policy.chat.rendering import Conversation, render_text
+from ludus.policy.chat.template_loss import find_dropped_pieces
 from ludus.policy.vision.row_images import ContentPartError, separate_row_images
 from ludus.train.data.loading import Split
-from ludus.train.data.row_schema import InvalidRow, parse_conversations
+from ludus.train.data.row_schema import parse_conversations
 from ludus.train.data.tokenization import RowTokenizer
 
 SAMPLE_ROWS = 64
+_CHECKED_KINDS = ("tools", "tool-calls", "tool-results")
+"""Of `find_dropped_pieces`: many templates drop earlier reasoning on purpose."""
 _REASONING_FIELD = "reasoning_content"
 
 
@@ -41,15 +38,15 @@ def check_template_fidelity(split: Split, row_tokenizer: RowTokenizer) -> None:
             ]
         except (InvalidRow, ContentPartError) as error:
             raise ConfigError(f"{split.location(number)} {error}.") from error
-        rendered = render_many(tokenizer, conversations, template)
-        for conversation, result in zip(conversations, rendered, strict=True):
-            if isinstance(result, RenderedConversation) and (
-                lost := lost_content(conversation, result)
-            ):
-                raise ConfigError(
-                    f"{split.location(number)}: the chat template drops {lost}, so it would not be "
-                    "learned. Use a model whose template supports tools."
-                )
+        render = partial(render_text, tokenizer, template=template)
+        for conversation in conversations:
+            pieces = find_dropped_pieces(conversation.messages, conversation.tools, render)
+            for kind, message in pieces:
+                if kind in _CHECKED_KINDS:
+                    raise ConfigError(
+                        f"{split.location(number)}: {message}, so they would not be learned. Use "
+                        "a model whose template supports tools."
+                    )
             if has_unprompted_reasoning(conversation, tokenizer, template):
                 raise ConfigError(
                     f"{split.location(number)}: an assistant message has reasoning_content, and "
@@ -57,28 +54,6 @@ def check_template_fidelity(split: Split, row_tokenizer: RowTokenizer) -> None:
                     "for it. Leave reasoning out when curating, or turn thinking on "
                     "(`thinking`, or enable_thinking in `chat_template_kwargs`)."
                 )
-
-
-def lost_content(conversation: Conversation, rendered: RenderedConversation) -> str | None:
-    """What of a conversation is missing from its rendered form, if anything."""
-    with_loss = "".join(span.text for span in rendered.text_spans() if span.has_loss)
-    messages = conversation.messages[conversation.num_prompt_messages :]
-    for tool in conversation.tools or ():
-        if (name := tool.get("function", tool).get("name", "")) not in rendered.text:
-            return f"the tool {name}"
-    replies = [each for each in messages if each["role"] == "assistant"]
-    for call in _iter_called_functions([each for each in replies if each.get("weight") != 0]):
-        if call["name"] not in with_loss:
-            return f"the call of {call['name']}"
-        for name, value in call["arguments"].items():
-            if not all(_is_kept(leaf, with_loss) for leaf in _iter_argument_leaves(value)):
-                return f"{name} of the call of {call['name']}"
-    for message in messages:
-        content = message.get("content")
-        is_result = message["role"] == "tool" and isinstance(content, str)
-        if is_result and not _is_kept(content, rendered.text):
-            return "a tool result"
-    return None
 
 
 def has_unprompted_reasoning(conversation: Conversation, tokenizer: Any, template: str) -> bool:
@@ -103,29 +78,3 @@ def has_unprompted_reasoning(conversation: Conversation, tokenizer: Any, templat
         except TemplateRefused:
             continue
     return False
-
-
-def _iter_called_functions(messages: Sequence[Any]) -> Iterator[JsonObject]:
-    """The functions that are called in the messages, which the template must keep."""
-    for message in messages:
-        for call in message.get("tool_calls") or ():
-            yield call.get("function") or call
-
-
-def _iter_argument_leaves(value: Any) -> Iterator[Any]:
-    """The values in an argument of a tool call, which the template must keep."""
-    if isinstance(value, Mapping):
-        for item in value.values():
-            yield from _iter_argument_leaves(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _iter_argument_leaves(item)
-    elif value is not None:
-        yield value
-
-
-def _is_kept(value: Any, text: str) -> bool:
-    """Whether a chat template wrote a value into the text, as Python or as JSON writes it."""
-    return str(value).strip() in text or any(
-        json.dumps(value, ensure_ascii=flag).strip('"') in text for flag in (False, True)
-    )

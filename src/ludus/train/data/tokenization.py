@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ludus.data.training_row import InvalidRow, parse_row_columns
 from ludus.errors import ConfigError, RequestRefused, TemplateRefused
 from ludus.policy.chat.rendering import RenderedConversation, render_many
 from ludus.policy.vision.processor import VisionProcessor
@@ -38,9 +39,7 @@ from ludus.train.data.row_schema import (
     IMAGE_COLUMNS,
     ROW_COLUMN,
     TOKEN_COLUMNS,
-    InvalidRow,
     parse_conversations,
-    parse_row_columns,
 )
 from ludus.train.output.disk_space import check_token_space
 

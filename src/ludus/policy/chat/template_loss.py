@@ -13,16 +13,15 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ludus.curation.lint.lint_rows import Conversation, LintRow
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import TemplateRefused
+from ludus.policy.chat.rendering import Messages, Tools
 
-RenderText = Callable[[Sequence[JsonObject], Sequence[JsonObject] | None], str]
-"""Renders messages and tools."""
+RenderText = Callable[[Messages, Tools], str]
 
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 _KIND_BY_ROLE = {
@@ -49,11 +48,9 @@ class _Marker:
         self._only = only
         self.marks: list[_Mark] = []
 
-    def mark_conversation(
-        self, conversation: Conversation, tools: list[JsonObject] | None
-    ) -> tuple[list[JsonObject], Any]:
-        messages = [self._mark_message(message) for message in conversation.messages]
-        return messages, [self._mark_name(tool, "tools") for tool in tools] if tools else tools
+    def mark_conversation(self, messages: Messages, tools: Tools) -> tuple[list[JsonObject], Any]:
+        marked = [self._mark_message(message) for message in messages]
+        return marked, [self._mark_name(tool, "tools") for tool in tools] if tools else tools
 
     def _next_word(self, kind: str) -> str:
         """Return the marker of the next piece; empty if that piece is to stay as it is."""
@@ -61,7 +58,7 @@ class _Marker:
         self.marks.append(mark)
         return mark.word if self._only in (None, mark.word) else ""
 
-    def _mark_message(self, message: JsonObject) -> JsonObject:
+    def _mark_message(self, message: Mapping[str, Any]) -> JsonObject:
         marked = dict(message)
         kind = _KIND_BY_ROLE.get(message["role"])
         if kind is not None:
@@ -91,14 +88,14 @@ class _Marker:
                 marked["tool_calls"].append(call)
         return marked
 
-    def _mark_name(self, value: JsonObject, kind: str) -> JsonObject:
+    def _mark_name(self, value: Mapping[str, Any], kind: str) -> JsonObject:
         function = value.get("function", value)
         marked = {**function, "name": function["name"] + self._next_word(kind)}
         return {**value, "function": marked} if "function" in value else marked
 
 
 def find_dropped_pieces(
-    conversation: Conversation, row: LintRow, render_text: RenderText
+    messages: Messages, tools: Tools, render_text: RenderText
 ) -> Iterator[tuple[str, str]]:
     """Yield each kind of piece that the template drops, with a message.
 
@@ -106,10 +103,10 @@ def find_dropped_pieces(
     does with other pieces, so what seems to be dropped is confirmed with that marker alone.
     """
     marker = _Marker()
-    missing = _missing_marks(marker, conversation, row, render_text)
+    missing = _missing_marks(marker, messages, tools, render_text)
 
     def is_dropped_alone(mark: _Mark) -> bool:
-        alone = _missing_marks(_Marker(only=mark.word), conversation, row, render_text)
+        alone = _missing_marks(_Marker(only=mark.word), messages, tools, render_text)
         return alone is not None and mark in alone
 
     if missing is None:
@@ -123,10 +120,9 @@ def find_dropped_pieces(
 
 
 def count_dropped_images(
-    conversation: Conversation, row: LintRow, render_text: RenderText
+    messages: Messages, tools: Tools, render_text: RenderText
 ) -> tuple[int, int]:
     """Return how many images the template ignores, and how many there are."""
-    messages = conversation.messages
     positions = [
         (at, number)
         for at, message in enumerate(messages)
@@ -134,7 +130,7 @@ def count_dropped_images(
         for number, part in enumerate(message["content"])
         if isinstance(part, dict) and part.get("type") in _IMAGE_TYPES
     ]
-    text = _try_render(messages, row.tools, render_text) if positions else None
+    text = _try_render(messages, tools, render_text) if positions else None
     if text is None:
         return 0, len(positions)
     dropped = 0
@@ -142,15 +138,18 @@ def count_dropped_images(
         content = messages[at]["content"]
         without = {**messages[at], "content": content[:number] + content[number + 1 :]}
         changed = [*messages[:at], without, *messages[at + 1 :]]
-        dropped += _try_render(changed, row.tools, render_text) == text
+        dropped += _try_render(changed, tools, render_text) == text
     return dropped, len(positions)
 
 
 def _missing_marks(
-    marker: _Marker, conversation: Conversation, row: LintRow, render_text: RenderText
+    marker: _Marker,
+    messages: Messages,
+    tools: Tools,
+    render_text: RenderText,
 ) -> list[_Mark] | None:
     """Return the marks that are not rendered; None if the template refuses the marked row."""
-    text = _try_render(*marker.mark_conversation(conversation, row.tools), render_text)
+    text = _try_render(*marker.mark_conversation(messages, tools), render_text)
     return None if text is None else [mark for mark in marker.marks if mark.word not in text]
 
 
@@ -185,9 +184,7 @@ def _mark_arguments(arguments: Any, word: str) -> Any:
     return {word: word}
 
 
-def _try_render(
-    messages: list[JsonObject], tools: list[JsonObject] | None, render_text: RenderText
-) -> str | None:
+def _try_render(messages: Messages, tools: Tools, render_text: RenderText) -> str | None:
     """Render messages; None if the template refuses them."""
     try:
         return render_text(messages, tools)
