@@ -83,7 +83,12 @@ async def main(given: argparse.Namespace) -> None:
         print(score.label, {name: estimate.value for name, estimate in score.estimates.items()})
 
     # 11. Where to go next: GRPO from the trained model, with the same prompt and difficulty.
-    task = ["--system-prompt", SYSTEM_PROMPT, "--dataset-config", json.dumps(DATASET_CONFIG)]
+    task = [
+        "--system-prompt",
+        SYSTEM_PROMPT,
+        "--task",
+        f"dataset_config={json.dumps(DATASET_CONFIG)}",
+    ]
     grpo = ["train", "grpo", ENVIRONMENT, *task, "--model", str(model.folder)]
     print(shlex.join(["ludus", *grpo, "-o", str(given.out / "grpo")]))
     print(f"ludus push model {model.folder} USER/NAME --private")

@@ -159,7 +159,8 @@ def _choose_server(arguments: Sequence[str], env: Mapping[str, str]) -> ForkServ
     Such a server takes seconds to start, which pays off from the second command on.
     """
     key = tuple(sorted(env.items()))
-    if _LOADS_A_MODEL.isdisjoint(arguments) or key not in _environments_seen:
+    words = {word.partition(":")[0] for word in arguments}
+    if _LOADS_A_MODEL.isdisjoint(words) or key not in _environments_seen:
         _environments_seen.add(key)
         return next(_light_servers())
     server = _training_servers.pop(key, None) or ForkServer.start("training", env)

@@ -28,7 +28,7 @@ EPISODES = 100
 
 def command(url: str, out: Path) -> list[str]:
     return [
-        *("collect", "world:Counter", "--provider", "openai", "--model", "stub"),
+        *("collect", "world:Counter", "--agent", "openai:stub"),
         *("--llm-endpoint", url, "--num-episodes", str(EPISODES), "--group-size", "2"),
         *("--max-turns", "6", "--call-timeout", "0.3s", "--max-retries", "30"),
         *("--concurrency", "16", "--output-dir", str(out)),

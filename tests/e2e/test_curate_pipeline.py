@@ -18,7 +18,7 @@ def played(folder: Path) -> tuple[Path, Path]:
     oracle, random = folder / "oracle", folder / "random"
     words = ("collect", "wordle", "-n", "24", "--group-size", "4")
     stdout_of(ludus(*words, "-o", oracle))
-    stdout_of(ludus(*words, "--provider", "random", "-o", random))
+    stdout_of(ludus(*words, "--agent", "random", "-o", random))
     return oracle, random
 
 

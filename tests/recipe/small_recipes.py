@@ -21,7 +21,7 @@ _GRPO = (
     *("grpo.max_turns=2", "grpo.eval_every=1", "grpo.eval_episodes=2"),
 )
 _SFT = ("sft.epochs=1", "sft.batch_size=4")
-_TEACHER = ("collect.provider=openai", "collect.model=gpt-5-mini")
+_TEACHER = ("collect.agent=openai:gpt-5-mini",)
 REDUCED: Mapping[str, tuple[str, ...]] = {
     "quickstart": ("collect.num_episodes=40", "sft.steps=2", *_EVAL),
     "chain-sum": ("collect.num_episodes=20", "collect.prices=prices.json", *_SFT, *_GRPO, *_EVAL),

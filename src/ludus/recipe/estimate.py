@@ -90,8 +90,12 @@ class Estimator:
         options, shape = stage.options, self._shape(stage)
         count = _count_episodes(stage, CollectConfig.default_num_episodes)
         self._episodes[stage.name] = count
-        provider = options.get("provider") or ("hf" if options.get("model") else "oracle")
-        return self._play(stage, str(provider), str(options.get("model", "")), count, shape)
+        if agent := options.get("agent"):
+            provider, model = _split_candidate(str(agent))
+        else:
+            model = str(options.get("model", ""))
+            provider = str(options.get("provider") or ("hf" if model else "oracle"))
+        return self._play(stage, provider, model, count, shape)
 
     def _curate(self, stage: Stage) -> Estimate:
         self._episodes[stage.name] = sum(self._episodes.get(name, 0) for name in stage.inputs)

@@ -124,7 +124,7 @@ def test_commands_name_the_environment_and_task_of_grpo(tmp_path: Path) -> None:
     record = finished_record(
         tmp_path, kind="grpo", data=None, environment=environment, settings=settings
     )
-    words = "ludus collect wordle --task '{\"length\": 6}' --system-prompt '' --provider hf"
+    words = "ludus collect wordle --task '{\"length\": 6}' --system-prompt '' --agent hf:"
     assert words in build_model_card(record, name="ada/x")
 
 

@@ -44,7 +44,7 @@ def print_training_record(out: Console, folder: Path) -> bool:
     out.print(table)
     env = environment.spec if environment is not None else "ENV"
     for line in (
-        f"Collect:  ludus collect {env} --provider hf --model {folder}",
+        f"Collect:  ludus collect {env} --agent hf:{folder}",
         f"Evaluate: ludus eval {env} -c base=hf:{training.model} -c trained=hf:{folder}",
         *([f"Diagnose: ludus diagnose {folder}"] if training.kind == "grpo" else []),
     ):

@@ -160,7 +160,7 @@ def check_accounts() -> Iterator[Finding]:
             key = find_key(provider)
         except LudusError as error:
             subject = f"{provider} key"
-            yield Finding(subject, "missing", f"needed by --provider {provider}", str(error))
+            yield Finding(subject, "missing", f"needed by --agent {provider}:MODEL", str(error))
         else:
             assert key is not None
             yield Finding(f"{provider} key", "ok", f"in {key.source}")

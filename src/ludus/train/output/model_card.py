@@ -77,7 +77,7 @@ def _introduction_section(record: TrainingRecord) -> str:
 def _usage_section(record: TrainingRecord, name: str) -> str:
     code = "\n".join((*_loading_code(record, json.dumps(name)), *_example_code(record.example)))
     environment = environment_arguments(record)
-    collect = ("collect", *environment, "--provider", "hf", "--model", name, "-n", "100")
+    collect = ("collect", *environment, "--agent", f"hf:{name}", "-n", "100")
     candidates = ("--candidate", record.model, "--candidate", name, "-n", "100")
     evaluate = ("eval", *environment, *candidates)
     note = "" if not _is_smollm2_adapter(record) else (
