@@ -9,7 +9,7 @@ from typing import Any
 from world import Counter, Two
 
 from ludus.agents.human import HumanAgent
-from ludus.client.local_session import LocalSession
+from ludus.client.session import LocalSession
 from ludus.data.episode import Episode
 from ludus.environment.introspection import build_env_spec
 from ludus.envs.echo import Echo

@@ -21,7 +21,7 @@ from conformance.openenv_environments import (
     OneThreadGuessEnvironment,
     ThreadedGuessEnvironment,
 )
-from ludus.client.local_session import LocalSession
+from ludus.client.session import LocalSession
 from ludus.environment.introspection import build_env_spec
 from ludus.envs.python import Python
 from ludus.envs.python.tasks import TASKS

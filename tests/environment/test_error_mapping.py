@@ -12,7 +12,7 @@ from world import Counter, serving
 from ludus import ToolCall, tool
 from ludus.agents.oracle import OracleAgent
 from ludus.client.endpoint import connect
-from ludus.client.local_session import LocalSession
+from ludus.client.session import LocalSession
 from ludus.environment.fault_log import FaultHandler, capture_faults
 from ludus.environment.introspection import build_env_spec
 from ludus.environment.runner import EnvironmentRunner

@@ -7,7 +7,7 @@ import pytest
 
 from ludus import Episode, Rubric, RubricPart, ToolCall, ToolEnvironment, tool
 from ludus.agents.scripted import ScriptedAgent
-from ludus.client.local_session import LocalSession
+from ludus.client.session import LocalSession
 from ludus.data.episode import StopReason
 from ludus.environment.introspection import build_env_spec
 from ludus.environment.rubric import Score

@@ -13,7 +13,7 @@ from world import Counter, Measured, Slow
 
 from ludus import Image, Text, ToolEnvironment, tool
 from ludus.client.endpoint import LocalEndpoint
-from ludus.client.local_session import LocalSession
+from ludus.client.session import LocalSession
 from ludus.data.messages import content_text
 from ludus.environment.introspection import build_env_spec
 from ludus.environment.runner import EnvironmentRunner

@@ -13,7 +13,7 @@ from browser import needs_chromium
 from world import serving
 
 from envs.browser_play import call, only, open_environment
-from ludus.client.local_session import LocalSession
+from ludus.client.session import LocalSession
 from ludus.data.messages import Image
 from ludus.environment.introspection import build_env_spec
 from ludus.envs.browsergym import BrowserGym, BrowserGymAction, BrowserGymEnv

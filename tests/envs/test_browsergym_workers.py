@@ -18,7 +18,7 @@ from ludus_process import run_ludus
 from world import wait_until
 
 from envs.browser_play import call, only, open_environment, play_oracle
-from ludus.client.local_session import LocalSession
+from ludus.client.session import LocalSession
 from ludus.environment.introspection import build_env_spec
 from ludus.envs.browsergym import BrowserGym
 from ludus.envs.browsergym.worker import (

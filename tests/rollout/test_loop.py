@@ -17,7 +17,7 @@ from ludus.agents.human import HumanAgent
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.random_agent import RandomAgent
 from ludus.agents.scripted import ScriptedAgent
-from ludus.client.local_session import LocalSession
+from ludus.client.session import LocalSession
 from ludus.data.episode import Episode, StopReason, Usage
 from ludus.data.messages import Call, Function, Message
 from ludus.environment.introspection import build_env_spec

@@ -8,7 +8,7 @@ import httpx
 from world import serving
 
 from ludus import Image, Observation, Text, ToolEnvironment, connect, tool
-from ludus.client.remote_session import RemoteSession
+from ludus.client.session import RemoteSession
 
 
 class Scene(Observation):

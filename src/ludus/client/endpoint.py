@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, Self
+from typing import Self, Unpack
 
 from ludus.client.container import Container
-from ludus.client.local_session import LocalSession
-from ludus.client.remote_session import RemoteSession, ServerDescription, describe_server
-from ludus.client.session import Session
-from ludus.client.websocket import WebSocketClient
+from ludus.client.session import (
+    LocalSession,
+    RemoteSession,
+    ServerDescription,
+    Session,
+    describe_server,
+)
+from ludus.client.websocket import ConnectionSettings, WebSocketClient
 from ludus.environment.registry import IMAGE_PREFIX, find_environment, image_of, is_url
 from ludus.environment.spec import EnvSpec
 
@@ -57,16 +60,9 @@ class LocalEndpoint(Endpoint):
 class RemoteEndpoint(Endpoint):
     """Sessions on a server. Its description is fetched once, for all sessions."""
 
-    def __init__(
-        self,
-        base_url: str,
-        *,
-        token: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, base_url: str, **settings: Unpack[ConnectionSettings]) -> None:
         self.spec = base_url
-        self._options = {"token": token, "headers": headers, **settings}
+        self._settings = settings
         self._description: ServerDescription | None = None
         self._describe_lock = asyncio.Lock()
 
@@ -78,7 +74,7 @@ class RemoteEndpoint(Endpoint):
 
     def socket(self) -> WebSocketClient:
         """The connection of a new session, which is not open yet."""
-        return WebSocketClient(self.spec, **self._options)
+        return WebSocketClient(self.spec, **self._settings)
 
     async def describe(self, socket: WebSocketClient) -> ServerDescription:
         async with self._describe_lock:
@@ -93,10 +89,10 @@ class ContainerEndpoint(Endpoint):
     A container that has ended by itself is started again for the next session.
     """
 
-    def __init__(self, image: str, **options: Any) -> None:
+    def __init__(self, image: str, **settings: Unpack[ConnectionSettings]) -> None:
         self.spec = f"{IMAGE_PREFIX}{image}"
         self._container = Container(image)
-        self._options = options
+        self._settings = settings
         self._server: RemoteEndpoint | None = None
 
     def session(self) -> Session:
@@ -106,7 +102,7 @@ class ContainerEndpoint(Endpoint):
         """The endpoint of the server in the running container."""
         url = await self._container.start()
         if self._server is None or self._server.spec != url:
-            self._server = RemoteEndpoint(url, **self._options)
+            self._server = RemoteEndpoint(url, **self._settings)
         return self._server
 
     async def server_url(self) -> str:
@@ -135,12 +131,7 @@ class _ContainerSession(RemoteSession):
 
 
 def connect(
-    spec: str,
-    *,
-    token: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    step_timeout: float | None = None,
-    **settings: Any,
+    spec: str, *, step_timeout: float | None = None, **settings: Unpack[ConnectionSettings]
 ) -> Endpoint:
     """The endpoint of a spec, a URL or a container image (`docker:IMAGE`).
 
@@ -148,12 +139,13 @@ def connect(
             first = await session.reset(seed=7)
             reply = await session.call("guess", {"word": "crane"})
 
-    `settings` (connect_timeout, message_timeout, resume_timeout, max_message_mb) apply to a server.
+    `settings` (token, headers, connect_timeout, message_timeout, resume_timeout, max_message_mb)
+    apply to a server.
     Close the endpoint of a container (`async with connect("docker:IMAGE") as endpoint`); at the
     latest, the container is removed when this process ends.
     """
     if (image := image_of(spec)) is not None:
-        return ContainerEndpoint(image, token=token, headers=headers, **settings)
+        return ContainerEndpoint(image, **settings)
     if is_url(spec):
-        return RemoteEndpoint(spec, token=token, headers=headers, **settings)
+        return RemoteEndpoint(spec, **settings)
     return LocalEndpoint(find_environment(spec), step_timeout=step_timeout)

@@ -22,9 +22,9 @@ from ludus.client.container import (
     StartableServer,
 )
 from ludus.client.event_loop import background_loop, run_sync
-from ludus.client.remote_session import describe_server
-from ludus.client.websocket import WebSocketClient
-from ludus.data.tool_schema import ToolSpec
+from ludus.client.session import describe_server
+from ludus.client.websocket import ConnectionSettings, WebSocketClient
+from ludus.data.tool_schema import JsonObject, ToolSpec
 from ludus.errors import SessionLost
 from ludus.protocol.frames import action_payload, parse_result
 from ludus.protocol.types import StepResult
@@ -65,7 +65,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         message_timeout_s: float = 60.0,
         max_message_size_mb: float = 100.0,
     ) -> None:
-        self._socket_options: dict[str, Any] = {
+        self._socket_options: ConnectionSettings = {
             "headers": headers,
             "token": token,
             "connect_timeout": connect_timeout_s,
@@ -217,7 +217,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             metadata=result.metadata,
         )
 
-    def _parse_observation(self, result: StepResult[dict[str, Any]]) -> Any:
+    def _parse_observation(self, result: StepResult[JsonObject]) -> Any:
         model = self._types[1]
         if model is None:
             return result.observation

@@ -1,21 +1,38 @@
-"""The session interface: one environment, one episode at a time, wherever it runs."""
+"""Sessions: one environment, one episode at a time, in this process or on a server."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from pydantic import BaseModel
 
-from ludus.data.tool_schema import ToolSpec, coerce_arguments
+from ludus.client.server_http import fetch_json_object
+from ludus.client.websocket import WebSocketClient
+from ludus.data.tool_schema import JsonObject, ToolSpec, coerce_arguments
+from ludus.environment.error_mapping import raise_with_location
 from ludus.environment.runner import EnvironmentRunner
-from ludus.errors import ExecutionFailed, InvalidAction, did_you_mean
+from ludus.environment.spec import EnvSpec
+from ludus.errors import (
+    EPISODE_CONTINUES,
+    ExecutionFailed,
+    InvalidAction,
+    SessionLost,
+    StepTimeout,
+    WireError,
+    did_you_mean,
+)
+from ludus.protocol.action_tools import calls_by_name, tool_from_action
+from ludus.protocol.frames import action_payload, parse_result, result_payload
 from ludus.protocol.observation_text import conversation_text
-from ludus.protocol.types import StepResult
+from ludus.protocol.types import Observation, StepResult
 
 _MALFORMED_CALL_TYPES = ("tool_not_found", "invalid_args")
+_CLOSED_MESSAGE = "The session is closed; open another."
+_UNSUPPORTED_FRAME_CODES = ("UNKNOWN_TYPE", "VALIDATION_ERROR", "EXECUTION_ERROR")
+"""Error codes with which servers without MCP reply to an `mcp` frame."""
 
 
 class Session(ABC):
@@ -34,15 +51,15 @@ class Session(ABC):
         """Create the environment. Called when the context is entered."""
 
     @abstractmethod
-    async def reset(self, /, **task: Any) -> StepResult[dict[str, Any]]:
+    async def reset(self, /, **task: Any) -> StepResult[JsonObject]:
         """Start an episode."""
 
     @abstractmethod
-    async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[dict[str, Any]]:
+    async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[JsonObject]:
         """Take one action; raises `InvalidAction` where it does not validate."""
 
     @abstractmethod
-    async def state(self) -> dict[str, Any]:
+    async def state(self) -> JsonObject:
         """The state of the environment."""
 
     @abstractmethod
@@ -51,7 +68,7 @@ class Session(ABC):
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any] | None = None
-    ) -> StepResult[dict[str, Any]]:
+    ) -> StepResult[JsonObject]:
         """Call a tool on behalf of a model; its mistakes are returned as `error`, not raised."""
         known = {spec.name: spec for spec in self.tools}
         if tool not in known:
@@ -72,12 +89,12 @@ class Session(ABC):
             return replace(result, error=str(fault["message"]), malformed=malformed)
         return result
 
-    def _record_reset(self, result: StepResult[dict[str, Any]]) -> StepResult[dict[str, Any]]:
+    def _record_reset(self, result: StepResult[JsonObject]) -> StepResult[JsonObject]:
         """To be called by subclasses with the result of every reset."""
         self._transcript = conversation_text(result.observation)
         return result
 
-    def _record_step(self, result: StepResult[dict[str, Any]]) -> StepResult[dict[str, Any]]:
+    def _record_step(self, result: StepResult[JsonObject]) -> StepResult[JsonObject]:
         """To be called by subclasses with the result of every step.
 
         Where a server sends the whole conversation with every step, marks the part that was shown
@@ -97,3 +114,117 @@ class Session(ABC):
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+
+class LocalSession(Session):
+    """A session on an environment in this process."""
+
+    runner: EnvironmentRunner
+
+    def __init__(self, env_spec: EnvSpec, *, step_timeout: float | None = None) -> None:
+        self.runner = EnvironmentRunner(env_spec, step_timeout=step_timeout)
+        self._open = False
+
+    async def open(self) -> None:
+        with raise_with_location():
+            await self.runner.start()
+            self.tools = await self.runner.tools()
+        self.calls_by_name = calls_by_name(self.runner.env_spec.action_schema, self.tools)
+        self._open = True
+
+    async def reset(self, /, **task: Any) -> StepResult[JsonObject]:
+        return self._record_reset(await self._request(self.runner.reset(task)))
+
+    async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[JsonObject]:
+        return self._record_step(await self._request(self.runner.step(action_payload(action))))
+
+    async def state(self) -> JsonObject:
+        if not self._open:
+            raise SessionLost(_CLOSED_MESSAGE)
+        with raise_with_location():
+            return await self.runner.state()
+
+    async def close(self) -> None:
+        if self.runner.environment is not None:
+            self._open = False
+            await self.runner.close()
+
+    async def _request(self, seen: Coroutine[Any, Any, Observation]) -> StepResult[JsonObject]:
+        if not self._open:
+            seen.close()
+            raise SessionLost(_CLOSED_MESSAGE)
+        try:
+            with raise_with_location():
+                return parse_result(result_payload(await seen))
+        except StepTimeout:
+            self._open = False
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class ServerDescription:
+    """The tools and the action schema of a server, which are the same for all of its sessions."""
+
+    action_schema: JsonObject
+    tools: tuple[ToolSpec, ...]
+    calls_by_name: bool
+
+
+class RemoteSession(Session):
+    """A session on a server."""
+
+    def __init__(
+        self,
+        socket: WebSocketClient,
+        describe: Callable[[WebSocketClient], Awaitable[ServerDescription]] | None = None,
+    ) -> None:
+        self._socket = socket
+        self._describe = describe or describe_server
+
+    async def open(self) -> None:
+        await self._socket.open()
+        try:
+            described = await self._describe(self._socket)
+        except BaseException:
+            await self._socket.close()
+            raise
+        self.tools, self.calls_by_name = described.tools, described.calls_by_name
+
+    async def reset(self, /, **task: Any) -> StepResult[JsonObject]:
+        payload = await self._socket.request({"type": "reset", "data": task})
+        return self._record_reset(parse_result(payload))
+
+    async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[JsonObject]:
+        try:
+            payload = await self._socket.request({"type": "step", "data": action_payload(action)})
+        except ExecutionFailed as error:
+            # OpenEnv's environments raise for an illegal action, and the session goes on. A Ludus
+            # server says whether it does.
+            error.details.setdefault(EPISODE_CONTINUES, not self._socket.is_ludus_server)
+            raise
+        return self._record_step(parse_result(payload))
+
+    async def state(self) -> JsonObject:
+        return await self._socket.request({"type": "state"})
+
+    async def close(self) -> None:
+        await self._socket.close()
+
+
+async def describe_server(socket: WebSocketClient) -> ServerDescription:
+    """Fetch the tools of a server; where it has none, derive one from its action schema."""
+    schema = await fetch_json_object(socket, "/schema")
+    action_schema: JsonObject = schema.get("action", {})
+    listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    try:
+        answer = await socket.request({"type": "mcp", "data": listing})
+    except WireError as error:
+        if error.code not in _UNSUPPORTED_FRAME_CODES:
+            raise
+        answer = {}
+    tools = tuple(
+        ToolSpec.model_validate({key: value for key, value in tool.items() if value is not None})
+        for tool in answer.get("result", {}).get("tools", ())
+    )
+    tools = tools or (tool_from_action(action_schema),)
+    return ServerDescription(action_schema, tools, calls_by_name(action_schema, tools))

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypedDict
 from urllib.parse import urlencode
 
 from pydantic_core import from_json, to_json
@@ -25,13 +25,14 @@ from websockets.exceptions import (
     InvalidURI,
 )
 
-from ludus.client.server_http import fetch_status
-from ludus.client.server_url import (
+from ludus.client.server_http import (
+    fetch_status,
     is_local_server,
     status_error,
     unreachable_error,
     websocket_url,
 )
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import (
     CapacityReached,
     ConnectFailed,
@@ -53,6 +54,17 @@ _ERROR_CLASSES: dict[str, type[WireError]] = {
 _SESSION_ENDING_CODES = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")
 _REFUSED_GRACE_S = 3.0
 """Time after which a refused connection means that the server is gone, and its sessions with it."""
+
+
+class ConnectionSettings(TypedDict, total=False):
+    """The keyword arguments of `WebSocketClient`."""
+
+    token: str | None
+    headers: Mapping[str, str] | None
+    connect_timeout: float
+    message_timeout: float
+    resume_timeout: float
+    max_message_mb: float
 
 
 class WebSocketClient:
@@ -111,7 +123,7 @@ class WebSocketClient:
         """Whether the handshake was that of a Ludus server, which can resume the session."""
         return self._session_id is not None
 
-    async def request(self, frame: Mapping[str, Any]) -> dict[str, Any]:
+    async def request(self, frame: Mapping[str, Any]) -> JsonObject:
         """Send a frame and return the data of its reply; raises the error of an error frame."""
         async with self._request_lock:
             if self._closed_reason is not None or self._connection is None:
@@ -250,9 +262,9 @@ class WebSocketClient:
             proxy=None if is_local_server(url) else True,
         )
 
-    def _unwrap_reply(self, reply: str) -> dict[str, Any]:
+    def _unwrap_reply(self, reply: str) -> JsonObject:
         message = from_json(reply)
-        data: dict[str, Any] = message.get("data") or {}
+        data: JsonObject = message.get("data") or {}
         if message.get("type") != "error":
             return data
         code = str(data.pop("code", "EXECUTION_ERROR"))

@@ -22,11 +22,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO, Generic, TypeVar
+from typing import IO, TYPE_CHECKING, BinaryIO, Generic, TypeVar
 
 from pydantic_core import from_json
 
-from ludus.data.tool_schema import JsonObject
+if TYPE_CHECKING:
+    from ludus.data.tool_schema import JsonObject
 
 SPAWN_DELAY_S = 0.5
 """Time that a request of an event loop waits for a busy worker before another one is started."""

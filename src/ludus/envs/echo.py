@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 from ludus.client.env_client import EnvClient
-from ludus.data.tool_schema import ToolCall
+from ludus.data.tool_schema import JsonObject, ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
 from ludus.protocol.types import Action, Observation, State
@@ -81,7 +80,7 @@ class Echo(ToolEnvironment):
         return EchoObservation(echoed_message=message, message_length=len(message))
 
     @tool
-    def echo_with_length(self, message: str) -> dict[str, Any]:
+    def echo_with_length(self, message: str) -> JsonObject:
         """Echo the message back, with its length.
 
         Args:

@@ -12,7 +12,7 @@ import os
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from browsergym.core import observation as extraction
 from browsergym.core.constants import BROWSERGYM_ID_ATTRIBUTE
@@ -22,6 +22,9 @@ from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Locator, Page, Playwright, Route, sync_playwright
 
 from ludus.envs.browsergym.page import ORIGIN, page_file, page_url, read_tree
+
+if TYPE_CHECKING:
+    from ludus.data.tool_schema import JsonObject
 
 ACTION_TIME_MS = 1000
 """Virtual time that passes in the page with every action: animations end."""
@@ -79,7 +82,7 @@ class BrowserSession:
         self._screenshot = False
         self._episodes = 0
 
-    def start_episode(self, task_name: str, seed: int, screenshot: bool) -> dict[str, Any]:
+    def start_episode(self, task_name: str, seed: int, screenshot: bool) -> JsonObject:
         """Open the page of a task; returns the goal and the first observation.
 
         The tab is that of the last episode, because the pages of MiniWoB++ store nothing.
@@ -111,7 +114,7 @@ class BrowserSession:
         context.route("**/*", _answer_request)
         self._page = context.new_page()
 
-    def act(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    def act(self, action: str, arguments: JsonObject) -> JsonObject:
         """Carry out an action; returns the observation after it, or why it was refused."""
         wait_ms = ACTION_TIME_MS
         try:
@@ -187,7 +190,7 @@ class BrowserSession:
         with suppress(PlaywrightError):
             self._page.evaluate("ms => __ludus_clock.advance(ms)", milliseconds)
 
-    def _observe(self) -> dict[str, Any]:
+    def _observe(self) -> JsonObject:
         has_left = self._has_left()
         raw_reward, done = (0.0, True) if has_left else self._outcome()
         return {
@@ -209,7 +212,7 @@ class BrowserSession:
         raw_reward, done = self._page.evaluate("() => [WOB_RAW_REWARD_GLOBAL, WOB_DONE_GLOBAL]")
         return float(raw_reward), bool(done)
 
-    def _read_elements(self) -> list[dict[str, Any]]:
+    def _read_elements(self) -> list[JsonObject]:
         for attempt in range(1, MAX_EXTRACTIONS + 1):
             try:
                 self._page.evaluate("() => { __ludus_clock.native = true }")

@@ -9,7 +9,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
-from ludus.data.tool_schema import ToolCall
+from ludus.data.tool_schema import JsonObject, ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import InvalidArguments, collect_tools, tool
 from ludus.envs.browsergym.client import BrowserGymAction, BrowserGymObservation
@@ -95,7 +95,7 @@ class BrowserGym(ToolEnvironment):
         return task_names()
 
     @classmethod
-    def variant_task(cls, variant: str) -> dict[str, Any]:
+    def variant_task(cls, variant: str) -> JsonObject:
         return {"task_name": variant}
 
     @classmethod
@@ -266,7 +266,7 @@ class BrowserGym(ToolEnvironment):
         self.finish(0.0, raw=0.0)
         raise ToolError(f"{reason} No actions are left.")
 
-    def _observe(self, page: dict[str, Any], **fields: Any) -> BrowserGymObservation:
+    def _observe(self, page: JsonObject, **fields: Any) -> BrowserGymObservation:
         """The observation of a page; ends the episode with the page or the last action."""
         self.url = page["url"]
         self.elements = [Element(**each) for each in page["elements"]]

@@ -1,7 +1,8 @@
 """A connection to one MCP server, over its standard input and output or over HTTP.
 
 The client library can start a server too, but does not tell why one ended, and leaves the children
-of one that ended by itself."""
+of one that ended by itself.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ludus.data.messages import content_text
-from ludus.data.tool_schema import ToolSpec
+from ludus.data.tool_schema import JsonObject, ToolSpec
 from ludus.environment.base import Environment
 from ludus.envs.mcp.tasks import (
     Attempt,
@@ -134,7 +134,7 @@ class Mcp(Environment[CallToolAction, CallToolObservation, State]):
     def num_tasks(self, split: str) -> int:
         return {"train": len(self._file.tasks) if self._file is not None else 0}[split]
 
-    def get_task(self, split: str, index: int) -> dict[str, Any]:
+    def get_task(self, split: str, index: int) -> JsonObject:
         count = self.num_tasks(split)
         if not 0 <= index < count:
             raise IndexError(f"Split {split!r} has tasks 0 to {count - 1}, got {index}.")
@@ -175,7 +175,7 @@ class Mcp(Environment[CallToolAction, CallToolObservation, State]):
             raise ExecutionFailed("The MCP server of this episode is gone. Reset to start another.")
         return self._connection
 
-    async def _call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+    async def _call(self, name: str, arguments: JsonObject) -> ToolResult:
         connection = self._require_connection()
         try:
             return await connection.call(name, arguments)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from ludus.client.env_client import EnvClient
+from ludus.data.tool_schema import JsonObject
 from ludus.envs.lazy_names import lazy_names
 from ludus.protocol.types import Action, State, TextObservation
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from ludus.envs.openspiel.environment import OpenSpiel
 
 IgnoredName = Annotated[str, SkipJsonSchema()]
-IgnoredParams = Annotated[dict[str, Any], SkipJsonSchema()]
+IgnoredParams = Annotated[JsonObject, SkipJsonSchema()]
 """Fields that OpenEnv's clients send with every action. The game is chosen by `reset`, so they have
 no effect, and the schema that a model is shown leaves them out."""
 

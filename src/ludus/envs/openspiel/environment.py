@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
-from ludus.data.tool_schema import ToolCall
+from ludus.data.tool_schema import JsonObject, ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
 from ludus.envs.openspiel import IgnoredName, IgnoredParams, OpenSpielObservation
@@ -32,6 +32,10 @@ from ludus.envs.openspiel.players import (
 )
 from ludus.errors import ToolError
 from ludus.protocol.types import State
+
+if TYPE_CHECKING:
+    import pyspiel
+
 
 DEFAULT_GAME = "catch"
 _MAX_DEALS = 100
@@ -75,14 +79,14 @@ class OpenSpiel(ToolEnvironment):
 
     def __init__(self, variant: str | None = None) -> None:
         self._name = variant or DEFAULT_GAME
-        self.game: Any = None
+        self.game: pyspiel.Game = None
 
     @classmethod
     def variants(cls) -> Sequence[str]:
         return game_names()
 
     @classmethod
-    def variant_task(cls, variant: str) -> dict[str, Any]:
+    def variant_task(cls, variant: str) -> JsonObject:
         return {"game_name": variant}
 
     @classmethod
@@ -94,7 +98,7 @@ class OpenSpiel(ToolEnvironment):
         *,
         seed: int | None = None,
         game_name: str | None = None,
-        game_params: dict[str, Any] | None = None,
+        game_params: JsonObject | None = None,
         opponent: Opponent = "random",
         seat: int | None = None,
         simulations: int = 100,

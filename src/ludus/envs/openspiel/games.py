@@ -6,9 +6,13 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ludus.errors import did_you_mean
+
+if TYPE_CHECKING:
+    import pyspiel
+
 
 _UNSUPPORTED = frozenset({"crossword"})
 """Games whose actions have no numbers."""
@@ -44,7 +48,7 @@ def game_names() -> tuple[str, ...]:
     )
 
 
-def load_game(name: str, params: Mapping[str, Any], *, chance_seed: int) -> Any:
+def load_game(name: str, params: Mapping[str, Any], *, chance_seed: int) -> pyspiel.Game:
     """Load a game; raises `ValueError` for a wrong name or parameter.
 
     Some games draw their chance outcomes themselves: these get `chance_seed` as their `rng_seed`.
@@ -81,13 +85,13 @@ def _parameter_specification(name: str) -> Mapping[str, Any]:
     return {}
 
 
-def has_perfect_information(game: Any) -> bool:
+def has_perfect_information(game: pyspiel.Game) -> bool:
     import pyspiel
 
     return bool(game.get_type().information == pyspiel.GameType.Information.PERFECT_INFORMATION)
 
 
-def is_zero_sum(game: Any) -> bool:
+def is_zero_sum(game: pyspiel.Game) -> bool:
     """Whether what one player wins the others lose."""
     import pyspiel
 
@@ -95,7 +99,7 @@ def is_zero_sum(game: Any) -> bool:
     return game.get_type().utility in (utility.ZERO_SUM, utility.CONSTANT_SUM)
 
 
-def has_explicit_chance(game: Any) -> bool:
+def has_explicit_chance(game: pyspiel.Game) -> bool:
     """Whether all chance outcomes are known with their probabilities."""
     import pyspiel
 
@@ -103,7 +107,7 @@ def has_explicit_chance(game: Any) -> bool:
     return bool(game.get_type().chance_mode != sampled)
 
 
-def draw_chance(state: Any, rng: random.Random) -> None:
+def draw_chance(state: pyspiel.State, rng: random.Random) -> None:
     """Apply chance outcomes until a player is to move, or the game is over."""
     while state.is_chance_node():
         outcomes: Sequence[tuple[int, float]] = state.chance_outcomes()
@@ -111,13 +115,13 @@ def draw_chance(state: Any, rng: random.Random) -> None:
         state.apply_action(rng.choices(actions, [chance for _, chance in outcomes])[0])
 
 
-def scale_return(game: Any, value: float) -> float:
+def scale_return(game: pyspiel.Game, value: float) -> float:
     """Scale a return of the game to a reward from 0 to 1; in most games 1, 0.5 or 0."""
     low, high = float(game.min_utility()), float(game.max_utility())
     return min(max((value - low) / (high - low), 0.0), 1.0)
 
 
-def info_tensor(state: Any, player: int) -> list[float]:
+def info_tensor(state: pyspiel.State, player: int) -> list[float]:
     """What a player knows, as numbers, in the form of OpenSpiel's own training environments."""
     kind = state.get_game().get_type()
     if kind.provides_information_state_tensor:
@@ -132,7 +136,7 @@ _WITH_HISTORY = frozenset({"kuhn_poker", "leduc_poker"})
 _ANSI_COLOR = re.compile(r"\x1b\[\d+m")
 
 
-def render_position(state: Any, player: int) -> str:
+def render_position(state: pyspiel.State, player: int) -> str:
     """The position as the player sees it; when the game is over, with all that was hidden."""
     kind = state.get_game().get_type()
     if has_perfect_information(state.get_game()) or state.is_terminal():
@@ -147,7 +151,7 @@ def render_position(state: Any, player: int) -> str:
     return f"Position:\n{text}" if "\n" in text else f"Position: {text}"
 
 
-def render_legal_moves(state: Any, player: int) -> str:
+def render_legal_moves(state: pyspiel.State, player: int) -> str:
     moves = (f"{a}: {state.action_to_string(player, a)}" for a in state.legal_actions())
     return "Legal moves (action_id: move): " + ", ".join(moves)
 
@@ -265,7 +269,7 @@ brackets.""",
 }
 
 
-def describe_rules(game: Any) -> str:
+def describe_rules(game: pyspiel.Game) -> str:
     """The rules of a game in plain words, or its name and parameters where there are none here."""
     kind = game.get_type()
     if (rules := RULES.get(kind.short_name)) is not None:

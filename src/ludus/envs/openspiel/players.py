@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from ludus.envs.openspiel.games import (
     draw_chance,
@@ -14,6 +14,10 @@ from ludus.envs.openspiel.games import (
     has_perfect_information,
     is_zero_sum,
 )
+
+if TYPE_CHECKING:
+    import pyspiel
+
 
 Opponent = Literal["random", "mcts", "minimax"]
 OPPONENTS: tuple[str, ...] = get_args(Opponent)
@@ -48,7 +52,7 @@ no way to ask for it, and prints an error where it fails. Not hearts: it can dra
 but its tree search ends the process with a segmentation fault after some deals."""
 
 
-def require_opponent(game: Any, opponent: str) -> None:
+def require_opponent(game: pyspiel.Game, opponent: str) -> None:
     """Raise `ValueError` if the opponent cannot play this game."""
     if opponent not in OPPONENTS:
         raise ValueError(f"opponent must be one of {', '.join(OPPONENTS)}, got {opponent!r}.")
@@ -59,7 +63,9 @@ def require_opponent(game: Any, opponent: str) -> None:
         )
 
 
-def opponent_move(opponent: str, state: Any, rng: random.Random, *, simulations: int) -> int:
+def opponent_move(
+    opponent: str, state: pyspiel.State, rng: random.Random, *, simulations: int
+) -> int:
     """The move of an opponent of the given kind."""
     if opponent == "mcts":
         return search_move(state, rng, simulations=simulations)
@@ -68,7 +74,7 @@ def opponent_move(opponent: str, state: Any, rng: random.Random, *, simulations:
     return int(rng.choice(state.legal_actions()))
 
 
-def oracle_move(state: Any, rng: random.Random) -> int:
+def oracle_move(state: pyspiel.State, rng: random.Random) -> int:
     """The best move that we know of: exact in small games, by search in others.
 
     A move that wins at once comes first: others may win as surely, but later.
@@ -82,7 +88,7 @@ def oracle_move(state: Any, rng: random.Random) -> int:
     return search_move(state, rng, simulations=_ORACLE_SIMULATIONS)
 
 
-def winning_moves(state: Any) -> list[int]:
+def winning_moves(state: pyspiel.State) -> list[int]:
     """The moves that end the game with the highest return for the player to move."""
     player, highest = state.current_player(), state.get_game().max_utility()
     children = ((move, state.child(move)) for move in state.legal_actions())
@@ -93,7 +99,7 @@ def winning_moves(state: Any) -> list[int]:
     ]
 
 
-def _solved_move(state: Any, rng: random.Random, *, exploit: bool) -> int:
+def _solved_move(state: pyspiel.State, rng: random.Random, *, exploit: bool) -> int:
     solution = solve_game(str(state.get_game()))
     assert solution is not None
     if isinstance(solution, PerfectPlay):
@@ -101,7 +107,7 @@ def _solved_move(state: Any, rng: random.Random, *, exploit: bool) -> int:
     return solution.draw_move(state, rng)
 
 
-def search_move(state: Any, rng: random.Random, *, simulations: int) -> int:
+def search_move(state: pyspiel.State, rng: random.Random, *, simulations: int) -> int:
     """A move by Monte Carlo tree search with random rollouts.
 
     With imperfect information it searches over positions that are possible for the player, where
@@ -127,7 +133,7 @@ def search_move(state: Any, rng: random.Random, *, simulations: int) -> int:
     return int(bot.step(state))
 
 
-def _rollout_move(state: Any, rng: random.Random, *, simulations: int) -> int:
+def _rollout_move(state: pyspiel.State, rng: random.Random, *, simulations: int) -> int:
     """The move with the best average return of random rollouts.
 
     For games with rewards before the end, which OpenSpiel's tree search does not play.
@@ -142,7 +148,7 @@ def _rollout_move(state: Any, rng: random.Random, *, simulations: int) -> int:
     return int(max(actions, key=lambda action: totals[action]))
 
 
-def _rollout_return(state: Any, player: int, rng: random.Random) -> float:
+def _rollout_return(state: pyspiel.State, player: int, rng: random.Random) -> float:
     state = state.clone()
     for _ in range(_MAX_ROLLOUT_MOVES):
         draw_chance(state, rng)
@@ -156,7 +162,7 @@ _MAX_MOVES = 16
 """With more legal moves than this nothing is written: all pairs of a move and a reply are tried."""
 
 
-def describe_threats(state: Any) -> str:
+def describe_threats(state: pyspiel.State) -> str:
     """Which moves win at once, for the player to move or else for the opponent.
 
     Empty in games of imperfect information or chance, with other than two players or many moves.
@@ -209,11 +215,11 @@ class _Value(NamedTuple):
 class PerfectPlay:
     """Expectiminimax over all positions of a game with one player, or with two and zero sum."""
 
-    def __init__(self, game: Any) -> None:
+    def __init__(self, game: pyspiel.Game) -> None:
         self._values: dict[tuple[int, str], _Value] = {}
         self._value(game.new_initial_state())
 
-    def best_moves(self, state: Any, *, exploit: bool = False) -> list[int]:
+    def best_moves(self, state: pyspiel.State, *, exploit: bool = False) -> list[int]:
         """The moves that are best against a perfect opponent.
 
         With `exploit`, only those of them that are also best if the opponent moves at random.
@@ -221,7 +227,7 @@ class PerfectPlay:
         moves, _ = self._rank_moves(state, exploit=exploit)
         return moves
 
-    def expected_return(self, state: Any, player: int, *, random_opponent: bool) -> float:
+    def expected_return(self, state: pyspiel.State, player: int, *, random_opponent: bool) -> float:
         """The return of a player who makes no mistake from here on.
 
         The opponent moves at random, or makes no mistake either.
@@ -230,7 +236,7 @@ class PerfectPlay:
         of_first = value.against_random[player] if random_opponent else value.minimax
         return of_first if player == 0 else state.get_game().utility_sum() - of_first
 
-    def _value(self, state: Any) -> _Value:
+    def _value(self, state: pyspiel.State) -> _Value:
         if state.is_terminal():
             value = state.returns()[0]
             return _Value(value, (value, value))
@@ -244,7 +250,7 @@ class PerfectPlay:
         self._values[key] = value
         return value
 
-    def _chance_value(self, state: Any) -> _Value:
+    def _chance_value(self, state: pyspiel.State) -> _Value:
         outcomes = [(chance, self._value(state.child(a))) for a, chance in state.chance_outcomes()]
         return _Value(
             sum(chance * value.minimax for chance, value in outcomes),
@@ -254,7 +260,7 @@ class PerfectPlay:
             ),
         )
 
-    def _move_value(self, state: Any) -> _Value:
+    def _move_value(self, state: pyspiel.State) -> _Value:
         player = state.current_player()
         moves, children = self._rank_moves(state, exploit=True)
         best = children[moves[0]]
@@ -264,7 +270,9 @@ class PerfectPlay:
         averages[player] = best.against_random[player]
         return _Value(best.minimax, (averages[0], averages[1]))
 
-    def _rank_moves(self, state: Any, *, exploit: bool) -> tuple[list[int], dict[int, _Value]]:
+    def _rank_moves(
+        self, state: pyspiel.State, *, exploit: bool
+    ) -> tuple[list[int], dict[int, _Value]]:
         player = state.current_player()
         sign = 1 if player == 0 else -1
         children = {action: self._value(state.child(action)) for action in state.legal_actions()}
@@ -280,7 +288,7 @@ class PerfectPlay:
 class Equilibrium:
     """An approximate equilibrium by CFR+; it knows only what the player to move knows."""
 
-    def __init__(self, game: Any) -> None:
+    def __init__(self, game: pyspiel.Game) -> None:
         import pyspiel
 
         _require_few_histories(game.new_initial_state(), 0)
@@ -290,13 +298,13 @@ class Equilibrium:
             self._solver.evaluate_and_update_policy()
         self._policy = self._solver.average_policy()
 
-    def draw_move(self, state: Any, rng: random.Random) -> int:
+    def draw_move(self, state: pyspiel.State, rng: random.Random) -> int:
         policy = sorted(self._policy.action_probabilities(state).items())
         moves = rng.choices([a for a, _ in policy], [chance for _, chance in policy])
         return int(moves[0])
 
 
-def _require_few_histories(state: Any, count: int) -> int:
+def _require_few_histories(state: pyspiel.State, count: int) -> int:
     if count >= MAX_POSITIONS:
         raise TooLarge
     for action in () if state.is_terminal() else state.legal_actions():
@@ -324,7 +332,7 @@ def solve_game(game_string: str) -> PerfectPlay | Equilibrium | None:
     return None
 
 
-def perfect_return(state: Any, player: int, *, random_opponent: bool) -> float | None:
+def perfect_return(state: pyspiel.State, player: int, *, random_opponent: bool) -> float | None:
     """`PerfectPlay.expected_return` where the game is solved so, otherwise None."""
     game = state.get_game()
     solution = solve_game(str(game)) if has_perfect_information(game) else None

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field
 
 from ludus.client.env_client import EnvClient
-from ludus.data.tool_schema import ToolCall
+from ludus.data.tool_schema import JsonObject, ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
 from ludus.envs.python.sandbox import MODE_VARIABLE, Limits, Outcome, SandboxMode, open_sandbox
@@ -100,10 +100,10 @@ class Python(ToolEnvironment):
         return tuple(TASKS)
 
     @classmethod
-    def variant_task(cls, variant: str) -> dict[str, Any]:
+    def variant_task(cls, variant: str) -> JsonObject:
         return {"task": variant}
 
-    def get_task(self, split: str, index: int) -> dict[str, Any]:
+    def get_task(self, split: str, index: int) -> JsonObject:
         return {**super().get_task(split, index), "pool": split}
 
     def reset(

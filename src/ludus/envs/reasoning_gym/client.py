@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from ludus.client.env_client import EnvClient
+from ludus.data.tool_schema import JsonObject
 from ludus.protocol.types import Action, Observation, State
 
 
@@ -25,14 +24,14 @@ class ReasoningGymObservation(Observation):
     score: float | None = None
     correct_answer: str | None = None
     """The data set's own answer; None where there are many and it names none."""
-    dataset_metadata: dict[str, Any] | None = None
+    dataset_metadata: JsonObject | None = None
     """How the question was made. It may hold the answer, so no model is shown it."""
     note: str | None = None
     """Why an answer was not evaluated; left out on the wire where there is nothing to say."""
 
     @model_serializer(mode="wrap")
-    def _leave_out_note(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = dump(self)
+    def _leave_out_note(self, dump: SerializerFunctionWrapHandler) -> JsonObject:
+        fields: JsonObject = dump(self)
         if self.note is None:
             fields.pop("note", None)
         return fields

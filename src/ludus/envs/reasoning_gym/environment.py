@@ -67,7 +67,7 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
         return dataset_names()
 
     @classmethod
-    def variant_task(cls, variant: str) -> dict[str, Any]:
+    def variant_task(cls, variant: str) -> JsonObject:
         return {"dataset_name": variant, "size": 1}
 
     @classmethod
@@ -78,7 +78,7 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
         self,
         *,
         dataset_name: str | None = None,
-        dataset_config: dict[str, Any] | None = None,
+        dataset_config: JsonObject | None = None,
         seed: int | None = None,
         size: int | None = None,
     ) -> ReasoningGymObservation:
@@ -102,7 +102,7 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
     def _select_question(
         self,
         dataset_name: str | None = None,
-        dataset_config: dict[str, Any] | None = None,
+        dataset_config: JsonObject | None = None,
         seed: int | None = None,
         size: int | None = None,
     ) -> tuple[Dataset, int]:
@@ -191,7 +191,7 @@ class Question:
 
     text: str
     answer: str | None
-    metadata: dict[str, Any]
+    metadata: JsonObject
     entry: str
     """The library's pickled record of it, for the workers."""
 
@@ -290,7 +290,7 @@ class Dataset:
                 "Configure easier ones with dataset_config."
             ) from None
 
-    def _identity(self) -> dict[str, Any]:
+    def _identity(self) -> JsonObject:
         return {"name": self.name, "config": self.config, "seed": self.seed, "size": self.size}
 
 

@@ -14,7 +14,11 @@ from fractions import Fraction
 from functools import reduce
 from itertools import combinations, product
 from operator import add, and_, mul, or_, sub, truediv
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ludus.data.tool_schema import JsonObject
+
 
 Entry = Mapping[str, Any]
 Score = Callable[[Any, str, Entry], float]
@@ -105,7 +109,7 @@ def is_safe_program(row: Entry) -> bool:
     return not any(map(_UNSAFE_PROGRAM.search, code))
 
 
-def complete_entry(entry: dict[str, Any]) -> None:
+def complete_entry(entry: JsonObject) -> None:
     """Change the record of a question so that its answer can be right, and depends on the seed."""
     metadata = entry["metadata"]
     source = metadata.get("source_dataset")

@@ -21,7 +21,7 @@ import signal
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ludus.environment.worker_processes import open_worker_pipes
 from ludus.envs.reasoning_gym.answers import AnswerRefused, check_answer
@@ -31,6 +31,9 @@ from ludus.envs.reasoning_gym.scores import (
     patch_library,
     require_usable,
 )
+
+if TYPE_CHECKING:
+    from ludus.data.tool_schema import JsonObject
 
 try:
     import resource
@@ -156,15 +159,13 @@ def handle_names() -> list[str]:
     return sorted(DATASETS)
 
 
-def handle_question(
-    name: str, config: dict[str, Any], seed: int, size: int, index: int
-) -> dict[str, Any]:
+def handle_question(name: str, config: JsonObject, seed: int, size: int, index: int) -> JsonObject:
     """A question as plain JSON, with the library's pickled record of it for `handle_score`."""
     return _question(name, json.dumps(config), seed, size, index)
 
 
 @lru_cache(maxsize=64)
-def _question(name: str, config: str, seed: int, size: int, index: int) -> dict[str, Any]:
+def _question(name: str, config: str, seed: int, size: int, index: int) -> JsonObject:
     """A question. The attempts of a group ask for the same one, and some take seconds to make."""
     entry = build_entry(name, json.loads(config), seed=seed, size=size, index=index)
     answer = entry["answer"]
@@ -178,13 +179,13 @@ def _question(name: str, config: str, seed: int, size: int, index: int) -> dict[
 
 def handle_score(
     name: str,
-    config: dict[str, Any],
+    config: JsonObject,
     seed: int,
     size: int,
     entry: str,
     answer: str,
     answer_limit: float,
-) -> dict[str, Any]:
+) -> JsonObject:
     """The score of an answer, with a note where its evaluation was refused or aborted."""
     record = pickle.loads(base64.b64decode(entry))
     dataset = build_dataset(name, config, seed=seed, size=size)
@@ -230,9 +231,7 @@ class ConfigRefused(Exception):
         self.fields = sorted(fields)
 
 
-def build_entry(
-    name: str, config: dict[str, Any], *, seed: int, size: int, index: int
-) -> dict[str, Any]:
+def build_entry(name: str, config: JsonObject, *, seed: int, size: int, index: int) -> JsonObject:
     """The library's record of a question, with fixes, redrawn until it can be used."""
     if name == "acre":
         seed, index = seed + index, 0
@@ -240,7 +239,7 @@ def build_entry(
         dataset = build_dataset(name, config, seed=draw_seed, size=size)
         seed_global_rngs(draw_seed + index)
         try:
-            entry: dict[str, Any] = dataset[index]
+            entry: JsonObject = dataset[index]
             complete_entry(entry)
             require_usable(entry, dataset)
             return entry
@@ -251,7 +250,7 @@ def build_entry(
     raise ConfigRefused(ValueError("none of its questions can be used"), config_fields(name))
 
 
-def build_dataset(name: str, config: dict[str, Any], *, seed: int, size: int) -> Any:
+def build_dataset(name: str, config: JsonObject, *, seed: int, size: int) -> Any:
     """Build a data set, or take it from the cache; raises `ConfigRefused`."""
     shared = name in RESEEDABLE
     size = ACRE_SIZE if name == "acre" else size
@@ -262,7 +261,7 @@ def build_dataset(name: str, config: dict[str, Any], *, seed: int, size: int) ->
     return dataset
 
 
-def config_fields(name: str) -> dict[str, Any]:
+def config_fields(name: str) -> JsonObject:
     """The fields of a data set's config, with their defaults."""
     from reasoning_gym.factory import DATASETS
 
@@ -295,7 +294,7 @@ def _create_dataset(name: str, config: str, seed: int | None, size: int) -> Any:
         raise ConfigRefused(error, config_fields(name)) from error
 
 
-def _restore_types(name: str, config: dict[str, Any]) -> dict[str, Any]:
+def _restore_types(name: str, config: JsonObject) -> JsonObject:
     """Convert a config to types that JSON does not have, by the types of the defaults."""
     if name == "composite":
         return {**config, "datasets": _dataset_specs(config.get("datasets") or DEFAULT_COMPOSITE)}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
 
 from ludus.client.env_client import EnvClient
+from ludus.data.tool_schema import JsonObject
 from ludus.envs.lazy_names import lazy_names
 from ludus.protocol.types import Action, State, TextObservation
 
@@ -39,7 +40,7 @@ class TextArenaObservation(TextObservation):
     """One message, with everything that was said so far."""
     current_player_id: int = 0
     legal_players: list[int] = Field(default_factory=list)
-    info: dict[str, Any] = Field(default_factory=dict)
+    info: JsonObject = Field(default_factory=dict)
     """At the end, what the library reports about the game."""
 
 

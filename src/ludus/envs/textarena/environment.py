@@ -2,7 +2,8 @@
 
 TextArena draws from Python's global generator. Here its modules get a replacement for `random` that
 draws from the generator of the episode whose call is running. Episodes in several threads then do
-not disturb each other, nor the rest of the process."""
+not disturb each other, nor the rest of the process.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ludus.data.tool_schema import ToolCall
+from ludus.data.tool_schema import JsonObject, ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
 from ludus.envs.textarena import TextArenaMessage, TextArenaObservation
@@ -68,7 +69,7 @@ class TextArena(ToolEnvironment):
         return tuple(game_modules())
 
     @classmethod
-    def variant_task(cls, variant: str) -> dict[str, Any]:
+    def variant_task(cls, variant: str) -> JsonObject:
         return {"game_name": variant}
 
     @classmethod

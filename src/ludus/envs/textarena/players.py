@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from ludus.data.tool_schema import JsonObject
 from ludus.envs.wordle.solver import next_guess
 
 _MAX_CODES = 20_000
@@ -48,7 +49,7 @@ def _mastermind(game: Any) -> str:
     return f"[{' '.join(map(str, code))}]"
 
 
-def _consistent_codes(state: dict[str, Any]) -> Iterator[tuple[int, ...]]:
+def _consistent_codes(state: JsonObject) -> Iterator[tuple[int, ...]]:
     digits = range(1, state["num_numbers"] + 1)
     length = state["code_length"]
     codes = (

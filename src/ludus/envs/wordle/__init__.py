@@ -12,13 +12,13 @@ import random
 from collections.abc import Sequence
 from functools import cache, cached_property
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Literal
 from zlib import crc32
 
 from pydantic import Field
 
 from ludus.client.env_client import EnvClient
-from ludus.data.tool_schema import ToolCall
+from ludus.data.tool_schema import JsonObject, ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
 from ludus.envs.wordle.solver import (
@@ -86,7 +86,7 @@ class Wordle(ToolEnvironment):
             `length`. They are accepted as guesses, beside the word list of that length if any.
     """
 
-    def get_task(self, split: str, index: int) -> dict[str, Any]:
+    def get_task(self, split: str, index: int) -> JsonObject:
         return {**super().get_task(split, index), "pool": split}
 
     def reset(
