@@ -251,8 +251,8 @@ def test_invalid_sources_and_configs_are_refused(tmp_path: Path) -> None:
     for source, out in ((run, run), (tmp_path / "none", None), (tmp_path, None)):
         with pytest.raises((ConfigError, RunError)):
             rescore_sync(source, out, config)
-    with pytest.raises(ConfigError):
-        RescoreConfig()
+    with pytest.raises(ConfigError, match="`rewards`"):
+        rescore_sync(run, None, RescoreConfig())
     with pytest.raises(ConfigError, match="halved"):
         rescore_sync(run, None, RescoreConfig(rewards=[halved, halved]))
     assert [path.name for path in tmp_path.iterdir()] == ["run"], "nothing was written"
