@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 
 from ludus import CollectConfig, ToolCall, ToolEnvironment, collect, episodes, grpo, sft, tool
 from ludus.agents.random_agent import RandomAgent
-from ludus.rollout.phase_progress import PhaseProgress
+from ludus.rollout.progress import PhaseProgress
 from ludus.train import GRPOConfig, TrainConfig
 
 PICK, SLOW, TEMPTING = "grpo_runs:Pick", "grpo_runs:Slow", "grpo_runs:Tempting"

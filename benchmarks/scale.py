@@ -33,13 +33,12 @@ from ludus.data.resume_index import ResumeIndex, read_resume_index
 from ludus.data.run_folder import RunFolder
 from ludus.environment.mixture import parse_mixture
 from ludus.rollout.block_work import BlockReply
-from ludus.rollout.collect_progress import CollectProgress
 from ludus.rollout.collector import Collector
 from ludus.rollout.config import CollectConfig
 from ludus.rollout.endpoints import open_endpoints
-from ludus.rollout.episode_workers import EpisodeWorkers
 from ludus.rollout.plan import Plan
-from ludus.rollout.worker import Worker, WorkerSource
+from ludus.rollout.progress import ignore_progress
+from ludus.rollout.workers import EpisodeWorkers, Worker, WorkerSource
 
 if TYPE_CHECKING:
     from benchmarks.journal import write_episodes
@@ -117,7 +116,7 @@ async def measure(num_episodes: int, nodes: int, path: Path) -> dict[str, float]
         )
         with Journal.open(folder.episodes_path) as journal:
             index = ResumeIndex(run=folder.metadata.digest, checksum=Checksum())
-            collector = Collector(config, agent, folder, plan, endpoints, index, CollectProgress())
+            collector = Collector(config, agent, folder, plan, endpoints, index, ignore_progress)
             collector._runner.workers = workers
             started_at, cpu_started_at = time.monotonic(), time.process_time()
             await collector.run(journal)

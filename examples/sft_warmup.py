@@ -76,9 +76,9 @@ async def main(given: argparse.Namespace) -> None:
         num_episodes=given.eval_episodes, max_tokens=given.max_tokens, **played
     )
     candidates = [f"base={given.model}", f"sft={model.folder}"]
-    result = await ludus.evaluate(
-        ENVIRONMENT, candidates, given.out / "eval", config, progress=ludus.progress
-    )
+    with ludus.progress() as progress:
+        out = given.out / "eval"
+        result = await ludus.evaluate(ENVIRONMENT, candidates, out, config, progress=progress)
     for score in result.scores:
         print(score.label, {name: estimate.value for name, estimate in score.estimates.items()})
 

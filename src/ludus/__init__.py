@@ -53,7 +53,7 @@ _HOMES = {
     "grpo": "ludus.train.grpo.pipeline",
     "inspect_task": "ludus.evaluation.inspect_task",
     "mix": "ludus.environment.mixture",
-    "progress": "ludus.cli.display.collect_display",
+    "progress": "ludus.cli.display.run_display",
     "report": "ludus.reporting.pipeline",
     "rescore": "ludus.scoring.rescore",
     "rescore_sync": "ludus.scoring.rescore",
@@ -65,7 +65,7 @@ _HOMES = {
 """The module of each public name, with the name it has there if that differs."""
 
 if TYPE_CHECKING:
-    from ludus.cli.display.collect_display import progress
+    from ludus.cli.display.run_display import progress
     from ludus.cli.display.train_display import training_progress
     from ludus.client.endpoint import connect
     from ludus.client.env_client import EnvClient

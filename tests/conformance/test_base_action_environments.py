@@ -15,7 +15,7 @@ from ludus.agents.scripted import ScriptedAgent
 from ludus.check import run_checks
 from ludus.environment.registry import find_environment
 from ludus.errors import ConfigError
-from ludus.rollout.collect_progress import CollectProgress
+from ludus.rollout.progress import Notice, ProgressEvent
 
 MODELS = """
 from openenv.core.env_server.types import Action, Observation
@@ -176,12 +176,12 @@ async def test_any_fields_are_accepted_where_no_type_is_found(
     agent = ScriptedAgent(ToolCall(name="act", arguments={"code": "2 + 2"}))
     noted: list[str] = []
 
-    class Notes(CollectProgress):
-        def warn(self, message: str) -> None:
-            noted.append(message)
+    def note(event: ProgressEvent) -> None:
+        if isinstance(event, Notice):
+            noted.append(event.message)
 
     config = CollectConfig(agent=agent, num_episodes=1)
-    await collect(SPEC, tmp_path / "run", config, progress=Notes())
+    await collect(SPEC, tmp_path / "run", config, progress=note)
     (episode,) = episodes(tmp_path / "run/episodes.jsonl")
     assert (episode.reward, episode.messages[-1].text) == (1.0, "stdout: ran 2 + 2")
     assert noted == [find_environment(SPEC).note]

@@ -11,7 +11,7 @@ from ludus.agents.scripted import ScriptedAgent, ScriptedReply
 from ludus.data.tool_schema import ToolCall
 from ludus.evaluation import Candidate, EvalConfig, Evaluation, evaluate
 from ludus.evaluation.attempts import Attempt
-from ludus.evaluation.pipeline import ProgressFactory
+from ludus.rollout.progress import ProgressCallback, ignore_progress
 
 COUNTER = "world:Counter"
 
@@ -39,18 +39,18 @@ def add_call(number: object) -> ToolCall:
 
 
 def scripted_candidate(label: str, *script: ScriptedReply) -> Candidate:
-    return Candidate(label, lambda: ScriptedAgent(*script))
+    return Candidate(label, ScriptedAgent(*script))
 
 
 def candidate_with(label: str, agent: Agent) -> Candidate:
-    return Candidate(label, lambda: agent)
+    return Candidate(label, agent)
 
 
 async def evaluate_counter(
     out: Path,
     candidates: Sequence[Candidate],
     *,
-    progress: ProgressFactory | None = None,
+    progress: ProgressCallback = ignore_progress,
     command: str | None = None,
     **fields: Any,
 ) -> Evaluation:

@@ -12,6 +12,12 @@ from ludus.evaluation.candidates import Candidate, parse_candidates
 from ludus.evaluation.config import CandidateConfig
 
 
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.setenv(name, "sk-nobody")
+
+
 def test_label_is_given_or_derived_from_the_model() -> None:
     texts = ["oracle", "chance=random", "openai:gpt-5-mini", "hf:models/chain_sum", "smollm2"]
     texts += ["base=smollm2", "hf:org/Name", "hf:a=b/c", "anthropic:claude-haiku-4-5"]
@@ -28,32 +34,26 @@ def test_label_is_given_or_derived_from_the_model() -> None:
     ]
 
 
-def test_make_agent_uses_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-nobody")
-    parsed = [
-        candidate.make_agent() for candidate in parse_candidates(["oracle", "random", "openai:m"])
-    ]
+def test_the_agent_is_of_the_provider() -> None:
+    parsed = [candidate.agent for candidate in parse_candidates(["oracle", "random", "openai:m"])]
     assert [agent.provider for agent in parsed] == ["oracle", "random", "openai"]
 
 
 def test_temperature_and_endpoint_apply_to_models_only() -> None:
     options = CandidateConfig(llm_endpoint="http://127.0.0.1:9/v1", temperature=0.3)
-    oracle, model = (one.make_agent() for one in parse_candidates(["oracle", "openai:m"], options))
+    oracle, model = (one.agent for one in parse_candidates(["oracle", "openai:m"], options))
     assert oracle.describe() == {"provider": "oracle"}
     facts = model.describe()
     assert (facts["model"], facts["temperature"]) == ("m", 0.3)
     assert facts["endpoint"].startswith("http://127.0.0.1:9")
 
 
-def test_chat_template_kwargs_apply_to_models_with_a_template(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-nobody")
+def test_chat_template_kwargs_apply_to_models_with_a_template() -> None:
     off = {"enable_thinking": False}
     options = CandidateConfig(llm_endpoint="http://127.0.0.1:9/v1", chat_template_kwargs=off)
     texts = ["oracle", "hf:nobody/has-this", "openai:m", "anthropic:m"]
     parsed = parse_candidates(texts, options)
-    told = [one.make_agent().describe().get("chat_template_kwargs") for one in parsed]
+    told = [one.agent.describe().get("chat_template_kwargs") for one in parsed]
     assert told == [None, off, off, None]
     assert parsed[1].chat_template_kwargs == off
     with pytest.raises(ConfigError, match="`thinking`"):
@@ -109,7 +109,7 @@ def test_tilde_of_an_unknown_user_is_rejected() -> None:
 def test_bare_path_is_a_local_model(tmp_path: Path) -> None:
     (candidate,) = parse_candidates([str(tmp_path)])
     assert (candidate.label, candidate.model) == (tmp_path.name, str(tmp_path))
-    assert candidate.make_agent().provider == "hf"
+    assert candidate.agent.provider == "hf"
 
 
 @pytest.mark.parametrize(
@@ -129,4 +129,4 @@ def test_option_without_effect_is_rejected(options: CandidateConfig, option: str
 @pytest.mark.parametrize("label", ["../up", ".hidden", "two words", ""])
 def test_label_must_be_a_folder_name(label: str) -> None:
     with pytest.raises(ConfigError, match="label"):
-        Candidate(label, OracleAgent)
+        Candidate(label, OracleAgent())

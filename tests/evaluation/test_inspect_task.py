@@ -48,7 +48,7 @@ def oracle_calls(folder: Path, env: str, config: EvalConfig) -> tuple[str, list[
     """The calls of the oracle in `ludus eval` on the same tasks, in the order of the plan."""
     import json
 
-    evaluate_sync(env, [Candidate("oracle", OracleAgent)], folder, config)
+    evaluate_sync(env, [Candidate("oracle", OracleAgent())], folder, config)
     played = sorted(
         episodes(folder / "oracle" / "episodes.jsonl"), key=lambda each: each.episode_id
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,8 +24,7 @@ from ludus.errors import ConfigError, ModelBusy, RunError
 from ludus.evaluation import Candidate, Evaluation, evaluate
 from ludus.rollout import CollectConfig
 from ludus.rollout.collect import collect
-from ludus.rollout.collect_progress import CollectProgress
-from ludus.rollout.collector import Collector
+from ludus.rollout.progress import CandidateStarted, ProgressEvent, RunStarted
 
 
 def figures(evaluation: Evaluation, label: str) -> dict[str, float]:
@@ -88,7 +86,7 @@ class Once(OracleAgent):
 
 
 async def test_complete_candidates_are_not_played_again(tmp_path: Path) -> None:
-    once = Candidate("once", Once)
+    once = Candidate("once", Once())
     await evaluate_counter(tmp_path / "eval", [once])
     assert Once.begun == 6
     evaluation = await evaluate_counter(tmp_path / "eval", [once, WRONG], solved_at=0.0)
@@ -99,16 +97,15 @@ async def test_complete_candidates_are_not_played_again(tmp_path: Path) -> None:
     )
 
 
-class Ended(CollectProgress):
-    """Ends the run as soon as it begins."""
-
-    def begin(self, collector: Collector) -> None:
-        collector.drain("enough")
-
-
 async def test_stopped_evaluation_resumes(tmp_path: Path) -> None:
-    def progress(label: str) -> nullcontext[CollectProgress]:
-        return nullcontext(Ended() if label == "wrong" else CollectProgress())
+    label = ""
+
+    def progress(event: ProgressEvent) -> None:
+        nonlocal label
+        if isinstance(event, CandidateStarted):
+            label = event.label
+        elif isinstance(event, RunStarted) and label == "wrong":
+            event.run.drain("enough")
 
     out = tmp_path / "eval"
     evaluation = await evaluate_counter(out, [RIGHT, WRONG, SILENT], progress=progress)
@@ -232,7 +229,9 @@ class Holding(OracleAgent):
 
 
 async def test_candidate_is_closed_before_the_next_opens(tmp_path: Path) -> None:
-    await evaluate_counter(tmp_path / "eval", [Candidate("a", Holding), Candidate("b", Holding)])
+    await evaluate_counter(
+        tmp_path / "eval", [Candidate("a", Holding()), Candidate("b", Holding())]
+    )
     assert (Holding.most, Holding.open) == (1, 0)
 
 

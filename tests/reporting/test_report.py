@@ -41,7 +41,7 @@ def loop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = CollectConfig(num_episodes=12, agent=RandomAgent())
     collect_sync("catch", folder / "run", config)
     curate(folder / "run", folder / "data", CurateConfig(min_reward=0.5))
-    candidates = [Candidate("chance", RandomAgent), Candidate("oracle", OracleAgent)]
+    candidates = [Candidate("chance", RandomAgent()), Candidate("oracle", OracleAgent())]
     how = EvalConfig(num_episodes=8, sweep=("rows=4,10",))
     evaluate_sync("catch", candidates, folder / "eval", how)
     return folder

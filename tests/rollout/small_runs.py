@@ -14,8 +14,14 @@ from ludus.data.episode_reader import episodes
 from ludus.data.messages import Message
 from ludus.rollout import CollectConfig, CollectResult
 from ludus.rollout.collect import collect
-from ludus.rollout.collect_progress import CollectProgress
 from ludus.rollout.collector import Collector
+from ludus.rollout.progress import (
+    Notice,
+    ProgressCallback,
+    ProgressEvent,
+    RunStarted,
+    ignore_progress,
+)
 
 COUNTER = "world:Counter"
 
@@ -35,7 +41,7 @@ async def run(
     *,
     spec: str = COUNTER,
     n: int = 20,
-    progress: CollectProgress | None = None,
+    progress: ProgressCallback = ignore_progress,
     **fields: Any,
 ) -> CollectResult:
     config = quick_config(agent=agent, num_episodes=n, **fields)
@@ -75,26 +81,30 @@ class Priced(Agent):
         return Payer()
 
 
-class Warnings(CollectProgress):
+class Warnings:
     """Keeps the warnings of a run."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
 
-    def warn(self, message: str) -> None:
-        self.warnings.append(message)
+    def __call__(self, event: ProgressEvent) -> None:
+        if isinstance(event, Notice):
+            self.warnings.append(event.message)
 
 
-class Stopping(CollectProgress):
-    """Calls `stop` as soon as a condition holds."""
+class Stopping(Warnings):
+    """Calls `stop` as soon as a condition holds, and keeps the warnings."""
 
     def __init__(
         self, stop: Callable[[Collector], None], *, when: Callable[[Collector], bool]
     ) -> None:
+        super().__init__()
         self._stop, self._when = stop, when
 
-    def begin(self, collector: Collector) -> None:
-        self._task = asyncio.create_task(self._wait(collector))
+    def __call__(self, event: ProgressEvent) -> None:
+        super().__call__(event)
+        if isinstance(event, RunStarted) and isinstance(event.run, Collector):
+            self._task = asyncio.create_task(self._wait(event.run))
 
     async def _wait(self, collector: Collector) -> None:
         while not self._when(collector):  # noqa: ASYNC110 - the collector has no such event

@@ -15,11 +15,12 @@ from ludus.agents.scripted import ScriptedAgent
 from ludus.data.episode_reader import episodes
 from ludus.environment.fault_log import FaultHandler, capture_faults
 from ludus.errors import ConfigError, StoppedEarly, WorkersFailed
-from ludus.rollout import episode_workers, worker_launcher
+from ludus.rollout import collector as collector_module
+from ludus.rollout import workers as workers_module
 from ludus.rollout.collector import Collector
 from ludus.rollout.process_worker import ProcessWorker
 
-from .small_runs import Stopping, Warnings, quick_config, read, run
+from .small_runs import Stopping, quick_config, read, run
 
 FRAGILE = '''
 import os, signal, sys, time
@@ -104,8 +105,8 @@ async def test_workers_go_on_with_a_run_and_end_with_it(tmp_path: Path) -> None:
     pids: list[int] = []
 
     def stop(collector: Collector) -> None:
-        assert collector._runner.workers is not None
-        workers = collector._runner.workers.workers
+        assert collector.workers is not None
+        workers = collector.workers.workers
         pids.extend(worker.process.pid for worker in workers if isinstance(worker, ProcessWorker))
         collector.drain("enough")
 
@@ -146,7 +147,7 @@ async def test_an_episode_that_ends_its_worker_is_broken_and_no_other_one(
 async def test_workers_that_end_again_and_again_end_the_run(
     tmp_path: Path, fragile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(episode_workers, "MAX_DEATHS_IN_A_ROW", 3)
+    monkeypatch.setattr(workers_module, "MAX_DEATHS_IN_A_ROW", 3)
     with pytest.raises(StoppedEarly, match=r"in a row.*SIGKILL.*`workers`"):
         await run(tmp_path / "run", spec=fragile, task={"fate": "die"}, n=200, workers=2)
     assert read(tmp_path / "run") == []
@@ -189,13 +190,13 @@ def long_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         "MIN_CPU_SHARE": 0,
         "MIN_SECONDS_PER_WORKER": 1e-9,
     }.items():
-        monkeypatch.setattr(worker_launcher, name, value)
-    monkeypatch.setattr(worker_launcher, "available_cores", lambda: 2)
+        monkeypatch.setattr(collector_module, name, value)
+    monkeypatch.setattr(collector_module, "available_cores", lambda: 2)
 
 
 async def test_a_long_run_starts_workers_by_itself(tmp_path: Path, long_runs: None) -> None:
     def has_workers(collector: Collector) -> bool:
-        return collector._runner.workers is not None
+        return collector.workers is not None
 
     stopping = Stopping(lambda collector: collector.drain("found"), when=has_workers)
     result = await run(tmp_path / "run", spec="wordle", n=1_000_000, progress=stopping)
@@ -208,16 +209,9 @@ async def test_a_long_run_goes_on_alone_where_workers_cannot_start(
     source = tmp_path / "fragile.py"
     source.write_text(f"{FRAGILE}\nassert not IN_WORKER, 'only here'\n")
 
-    class Warned(Warnings, Stopping):
-        def __init__(self) -> None:
-            Warnings.__init__(self)
-            Stopping.__init__(
-                self,
-                lambda collector: collector.drain("warned"),
-                when=lambda collector: bool(self.warnings),
-            )
-
-    warned = Warned()
+    warned = Stopping(
+        lambda collector: collector.drain("warned"), when=lambda collector: bool(warned.warnings)
+    )
     result = await run(tmp_path / "run", spec=fragile, n=1_000_000, progress=warned)
     assert result.stop_reason == "warned" and "only here" in warned.warnings[0]
     assert result.summary["broken"] == 0

@@ -11,8 +11,7 @@ from data.sample_episodes import attempt
 
 from ludus.errors import WorkerDied, WorkersFailed
 from ludus.rollout.block_work import BlockReply
-from ludus.rollout.episode_workers import EpisodeWorkers
-from ludus.rollout.worker import Worker, WorkerSource
+from ludus.rollout.workers import EpisodeWorkers, Worker, WorkerSource
 
 EndsOn = Callable[["FakeWorker", Sequence[int]], bool]
 """Whether a worker ends on a block."""

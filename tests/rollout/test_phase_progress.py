@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ludus.rollout.loop import EpisodeLimits
-from ludus.rollout.phase_progress import DecodeProgress, PhaseProgress, RolloutProgress
+from ludus.rollout.progress import DecodeProgress, PhaseProgress, RolloutProgress
 
 
 class Clock:

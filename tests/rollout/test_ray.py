@@ -24,7 +24,7 @@ from ludus.rollout.ray_session import SessionActor, SessionHosts
 from ludus.scoring.config import RescoreConfig
 from ludus.scoring.rescore import rescore
 
-from .small_runs import COUNTER, Priced, Stopping, Warnings, read, run
+from .small_runs import COUNTER, Priced, Stopping, read, run
 
 ELSEWHERE = """
 import sys
@@ -35,12 +35,11 @@ class Picky(Counter):
 """
 
 
-class Interrupting(Warnings, Stopping):
+class Interrupting(Stopping):
     """Keeps warnings, and does something once some episodes are recorded."""
 
     def __init__(self, act: Callable[[Collector], None], after: int) -> None:
-        Warnings.__init__(self)
-        Stopping.__init__(self, act, when=lambda collector: collector.stats.new_episodes >= after)
+        super().__init__(act, when=lambda collector: collector.stats.new_episodes >= after)
 
 
 @pytest.fixture

@@ -6,10 +6,9 @@ import time
 from queue import SimpleQueue
 
 from ludus.data.episode import Episode, Fault, StopReason, Usage
-from ludus.rollout.budget import INITIAL_CONCURRENCY, Budget
 from ludus.rollout.circuit_breaker import CircuitBreaker
 from ludus.rollout.monitoring import EpisodeStatus, Watchdog
-from ludus.rollout.stats import RunStats
+from ludus.rollout.stats import INITIAL_CONCURRENCY, Budget, RunStats
 
 
 def broken(number: int = 0, kind: str = "SessionLost") -> Episode:

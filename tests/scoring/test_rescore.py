@@ -22,9 +22,10 @@ from ludus.data.episode import StopReason
 from ludus.data.messages import Message
 from ludus.data.run_folder import RunFolder
 from ludus.errors import ConfigError, ModelBusy, ProviderRefuses, RunError, StoppedEarly
+from ludus.rollout.episode_run import EpisodeRun
+from ludus.rollout.progress import EpisodeRecorded, ProgressEvent, RunStarted
 from ludus.rollout.summary import summarize_run
-from ludus.scoring.rescore_progress import RescoreProgress
-from ludus.scoring.rescorer import JUDGEMENTS_FILE, Rescorer
+from ludus.scoring.rescorer import JUDGEMENTS_FILE
 from scoring.reward_samples import HERE
 from scoring.stored_runs import build_broken, build_episode, grade_guesses, read, write_run
 
@@ -45,19 +46,19 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-class StopWhen(RescoreProgress):
+class StopWhen:
     """Stops the run after a number of episodes."""
 
-    def __init__(self, episodes: int, stop: Callable[[Rescorer], None]) -> None:
+    def __init__(self, episodes: int, stop: Callable[[EpisodeRun], None]) -> None:
         self._left, self._stop = episodes, stop
 
-    def begin(self, rescorer: Rescorer) -> None:
-        self._rescorer = rescorer
-
-    def advance(self, episodes: int) -> None:
-        self._left -= episodes
-        if self._left == 0:
-            self._stop(self._rescorer)
+    def __call__(self, event: ProgressEvent) -> None:
+        if isinstance(event, RunStarted):
+            self._run = event.run
+        elif isinstance(event, EpisodeRecorded):
+            self._left -= 1
+            if self._left == 0:
+                self._stop(self._run)
 
 
 async def test_functions_replace_the_reward_and_the_source_stays(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ludus.rollout.phase_progress import PhaseProgress
+from ludus.rollout.progress import PhaseProgress
 from ludus.train.config import TrainConfig
 
 TRAIN_FIELDS: dict[str, Any] = {"batch_size": 2, "precision": "fp32", "device": "cpu"}

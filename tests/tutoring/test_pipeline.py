@@ -16,7 +16,7 @@ from ludus.data.episode import Episode
 from ludus.data.episode_reader import episodes
 from ludus.errors import ConfigError, RunError
 from ludus.policy.load import load
-from ludus.rollout.phase_progress import PhaseProgress
+from ludus.rollout.progress import PhaseProgress
 from ludus.train import TrainConfig
 from ludus.tutoring import TutorConfig, TutorResult
 from ludus.tutoring.pipeline import tutor

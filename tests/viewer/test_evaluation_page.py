@@ -24,7 +24,7 @@ def viewed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewed]:
     folder = tmp_path_factory.mktemp("work")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        candidates = [Candidate("chance", RandomAgent), Candidate("oracle", OracleAgent)]
+        candidates = [Candidate("chance", RandomAgent()), Candidate("oracle", OracleAgent())]
         config = EvalConfig(
             num_episodes=20, group_size=4, pass_k=(2, 4), sweep=("rows=4,6,10",), max_turns=12
         )

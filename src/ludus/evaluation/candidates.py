@@ -1,4 +1,4 @@
-"""Candidates of an evaluation: a label, and how to make the agent that plays.
+"""Candidates of an evaluation: a label, and the agent that plays.
 
 oracle   random   openai:gpt-5-mini   anthropic:claude-haiku-4-5
 smollm2   hf:models/chain_sum   hf:USER/NAME   sft=hf:models/chain_sum
@@ -7,9 +7,8 @@ smollm2   hf:models/chain_sum   hf:USER/NAME   sft=hf:models/chain_sum
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,8 @@ class Candidate:
 
     label: str
     """Its name in the table, and the name of its run folder."""
-    make_agent: Callable[[], Agent] = field(repr=False)
-    """Makes a new agent; the model is loaded when it starts to play."""
+    agent: Agent = field(repr=False)
+    """Closed once it has played; a local model is loaded when it starts."""
     model: str | None = None
     """Name of the model, if it runs in this process."""
     device: str | None = None
@@ -70,7 +69,7 @@ def parse_candidates(
     return [
         Candidate(
             label,
-            partial(_make_agent, provider, model, config),
+            _make_agent(provider, model, config),
             model=model if provider == "hf" else None,
             device=config.device if provider == "hf" else None,
             dtype=config.dtype if provider == "hf" else None,

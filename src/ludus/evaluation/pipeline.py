@@ -5,8 +5,7 @@ The episodes of each candidate are a run of their own, in a folder below that of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,12 +30,8 @@ from ludus.evaluation.report import write_report
 from ludus.evaluation.results import CandidateAttempts, Evaluation, score_candidates
 from ludus.evaluation.slices import build_slices
 from ludus.rollout.collect import collect
-from ludus.rollout.collect_progress import CollectProgress
 from ludus.rollout.config import CollectConfig
-from ludus.rollout.phase_progress import PhaseProgress
-
-ProgressFactory = Callable[[str], AbstractContextManager[CollectProgress]]
-"""Called with the label of a candidate; makes the object that receives its progress."""
+from ludus.rollout.progress import CandidateStarted, ProgressCallback, ignore_progress
 
 
 async def evaluate(
@@ -45,8 +40,7 @@ async def evaluate(
     out: str | Path | None = None,
     config: EvalConfig | None = None,
     *,
-    progress: ProgressFactory | None = None,
-    on_phase: Callable[[PhaseProgress], None] = lambda phase: None,
+    progress: ProgressCallback = ignore_progress,
     command: str | None = None,
 ) -> Evaluation:
     """Let all candidates play the same tasks, and write a report to `out`.
@@ -60,12 +54,10 @@ async def evaluate(
             "openai:gpt-5-mini" is parsed.
         out: the folder. By default it is named after the settings, below `evals/`.
         config: which tasks are played, and how they are scored.
-        progress: called with the label of each candidate; the result receives its progress.
-        on_phase: called at the start of a phase that belongs to no candidate.
+        progress: called with each event, such as `ludus.progress()`.
         command: the command line, for the report.
     """
     config = config or EvalConfig()
-    progress = progress or (lambda label: nullcontext(CollectProgress()))
     parsed = [
         candidate if isinstance(candidate, Candidate) else parse_candidates([candidate])[0]
         for candidate in candidates
@@ -77,7 +69,7 @@ async def evaluate(
     known = None
     if config.exclude_tasks_in is not None:
         known = load_known_questions(Path(config.exclude_tasks_in))
-    settings = {each.label: config.identity(mixture, each.make_agent()) for each in parsed}
+    settings = {each.label: config.identity(mixture, each.agent) for each in parsed}
     shared = {key: value for key, value in settings[parsed[0].label].items() if key != "agent"}
     folder = default_folder(str(mixture), settings) if out is None else Path(out)
     if not config.resume:
@@ -89,17 +81,17 @@ async def evaluate(
             for each in parsed
             if not is_candidate_complete(folder / each.label, settings[each.label], config)
         ]
-        await check_local_models(incomplete, on_phase)
+        await check_local_models(incomplete, progress)
         played, stop_request, complete = list[CandidateAttempts](), None, True
         for candidate in parsed:
-            with progress(candidate.label) as candidate_progress:
-                # The agent is closed before the next one is made: one model in memory at a time.
-                async with candidate.make_agent() as agent:
-                    # Whether to resume was decided for the folder of the evaluation.
-                    collect_config = replace(CollectConfig.from_rollout(config, agent), resume=True)
-                    result = await collect(
-                        env, folder / candidate.label, collect_config, progress=candidate_progress
-                    )
+            progress(CandidateStarted(candidate.label))
+            # The agent is closed before the next one plays: one model in memory at a time.
+            async with candidate.agent as agent:
+                # Whether to resume was decided for the folder of the evaluation.
+                collect_config = replace(CollectConfig.from_rollout(config, agent), resume=True)
+                result = await collect(
+                    env, folder / candidate.label, collect_config, progress=progress
+                )
             attempts = load_attempts(RunFolder.open(result.folder), num_episodes)
             agent_settings = settings[candidate.label]["agent"]
             played.append(CandidateAttempts(candidate.label, agent_settings, attempts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ludus.errors import TemplateUnmarked
@@ -14,7 +14,7 @@ from ludus.policy.load_errors import require_transformers
 from ludus.policy.model_ref import resolve_model
 from ludus.policy.preflight import check_model
 from ludus.policy.tokenizer import load_tokenizer_from
-from ludus.rollout.phase_progress import PhaseProgress
+from ludus.rollout.progress import PhaseProgress, ProgressCallback
 
 
 def check_candidate_model(
@@ -35,14 +35,12 @@ def check_candidate_model(
         raise TemplateUnmarked(f"{model} cannot be evaluated. {error}") from None
 
 
-async def check_local_models(
-    candidates: Sequence[Candidate], on_phase: Callable[[PhaseProgress], None]
-) -> None:
+async def check_local_models(candidates: Sequence[Candidate], progress: ProgressCallback) -> None:
     """Check all local models before the first candidate plays, which may take hours."""
     local = [candidate for candidate in candidates if candidate.model is not None]
     for candidate in local:
         check_model(candidate.model or "", device=candidate.device, dtype=candidate.dtype)
-    on_phase(PhaseProgress("Checking the candidates", in_log=bool(local)))
+    progress(PhaseProgress("Checking the candidates", in_log=bool(local)))
     for candidate in local:
         await asyncio.to_thread(
             check_candidate_model,

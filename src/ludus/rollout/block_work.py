@@ -12,8 +12,7 @@ from ludus.agents.agent import Agent
 from ludus.client.endpoint import connect
 from ludus.environment.fault_log import FaultRecorder, LoggedFault, capture_faults
 from ludus.errors import LudusError
-from ludus.rollout.attempts import EpisodeRunner
-from ludus.rollout.loop import EpisodeLimits
+from ludus.rollout.loop import EpisodeLimits, run_attempt
 from ludus.rollout.session_pool import SessionPool
 
 
@@ -65,20 +64,20 @@ class EpisodePlay(BlockWork):
     limits: EpisodeLimits
     system_prompt: str | None
     _pools: dict[str, SessionPool] = field(default_factory=dict)
-    _runner: EpisodeRunner | None = None
 
     async def open(self) -> None:
         self._pools = {name: SessionPool(connect(spec)) for name, spec in self.specs.items()}
-        self._runner = EpisodeRunner(
-            agent=self.agent, limits=self.limits, system_prompt=self.system_prompt
-        )
 
     async def run(self, item: Any) -> bytes:
-        assert self._runner is not None
         assignment, attempt = item
-        pool = self._pools[assignment.environment]
-        episode = await self._runner.run_attempt(assignment, pool, attempt)
-        self._runner.statuses.clear()
+        episode = await run_attempt(
+            assignment,
+            self.agent,
+            self._pools[assignment.environment],
+            limits=self.limits,
+            system_prompt=self.system_prompt,
+            attempt=attempt,
+        )
         return episode.to_line()
 
     async def close(self) -> None:

@@ -19,16 +19,20 @@ from ludus.data.run_folder import RUN_FILE, RUNS_DIR, RunFolder, create_unused_d
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
 from ludus.errors import ConfigError
-from ludus.rollout.collect_progress import CollectProgress
-from ludus.rollout.collector import Collector
+from ludus.rollout.collector import Collector, check_workers, reason_against_workers
 from ludus.rollout.config import CollectConfig
 from ludus.rollout.endpoints import open_endpoints, preflight_endpoints, preflight_tasks
-from ludus.rollout.phase_progress import PhaseProgress
 from ludus.rollout.plan import build_plan
+from ludus.rollout.progress import (
+    ChecksPassed,
+    Notice,
+    PhaseProgress,
+    ProgressCallback,
+    ignore_progress,
+)
 from ludus.rollout.ray_cluster import open_cluster
 from ludus.rollout.ray_session import hosted_endpoints
 from ludus.rollout.summary import summarize_run
-from ludus.rollout.worker_launcher import check_workers, reason_against_workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ async def collect(
     out: str | Path | None = None,
     config: CollectConfig | None = None,
     *,
-    progress: CollectProgress | None = None,
+    progress: ProgressCallback = ignore_progress,
 ) -> CollectResult:
     """Play the episodes of a run that its folder does not have yet.
 
@@ -58,9 +62,13 @@ async def collect(
         out: the run folder. By default it is named after the settings, below `runs/`, so that the
             same call continues the same run.
         config: which episodes are played, and by whom.
-        progress: receives progress and warnings.
+        progress: called with each event, such as `ludus.progress()`.
     """
-    config, progress = config or CollectConfig(), progress or CollectProgress()
+    config = config or CollectConfig()
+
+    def warn(message: str) -> None:
+        progress(Notice(message))
+
     mixture, agent = config.parse_environment(env), config.build_player()
     settings = config.identity(mixture, agent)
     path = default_output_dir(mixture, settings) if out is None else Path(out)
@@ -76,15 +84,13 @@ async def collect(
     buckets = config.build_sweep(mixture)
     agent.check()
     model = agent.local_model
-    progress.phase(PhaseProgress(f"Checking {mixture}", in_log=model is not None))
+    progress(PhaseProgress(f"Checking {mixture}", in_log=model is not None))
     async with AsyncExitStack() as stack:
         if config.ray is not None:
-            progress.phase(PhaseProgress(f"Connecting to Ray ({config.ray})"))
+            progress(PhaseProgress(f"Connecting to Ray ({config.ray})"))
         cluster = await stack.enter_async_context(open_cluster(config.ray))
         endpoints = await stack.enter_async_context(
-            open_endpoints(
-                mixture, base_url=config.base_url, token=config.token, warn=progress.warn
-            )
+            open_endpoints(mixture, base_url=config.base_url, token=config.token, warn=warn)
         )
         check_workers(config.workers, agent, endpoints, cluster)
         plan = build_plan(config, config_digest(settings), mixture, endpoints, buckets)
@@ -93,14 +99,14 @@ async def collect(
             task = plan[number * config.group_size].task
             await preflight_tasks(bucket.spec, endpoints[bucket.spec], [task])
         if model is not None:
-            progress.phase(PhaseProgress(f"Loading {model}", in_log=True))
+            progress(PhaseProgress(f"Loading {model}", in_log=True))
         await agent.prepare({endpoints[spec].name: tools[spec] for spec in endpoints})
         if cluster is not None and reason_against_workers(agent, endpoints) is not None:
             # The agent stays here: its key, its rate limit and its cache are those of one process.
             num_hosts = min(config.workers or cluster.num_cores, config.concurrency)
             hosted = hosted_endpoints(endpoints, num_hosts)
             endpoints = await stack.enter_async_context(hosted)
-        progress.checked()
+        progress(ChecksPassed())
         folder = (
             RunFolder.resume_or_create(path, settings)
             if config.resume
@@ -108,8 +114,8 @@ async def collect(
         )
         with Journal.open(folder.episodes_path) as journal:
             if journal.repair_note:
-                progress.warn(journal.repair_note)
-            index = _read_index(folder, progress.warn)
+                warn(journal.repair_note)
+            index = _read_index(folder, warn)
             collector = Collector(
                 config, agent, folder, plan, endpoints, index, progress, cluster=cluster
             )

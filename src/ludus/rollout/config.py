@@ -23,8 +23,8 @@ from ludus.environment.task_axes import parse_axes
 from ludus.environment.task_buckets import Bucket, build_buckets, select_environments
 from ludus.errors import ConfigError
 from ludus.options import Option, parse_assignments, parse_duration
-from ludus.rollout.budget import Budget
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
+from ludus.rollout.stats import Budget
 from ludus.rollout.task_file import check_seed, read_tasks
 
 STALL_WARNING_S = 60.0

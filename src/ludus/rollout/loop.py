@@ -1,28 +1,35 @@
 """The episode loop: an agent and an environment take turns until the episode ends.
 
 Collecting, evaluating and training all use it. A failure is not raised but recorded: the episode
-then has an `error` and no reward.
+then has an `error` and no reward. `run_attempt` plays in a session of a pool, and `retry_faults`
+plays again what the infrastructure broke.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+import math
+import random
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Player, Reply
 from ludus.client.session import Session
-from ludus.data.episode import Episode, Fault, StopReason, Tokens, Usage
+from ludus.data.episode import Episode, Fault, StopReason, Timing, Tokens, Usage
 from ludus.data.messages import Call, Function, Message, message_from_content
 from ludus.data.tool_schema import JsonObject
+from ludus.errors import BadEnvironment, SessionLost
 from ludus.protocol.types import StepResult
-from ludus.rollout.episode_record import build_episode_record, deadline_fault, fault_from_exception
+from ludus.rollout.circuit_breaker import PERMANENT_FAULTS
 from ludus.rollout.monitoring import EpisodeStatus
 from ludus.rollout.plan import Assignment
-from ludus.rollout.reward_sum import RewardSum
+from ludus.rollout.session_pool import SessionPool
 
 SYSTEM_PROMPT = (
     "You act through the tools that you are given. Read what you are shown, then call a tool; "
@@ -68,27 +75,23 @@ async def run_episode(
     episode = _EpisodeInProgress(session, assignment, limits, status)
     if system_prompt:
         episode.messages.append(Message(role="system", content=system_prompt))
-    started_at = datetime.now(UTC)
+    status.started_at = datetime.now(UTC)
     fault: Fault | None = None
     try:
         async with asyncio.timeout(limits.episode_timeout) as deadline:
             stop_reason = await episode.run(agent)
     except Exception as error:
         late = deadline.expired() and isinstance(error, TimeoutError)
-        stop_reason = StopReason.DEADLINE if late else StopReason.BROKEN
-        fault = (
-            deadline_fault(status, limits.episode_timeout)
-            if late
-            else fault_from_exception(error, status)
+        stop_reason, fault = _describe_fault(
+            error, status, limits.episode_timeout if late else None
         )
-    return build_episode_record(
+    return _build_record(
         assignment,
+        status,
         agent=describe_agent(agent, limits),
         attempt=attempt,
         stop_reason=stop_reason,
         error=fault,
-        started_at=started_at,
-        status=status,
         reward=episode.reward_sum.total if fault is None else None,
         usage=episode.status.usage,
         messages=tuple(episode.messages),
@@ -106,6 +109,76 @@ async def run_episode(
     )
 
 
+async def run_attempt(
+    assignment: Assignment,
+    agent: Agent,
+    pool: SessionPool,
+    *,
+    limits: EpisodeLimits,
+    system_prompt: str | None = SYSTEM_PROMPT,
+    attempt: int = 1,
+    status: EpisodeStatus | None = None,
+) -> Episode:
+    """`run_episode` in a session of the pool, which is reused unless its state is in doubt."""
+    status = status or EpisodeStatus(assignment.episode_id, assignment.environment)
+    try:
+        with status.track("environment", f"a session of {pool.endpoint.spec}"):
+            session = await pool.acquire(open_timeout=limits.episode_timeout)
+    except Exception as error:
+        return build_broken_record(assignment, agent, limits, error, attempt=attempt, status=status)
+    try:
+        episode = await run_episode(
+            session,
+            agent,
+            assignment,
+            limits=limits,
+            system_prompt=system_prompt,
+            attempt=attempt,
+            status=status,
+        )
+    except BaseException:
+        await pool.discard(session)
+        raise
+    if episode.error is None or episode.error.where == "model":
+        pool.release(session)
+    else:
+        await pool.discard(session)
+        if episode.error.kind == SessionLost.__name__:
+            # The server is probably gone, and the idle sessions with it.
+            await pool.discard_idle()
+    return episode
+
+
+async def retry_faults(
+    play: Callable[[int], Awaitable[Episode]],
+    *,
+    max_attempts: int,
+    retry_delay: float,
+    stopping: asyncio.Event | None = None,
+) -> Episode | None:
+    """Call `play` with 1, 2, … until an attempt ends without a fault that a retry may solve.
+
+    Args:
+        retry_delay: seconds before the second attempt; doubled for each further one.
+        stopping: once set, no further attempt is started, and the result is None.
+    """
+    stopping, usage = stopping or asyncio.Event(), Usage()
+    for attempt in range(1, max_attempts + 1):
+        episode = await play(attempt)
+        usage += episode.usage
+        if episode.error is None or episode.error.kind in PERMANENT_FAULTS:
+            break
+        if attempt < max_attempts:
+            delay = retry_delay * 2 ** (attempt - 1)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay * random.uniform(0.5, 1.5)):
+                    await stopping.wait()
+            if stopping.is_set():
+                return None
+    # The usage of the broken attempts was paid for this episode too.
+    return episode if attempt == 1 else episode.model_copy(update={"usage": usage})
+
+
 def describe_agent(agent: Agent, limits: EpisodeLimits) -> JsonObject:
     """The description of an agent in an episode: its own, and the token limits that were set."""
     limits_set = {
@@ -116,6 +189,59 @@ def describe_agent(agent: Agent, limits: EpisodeLimits) -> JsonObject:
         **agent.describe(),
         **{name: value for name, value in limits_set.items() if value is not None},
     }
+
+
+@dataclass(slots=True)
+class RewardSum:
+    """The rewards and the progress of an episode so far, and whether it is done."""
+
+    step_rewards: list[float] = field(default_factory=list)
+    parts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Sums of the named parts of the rewards."""
+    done: bool = False
+    malformed_calls: int = 0
+    progress: list[float] = field(default_factory=list)
+    """After the reset and after each turn; empty where the environment gives none."""
+    _turn_starts: list[int] = field(default_factory=list)
+    """For each turn, how many step rewards there were before it."""
+
+    def begin_turn(self) -> None:
+        """Results that are added from now on belong to the next turn."""
+        # A reward of the reset counts to the first turn.
+        self._turn_starts.append(len(self.step_rewards) if self._turn_starts else 0)
+        # Without a call, or with a malformed one, the progress stays what it was.
+        self.progress += self.progress[-1:]
+
+    def add(self, result: StepResult[dict[str, Any]]) -> None:
+        """Add the result of a reset or a step."""
+        self.malformed_calls += result.malformed
+        self.done = result.done
+        if result.reward is not None:
+            self.step_rewards.append(_check_finite(result.reward))
+        if result.progress is not None and (self.progress or not self._turn_starts):
+            self.progress[-1:] = [result.progress]
+        for name, part in result.rewards.items():
+            self.parts[name] += _check_finite(part)
+
+    @property
+    def total(self) -> float | None:
+        """The return; None (unscored) where the episode ended and no result had a reward."""
+        return None if self.done and not self.step_rewards else math.fsum(self.step_rewards)
+
+    @property
+    def turn_rewards(self) -> tuple[float, ...]:
+        """The reward of each turn; empty where the episode is unscored."""
+        if self.total is None:
+            return ()
+        bounds = pairwise([*self._turn_starts, len(self.step_rewards)])
+        return tuple(math.fsum(self.step_rewards[start:end]) for start, end in bounds)
+
+
+def _check_finite(reward: float) -> float:
+    value = float(reward)
+    if not math.isfinite(value):
+        raise BadEnvironment(f"The environment returned a reward that is not finite: {reward!r}.")
+    return value
 
 
 @dataclass(slots=True)
@@ -256,3 +382,62 @@ class _EpisodeInProgress:
         """Add a result of the environment to the messages and to the reward."""
         self.messages.append(message_from_content(role, result.content, **fields))
         self.reward_sum.add(result)
+
+
+def build_broken_record(
+    assignment: Assignment,
+    agent: Agent,
+    limits: EpisodeLimits,
+    error: Exception,
+    *,
+    attempt: int,
+    status: EpisodeStatus,
+) -> Episode:
+    """Build the record of an episode that could not start."""
+    late = isinstance(error, TimeoutError)
+    stop_reason, fault = _describe_fault(error, status, limits.episode_timeout if late else None)
+    return _build_record(
+        assignment,
+        status,
+        agent=describe_agent(agent, limits),
+        attempt=attempt,
+        stop_reason=stop_reason,
+        error=fault,
+    )
+
+
+def _build_record(assignment: Assignment, status: EpisodeStatus, **fields: Any) -> Episode:
+    """Build the record of an episode; `fields` are those that depend on how it was played."""
+    return Episode(
+        episode_id=assignment.episode_id,
+        environment=assignment.environment,
+        task=assignment.task,
+        seed=assignment.seed,
+        group_id=assignment.group_id,
+        timing=Timing(
+            started_at=status.started_at,
+            ended_at=datetime.now(UTC),
+            model_s=round(status.seconds["model"], 6),
+            environment_s=round(status.seconds["environment"], 6),
+        ),
+        **fields,
+    )
+
+
+def _describe_fault(
+    error: Exception, status: EpisodeStatus, timeout_s: float | None
+) -> tuple[StopReason, Fault]:
+    """Record an exception, with the side on which it occurred.
+
+    `timeout_s` is given if the time-out of the episode raised it: then the fault says what the
+    episode was waiting for.
+    """
+    if timeout_s is None:
+        message = str(error) or repr(error)
+        fault = Fault(kind=type(error).__name__, where=status.side, message=message)
+        return StopReason.BROKEN, fault
+    message = (
+        f"The episode was not over after {timeout_s:g} s; "
+        f"the last {status.elapsed():.1f} s went into {status.activity}."
+    )
+    return StopReason.DEADLINE, Fault(kind="Deadline", where=status.side, message=message)

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Literal, Self
 
 from ludus.data.episode import Episode, Usage
@@ -36,6 +37,7 @@ class EpisodeStatus:
     side: Side = "environment"
     since: float = field(default_factory=time.monotonic)
     """When the present activity began."""
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     usage: Usage = field(default_factory=Usage)
     """What the model has used so far."""
     seconds: dict[Side, float] = field(default_factory=lambda: {"model": 0.0, "environment": 0.0})

@@ -13,8 +13,8 @@ from typing import Any
 from ludus.environment.worker_processes import worker_command, worker_env
 from ludus.errors import WorkersFailed
 from ludus.rollout.block_work import BlockReply, BlockWork
-from ludus.rollout.worker import Worker, WorkerSource
 from ludus.rollout.worker_program import EXIT_TIMEOUT_S, LENGTH_BYTES
+from ludus.rollout.workers import Worker, WorkerSource
 
 _READ_BUFFER_BYTES = 1 << 20
 

@@ -39,7 +39,7 @@ from ludus.rollout.ray_worker import (
     last_line,
     start_actor,
 )
-from ludus.rollout.worker import wait_for_starts
+from ludus.rollout.workers import wait_for_starts
 
 MAX_CALLS_PER_ACTOR = 1000
 

@@ -14,7 +14,7 @@ from ludus import __version__
 from ludus.errors import WorkersFailed, describe_in_one_line
 from ludus.rollout.block_work import BlockReply, BlockWork, run_block
 from ludus.rollout.ray_cluster import RayCluster, import_ray
-from ludus.rollout.worker import Worker, WorkerSource
+from ludus.rollout.workers import Worker, WorkerSource
 
 CLOSE_TIMEOUT_S = 5.0
 MAX_START_ATTEMPTS, START_RETRY_S = 10, 3.0

@@ -32,8 +32,7 @@ from ludus.errors import (
     ProviderRefuses,
     RequestRefused,
 )
-from ludus.rollout.budget import Budget
-from ludus.rollout.stats import RunStats
+from ludus.rollout.stats import Budget, RunStats
 from ludus.scoring.judge_prompt import (
     DEFAULT_CRITERIA,
     Grade,

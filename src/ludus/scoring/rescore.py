@@ -16,10 +16,10 @@ from ludus.data.run_folder import RunFolder, create_unused_dir
 from ludus.data.task_mean import TaskRewards, is_zero_variance
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
+from ludus.rollout.progress import Notice, ProgressCallback, ignore_progress
 from ludus.rollout.ray_cluster import open_cluster
 from ludus.scoring.agreement import Agreement, ScorePair, measure_agreement
 from ludus.scoring.config import JUDGE, RescoreConfig
-from ludus.scoring.rescore_progress import RescoreProgress
 from ludus.scoring.rescorer import JUDGEMENTS_FILE, Rescorer
 from ludus.scoring.source_run import SourceRun, index_episodes
 
@@ -67,7 +67,7 @@ async def rescore(
     out: str | Path | None,
     config: RescoreConfig,
     *,
-    progress: RescoreProgress | None = None,
+    progress: ProgressCallback = ignore_progress,
 ) -> RescoreResult:
     """Score the episodes of a run that the new folder does not have yet.
 
@@ -76,11 +76,10 @@ async def rescore(
         out: the new run folder. By default it is beside `run` and named after it and the settings,
             so that the same call continues the same run.
         config: the new rewards.
-        progress: receives progress and warnings.
+        progress: called with each event, such as `ludus.progress()`.
     """
     if not config.rewards and config.judge is None:
         raise ConfigError("Nothing to score with: give `rewards` or a `judge`.")
-    progress = progress or RescoreProgress()
     source = SourceRun.open(Path(run))
     functions = config.load_functions()
     settings = {
@@ -109,7 +108,7 @@ async def rescore(
             judgements = stack.enter_context(Journal.open(folder.path / JUDGEMENTS_FILE))
         for file in (journal, judgements):
             if file is not None and file.repair_note:
-                progress.warn(file.repair_note)
+                progress(Notice(file.repair_note))
         rescorer = Rescorer(config, functions, source, folder, progress, cluster=cluster)
         await rescorer.run(journal, judgements)
     comparison = compare_rewards(source, folder, has_judge=config.judge is not None)

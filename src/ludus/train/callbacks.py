@@ -10,7 +10,7 @@ from typing import Any
 
 from ludus.data import training_log
 from ludus.data.tool_schema import JsonObject
-from ludus.rollout.phase_progress import PhaseProgress
+from ludus.rollout.progress import PhaseProgress
 from ludus.train.context import OfflineContext
 from ludus.train.data.prepared_data import PreparedData
 from ludus.train.distributed import Distributed

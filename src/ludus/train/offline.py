@@ -11,7 +11,7 @@ from ludus.errors import OutOfMemory
 from ludus.policy.device import release_gpu_memory
 from ludus.policy.load_errors import require_transformers
 from ludus.policy.preflight import check_model
-from ludus.rollout.phase_progress import PhaseProgress
+from ludus.rollout.progress import PhaseProgress
 from ludus.train.callbacks import OfflineCallback, RunCallback
 from ludus.train.config import Method, TrainConfig, with_defaults
 from ludus.train.context import OfflineContext, build_context

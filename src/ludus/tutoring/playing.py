@@ -12,10 +12,9 @@ from ludus.client.event_loop import run_sync
 from ludus.environment.mixture import Mixture
 from ludus.policy.device import release_gpu_memory
 from ludus.rollout.collect import CollectResult, collect
-from ludus.rollout.collect_progress import CollectProgress
-from ludus.rollout.collector import Collector
 from ludus.rollout.config import CollectConfig
-from ludus.rollout.phase_progress import PhaseProgress
+from ludus.rollout.episode_run import EpisodeRun
+from ludus.rollout.progress import Notice, PhaseProgress, ProgressEvent, RunStarted
 from ludus.train.progress import TrainProgress
 
 _POLL_INTERVAL_S = 0.2
@@ -83,33 +82,33 @@ def play(
     return result
 
 
-class _PlayProgress(CollectProgress):
+class _PlayProgress:
     """Shows episodes as a phase of a training, and stops when the training is to stop."""
 
     def __init__(self, progress: RoundProgress, phase: str) -> None:
         self._progress = progress
         self._title = phase
-        self._collector: Collector | None = None
+        self._run: EpisodeRun | None = None
         self._phase: PhaseProgress | None = None
 
-    def phase(self, progress: PhaseProgress) -> None:
-        self._progress.phase(progress)
-
-    def begin(self, collector: Collector) -> None:
-        stats = collector.stats
-        self._phase = PhaseProgress(self._title, stats.planned, "episodes", in_log=True)
-        self._progress.phase(self._phase)
-        self._collector = collector
-
-    def warn(self, message: str) -> None:
-        self._progress.say(message)
+    def __call__(self, event: ProgressEvent) -> None:
+        match event:
+            case PhaseProgress():
+                self._progress.phase(event)
+            case RunStarted():
+                self._run = event.run
+                planned = event.run.stats.planned
+                self._phase = PhaseProgress(self._title, planned, "episodes", in_log=True)
+                self._progress.phase(self._phase)
+            case Notice():
+                self._progress.say(event.message)
 
     async def watch(self) -> None:
         """Update the counts, and pass on a request to stop."""
         while True:
             await asyncio.sleep(_POLL_INTERVAL_S)
-            if self._collector is None or self._phase is None:
+            if self._run is None or self._phase is None:
                 continue
-            self._phase.advance(self._collector.stats.done - self._phase.done)
+            self._phase.advance(self._run.stats.done - self._phase.done)
             if (reason := self._progress.stopping) is not None:
-                self._collector.drain(reason)
+                self._run.drain(reason)

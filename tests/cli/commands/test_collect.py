@@ -21,7 +21,7 @@ from cli.collect_cli import (
 )
 from ludus.agents.agent import EpisodeContext, Player
 from ludus.agents.oracle import OracleAgent
-from ludus.cli.display.collect_display import CollectDisplay, JsonCollectDisplay
+from ludus.cli.display.run_display import JsonRunDisplay, RunDisplay
 from ludus.cli.display.status import LogStatus
 from ludus.rollout import CollectConfig
 from ludus.rollout.collect import collect as collect_episodes
@@ -76,7 +76,7 @@ class SlowOracle(OracleAgent):
         return await super().begin(context)
 
 
-async def collect_with_display(display: CollectDisplay, out: Path) -> None:
+async def collect_with_display(display: RunDisplay, out: Path) -> None:
     with display:
         config = CollectConfig(agent=SlowOracle(), num_episodes=8)
         await collect_episodes("catch", out, config, progress=display)
@@ -85,7 +85,7 @@ async def collect_with_display(display: CollectDisplay, out: Path) -> None:
 async def test_a_log_file_gets_plain_lines(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    await collect_with_display(CollectDisplay(LogStatus(interval_s=0.05)), tmp_path / "run")
+    await collect_with_display(RunDisplay(LogStatus(interval_s=0.05)), tmp_path / "run")
     stdout, stderr = capfd.readouterr()
     assert stdout == ""
     lines = [line for line in stderr.splitlines() if line != "Checking catch"]
@@ -95,7 +95,7 @@ async def test_a_log_file_gets_plain_lines(
 async def test_json_progress_is_printed_periodically(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    await collect_with_display(JsonCollectDisplay(interval_s=0.05), tmp_path / "run")
+    await collect_with_display(JsonRunDisplay(interval_s=0.05), tmp_path / "run")
     stdout, stderr = capfd.readouterr()
     assert stderr == ""
     first = json.loads(stdout.splitlines()[0])

@@ -20,7 +20,7 @@ from ludus.cli.display import status
 from ludus.cli.display.formatting import format_estimate
 from ludus.cli.display.status import LiveStatus, LogStatus, PhaseView
 from ludus.cli.main import run
-from ludus.rollout.phase_progress import PhaseProgress
+from ludus.rollout.progress import PhaseProgress
 
 IMPORT_MARK = b"<heavy import>"
 """As `first_import/sitecustomize.py` writes it."""

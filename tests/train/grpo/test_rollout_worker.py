@@ -20,7 +20,7 @@ from ludus.data.messages import Message
 from ludus.environment.mixture import parse_mixture
 from ludus.errors import ConfigError, RunError
 from ludus.rollout.config import RolloutConfig
-from ludus.rollout.phase_progress import PhaseProgress
+from ludus.rollout.progress import PhaseProgress
 from ludus.train.grpo.rollout_worker import RolloutWorker
 
 HERE = "train.grpo.test_rollout_worker"

@@ -10,7 +10,7 @@ from PIL import Image as Pictures
 from ludus.data.episode import Fault, StopReason
 from ludus.data.messages import ImagePart
 from ludus.rollout import EpisodeLimits
-from ludus.rollout.reward_sum import RewardSum
+from ludus.rollout.loop import RewardSum
 from ludus.train.trl_compat.env_session import EpisodeState
 from ludus.train.trl_compat.trl_episodes import (
     TRLEpisode,

@@ -34,7 +34,7 @@ def check(
     from ludus.check import run_checks
     from ludus.cli.display.environment_errors import record_environment_errors
     from ludus.cli.display.status import PhaseView, terminal_status
-    from ludus.rollout.phase_progress import PhaseProgress
+    from ludus.rollout.progress import PhaseProgress
 
     with record_environment_errors(debug=debug), terminal_status() as status:
         report = asyncio.run(

@@ -20,7 +20,7 @@ from ludus.rollout.config import CollectConfig
 
 if TYPE_CHECKING:
     from ludus.agents.agent import Agent
-    from ludus.cli.display.collect_display import CollectDisplay
+    from ludus.cli.display.run_display import RunDisplay
     from ludus.rollout import CollectResult
 
 _API_PROVIDERS = ("openai", "anthropic")
@@ -76,8 +76,8 @@ def collect(
 
     ludus collect wordle --agent models/wordle --tutor oracle -n 500
     """
-    from ludus.cli.display.collect_display import collect_display
     from ludus.cli.display.environment_errors import record_environment_errors
+    from ludus.cli.display.run_display import run_display
 
     if push_to_hub is not None:
         push_to_hub.check()
@@ -95,7 +95,7 @@ def collect(
 
     with (
         record_environment_errors(debug=debug) as errors,
-        collect_display(as_json=as_json, quiet=is_human) as display,
+        run_display(as_json=as_json, quiet=is_human) as display,
     ):
         display.on_checked = create_repo
         result = _run_collect(env, out, config, display)
@@ -141,7 +141,7 @@ def _build_agents(
 
 
 def _run_collect(
-    env: str, out: Path | None, config: CollectConfig, display: CollectDisplay
+    env: str, out: Path | None, config: CollectConfig, display: RunDisplay
 ) -> CollectResult:
     from ludus.cli.display.signals import handle_signals
     from ludus.client.event_loop import run_async

@@ -27,7 +27,7 @@ def doctor(*, as_json: common.JsonObject = False) -> None:
     """
     from ludus.cli.display.console import console
     from ludus.cli.display.status import PhaseView, terminal_status
-    from ludus.rollout.phase_progress import PhaseProgress
+    from ludus.rollout.progress import PhaseProgress
 
     with terminal_status() as status:
         status.show(PhaseView(PhaseProgress("checking the installation")))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +15,6 @@ from ludus.options import Option, expand_path
 
 if TYPE_CHECKING:
     from ludus.evaluation import Candidate, Evaluation
-    from ludus.rollout.collect_progress import CollectProgress
 
 EXIT_WORSE = 3
 """Exit code of `--fail-if-worse`; errors have 1, and wrong usage 2."""
@@ -75,8 +72,6 @@ def eval_(
     if fail_if_worse and len(candidates) < 2:
         raise ConfigError("`fail_if_worse` needs a second `candidate` to compare with the first.")
     agents = parse_candidates(candidates, common.with_thinking(options, thinking))
-    for each in agents:
-        each.make_agent()  # Raises for a missing key.
     end_if_checking()
     evaluation = _run_evaluation(env, agents, out, config, as_json=as_json)
     if as_json:
@@ -92,12 +87,12 @@ def eval_(
 def _run_evaluation(
     env: str, candidates: list[Candidate], out: Path | None, config: EvalConfig, *, as_json: bool
 ) -> Evaluation:
-    from ludus.cli.display.collect_display import collect_display
+    from ludus.cli.display.run_display import run_display
     from ludus.cli.display.signals import handle_signals
     from ludus.client.event_loop import run_async
     from ludus.evaluation import pipeline
 
-    with collect_display(as_json=as_json) as display:
+    with run_display(as_json=as_json) as display:
         greedy = [each.label for each in candidates if each.is_greedy]
         if greedy and config.group_size > 1:
             display.warn(
@@ -105,25 +100,14 @@ def _run_evaluation(
                 "most likely token is always taken. Set `temperature`, for example to 1.0."
             )
 
-        @contextmanager
-        def progress(label: str) -> Iterator[CollectProgress]:
-            # Per candidate, so that a signal between two of them stops at once.
-            display.start_candidate(label)
+        async def main() -> Evaluation:
             with handle_signals(display.request_stop):
-                yield display
+                return await pipeline.evaluate(
+                    env, candidates, out, config, progress=display, command=typed_command()
+                )
 
         try:
-            return run_async(
-                pipeline.evaluate(
-                    env,
-                    candidates,
-                    out,
-                    config,
-                    progress=progress,
-                    on_phase=display.phase,
-                    command=typed_command(),
-                )
-            )
+            return run_async(main())
         except LudusError as error:
             display.report_failure(str(error))
             raise

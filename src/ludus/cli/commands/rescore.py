@@ -17,7 +17,7 @@ from ludus.policy.agent_factory import AgentConfig
 from ludus.scoring.config import RescoreConfig
 
 if TYPE_CHECKING:
-    from ludus.cli.display.rescore_display import RescoreDisplay
+    from ludus.cli.display.run_display import RunDisplay
     from ludus.scoring.rescore import RescoreResult
 
 
@@ -88,9 +88,9 @@ def rescore(
 
     ludus rescore runs/wordle --judge openai:gpt-5-mini --judge-prompt criteria.md --judge-groups
     """
-    from ludus.cli.display.rescore_display import RescoreDisplay, print_rescore_result
+    from ludus.cli.display.rescore_report import print_rescore_result
+    from ludus.cli.display.run_display import progress
     from ludus.cli.display.signals import exit_if_signalled
-    from ludus.cli.display.status import stderr_status
     from ludus.cli.run_lookup import resolve_run_path
     from ludus.policy.agent_factory import agent_from_config, parse_agent
     from ludus.scoring.judge import Judge, default_cache_dir
@@ -119,7 +119,7 @@ def rescore(
     path = resolve_run_path(run)
     # With --json, what a reward function prints must not get between the lines.
     quiet = redirect_stdout(sys.stderr) if as_json else nullcontext()
-    with quiet, RescoreDisplay(stderr_status()) as display:
+    with quiet, progress() as display:
         result = _run_rescore(path, out, config, display)
     if as_json:
         fields = {"folder": str(result.folder), "stopped": result.stop_reason, **result.summary}
@@ -130,7 +130,7 @@ def rescore(
 
 
 def _run_rescore(
-    run: Path, out: Path | None, config: RescoreConfig, display: RescoreDisplay
+    run: Path, out: Path | None, config: RescoreConfig, display: RunDisplay
 ) -> RescoreResult:
     from ludus.cli.display.signals import handle_signals
     from ludus.client.event_loop import run_async

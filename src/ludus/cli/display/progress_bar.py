@@ -12,7 +12,7 @@ from ludus.cli.display.formatting import format_count, format_estimate
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ludus.rollout.phase_progress import PhaseProgress
+    from ludus.rollout.progress import PhaseProgress
 
 BAR_WIDTH, _MIN_BAR_WIDTH = 30, 8
 

@@ -1,40 +1,108 @@
-"""The display of a run of episodes: its status on stderr, and the reaction to signals."""
+"""The display of runs (`ludus collect`, `eval`, `rescore`): a status on stderr, or JSON events."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from functools import partial
-from typing import Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
-from ludus.cli.display.formatting import plural
+from ludus.cli.display.formatting import (
+    format_clock,
+    format_count,
+    format_counts,
+    format_dollars,
+    format_rate,
+    plural,
+)
+from ludus.cli.display.progress_bar import bar_line, decode_texts, time_left
 from ludus.cli.display.signals import INTERRUPTED, TERMINATED
-from ludus.cli.display.status import Status, StatusView
+from ludus.cli.display.status import (
+    NoticesOnlyStatus,
+    PhaseView,
+    Status,
+    StatusTimer,
+    stderr_status,
+)
 from ludus.cli.program import name_flags
-from ludus.rollout.episode_scheduler import EpisodeScheduler
+from ludus.rollout.collector import Collector
+from ludus.rollout.episode_run import EpisodeRun
+from ludus.rollout.progress import (
+    CandidateStarted,
+    ChecksPassed,
+    Notice,
+    PhaseProgress,
+    ProgressEvent,
+    RunEnded,
+    RunStarted,
+)
 
-RunT = TypeVar("RunT", bound=EpisodeScheduler)
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ludus.scoring.judge import Judge
+
+JSON_INTERVAL_S = 10.0
+"""Seconds between two progress events."""
 
 
-class RunDisplay(Generic[RunT]):
-    """Shows a run in a status display, and stops it on signals. Use it as a context manager."""
+class RunDisplay:
+    """Shows the events of a stage in a status display, and stops its run on signals.
 
-    _run: RunT | None = None
+    Use it as a context manager, and as the callback of the stage. `label` names the candidate, if
+    several play one after the other. `on_checked` is called after the last check and before
+    anything is written.
+    """
 
-    def __init__(self, status: Status) -> None:
+    def __init__(self, status: Status, label: str = "") -> None:
+        self.label = label
+        self.on_checked: Callable[[], None] | None = None
         self._status = status
+        self._run: EpisodeRun | None = None
 
-    def show_run(self, run: RunT, view: StatusView) -> None:
-        """Show the progress of a run of this event loop; from now on signals stop that run."""
-        self._run, self._loop = run, asyncio.get_running_loop()
-        self._status.show(view)
+    def __call__(self, event: ProgressEvent) -> None:
+        match event:
+            case PhaseProgress():
+                self.show_phase(event)
+            case CandidateStarted():
+                self.label = event.label
+            case ChecksPassed():
+                if self.on_checked is not None:
+                    self.on_checked()
+                if self.label:
+                    self.announce_candidate()
+            case RunStarted():
+                # From now on signals stop this run.
+                self._run, self._loop = event.run, asyncio.get_running_loop()
+                self._status.show(RunView(event.run, self.label))
+            case RunEnded():
+                self._run = None
+            case Notice():
+                self.warn(event.message)
+
+    def show_phase(self, phase: PhaseProgress) -> None:
+        self._status.show(PhaseView(phase, self.label))
+
+    def announce_candidate(self) -> None:
+        """Say that the candidate of this label is about to play."""
+        self._status.show(PhaseView(PhaseProgress(f"{self.label} plays", in_log=True)))
 
     def warn(self, message: str) -> None:
         self._status.print_line(name_flags(message), "yellow")
 
+    def report_failure(self, message: str) -> None:
+        """Report the error that ended the run; on a terminal `main` prints it."""
+
     def request_stop(self, reason: str, count: int) -> bool:
         """Drain on the first Ctrl-C, abort on the second or on SIGTERM.
 
-        False before the first episode and from the third signal on: then the program stops at once.
+        False while no episode is played and from the third signal on: then the program stops at
+        once.
         """
         run = self._run
         if run is None or count > 2:
@@ -58,3 +126,174 @@ class RunDisplay(Generic[RunT]):
 
     def __exit__(self, *error: object) -> None:
         self._status.__exit__(*error)
+
+
+class JsonRunDisplay(RunDisplay):
+    """Prints one JSON object per line on stdout: phases, progress, warnings and errors.
+
+    What an environment prints meanwhile goes to stderr.
+    """
+
+    def __init__(self, interval_s: float = JSON_INTERVAL_S) -> None:
+        super().__init__(Status())
+        self._reporter = StatusTimer(self.report, interval_s)
+        self._stream = sys.stdout
+        self._redirection = redirect_stdout(sys.stderr)
+
+    def __call__(self, event: ProgressEvent) -> None:
+        super().__call__(event)
+        if isinstance(event, RunStarted):
+            self._reporter.start_once()
+
+    def show_phase(self, phase: PhaseProgress) -> None:
+        if phase.in_log:
+            self.emit("phase", phase=phase.phase)
+
+    def announce_candidate(self) -> None:
+        self.emit("candidate", label=self.label)
+
+    def report(self) -> None:
+        """Emit a progress event, if episodes are being played."""
+        run = self._run
+        if not isinstance(run, Collector):
+            return
+        decoding: dict[str, float | None] = {}
+        if run.meter.tokens is not None:
+            rate = run.meter.tokens_per_second
+            decoding["sampled_tokens"] = run.meter.tokens
+            decoding["tokens_per_second"] = None if rate is None else round(rate, 1)
+        self.emit(
+            "progress",
+            **run.stats.summary(),
+            rate=round(run.stats.rate, 3),
+            seconds_left=run.seconds_left,
+            active=run.stats.active,
+            level=run.agent.concurrency_limit,
+            faults=_fault_counts(run),
+            **decoding,
+        )
+
+    def warn(self, message: str) -> None:
+        self.emit("warning", message=name_flags(message))
+
+    def report_failure(self, message: str) -> None:
+        self.emit("error", message=name_flags(message))
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        line = json.dumps({"event": kind, "at": time.time(), **fields}, allow_nan=False)
+        print(line, file=self._stream, flush=True)
+
+    def __enter__(self) -> Self:
+        self._redirection.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._reporter.stop()
+        self._redirection.__exit__(None, None, None)
+
+
+class RunView:
+    """Progress of the episodes of a run that plays or scores them."""
+
+    headline = None
+
+    def __init__(self, run: EpisodeRun, label: str = "") -> None:
+        self._run = run
+        is_collector = isinstance(run, Collector)
+        self._title = label or ("" if is_collector else "Scoring")
+
+    def log_line(self) -> str:
+        stats = self._run.stats
+        done = f"{stats.done:,}/{stats.planned:,} episodes"
+        title = f"{self._title}: {done}" if self._title else done
+        line = ", ".join([title, *_metric_texts(self._run)])
+        problems = _problem_text(self._run)
+        return f"{line}; {problems}" if problems else line
+
+    def render(self) -> RenderableType:
+        from rich.console import Group
+        from rich.text import Text
+
+        stats = self._run.stats
+        texts = [f"{stats.done:,}/{stats.planned:,}", *_metric_texts(self._run)]
+        lines = [bar_line(self._title, texts, total=stats.planned, done=stats.done)]
+        if problems := _problem_text(self._run):
+            lines.append(Text(problems, style="yellow"))
+        return Group(*lines)
+
+
+def _metric_texts(run: EpisodeRun) -> list[str]:
+    """Speed, reward, tokens and time left: what suits a model in this process, or an API."""
+    stats, totals = run.stats, run.stats.totals
+    mean = totals.rewards.mean
+    reward = f"reward {mean:.3f}" if mean is not None else ""
+    if not isinstance(run, Collector):
+        texts = [format_rate(stats.rate), reward, *_judge_texts(getattr(run, "judge", None))]
+    elif run.meter.tokens is not None:
+        # Tokens per second say more than episodes per second.
+        tokens = decode_texts(run.meter.tokens, run.meter.tokens_per_second)
+        texts = [reward, *tokens, format_dollars(totals.cost)]
+    else:
+        counted = totals.prompt_tokens + totals.completion_tokens
+        texts = [
+            format_rate(stats.rate),
+            reward,
+            f"{format_count(counted)} tokens" if counted else "",
+            format_dollars(totals.cost),
+            f"{stats.active} under way",
+        ]
+    broken = f"{totals.broken:,} broken" if totals.broken else ""
+    return [text for text in (*texts, broken, *time_left(run.seconds_left)) if text]
+
+
+def _judge_texts(judge: Judge | None) -> list[str]:
+    if judge is None:
+        return []
+    stats = judge.stats
+    return [
+        plural(stats.calls, "call"),
+        f"{stats.cached:,} cached" if stats.cached else "",
+        f"{stats.failed:,} failed" if stats.failed else "",
+        format_dollars(stats.usage.cost),
+    ]
+
+
+def _problem_text(run: EpisodeRun) -> str:
+    """Retries, throttling, outages, and why the run is ending."""
+    faults = _fault_counts(run)
+    parts = [f"retried: {format_counts(faults)}"] if faults else []
+    if run.agent is not None:
+        limit = run.agent.concurrency_limit
+        if limit is not None and limit < run.concurrency:
+            parts.append(f"slowed to {limit} concurrent calls")
+        if (pause := run.agent.retry_after_s) > 1:
+            parts.append(f"the provider asks to wait {format_clock(pause)}")
+    if (server := run.unreachable_server) is not None:
+        parts.append(f"waiting for {server} to come back")
+    if run.stop_reason:
+        parts.append(f"ending: {run.stop_reason}")
+    return "; ".join(parts)
+
+
+def _fault_counts(run: EpisodeRun) -> dict[str, int]:
+    """Failed calls and broken attempts, by kind."""
+    calls = Counter(run.agent.faults) if run.agent is not None else Counter[str]()
+    return dict(calls + run.stats.faults)
+
+
+def progress(label: str = "") -> RunDisplay:
+    """Create a progress display for scripts and notebooks.
+
+        with ludus.progress() as progress:
+            result = await ludus.collect("wordle", config=config, progress=progress)
+
+    `ludus.evaluate` and `ludus.rescore` take it, too.
+    """
+    return RunDisplay(stderr_status(), label)
+
+
+def run_display(*, as_json: bool, quiet: bool = False) -> RunDisplay:
+    """Create JSON output, or the status display that suits stderr; `quiet`: notices only."""
+    if as_json:
+        return JsonRunDisplay()
+    return RunDisplay(NoticesOnlyStatus() if quiet else stderr_status())

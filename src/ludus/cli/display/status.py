@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from ludus.cli.display.console import console, escape_control_chars
 from ludus.cli.display.progress_bar import progress_counts, spinner_line
 from ludus.cli.display.signals import handle_signals
-from ludus.rollout.phase_progress import PhaseProgress
+from ludus.rollout.progress import PhaseProgress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

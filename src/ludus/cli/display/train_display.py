@@ -15,7 +15,7 @@ from ludus.cli.display.signals import handle_signals
 from ludus.cli.display.status import PhaseView, Status, stderr_status
 from ludus.cli.display.train_metrics import TrainMetrics
 from ludus.cli.program import name_flags
-from ludus.rollout.phase_progress import PhaseProgress
+from ludus.rollout.progress import PhaseProgress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -31,7 +31,7 @@ from ludus.policy.vision.row_images import (
     expand_image_tokens,
     separate_row_images,
 )
-from ludus.rollout.phase_progress import PhaseProgress
+from ludus.rollout.progress import PhaseProgress
 from ludus.train.config import Method
 from ludus.train.data.loading import NumberedRow, Split, TrainingData
 from ludus.train.data.loss_mask import apply_loss_mask, trim_after_loss

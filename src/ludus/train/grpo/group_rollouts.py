@@ -14,8 +14,8 @@ from typing import Any
 from ludus.data.episode import Episode
 from ludus.errors import RunError
 from ludus.rollout.circuit_breaker import FATAL_FAULTS, PERMANENT_FAULTS
-from ludus.rollout.phase_progress import PhaseProgress
 from ludus.rollout.plan import Plan
+from ludus.rollout.progress import PhaseProgress
 from ludus.scoring.reward_functions import RewardFunctions
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.credit import TurnCredit, TurnValues, has_equal_returns, turn_advantages

@@ -9,8 +9,8 @@ from typing import Any
 
 from ludus.data.episode import Episode
 from ludus.environment.task_buckets import Bucket, evenly
-from ludus.rollout.phase_progress import PhaseProgress
 from ludus.rollout.plan import purpose_seed
+from ludus.rollout.progress import PhaseProgress
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent
 from ludus.train.grpo.rollout_worker import RolloutWorker

@@ -14,8 +14,8 @@ from ludus.errors import ConfigError, OutOfMemory, RunError, TrainingDiverged
 from ludus.policy.load_errors import require_transformers
 from ludus.policy.preflight import check_model
 from ludus.policy.vision.trainer_inputs import drop_empty_image_inputs
-from ludus.rollout.phase_progress import PhaseProgress
 from ludus.rollout.plan import Plan
+from ludus.rollout.progress import PhaseProgress
 from ludus.scoring.reward_functions import import_reward_functions
 from ludus.train.grpo.curriculum import Curriculum, build_curriculum
 from ludus.train.grpo.episode_log import EpisodeLog

@@ -18,7 +18,6 @@ from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
 from ludus.environment.task_buckets import Bucket, evenly
 from ludus.errors import ConfigError, RunError, describe_exception
-from ludus.rollout.attempts import EpisodeRunner
 from ludus.rollout.config import RolloutConfig
 from ludus.rollout.endpoints import (
     PREFLIGHT_TASKS,
@@ -29,9 +28,10 @@ from ludus.rollout.endpoints import (
     preflight_tasks,
     resolve_endpoints,
 )
+from ludus.rollout.loop import retry_faults, run_attempt
 from ludus.rollout.monitoring import EpisodeStatus, LoopLagMonitor
-from ludus.rollout.phase_progress import PhaseProgress, RolloutProgress
 from ludus.rollout.plan import Plan
+from ludus.rollout.progress import PhaseProgress, RolloutProgress
 from ludus.rollout.session_pool import SessionPool
 from ludus.train.grpo.monitor import RolloutMonitor
 
@@ -183,18 +183,28 @@ class RolloutWorker:
             count_tokens=lambda: agent.sampled_tokens,
         )  # fmt: skip
         self.on_phase(progress)
-        runner = EpisodeRunner(
-            agent=agent,
-            limits=config.limits,
-            system_prompt=config.system_prompt,
-            max_attempts=config.max_attempts,
-            retry_delay=config.retry_delay,
-            on_attempt=self._monitor.loop_lag.record_attempt,
-        )
+        statuses: dict[str, EpisodeStatus] = {}
 
         async def play_one(index: int) -> Episode:
-            episode = await runner.run(plan[index], self._pools[plan.spec_of(index)])
-            assert episode is not None  # Only a stopped runner returns None.
+            assignment, pool = plan[index], self._pools[plan.spec_of(index)]
+
+            async def play_attempt(attempt: int) -> Episode:
+                status = EpisodeStatus(assignment.episode_id, assignment.environment)
+                statuses[assignment.episode_id] = status
+                episode = await run_attempt(
+                    assignment, agent, pool, limits=config.limits,
+                    system_prompt=config.system_prompt, attempt=attempt, status=status,
+                )  # fmt: skip
+                self._monitor.loop_lag.record_attempt(episode)
+                return episode
+
+            try:
+                episode = await retry_faults(
+                    play_attempt, max_attempts=config.max_attempts, retry_delay=config.retry_delay
+                )
+            finally:
+                statuses.pop(assignment.episode_id, None)
+            assert episode is not None  # Only a run that is stopping returns None.
             if self._score_episode is not None:
                 episode = await self._score_episode(episode)
             progress.finish_episode(episode.usage.completion_tokens)
@@ -205,7 +215,7 @@ class RolloutWorker:
                 tasks = [group.create_task(play_one(index)) for index in indices]
             return [task.result() for task in tasks]
 
-        return self.run(self._monitor.watch(play_all(), runner.statuses))
+        return self.run(self._monitor.watch(play_all(), statuses))
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the event loop of the sessions."""

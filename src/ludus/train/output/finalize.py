@@ -14,7 +14,7 @@ from ludus.data.training_log import (
     read_log,
 )
 from ludus.errors import RunError
-from ludus.rollout.phase_progress import PhaseProgress
+from ludus.rollout.progress import PhaseProgress
 from ludus.train.callbacks import RunCallback
 from ludus.train.context import TrainContext
 from ludus.train.output import record, training_folder

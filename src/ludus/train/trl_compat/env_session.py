@@ -27,8 +27,7 @@ from ludus.errors import (
 )
 from ludus.protocol.types import StepResult
 from ludus.rollout.endpoints import EnvironmentEndpoint
-from ludus.rollout.loop import NOT_RUN_MESSAGE
-from ludus.rollout.reward_sum import RewardSum
+from ludus.rollout.loop import NOT_RUN_MESSAGE, RewardSum
 
 CONNECTION_ERRORS = (ConnectFailed, SessionLost, RequestTimeout, StepTimeout)
 """Errors after which a new session may work."""

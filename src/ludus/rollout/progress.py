@@ -1,6 +1,7 @@
-"""Progress of a phase: counts, tokens, and an estimate of the time left.
+"""Progress of a stage: the events that it reports, and the counts to which they point.
 
-The code that does the work updates these objects; a display reads them from another thread.
+A stage calls one function with each event (`ProgressCallback`). The code that does the work updates
+the counts of a phase or a run afterwards; a display reads them from another thread.
 """
 
 from __future__ import annotations
@@ -9,8 +10,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import TYPE_CHECKING
 
+from ludus.data.episode import Episode
 from ludus.rollout.loop import EpisodeLimits
+
+if TYPE_CHECKING:
+    from ludus.rollout.episode_run import EpisodeRun
 
 RATE_WINDOW_S = 10.0
 """Length of the window over which the decoding rate is averaged."""
@@ -18,7 +24,7 @@ RATE_WINDOW_S = 10.0
 
 @dataclass
 class PhaseProgress:
-    """One phase, such as loading a model or measuring the test loss."""
+    """A phase begins, such as loading a model or measuring the test loss."""
 
     phase: str
     """A title for the user, such as "Loading smollm2"."""
@@ -61,6 +67,62 @@ class PhaseProgress:
         seconds_per_unit = (self._advanced_at - self._started_at) / self.done
         estimate = seconds_per_unit * max(0, self.total - self.done)
         return max(0.0, estimate - (self.clock() - self._advanced_at))
+
+
+@dataclass(frozen=True, slots=True)
+class ChecksPassed:
+    """All checks have passed, and nothing was written yet. A callback may raise, to refuse."""
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateStarted:
+    """What follows belongs to this candidate of an evaluation."""
+
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """The first episodes of a run are about to start, after all phases."""
+
+    run: EpisodeRun
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRecorded:
+    """An episode was played or scored, and written."""
+
+    episode: Episode
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """All episodes of a run have ended; it cannot be stopped any more."""
+
+    run: EpisodeRun
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A warning for the user, in one line. May come from another thread."""
+
+    message: str
+
+
+ProgressEvent = (
+    PhaseProgress
+    | ChecksPassed
+    | CandidateStarted
+    | RunStarted
+    | EpisodeRecorded
+    | RunEnded
+    | Notice
+)
+ProgressCallback = Callable[[ProgressEvent], None]
+
+
+def ignore_progress(event: ProgressEvent) -> None:
+    """The callback of a stage whose progress nobody wants."""
 
 
 class DecodeProgress:

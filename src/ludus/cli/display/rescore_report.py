@@ -1,4 +1,4 @@
-"""The display of `ludus rescore`: a status display on stderr, and the table of the result."""
+"""The result of `ludus rescore`: rewards before and after, agreement, and what the judge used."""
 
 from __future__ import annotations
 
@@ -6,69 +6,16 @@ from typing import TYPE_CHECKING
 
 from ludus.cli.display.console import console
 from ludus.cli.display.formatting import (
-    format_clock,
     format_count,
-    format_counts,
     format_dollars,
-    format_rate,
     plural,
 )
-from ludus.cli.display.progress_bar import bar_line, time_left
-from ludus.cli.display.run_display import RunDisplay
 from ludus.data.task_mean import format_mean
-from ludus.scoring.rescore_progress import RescoreProgress
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from ludus.data.intervals import Interval
     from ludus.scoring.agreement import Agreement
     from ludus.scoring.rescore import RescoreResult
-    from ludus.scoring.rescorer import Rescorer
-
-
-class RescoreDisplay(RunDisplay["Rescorer"], RescoreProgress):
-    """Shows how many episodes are scored. Use it as a context manager."""
-
-    def begin(self, rescorer: Rescorer) -> None:
-        self.show_run(rescorer, RescorerView(rescorer))
-
-
-class RescorerView:
-    """Progress of the episodes of a run."""
-
-    headline = None
-
-    def __init__(self, rescorer: Rescorer) -> None:
-        self._rescorer = rescorer
-
-    def log_line(self) -> str:
-        stats = self._rescorer.stats
-        done = f"{stats.done:,}/{stats.planned:,} episodes"
-        return ", ".join([done, *self._texts()])
-
-    def render(self) -> RenderableType:
-        stats = self._rescorer.stats
-        texts = [f"{stats.done:,}/{stats.planned:,}", *self._texts()]
-        return bar_line("Scoring", texts, total=stats.planned, done=stats.done)
-
-    def _texts(self) -> list[str]:
-        rescorer, stats = self._rescorer, self._rescorer.stats
-        mean = stats.totals.rewards.mean
-        texts = [format_rate(stats.rate), f"reward {mean:.3f}" if mean is not None else ""]
-        if rescorer.judge is not None:
-            judge, agent = rescorer.judge.stats, rescorer.judge.agent
-            pause = agent.retry_after_s
-            texts += [
-                plural(judge.calls, "call"),
-                f"{judge.cached:,} cached" if judge.cached else "",
-                f"{judge.failed:,} failed" if judge.failed else "",
-                format_dollars(judge.usage.cost),
-                f"retried: {format_counts(agent.faults)}" if agent.faults else "",
-                f"the provider asks to wait {format_clock(pause)}" if pause > 1 else "",
-            ]
-        ending = [f"ending: {rescorer.stop_reason}"] if rescorer.stop_reason else []
-        return [text for text in (*texts, *time_left(stats.seconds_left), *ending) if text]
 
 
 def print_rescore_result(result: RescoreResult) -> None:
