@@ -31,7 +31,8 @@ async def test_the_tutor_labels_all_turns_of_a_random_student(tmp_path: Path) ->
     for episode in read(tmp_path / "run"):
         assert len(episode.tutor_replies) == episode.turns == 9
         assert None not in episode.tutor_replies
-        assert episode.agent == {"provider": "random", "tutor": {"provider": "oracle"}}
+        assert episode.agent["provider"] == "random"
+        assert episode.agent["tutor"] == {"provider": "oracle"}
 
 
 @pytest.mark.parametrize(
