@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import signal
@@ -17,7 +18,7 @@ from ludus_process import run_ludus, served_by_program, start_ludus
 from world import serving, wait_until
 
 import ludus
-from cli.collect_cli import PYTHONPATH
+from cli.collect_cli import PYTHONPATH, read_episodes
 
 
 def test_help_names_every_command_and_imports_nothing_heavy() -> None:
@@ -93,6 +94,15 @@ def test_the_shell_completes_commands_options_environments_and_files(
     ask = ["bash", "--norc", "-c", COMPLETE, "ask", typed]
     done = subprocess.run(ask, cwd=completion, capture_output=True, text=True)
     assert {*done.stdout.split()} == completions, done.stderr
+
+
+def test_of_an_option_that_is_given_twice_the_last_counts(tmp_path: Path) -> None:
+    twice = ("-n", "5", "--num-episodes", "2", "--seed", "1", "--set", "seed=3", "--task", "rows=4")
+    done = run_ludus("collect", "catch", *twice, "--task", "columns=3", "-o", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    first, _ = read_episodes(tmp_path / "run")
+    assert first.task == {"rows": 4, "columns": 3, "seed": first.task["seed"]}
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["seed"] == 3
 
 
 def test_envs_lists_environments_and_describes_one() -> None:

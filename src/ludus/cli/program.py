@@ -4,8 +4,8 @@
     def sft(data: Data, *, model: Model, config: TrainConfig, overwrite: Overwrite = False)
 
 What stands before `*` are the arguments of the command. Options are declared where the config is;
-see `ludus.options`. Their values come from the command line, from `--set`, from the TOML file of
-`--config`, and from the table of a recipe, in this order.
+see `ludus.options`. Their values come from the command line (the last one counts, and `--set` is
+after all others), from the TOML file of `--config`, and from the table of a recipe, in this order.
 """
 
 from __future__ import annotations
@@ -112,7 +112,9 @@ class Flag:
         required = self.default is MISSING
         several = self.positional and self.is_repeatable
         if several:
-            hint, more["required"] = self.item_type, required
+            # A text may name a file, which the shell offers.
+            hint = str | Path if self.item_type is str else self.item_type
+            more["required"] = required
         default = self.default_text
         parameter = Parameter(
             group=_panel(option.group),
@@ -122,6 +124,7 @@ class Flag:
             env_var=option.env_var or None,
             show_default=(lambda _: default) if default else False,
             json_list=False,
+            allow_repeating=True,  # The last one counts, as scripts that add options rely on.
             **more,
         )
         return inspect.Parameter(
