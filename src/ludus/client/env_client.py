@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, get_args
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, get_args
 
 from pydantic import BaseModel
 from websockets.asyncio.client import ClientConnection
@@ -34,6 +35,30 @@ ObsT = TypeVar("ObsT")
 StateT = TypeVar("StateT")
 P = ParamSpec("P")
 T = TypeVar("T")
+ClientT = TypeVar("ClientT", bound="EnvClient[Any, Any, Any]")
+
+
+def _run_if_no_loop(
+    method: Callable[Concatenate[ClientT, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[ClientT, P], Coroutine[Any, Any, T]]:
+    """Let a method return its coroutine in async code. Elsewhere, run it and return its result."""
+
+    @wraps(method)
+    def call(client: ClientT, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        coroutine = method(client, *args, **kwargs)
+        running = asyncio._get_running_loop()
+        if running is None:
+            return cast("Coroutine[Any, Any, T]", run_sync(coroutine))
+        if client._loop not in (None, running) and client._loop is background_loop():
+            # Connected by a synchronous call: the session stays on that loop.
+            return _await_elsewhere(coroutine, background_loop())
+        return coroutine
+
+    return call
+
+
+async def _await_elsewhere(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
 
 
 class EnvClient(Generic[ActT, ObsT, StateT]):
@@ -102,29 +127,45 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             client._container = ProviderContainer(provider, image, kwargs)
         return ContainerEnvClient(client)
 
-    def connect(self) -> Coroutine[Any, Any, Self]:
+    @_run_if_no_loop
+    async def connect(self) -> Self:
         """Open the session now instead of on the first request."""
-        return self._dispatch(self._connect())
+        await self._ensure_connected()
+        return self
 
-    def reset(self, /, **task: Any) -> Coroutine[Any, Any, StepResult[ObsT]]:
+    @_run_if_no_loop
+    async def reset(self, /, **task: Any) -> StepResult[ObsT]:
         """Start an episode."""
-        return self._dispatch(self._reset(task))
+        return await self._request({"type": "reset", "data": task})
 
-    def step(self, action: ActT) -> Coroutine[Any, Any, StepResult[ObsT]]:
+    @_run_if_no_loop
+    async def step(self, action: ActT) -> StepResult[ObsT]:
         """Take one action."""
-        return self._dispatch(self._step(action))
+        data = action_payload(cast("Mapping[str, Any] | BaseModel", action))
+        return await self._request({"type": "step", "data": data})
 
-    def state(self) -> Coroutine[Any, Any, StateT]:
+    @_run_if_no_loop
+    async def state(self) -> StateT:
         """The state of the environment."""
-        return self._dispatch(self._state())
+        socket = await self._ensure_connected()
+        data = await socket.request({"type": "state"})
+        model = self._types[2]
+        return cast(StateT, model.model_validate(data) if model else data)
 
-    def list_tools(self) -> Coroutine[Any, Any, tuple[ToolSpec, ...]]:
+    @_run_if_no_loop
+    async def list_tools(self) -> tuple[ToolSpec, ...]:
         """The tools that a model may call."""
-        return self._dispatch(self._list_tools())
+        return (await describe_server(await self._ensure_connected())).tools
 
-    def close(self) -> Coroutine[Any, Any, None]:
+    @_run_if_no_loop
+    async def close(self) -> None:
         """Close the session, and remove the container that was started for it."""
-        return self._dispatch(self._close())
+        try:
+            if self._socket is not None:
+                await self._socket.close()
+        finally:
+            if self._container is not None:
+                await self._container.stop()
 
     def sync(self) -> SyncEnvClient[ActT, ObsT, StateT]:
         """The same client for callers that do not await."""
@@ -150,44 +191,6 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     def __exit__(self, *error: object) -> None:
         _call_sync(self.close)
-
-    def _dispatch(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """The coroutine in async code. Elsewhere it is run, and its result takes its place."""
-        running = asyncio._get_running_loop()
-        if running is None:
-            return cast("Coroutine[Any, Any, T]", run_sync(coroutine))
-        if self._loop not in (None, running) and self._loop is background_loop():
-            # Connected by a synchronous call: the session stays on that loop.
-            return _run_on(background_loop(), coroutine)
-        return coroutine
-
-    async def _connect(self) -> Self:
-        await self._ensure_connected()
-        return self
-
-    async def _reset(self, task: Mapping[str, Any]) -> StepResult[ObsT]:
-        return await self._request({"type": "reset", "data": task})
-
-    async def _step(self, action: ActT) -> StepResult[ObsT]:
-        data = action_payload(cast("Mapping[str, Any] | BaseModel", action))
-        return await self._request({"type": "step", "data": data})
-
-    async def _state(self) -> StateT:
-        socket = await self._ensure_connected()
-        data = await socket.request({"type": "state"})
-        model = self._types[2]
-        return cast(StateT, model.model_validate(data) if model else data)
-
-    async def _list_tools(self) -> tuple[ToolSpec, ...]:
-        return (await describe_server(await self._ensure_connected())).tools
-
-    async def _close(self) -> None:
-        try:
-            if self._socket is not None:
-                await self._socket.close()
-        finally:
-            if self._container is not None:
-                await self._container.stop()
 
     async def _ensure_connected(self) -> WebSocketClient:
         loop = asyncio.get_running_loop()
@@ -227,10 +230,6 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         }
         outer = {"reward": result.reward, "done": result.done, "metadata": result.metadata}
         return model.model_validate(fields | outer)
-
-
-async def _run_on(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
 
 
 def _call_sync(method: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
+from operator import add, floordiv, mul, sub
 from typing import Literal, NamedTuple
 
 from pydantic import Field
@@ -36,6 +37,12 @@ class CountdownEnv(EnvClient[CountdownAction, CountdownObservation, State]):
     """A typed client for a countdown server."""
 
 
+_CALCULATE: dict[Operation, Callable[[int, int], int]] = {
+    "+": add,
+    "-": sub,
+    "*": mul,
+    "/": floordiv,
+}
 COUNTS = range(3, 7)
 TARGETS = range(10, 1000)
 MISSED_CREDIT = 0.5
@@ -104,7 +111,7 @@ class Countdown(ToolEnvironment):
             if self.turns_left == 0:
                 self._finish()
             raise ToolError(f"{violation}\n{self._render_state()}")
-        result = _calculate(first, operation, second)
+        result = _CALCULATE[operation](first, second)
         self.numbers.remove(first)
         self.numbers.remove(second)
         self.numbers.append(result)
@@ -180,18 +187,6 @@ class Countdown(ToolEnvironment):
 def _build_call(step: Combination, text: str = "") -> ToolCall:
     arguments = {"first": step.first, "operation": step.operation, "second": step.second}
     return ToolCall(name="combine", arguments=arguments, text=text)
-
-
-def _calculate(first: int, operation: Operation, second: int) -> int:
-    match operation:
-        case "+":
-            return first + second
-        case "-":
-            return first - second
-        case "*":
-            return first * second
-        case "/":
-            return first // second
 
 
 def _draw_task(rng: random.Random, count: int) -> tuple[list[int], int]:

@@ -191,26 +191,24 @@ class BrowserSession:
             self._page.evaluate("ms => __ludus_clock.advance(ms)", milliseconds)
 
     def _observe(self) -> JsonObject:
-        has_left = self._has_left()
-        raw_reward, done = (0.0, True) if has_left else self._outcome()
+        # If the page was left or loaded again, the task is gone.
+        has_left = self._page.url.partition("#")[0] != self._task.url or not self._page.evaluate(
+            "() => window.__ludus_episode === true"
+        )
+        raw_reward, done = 0.0, True
+        if not has_left:
+            raw_reward, done = self._page.evaluate("() => [WOB_RAW_REWARD_GLOBAL, WOB_DONE_GLOBAL]")
+        screenshot = None
+        if self._screenshot:
+            screenshot = base64.b64encode(self._page.screenshot()).decode("ascii")
         return {
             "elements": self._read_elements(),
             "url": self._page.url,
-            "raw_reward": raw_reward,
-            "done": done,
+            "raw_reward": float(raw_reward),
+            "done": bool(done),
             "has_left": has_left,
-            "screenshot": self._take_screenshot() if self._screenshot else None,
+            "screenshot": screenshot,
         }
-
-    def _has_left(self) -> bool:
-        """Whether the page was left or loaded again: the task is gone then."""
-        if self._page.url.partition("#")[0] != self._task.url:
-            return True
-        return not self._page.evaluate("() => window.__ludus_episode === true")
-
-    def _outcome(self) -> tuple[float, bool]:
-        raw_reward, done = self._page.evaluate("() => [WOB_RAW_REWARD_GLOBAL, WOB_DONE_GLOBAL]")
-        return float(raw_reward), bool(done)
 
     def _read_elements(self) -> list[JsonObject]:
         for attempt in range(1, MAX_EXTRACTIONS + 1):
@@ -233,9 +231,6 @@ class BrowserSession:
         clickable = frozenset(bid for bid, each in properties.items() if each["clickable"])
         elements = read_tree(tree["nodes"], clickable=clickable, classes=classes, texts=texts)
         return [asdict(element) for element in elements]
-
-    def _take_screenshot(self) -> str:
-        return base64.b64encode(self._page.screenshot()).decode("ascii")
 
 
 def _answer_request(route: Route) -> None:

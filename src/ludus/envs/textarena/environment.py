@@ -295,31 +295,23 @@ def _is_single_player(module: str) -> bool:
     if source.parent.name in _HOSTED_REFEREE or not source.exists():
         return False
     text = source.read_text(encoding="utf-8")
-    return "SinglePlayerState(" in text and _is_valid_python(text)
-
-
-def _is_valid_python(text: str) -> bool:
-    """Whether this version of Python can load a game; not all of them are valid in every one."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ast.parse(text)
     except SyntaxError:
-        return False
-    return True
+        return False  # Not all games are valid in this version of Python.
+    return "SinglePlayerState(" in text
 
 
 def _isolate_modules() -> None:
     """Give the modules of the library their own `random`, and a `print` that does nothing."""
     for name, module in list(sys.modules.items()):
         if name.startswith("textarena."):
-            vars(module)["print"] = _print_nothing
+            # Some games print what they do, on the stdout of the process.
+            vars(module)["print"] = lambda *values, **options: None
             if vars(module).get("random") is random:
                 vars(module)["random"] = episode_random
-
-
-def _print_nothing(*values: Any, **options: Any) -> None:
-    """Some games print what they do, on the stdout of the process."""
 
 
 @contextmanager
