@@ -12,7 +12,7 @@ from world import Counter, Measured, serving
 
 from ludus import Observation, ToolCall, tool
 from ludus.check import CheckReport, run_checks
-from ludus.check.advice import ADVICE_BY_CHECK
+from ludus.check.findings import ADVICE_BY_CHECK
 from ludus.errors import ConfigError
 
 

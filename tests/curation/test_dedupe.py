@@ -20,7 +20,7 @@ from curation.attempts import (
     write_run,
 )
 from ludus.curation import CurateConfig, curate
-from ludus.curation.minhash import MinHashIndex, shingles
+from ludus.curation.similarity import MinHashIndex, shingles
 from ludus.data.episode import Episode
 from ludus.data.messages import Message
 from ludus.errors import ConfigError

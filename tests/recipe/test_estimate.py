@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 from ludus.cli.stage_commands import fill_defaults
-from ludus.recipe.estimate import EpisodeShape, Estimate, Estimator, count_parameters
-from ludus.recipe.probe import probe_episodes
+from ludus.recipe.estimate import (
+    EpisodeShape,
+    Estimate,
+    Estimator,
+    count_parameters,
+    probe_episodes,
+)
 from ludus.recipe.recipe_file import Stage, read_recipe
 
 

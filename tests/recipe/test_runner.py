@@ -11,10 +11,10 @@ import pytest
 import ludus
 from ludus.data.atomic_write import lock_dir
 from ludus.errors import OtherSettings, RunError
+from ludus.recipe.fingerprint import RecipeState
 from ludus.recipe.plan import StagePlan, plan_recipe
 from ludus.recipe.recipe_file import Recipe, Stage, read_recipe
 from ludus.recipe.runner import run_recipe
-from ludus.recipe.state import RecipeState
 
 LOOP = """
 [collect]

@@ -16,7 +16,7 @@ from ludus.data.episode import StopReason
 from ludus.data.messages import Message
 from ludus.data.run_folder import RunFolder
 from ludus.viewer.export import ExportRequest, PickedEpisode, export_episodes
-from ludus.viewer.folders import find_entries
+from ludus.viewer.library import find_entries
 from viewer.viewing import Viewed, make_episode, viewing, write_episodes
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from ludus.errors import ConfigError
-from ludus.viewer.episode_filter import EpisodeFilter
 from ludus.viewer.episode_index import EpisodeIndex
-from ludus.viewer.episode_queries import EpisodeQueries
-from ludus.viewer.folders import find_entries
+from ludus.viewer.episode_queries import EpisodeFilter, EpisodeQueries
+from ludus.viewer.library import find_entries
 from viewer.viewing import make_episode, write_episodes
 
 

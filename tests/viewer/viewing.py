@@ -18,8 +18,8 @@ from urllib.parse import urlencode
 from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import Call, Function, Message
 from ludus.serve.listening import bind_socket
+from ludus.viewer.app import HOST, build_server
 from ludus.viewer.library import Library
-from ludus.viewer.server import HOST, build_server
 
 TINY_WAIT_S = 0.02
 

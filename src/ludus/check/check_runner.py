@@ -7,11 +7,14 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
-from ludus.check.advice import FIX_LINE, HIGH_FLOOR, SERVER_LOG, TOO_SLOW
 from ludus.check.checks import CheckFailed, CheckSkipped, CheckWarned, EnvironmentChecks
 from ludus.check.episodes import EpisodeFailed
 from ludus.check.findings import (
     ERROR_LOCATION,
+    FIX_LINE,
+    HIGH_FLOOR,
+    SERVER_LOG,
+    TOO_SLOW,
     CheckFinding,
     CheckReport,
     failed_finding,

@@ -15,22 +15,17 @@ from jsonschema import Draft202012Validator
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.random_agent import RandomAgent, random_call
 from ludus.check.episodes import MAX_STEPS, EpisodePlayer, EpisodeTurns, Transcript, offers_oracle
-from ludus.check.reward_audit import (
-    FIRST_SEEDS,
-    HARD_LIMIT_S,
-    MAX_SEEDS,
-    Reference,
-    audit_rewards,
-)
-from ludus.check.visibility import describe_visibility
+from ludus.check.reward_audit import FIRST_SEEDS, HARD_LIMIT_S, MAX_SEEDS, Reference, audit_rewards
 from ludus.client.endpoint import Endpoint, LocalEndpoint
 from ludus.client.server_http import fetch_json_object
 from ludus.client.session import Session
 from ludus.client.websocket import WebSocketClient
 from ludus.data.intervals import MIN_SAMPLES
+from ludus.data.messages import content_text
 from ludus.environment.registry import find_environment, is_remote
 from ludus.environment.spec import EnvSpec
 from ludus.errors import CapacityReached, ConnectFailed, LudusError, SessionError
+from ludus.protocol.observation_text import build_view
 
 
 class CheckFailed(Exception):
@@ -335,3 +330,29 @@ def _validate_schema(observation: dict[str, Any], schema: dict[str, Any]) -> Non
     for error in Draft202012Validator(schema).iter_errors(observation):
         where = ".".join(str(part) for part in error.absolute_path) or "observation"
         raise CheckFailed(f"{where}: {error.message[:200]}")
+
+
+MAX_LINES, MAX_CHARACTERS = 12, 800
+"""Limits of the quoted first observation."""
+
+
+def describe_visibility(episode: Transcript) -> str:
+    """Return the fields that an episode showed and hid, and its first observation as text."""
+    shown: dict[str, str] = {}
+    hidden: dict[str, str] = {}
+    for result in episode.results:
+        view = build_view(result.observation)
+        images = {name.partition(".")[0] for name, _ in view.images}
+        shown |= {name: f"{name} (image)" if name in images else name for name in view.shown}
+        hidden |= view.hidden
+    lines = [f"shown: {', '.join(shown.values()) or 'nothing'}"]
+    never_shown = [f"{name} ({reason})" for name, reason in hidden.items() if name not in shown]
+    if never_shown:
+        lines.append(f"not shown: {', '.join(never_shown)}")
+    if episode.results and (text := content_text(episode.results[0].content)):
+        excerpt = text[:MAX_CHARACTERS].splitlines()[:MAX_LINES]
+        lines.append("first observation:")
+        lines += [f"  {line}" for line in excerpt]
+        if "\n".join(excerpt) != text.rstrip("\n"):
+            lines.append("  …")
+    return "\n".join(lines)

@@ -17,7 +17,7 @@ from pydantic_core import to_jsonable_python
 
 from ludus.agents.agent import Agent
 from ludus.agents.oracle import OracleAgent, ShadowEnvironment
-from ludus.check.advice import RETURN_MOVE
+from ludus.check.findings import RETURN_MOVE
 from ludus.client.session import Session
 from ludus.data.episode import Episode
 from ludus.environment.spec import EnvSpec

@@ -13,8 +13,8 @@ from ludus.curation.catalog import UNREADABLE, Catalog
 from ludus.curation.config import CurateConfig
 from ludus.curation.curation_report import CurateReport, build_report
 from ludus.curation.dataset_card import DatasetOrigin, write_card
+from ludus.curation.dedupe import exclude_held_out_tasks
 from ludus.curation.file_formats import convert_files
-from ludus.curation.held_out_tasks import exclude_held_out_tasks
 from ludus.curation.load_episodes import find_episode_files
 from ludus.curation.output_dir import hash_output_files, is_rerun, open_output_dir
 from ludus.curation.token_lengths import measure_file

@@ -13,7 +13,7 @@ from math import floor
 
 from ludus.curation.catalog import Catalog
 from ludus.curation.dedupe import count_duplicate_tasks
-from ludus.curation.task_prompts import SimilarTasks, TaskPrompt, TaskPrompts
+from ludus.curation.similarity import SimilarTasks, TaskPrompt, TaskPrompts
 from ludus.data.checksum import stable_hash
 from ludus.errors import ConfigError, RunError
 

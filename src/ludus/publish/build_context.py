@@ -5,15 +5,18 @@ from __future__ import annotations
 import inspect
 import json
 import platform
+import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from ludus.client.container import SERVER_PORT
 from ludus.data.atomic_write import atomic_dir, existing_files, lock_dir
 from ludus.data.markdown import build_front_matter, code_block, to_single_line
 from ludus.errors import ConfigError
 from ludus.publish.env_source import EnvSource, looks_secret
+from ludus.publish.hub_upload import SPACE, push_folder
 from ludus.publish.openenv_files import (
     HUB_ORIGIN,
     MANIFEST_FILE,
@@ -191,3 +194,25 @@ ludus collect docker:{tag}"""
         "As a Space it has a URL, which takes the place of `docker:…` in these commands.",
     ]
     return head + "\n" + "\n\n".join(parts) + "\n"
+
+
+def push_space(context: Path, repo_id: str, **options: Any) -> str:
+    """Upload a build context as one commit, and return the URL of the Space.
+
+    `options` are those of `push_folder`. Files of an older upload are deleted, others are kept.
+    """
+    options.setdefault("message", "Build context of the environment")
+    return push_folder(
+        context,
+        repo_id,
+        SPACE,
+        files=context_files(context),
+        delete_if=lambda name: name.partition("/")[0] in CONTEXT_NAMES and name != CARD_FILE,
+        card=(context / CARD_FILE).read_text(encoding="utf-8"),
+        **options,
+    )
+
+
+def space_server_url(repo_id: str) -> str:
+    """The URL at which a Space serves its environment."""
+    return f"https://{re.sub('[^a-z0-9]+', '-', repo_id.lower())}.hf.space"

@@ -9,15 +9,22 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from importlib.metadata import Distribution, packages_distributions
+from importlib.metadata import (
+    Distribution,
+    PackageNotFoundError,
+    distribution,
+    packages_distributions,
+)
 from importlib.metadata import distribution as find_distribution
 from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from ludus.environment.registry import find_environment, registered_environments
 from ludus.environment.source_file import SourceFile, recorded_name
 from ludus.environment.spec import EnvSpec
 from ludus.errors import ConfigError
-from ludus.publish.pinned_requirements import pin_requirements
 
 LUDUS = "ludus-rl"
 _METADATA_FILES = ("METADATA", "entry_points.txt")
@@ -183,3 +190,50 @@ def _environment_extras(ludus: Distribution, name: str) -> list[str]:
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
     extras = ludus.metadata.get_all("Provides-Extra") or []
     return [each for each in extras if plain.startswith(re.sub(r"[^a-z0-9]", "", each.lower()))]
+
+
+_LINUX = {"os_name": "posix", "sys_platform": "linux", "platform_system": "Linux"}
+"""The markers of the machine on which the packages will be installed."""
+
+
+def pin_requirements(requirements: Iterable[str], *, exclude: Iterable[str] = ()) -> list[str]:
+    """Lines `name==version` for these packages and all that they need, in the installed versions.
+
+    `exclude` are packages that are not listed, although what they need is. Raises ConfigError for a
+    package that is not installed here.
+    """
+    excluded = {canonicalize_name(name) for name in exclude}
+    versions: dict[str, str] = {}
+    seen: set[tuple[str, str]] = set()
+    pending = [_parse_requirement(text) for text in requirements]
+    while pending:
+        requirement = pending.pop()
+        name = canonicalize_name(requirement.name)
+        for extra in ("", *requirement.extras):
+            if (name, extra) in seen:
+                continue
+            seen.add((name, extra))
+            installed = _find_installed(name)
+            # A local version, such as 2.9.1+cpu, is not on PyPI.
+            versions[name] = installed.version.partition("+")[0]
+            for needed in map(Requirement, installed.requires or ()):
+                if needed.marker is None or needed.marker.evaluate({**_LINUX, "extra": extra}):
+                    pending.append(needed)
+    return [f"{name}=={versions[name]}" for name in sorted(versions) if name not in excluded]
+
+
+def _parse_requirement(text: str) -> Requirement:
+    try:
+        return Requirement(text)
+    except InvalidRequirement:
+        raise ConfigError(f"{text!r} is not the name of a package.") from None
+
+
+def _find_installed(name: str) -> Distribution:
+    try:
+        return distribution(name)
+    except PackageNotFoundError:
+        raise ConfigError(
+            f"{name} is not installed here, so that its version cannot be pinned. "
+            f"Install it: pip install {name}"
+        ) from None

@@ -1,19 +1,25 @@
-"""What the result of a stage depends on: its settings, its inputs and the code."""
+"""What the result of a stage depends on: settings, inputs and code; recorded in `recipe.json`."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from hashlib import blake2b
 from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import ludus
+from ludus.data.atomic_write import write_atomically
 from ludus.data.run_folder import RUNS_DIR
 from ludus.environment.registry import is_remote, registered_environments
 from ludus.environment.source_file import SourceFile
 from ludus.environment.user_modules import user_module_path
-from ludus.recipe.content_digest import content_digest, stat_digest
+from ludus.errors import RunError
 from ludus.recipe.recipe_file import Stage, texts_in
-from ludus.recipe.state import RecipeState, StageRecord
 
 _ENVIRONMENT_KEYS = ("env", "spec")
 _FUNCTION_KEYS = ("reward_func",)
@@ -157,3 +163,117 @@ def _exists(path: Path) -> bool:
         return path.expanduser().exists()
     except (OSError, ValueError, RuntimeError):  # A text that is no path, such as a long prompt.
         return False
+
+
+_SKIPPED_DIRS = ("checkpoints", "__pycache__", "earlier")
+"""Folders whose content is not part of a result."""
+_BLOCK_BYTES = 1 << 20
+_DIGEST_BYTES = 8
+
+
+def content_digest(path: Path) -> str:
+    """A digest of a file, or of the names and contents of the files in a folder.
+
+    Hidden files and checkpoints are left out. Empty for a path that does not exist.
+    """
+    if not path.exists():
+        return ""
+    digest = blake2b(digest_size=_DIGEST_BYTES)
+    for file in _visible_files(path):
+        digest.update(str(file.relative_to(path)).encode() + b"\0")
+        try:
+            with file.open("rb") as stream:
+                while block := stream.read(_BLOCK_BYTES):
+                    digest.update(block)
+        except OSError as error:
+            raise RunError(f"{file} cannot be read: {error.strerror or error}.") from error
+    return digest.hexdigest()
+
+
+def stat_digest(path: Path) -> str:
+    """A digest of names, sizes and times: while it is the same, so are the contents."""
+    if not path.exists():
+        return ""
+    digest = blake2b(digest_size=_DIGEST_BYTES)
+    for file in _visible_files(path):
+        status = file.stat()
+        digest.update(
+            f"{file.relative_to(path)}\0{status.st_size}\0{status.st_mtime_ns}\0".encode()
+        )
+    return digest.hexdigest()
+
+
+def _visible_files(path: Path) -> Iterator[Path]:
+    """The file itself, or those below a folder in the order of their names."""
+    if path.is_file():
+        yield path
+        return
+    for folder, names, file_names in os.walk(path):
+        names[:] = sorted(
+            name for name in names if name not in _SKIPPED_DIRS and not name.startswith(".")
+        )
+        for name in sorted(file_names):
+            file = Path(folder, name)
+            if not name.startswith(".") and file.is_file():
+                yield file
+
+
+STATE_FILE = "recipe.json"
+
+
+class StageRecord(BaseModel):
+    """What a stage was started with and, once it is done, its result."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    command: str
+    settings: dict[str, Any]
+    inputs: dict[str, str] = Field(default_factory=dict)
+    """Digests of the results of earlier stages, and of files that the settings name."""
+    code: dict[str, str] = Field(default_factory=dict)
+    """Version of Ludus, and digests of the code of environments."""
+    done: bool = False
+    seconds: float = 0.0
+    """Over all starts; what a killed start has spent is not known."""
+    output: str = ""
+    """Digest of the result."""
+    output_stat: str = ""
+    """Digest of sizes and times of its files, from which follows whether `output` still holds."""
+
+
+class RecipeState(BaseModel):
+    """The stages of a recipe that were started, by name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: int = 1
+    stages: dict[str, StageRecord] = Field(default_factory=dict)
+
+    @classmethod
+    def load(cls, folder: Path) -> RecipeState:
+        """Read the state; a folder without one gives an empty state."""
+        file = folder / STATE_FILE
+        try:
+            return cls.model_validate_json(file.read_bytes())
+        except FileNotFoundError:
+            return cls()
+        except OSError as error:
+            raise RunError(f"{file} cannot be read: {error.strerror or error}.") from error
+        except ValidationError:
+            raise RunError(
+                f"{file} is damaged, or of another version of Ludus. Remove it: stages whose "
+                "result is complete only check it again."
+            ) from None
+
+    def with_record(self, name: str, record: StageRecord) -> RecipeState:
+        return self.model_copy(update={"stages": {**self.stages, name: record}})
+
+    def save(self, folder: Path) -> None:
+        """Write the state, completely or not at all."""
+        text = json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False)
+        write_atomically(folder / STATE_FILE, text + "\n")
+
+
+def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The keys whose values differ, or that only one of the two has."""
+    return sorted(key for key in {*before, *now} if before.get(key) != now.get(key))

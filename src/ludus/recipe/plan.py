@@ -8,9 +8,8 @@ from pathlib import Path
 
 from ludus.data.config_diff import describe_changes
 from ludus.errors import ConfigError, did_you_mean
-from ludus.recipe.fingerprint import fingerprint_stage
+from ludus.recipe.fingerprint import RecipeState, StageRecord, changed_keys, fingerprint_stage
 from ludus.recipe.recipe_file import Recipe, Stage
-from ludus.recipe.state import RecipeState, StageRecord, changed_keys
 
 RESUMES = "resumes"
 

@@ -9,10 +9,9 @@ from typing import Protocol
 
 from ludus.data.atomic_write import lock_dir
 from ludus.errors import OtherSettings, RunError
-from ludus.recipe.content_digest import content_digest, stat_digest
+from ludus.recipe.fingerprint import RecipeState, StageRecord, content_digest, stat_digest
 from ludus.recipe.plan import StagePlan, plan_stage
 from ludus.recipe.recipe_file import EARLIER_DIR, Recipe, Stage
-from ludus.recipe.state import RecipeState, StageRecord
 
 StageFunction = Callable[[Stage], int]
 """Runs the command of a stage and returns its exit code."""

@@ -1,4 +1,4 @@
-"""The web application of the viewer: the page, and JSON under `api/`.
+"""The web application of the viewer, and its server: the page, and JSON under `api/`.
 
 Every path starts with a random token: other users of the machine, and pages of other sites, do not
 know it. Host and Origin are checked as by `ludus serve`.
@@ -7,9 +7,12 @@ know it. Host and Origin are checked as by `ludus serve`.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import uvicorn
 from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.applications import Starlette
@@ -22,12 +25,13 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ludus.data.tool_schema import JsonObject
-from ludus.errors import ConfigError, LudusError, RunError
+from ludus.errors import ConfigError, LudusError, NameFlags, RunError
 from ludus.serve.access import AccessMiddleware, AccessPolicy
 from ludus.serve.config import ServeConfig
+from ludus.serve.listening import InterruptibleServer, bind_socket
 from ludus.viewer.dataset_rows import read_left_out
 from ludus.viewer.episode_detail import describe_episode, read_fields
-from ludus.viewer.episode_filter import EpisodeFilter
+from ludus.viewer.episode_queries import EpisodeFilter
 from ludus.viewer.export import ExportRequest, export_episodes
 from ludus.viewer.library import Library
 from ludus.viewer.overview import compare_entries, describe_entry
@@ -215,3 +219,42 @@ ANSWERS: dict[str, Answer] = {
     "left_out": _answer_left_out,
 }
 """What answers `GET api/NAME`."""
+
+
+HOST = "127.0.0.1"
+
+
+def view(
+    folders: Sequence[Path],
+    *,
+    port: int = 0,
+    on_ready: Callable[[str], None] = lambda address: None,
+    name_flags: NameFlags = lambda text, command: text,
+) -> None:
+    """Serve the page over `folders`; `on_ready` is called with its address.
+
+    `name_flags` replaces arguments in advice by flags of a command.
+    """
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"`port` must be between 0 and 65535, got {port}.")
+    with (
+        bind_socket(HOST, port) as bound,
+        Library(folders, name_flags=name_flags) as library,
+    ):
+        build_server(library, bound, on_ready).run(sockets=[bound])
+
+
+def build_server(
+    library: Library, bound: socket.socket, on_ready: Callable[[str], None]
+) -> InterruptibleServer:
+    """The server of the page, with a new token."""
+    token = create_token()
+    address = f"http://{HOST}:{bound.getsockname()[1]}/{token}/"
+    config = uvicorn.Config(
+        create_app(library, token),
+        log_level="error",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+    )
+    return InterruptibleServer(config, lambda: on_ready(address))

@@ -15,7 +15,7 @@ from ludus.data.locked_database import quote_sql
 from ludus.data.stage_output import StageOutput
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
-from ludus.viewer.episode_filter import EpisodeFilter
+from ludus.viewer.episode_queries import EpisodeFilter
 
 _MAX_PICKED = 10_000
 

@@ -1,21 +1,24 @@
-"""The overview of an entry: settings, counts, curves; and how the settings of two differ."""
+"""The overview of an entry: settings, counts, curves and results; how two differ."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 
 from ludus.data.config_diff import compare_settings
 from ludus.data.jsonable import object_field
 from ludus.data.stage_output import StageOutput
+from ludus.data.task_mean import MeanEstimate
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import LogEntry, metric, read_log, step_number
 from ludus.errors import NameFlags
+from ludus.evaluation.result_curves import build_level_curves, build_pass_curves
+from ludus.evaluation.results import Evaluation
 from ludus.evaluation.stored_evaluation import parse_evaluation
-from ludus.viewer.episode_filter import EpisodeFilter
+from ludus.evaluation.table import build_notes, build_slice_tables, build_tables, describe_method
 from ludus.viewer.episode_index import EpisodeIndex
-from ludus.viewer.episode_queries import EpisodeQueries
-from ludus.viewer.evaluation_detail import describe_evaluation
-from ludus.viewer.folders import summarize_entry
+from ludus.viewer.episode_queries import EpisodeFilter, EpisodeQueries
+from ludus.viewer.library import summarize_entry
 
 CURVES = {
     "reward": "Reward",
@@ -128,3 +131,45 @@ def _comparable_settings(entry: StageOutput) -> JsonObject:
     if environment := object_field(record, "environment").get("spec"):
         facts["environment"] = environment
     return {**facts, **entry.settings, "versions": object_field(record, "versions")}
+
+
+def describe_evaluation(evaluation: Evaluation, name_flags: NameFlags) -> JsonObject:
+    """The results, with the tables and sentences that `ludus eval` prints."""
+    scores = evaluation.scores
+    return {
+        "verdicts": [
+            {"outcome": outcome.value, "text": text}
+            for outcome, text in evaluation.describe_verdicts()
+        ],
+        "notes": [name_flags(note, ("eval",)) for note in build_notes(evaluation)],
+        "method": describe_method(evaluation),
+        "results": asdict(build_tables(evaluation)[0]),
+        "slices": list(map(asdict, build_slice_tables(evaluation))),
+        "candidates": [
+            {"label": score.label, "agent": score.agent, "episodes": score.episodes}
+            for score in scores
+        ],
+        "metrics": [
+            {
+                "title": metric.title,
+                "is_share": metric.is_share,
+                "estimates": _as_json(score.estimates.get(metric.name) for score in scores),
+                "deltas": _as_json(score.deltas.get(metric.name) for score in scores),
+            }
+            for metric in evaluation.shown_metrics
+        ],
+        "curves": [
+            {
+                "title": curves.title,
+                "is_share": curves.metric.is_share,
+                "x_title": curves.x_title,
+                "labels": curves.labels,
+                "candidates": list(map(_as_json, curves.candidates)),
+            }
+            for curves in (*build_level_curves(evaluation), *build_pass_curves(evaluation))
+        ],
+    }
+
+
+def _as_json(estimates: Iterable[MeanEstimate | None]) -> list[JsonObject | None]:
+    return [None if each is None else each.as_json() for each in estimates]

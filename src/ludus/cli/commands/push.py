@@ -42,8 +42,7 @@ def push_env(
     Example: ludus push env wordle ada/wordle
     """
     from ludus.cli.command_line import typed_command
-    from ludus.publish.build_context import context_files
-    from ludus.publish.env_space import push_space, space_server_url
+    from ludus.publish.build_context import context_files, push_space, space_server_url
     from ludus.publish.hub_upload import SPACE
 
     _check_upload(repo_id, SPACE, dry_run=dry_run)

@@ -78,10 +78,10 @@ def run(
     from ludus.cli.recipe_checks import apply_defaults, check_options, check_recipe
     from ludus.cli.recipe_inputs import check_inputs
     from ludus.errors import ConfigError, LudusError, RunError
+    from ludus.recipe.fingerprint import RecipeState
     from ludus.recipe.plan import check_unselected_inputs, plan_recipe, select_stages
     from ludus.recipe.recipe_file import read_recipe
     from ludus.recipe.runner import run_recipe
-    from ludus.recipe.state import RecipeState
 
     if int(os.environ.get("WORLD_SIZE") or 1) > 1:
         raise ConfigError(

@@ -30,8 +30,8 @@ def view(
     Example: ludus view runs/wordle --open
     """
     try:
-        from ludus.viewer.folders import default_folders
-        from ludus.viewer.server import view as run
+        from ludus.viewer.app import view as run
+        from ludus.viewer.library import default_folders
     except ModuleNotFoundError as error:
         raise MissingExtra.of("serve", "Viewing") from error
     from ludus.cli.display.console import print_if_read

@@ -22,9 +22,9 @@ from ludus.cli.stage_commands import fill_defaults, stage_command
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from ludus.recipe.fingerprint import RecipeState
     from ludus.recipe.plan import StagePlan
     from ludus.recipe.recipe_file import Recipe
-    from ludus.recipe.state import RecipeState
 
 
 class RecipeView:
@@ -114,8 +114,7 @@ def print_plan(
     from rich.table import Table
     from rich.text import Text
 
-    from ludus.recipe.estimate import Estimator, detect_device
-    from ludus.recipe.probe import probe_episodes
+    from ludus.recipe.estimate import Estimator, detect_device, probe_episodes
 
     out = console()
     estimator = Estimator(probe_episodes, detect_device())
