@@ -1,6 +1,6 @@
 """Containers of environment images: started on a free loopback port, and always removed.
 
-The engine is Docker, or Podman where there is no Docker. A supervisor process, which is tied to
+The engine is Docker, or Podman if there is no Docker. A supervisor process, which is tied to
 this one, runs the container and removes it, also when this process is killed.
 """
 
@@ -30,7 +30,7 @@ CONTAINER_LABEL = "ludus"
 
 _SUPERVISOR = Path(__file__).with_name("container_supervisor.py")
 _ENGINE_ERROR_CODE = 125
-"""Exit code of `docker run` and `podman run` where the container was not started."""
+"""Exit code of `docker run` and `podman run` if the container was not started."""
 _ENGINE_TIMEOUT_S = 30.0
 _MIN_POLL_S, _MAX_POLL_S = 0.05, 1.0
 _LOG_LINES = 5
@@ -51,7 +51,7 @@ class Container:
     """A container of an environment image. It can be started again after it has ended.
 
     Args:
-        image: the image; the engine pulls it where it is not on this machine.
+        image: the image; the engine pulls it if it is not on this machine.
         port: the port on 127.0.0.1; by default the engine chooses a free one.
         env_vars: environment variables of the container. Their values are not in any command line.
         timeout_s: seconds from the start of the container until its server must be healthy.
@@ -174,7 +174,7 @@ class Container:
             # A byte besides the end of file, because a forked child may hold the pipe open.
             communicate = asyncio.to_thread(self._supervisor.communicate, b"\n")
             self._supervisor_exit = asyncio.ensure_future(communicate)
-        # Shielded: the container is removed also where the caller is cancelled meanwhile.
+        # Shielded: the container is removed even if the caller is cancelled meanwhile.
         log, _ = await asyncio.shield(self._supervisor_exit)
         return log.decode(errors="replace")
 
@@ -224,7 +224,7 @@ def find_engine() -> str:
 
 
 async def _run_engine(*command: str) -> str | None:
-    """The output of a command of the engine; None where it fails."""
+    """The output of a command of the engine; None if it fails."""
 
     def run() -> str | None:
         try:

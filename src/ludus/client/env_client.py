@@ -115,7 +115,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         It is removed at the latest when this process ends, however it ends.
 
         Args:
-            image: the image; the engine pulls it where it is not on this machine.
+            image: the image; the engine pulls it if it is not on this machine.
             provider: a container provider of OpenEnv; by default Docker or Podman.
             kwargs: `port`, `env_vars` and `timeout_s` of `Container`, or arguments of the
                 provider's `start_container`.

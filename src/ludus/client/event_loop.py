@@ -122,7 +122,7 @@ def _finish_background_tasks() -> None:
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on uvloop where it is installed, else on asyncio's own loop."""
+    """Run a coroutine on uvloop if it is installed, else on asyncio's own loop."""
     try:
         from uvloop import new_event_loop
     except ImportError:
@@ -132,7 +132,7 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
 
 
 def create_background_task(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """A task whose exception is not logged where its result is never awaited."""
+    """A task whose exception is not logged if its result is never awaited."""
     task = asyncio.ensure_future(coroutine)
     # Retrieving the exception is what keeps asyncio from logging it.
     task.add_done_callback(lambda task: task.cancelled() or task.exception())

@@ -56,7 +56,7 @@ class Session(ABC):
 
     @abstractmethod
     async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[JsonObject]:
-        """Take one action; raises `InvalidAction` where it does not validate."""
+        """Take one action; raises `InvalidAction` if it does not validate."""
 
     @abstractmethod
     async def state(self) -> JsonObject:
@@ -212,7 +212,7 @@ class RemoteSession(Session):
 
 
 async def describe_server(socket: WebSocketClient) -> ServerDescription:
-    """Fetch the tools of a server; where it has none, derive one from its action schema."""
+    """Fetch the tools of a server; if it has none, derive one from its action schema."""
     schema = await fetch_json_object(socket, "/schema")
     action_schema: JsonObject = schema.get("action", {})
     listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}

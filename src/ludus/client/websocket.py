@@ -2,7 +2,7 @@
 
 When the connection breaks, the client reconnects to the same session if the server supports that (a
 Ludus server says so in its handshake), and otherwise raises `SessionLost`. It never opens a new
-session silently, and never takes a reply for that of another request.
+session silently, and never takes the reply to another request.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ConnectionSettings(TypedDict, total=False):
 
 
 class WebSocketClient:
-    """A session on a server, which survives a broken connection where the server supports it."""
+    """A session on a server, which survives a broken connection if the server supports it."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class WebSocketClient:
 
     @property
     def is_ludus_server(self) -> bool:
-        """Whether the handshake was that of a Ludus server, which can resume the session."""
+        """Whether it is a Ludus server, which can resume the session."""
         return self._session_id is not None
 
     async def request(self, frame: Mapping[str, Any]) -> JsonObject:
@@ -157,7 +157,7 @@ class WebSocketClient:
             connection.transport.abort()
 
     async def _exchange(self, text: str) -> str:
-        """Send a request and return its reply, with a new connection where one breaks."""
+        """Send a request and return its reply, with a new connection if one breaks."""
         arrived = False
         while True:
             try:

@@ -124,7 +124,7 @@ class Countdown(ToolEnvironment):
         return self._finish(f"{equation}\nThe game is over. The target was {self.target}.")
 
     def oracle(self, *, rng: random.Random | None = None, working: bool = False) -> ToolCall | None:
-        """The shortest way to the target; where there is none, the way that comes closest.
+        """The shortest way to the target; if there is none, the way that comes closest.
 
         `rng` chooses among ways of the same length with the first combination, so that those after
         it keep to the plan. `working` is the rest of the plan.
@@ -146,7 +146,7 @@ class Countdown(ToolEnvironment):
         return _build_call(rng.choice(options)) if options else None
 
     def progress(self) -> float:
-        """The fraction of the way, 1 for the target; 0 where it cannot be made any more.
+        """The fraction of the way, 1 for the target; 0 if it cannot be made any more.
 
         Before the first combination it is 1 / count, and grows by as much with every combination.
         """

@@ -85,7 +85,7 @@ class BrowserSession:
     def start_episode(self, task_name: str, seed: int, screenshot: bool) -> JsonObject:
         """Open the page of a task; returns the goal and the first observation.
 
-        The tab is that of the last episode, because the pages of MiniWoB++ store nothing.
+        The tab of the last episode is used again, because the pages of MiniWoB++ store nothing.
         """
         task_class = type(task_name, (AbstractMiniwobTask,), {"subdomain": task_name})
         self._task = task_class(

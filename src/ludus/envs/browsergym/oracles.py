@@ -26,7 +26,7 @@ def _fill(element: Element, value: str) -> ToolCall:
 
 
 def _find_named(elements: Iterable[Element], name: str, *roles: str) -> Iterator[Element]:
-    """The elements with a bid, a name and one of the roles; of any role where none is given."""
+    """The elements with a bid, a name and one of the roles; of any role if none is given."""
     for element in elements:
         if (
             element.bid is not None

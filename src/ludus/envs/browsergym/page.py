@@ -32,7 +32,7 @@ def page_url(task_name: str) -> str:
 
 
 def page_file(url: str) -> Path | None:
-    """The file of a URL; None where there is none, or none of the package's."""
+    """The file of a URL; None if there is none, or none of the package's."""
     path = url.partition("#")[0].partition("?")[0]
     if not path.startswith(f"{ORIGIN}/"):
         return None
@@ -166,7 +166,7 @@ def read_tree(
 def _read_node(
     node: Mapping[str, Any], depth: int, clickable: Container[str | None], texts: Mapping[str, str]
 ) -> Element | None:
-    """The element of one node; None where the node is not shown, though its children may be."""
+    """The element of one node; None if the node is not shown, though its children may be."""
     role = str(node.get("role", {}).get("value", "none"))
     name = " ".join(str(node.get("name", {}).get("value", "")).split())
     bid = node.get("browsergym_id")

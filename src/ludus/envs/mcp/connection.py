@@ -93,7 +93,7 @@ class Connection:
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
         """Call a tool; a call that the server refuses has an error as its result.
 
-        Raises `ExecutionFailed` where the server is gone or does not answer: the connection has to
+        Raises `ExecutionFailed` if the server is gone or does not answer: the connection has to
         be closed then.
         """
         request = self._session.call_tool(tool, dict(arguments))

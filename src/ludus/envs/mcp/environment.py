@@ -43,7 +43,7 @@ class Mcp(Environment[CallToolAction, CallToolObservation, State]):
 
     Tools:
         Those of the server, unchanged.
-        submit(answer): ends the episode; `submit_answer` where the server has a `submit`.
+        submit(answer): ends the episode; `submit_answer` if the server has a `submit`.
     Observation:
         The prompt of the task and the server's instructions; then the results of the calls, text
         and images. An error that a tool reports is shown as an error, and the episode goes on.

@@ -33,8 +33,8 @@ class OpenSpielObservation(TextObservation):
     """The position: for a model in `text`, for a network in `info_state`."""
 
     info_state: list[float] = Field(default_factory=list)
-    """OpenSpiel's information state tensor of the player, or its observation tensor where the game
-    has none; empty where it has neither."""
+    """OpenSpiel's information state tensor of the player, or its observation tensor if the game
+    has none; empty if it has neither."""
     legal_actions: list[int] = Field(default_factory=list)
     game_phase: str = "playing"
     """`initial`, `playing` or `terminal`."""

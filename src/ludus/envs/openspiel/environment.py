@@ -167,7 +167,7 @@ class OpenSpiel(ToolEnvironment):
     def progress(self) -> float | None:
         """The expected reward if the player makes no mistake from here on.
 
-        Known where the game is solved (tic-tac-toe, nim…): against a random opponent exactly,
+        Known if the game is solved (tic-tac-toe, nim…): against a random opponent exactly,
         against others as if they made no mistake. Otherwise None.
         """
         value = perfect_return(self.position, self.seat, random_opponent=self.opponent == "random")

@@ -270,7 +270,7 @@ brackets.""",
 
 
 def describe_rules(game: pyspiel.Game) -> str:
-    """The rules of a game in plain words, or its name and parameters where there are none here."""
+    """The rules of a game in plain words, or its name and parameters if there are none here."""
     kind = game.get_type()
     if (rules := RULES.get(kind.short_name)) is not None:
         return rules.replace("\n", " ")

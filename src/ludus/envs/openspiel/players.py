@@ -48,7 +48,7 @@ _CAN_RESAMPLE = frozenset(
     ]
 )
 """Games of imperfect information that can draw a position from what a player knows. OpenSpiel has
-no way to ask for it, and prints an error where it fails. Not hearts: it can draw too,
+no way to ask for it, and prints an error if it fails. Not hearts: it can draw too,
 but its tree search ends the process with a segmentation fault after some deals."""
 
 
@@ -314,7 +314,7 @@ def _require_few_histories(state: pyspiel.State, count: int) -> int:
 
 @lru_cache(maxsize=32)
 def solve_game(game_string: str) -> PerfectPlay | Equilibrium | None:
-    """The exact solution of a game, or None where it is too large or not of a kind we solve."""
+    """The exact solution of a game, or None if it is too large or not of a kind we solve."""
     import pyspiel
 
     game = pyspiel.load_game(game_string)
@@ -333,7 +333,7 @@ def solve_game(game_string: str) -> PerfectPlay | Equilibrium | None:
 
 
 def perfect_return(state: pyspiel.State, player: int, *, random_opponent: bool) -> float | None:
-    """`PerfectPlay.expected_return` where the game is solved so, otherwise None."""
+    """`PerfectPlay.expected_return` if the game is solved so, otherwise None."""
     game = state.get_game()
     solution = solve_game(str(game)) if has_perfect_information(game) else None
     if not isinstance(solution, PerfectPlay):

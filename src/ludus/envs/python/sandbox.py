@@ -91,7 +91,7 @@ class Outcome:
     exception: str | None
     """What the code raised, in one line; the traceback is in the output."""
     end_reason: str | None
-    """What ended the program, in a sentence; None where it ran to its end."""
+    """What ended the program, in a sentence; None if it ran to its end."""
     replies: list[Any] = field(default_factory=list)
     """`{"value": …}` or `{"error": …}` per call, for as many calls as were made. The program may
     have forged them: they can be any JSON value."""
@@ -129,7 +129,7 @@ class Sandbox:
     ) -> Outcome:
         """Execute the code; then call the function that it defines, once per list of arguments.
 
-        Raises `SandboxFailed` where the program is not to blame.
+        Raises `SandboxFailed` if the program is not to blame.
         """
         request: Any = (code, function, calls)
         with _slots:
@@ -260,7 +260,7 @@ class Sandbox:
 
 @cache
 def open_sandbox(mode: SandboxMode, limits: Limits) -> Sandbox:
-    """A sandbox that was tried once; raises `ConfigError` where none can be made."""
+    """A sandbox that was tried once; raises `ConfigError` if none can be made."""
     if sys.platform != "linux":
         raise ConfigError("The python environment runs on Linux only.")
     sandbox = Sandbox(mode, limits)
@@ -301,7 +301,7 @@ def _kill_only_child(pid: int) -> bool:
 
 
 def _parse_reply(line: bytes) -> Any:
-    """A line that the program wrote, or None where it is not JSON."""
+    """A line that the program wrote, or None if it is not JSON."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
@@ -323,7 +323,7 @@ _LIBRARY_DIRS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 
 
 def find_bubblewrap() -> str:
-    """The path of the program; raises `ConfigError` where it is not installed."""
+    """The path of the program; raises `ConfigError` if it is not installed."""
     program = shutil.which("bwrap")
     if program is None:
         raise ConfigError(

@@ -18,7 +18,7 @@ KILLED_STATUS = 137
 a program from exiting with it, so that it means that the program reached its CPU limit, or that
 somebody else killed it."""
 
-# Numbers on x86_64 and aarch64; None where an architecture does not have the call.
+# Numbers on x86_64 and aarch64; None if an architecture does not have the call.
 _ALLOWED: dict[str, tuple[int | None, int | None]] = {
     # Files that are open, and files of the read-only root.
     "read": (0, 63),

@@ -23,11 +23,11 @@ class ReasoningGymObservation(Observation):
     question: str | None = None
     score: float | None = None
     correct_answer: str | None = None
-    """The data set's own answer; None where there are many and it names none."""
+    """The data set's own answer; None if there are many and it names none."""
     dataset_metadata: JsonObject | None = None
     """How the question was made. It may hold the answer, so no model is shown it."""
     note: str | None = None
-    """Why an answer was not evaluated; left out on the wire where there is nothing to say."""
+    """Why an answer was not evaluated; left out on the wire if there is nothing to say."""
 
     @model_serializer(mode="wrap")
     def _leave_out_note(self, dump: SerializerFunctionWrapHandler) -> JsonObject:

@@ -17,11 +17,13 @@ from operator import add, and_, mul, or_, sub, truediv
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from reasoning_gym.factory import ProceduralDataset
+
     from ludus.data.tool_schema import JsonObject
 
 
 Entry = Mapping[str, Any]
-Score = Callable[[Any, str, Entry], float]
+Score = Callable[["ProceduralDataset", str, Entry], float]
 """The method `score_answer` of a data set's class."""
 
 _OPERATIONS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
@@ -90,11 +92,11 @@ def _keep_safe_programs(codeio: Any) -> None:
     """Leave out unsafe programs, and keep those of each data set apart: the class holds them."""
     initialize, draw = codeio.__init__, codeio.__getitem__
 
-    def initialize_safely(dataset: Any, config: Any) -> None:
+    def initialize_safely(dataset: ProceduralDataset, config: Any) -> None:
         initialize(dataset, config)
         dataset.programs = [row for row in codeio._jsonl_data if is_safe_program(row)]
 
-    def draw_own(dataset: Any, index: int) -> Any:
+    def draw_own(dataset: ProceduralDataset, index: int) -> Any:
         codeio._jsonl_data = dataset.programs
         try:
             return draw(dataset, index)
@@ -122,7 +124,7 @@ def complete_entry(entry: JsonObject) -> None:
         metadata["example_answer"] = find_conclusion(metadata["premises"], metadata["variables"])
 
 
-def require_usable(entry: Entry, dataset: Any) -> None:
+def require_usable(entry: Entry, dataset: ProceduralDataset) -> None:
     """Raise `UnusableQuestion` if the answer to a question scores less than 1 or takes no effort.
 
     Some scorers reject an empty answer, which is sometimes the correct one. Most premises of
@@ -145,12 +147,12 @@ def require_usable(entry: Entry, dataset: Any) -> None:
         raise UnusableQuestion
 
 
-def score_truth_value(dataset: Any, answer: str, entry: Entry) -> float:
+def score_truth_value(dataset: ProceduralDataset, answer: str, entry: Entry) -> float:
     """Score `game_of_life_halting`, whose own scorer takes any text for true, even "False"."""
     return float(answer.strip().lower() == entry["answer"].lower())
 
 
-def score_living_cells(dataset: Any, answer: str, entry: Entry) -> float:
+def score_living_cells(dataset: ProceduralDataset, answer: str, entry: Entry) -> float:
     """Score `game_of_life` by the living cells: those of both boards, of those of either.
 
     The library counts all cells, and nearly all are dead: an empty board gets 0.96 on average.
@@ -167,7 +169,7 @@ def score_living_cells(dataset: Any, answer: str, entry: Entry) -> float:
     return len(here & there) / len(here | there) if here != there else 0.0
 
 
-def score_arithmetic(dataset: Any, answer: str, entry: Entry) -> float:
+def score_arithmetic(dataset: ProceduralDataset, answer: str, entry: Entry) -> float:
     """Score `countdown` and `puzzle24`: each given number once, and the exact result.
 
     The library counts digits, which names (`pi`) and notations (`4e2`, `0x1c8`) evade, or does not
@@ -180,7 +182,7 @@ def score_arithmetic(dataset: Any, answer: str, entry: Entry) -> float:
     return float(used == given and _evaluate(formula) == metadata.get("target", 24))
 
 
-def score_probability(dataset: Any, answer: str, entry: Entry) -> float:
+def score_probability(dataset: ProceduralDataset, answer: str, entry: Entry) -> float:
     """Score `coin_flip` within 1e-4 and one percent.
 
     The library's absolute tolerance takes 0 for right where the probability is small, and so does
@@ -193,7 +195,7 @@ def score_probability(dataset: Any, answer: str, entry: Entry) -> float:
 def score_conclusion(score: Score) -> Score:
     """Score `propositional_logic`: like a tautology what follows without any reasoning."""
 
-    def scored(dataset: Any, answer: str, entry: Entry) -> float:
+    def scored(dataset: ProceduralDataset, answer: str, entry: Entry) -> float:
         value, metadata = score(dataset, answer, entry), entry["metadata"]
         if value < 0.25:
             return value

@@ -33,6 +33,8 @@ from ludus.envs.reasoning_gym.scores import (
 )
 
 if TYPE_CHECKING:
+    from reasoning_gym.factory import ProceduralDataset
+
     from ludus.data.tool_schema import JsonObject
 
 try:
@@ -85,7 +87,7 @@ BETTER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     # Otherwise seven in ten answers are "Yes".
     "syllogism": {"invalid_ratio": 0.5},
 }
-"""Defaults that replace those of the library where one constant answers most questions."""
+"""Better defaults for data sets of which one constant would answer most questions."""
 
 DEFAULT_COMPOSITE = ("chain_sum", "letter_counting", "spell_backward")
 """The data sets of `composite` by default."""
@@ -186,7 +188,7 @@ def handle_score(
     answer: str,
     answer_limit: float,
 ) -> JsonObject:
-    """The score of an answer, with a note where its evaluation was refused or aborted."""
+    """The score of an answer, with a note if its evaluation was refused or aborted."""
     record = pickle.loads(base64.b64decode(entry))
     dataset = build_dataset(name, config, seed=seed, size=size)
     # The limits of an answer are lower than those of building the data set.
@@ -250,7 +252,7 @@ def build_entry(name: str, config: JsonObject, *, seed: int, size: int, index: i
     raise ConfigRefused(ValueError("none of its questions can be used"), config_fields(name))
 
 
-def build_dataset(name: str, config: JsonObject, *, seed: int, size: int) -> Any:
+def build_dataset(name: str, config: JsonObject, *, seed: int, size: int) -> ProceduralDataset:
     """Build a data set, or take it from the cache; raises `ConfigRefused`."""
     shared = name in RESEEDABLE
     size = ACRE_SIZE if name == "acre" else size
@@ -284,7 +286,7 @@ def seed_global_rngs(seed: int) -> None:
 
 
 @lru_cache(maxsize=32)
-def _create_dataset(name: str, config: str, seed: int | None, size: int) -> Any:
+def _create_dataset(name: str, config: str, seed: int | None, size: int) -> ProceduralDataset:
     from reasoning_gym.factory import create_dataset
 
     try:

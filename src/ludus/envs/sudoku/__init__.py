@@ -183,7 +183,7 @@ class Sudoku(ToolEnvironment):
         return self._move(cell, self.solution[cell], self._explain(cell) if working else "")
 
     def random_action(self, rng: random.Random) -> ToolCall | None:
-        """A digit that breaks no rule in an empty cell; where there is none, a removal."""
+        """A digit that breaks no rule in an empty cell; if there is none, a removal."""
         empty = [cell for cell, digit in enumerate(self.digits) if digit == 0]
         rng.shuffle(empty)
         for cell in empty:

@@ -24,7 +24,7 @@ CLUES: dict[tuple[Size, Difficulty], int] = {
     (9, "medium"): 36,
     (9, "hard"): 26,
 }
-"""How many digits are given. A hard puzzle has a few more where its solution needs them."""
+"""How many digits are given. A hard puzzle has a few more if its solution needs them."""
 
 
 class Puzzle(NamedTuple):
@@ -145,7 +145,7 @@ def propagate(candidates: Candidates, solved_cells: int, grid: Geometry) -> int 
     """Fill in cells with one candidate, and digits with one place in a unit, until none is left.
 
     Changes the candidates. `solved_cells` are those whose digits are already excluded from their
-    peers. Returns the solved cells; None where a cell or a digit has no place left.
+    peers. Returns the solved cells; None if a cell or a digit has no place left.
     """
     while True:
         once = twice = 0

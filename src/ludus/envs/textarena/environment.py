@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ludus.data.tool_schema import JsonObject, ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
@@ -26,6 +26,10 @@ from ludus.envs.textarena import TextArenaMessage, TextArenaObservation
 from ludus.envs.textarena.players import PLAYERS
 from ludus.errors import ToolError, did_you_mean
 from ludus.protocol.types import State
+
+if TYPE_CHECKING:
+    from textarena import Env
+
 
 DEFAULT_GAME = "GuessTheNumber-v0"
 _PLAYER, _GAME = 0, -1
@@ -62,7 +66,7 @@ class TextArena(ToolEnvironment):
 
     def __init__(self, variant: str | None = None) -> None:
         self._name = self.game_name = variant or DEFAULT_GAME
-        self._cached_game: tuple[str, Any] | None = None
+        self._cached_game: tuple[str, Env] | None = None
 
     @classmethod
     def variants(cls) -> Sequence[str]:
@@ -139,7 +143,7 @@ class TextArena(ToolEnvironment):
         return State.model_validate({"env_id": self.game_name, "num_players": 1})
 
     @property
-    def game(self) -> Any:
+    def game(self) -> Env:
         """The game itself, without the library's wrappers around it."""
         game = self._wrapped_game
         while hasattr(game, "env"):
@@ -241,8 +245,8 @@ def game_modules() -> Mapping[str, str]:
     return {name: module for name, module in modules.items() if module in single}
 
 
-def build_game(name: str) -> Any:
-    """Build a game; raises `ValueError` where it is unknown or lacks something."""
+def build_game(name: str) -> Env:
+    """Build a game; raises `ValueError` if it is unknown or lacks something."""
     modules = game_modules()
     if name not in modules:
         hint = did_you_mean(name, modules, "See `ludus envs textarena`.")

@@ -10,10 +10,13 @@ import random
 import string
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ludus.data.tool_schema import JsonObject
 from ludus.envs.wordle.solver import next_guess
+
+if TYPE_CHECKING:
+    from textarena import Env
 
 _MAX_CODES = 20_000
 """Mastermind: with more codes than this the secret one is guessed."""
@@ -22,11 +25,11 @@ _MAX_CODES = 20_000
 class Player(NamedTuple):
     """How a game is played perfectly, and with random legal messages."""
 
-    solve: Callable[[Any], str | None]
-    draw: Callable[[Any, random.Random], str | None]
+    solve: Callable[[Env], str | None]
+    draw: Callable[[Env, random.Random], str | None]
 
 
-def _guess_number(game: Any) -> str:
+def _guess_number(game: Env) -> str:
     low, high = game.min_number, game.max_number
     for guess, hint in game.state.game_state["guess_history"]:
         if hint == "higher":
@@ -36,12 +39,12 @@ def _guess_number(game: Any) -> str:
     return f"[{(low + high) // 2}]"
 
 
-def _random_number(game: Any, rng: random.Random) -> str:
+def _random_number(game: Env, rng: random.Random) -> str:
     numbers = range(game.min_number, game.max_number + 1)
     return f"[{rng.choice([n for n in numbers if n not in game.guessed_numbers])}]"
 
 
-def _mastermind(game: Any) -> str:
+def _mastermind(game: Env) -> str:
     state = game.state.game_state
     code: Sequence[int] = state["secret_code"]
     if state["num_numbers"] ** state["code_length"] <= _MAX_CODES:
@@ -70,7 +73,7 @@ def _pegs(guess: Sequence[int], code: Sequence[int]) -> tuple[int, int]:
     return black, (Counter(guess) & Counter(code)).total() - black
 
 
-def _random_code(game: Any, rng: random.Random) -> str:
+def _random_code(game: Env, rng: random.Random) -> str:
     state = game.state.game_state
     digits = range(1, state["num_numbers"] + 1)
     earlier = [entry["guess"] for entry in state["history"]]
@@ -80,7 +83,7 @@ def _random_code(game: Any, rng: random.Random) -> str:
     return f"[{' '.join(map(str, code))}]"
 
 
-def _tower_of_hanoi(game: Any) -> str | None:
+def _tower_of_hanoi(game: Env) -> str | None:
     towers = game.state.game_state["towers"]
     tower_of = {disk: name for name, disks in towers.items() for disk in disks}
     target, move = "C", None
@@ -94,7 +97,7 @@ def _tower_of_hanoi(game: Any) -> str | None:
     return move
 
 
-def _random_disk(game: Any, rng: random.Random) -> str:
+def _random_disk(game: Env, rng: random.Random) -> str:
     towers = game.state.game_state["towers"]
     moves = [
         f"[{source} {target}]"
@@ -104,7 +107,7 @@ def _random_disk(game: Any, rng: random.Random) -> str:
     return rng.choice(moves)
 
 
-def _lights_out(game: Any) -> str | None:
+def _lights_out(game: Env) -> str | None:
     grid = game.state.game_state["grid"]
     cells = list(itertools.product(range(game.size), repeat=2))
     # One equation per light, as bits: the presses that toggle it, and above them whether it is on.
@@ -129,11 +132,11 @@ def _lights_out(game: Any) -> str | None:
     return "[{} {}]".format(*cells[min(pressed)]) if pressed else None
 
 
-def _random_light(game: Any, rng: random.Random) -> str:
+def _random_light(game: Env, rng: random.Random) -> str:
     return f"[{rng.randrange(game.size)} {rng.randrange(game.size)}]"
 
 
-def _frozen_lake(game: Any) -> str | None:
+def _frozen_lake(game: Env) -> str | None:
     state = game.state.game_state
     queue = deque([(state["player_pos"], "")])
     seen = {state["player_pos"]}
@@ -150,7 +153,7 @@ def _frozen_lake(game: Any) -> str | None:
     return None
 
 
-def _random_step(game: Any, rng: random.Random) -> str:
+def _random_step(game: Env, rng: random.Random) -> str:
     row, column = game.state.game_state["player_pos"]
     inside = range(game.size)
     moves = [
@@ -161,7 +164,7 @@ def _random_step(game: Any, rng: random.Random) -> str:
     return f"[{rng.choice(moves)}]"
 
 
-def _minesweeper(game: Any) -> str | None:
+def _minesweeper(game: Env) -> str | None:
     if game.first_move:
         return f"[{game.rows // 2} {game.cols // 2}]"
     for row, column in itertools.product(range(game.rows), range(game.cols)):
@@ -170,7 +173,7 @@ def _minesweeper(game: Any) -> str | None:
     return None
 
 
-def _random_cell(game: Any, rng: random.Random) -> str | None:
+def _random_cell(game: Env, rng: random.Random) -> str | None:
     """A hidden cell without a mine: the library takes a mine for an invalid move."""
     cells = itertools.product(range(game.rows), range(game.cols))
     hidden = [
@@ -181,14 +184,14 @@ def _random_cell(game: Any, rng: random.Random) -> str | None:
     return rng.choice(hidden) if hidden else None
 
 
-def _sudoku(game: Any) -> str | None:
+def _sudoku(game: Env) -> str | None:
     for row, column in itertools.product(range(9), repeat=2):
         if game.state.game_state["board"][row][column] == 0:
             return f"[{row + 1} {column + 1} {game.full_grid[row][column]}]"
     return None
 
 
-def _random_digit(game: Any, rng: random.Random) -> str | None:
+def _random_digit(game: Env, rng: random.Random) -> str | None:
     board = game.state.game_state["board"]
     moves = [
         f"[{row + 1} {column + 1} {digit}]"
@@ -200,7 +203,7 @@ def _random_digit(game: Any, rng: random.Random) -> str | None:
     return rng.choice(moves) if moves else None
 
 
-def _wordle(game: Any) -> str:
+def _wordle(game: Env) -> str:
     state = game.state.game_state
     marks_by_word = {word: "".join(marks) for word, marks in state["guess_history"]}
     word = state["secret_word"]
@@ -210,7 +213,7 @@ def _wordle(game: Any) -> str:
     return f"[{word}]"
 
 
-def _random_word(game: Any, rng: random.Random) -> str:
+def _random_word(game: Env, rng: random.Random) -> str:
     earlier = {word for word, _ in game.state.game_state["guess_history"]}
     words = [word for word in game.word_list if word.islower() and word.isalpha()]
     while (word := rng.choice(words)) in earlier:
@@ -218,7 +221,7 @@ def _random_word(game: Any, rng: random.Random) -> str:
     return f"[{word}]"
 
 
-def _hangman(game: Any) -> str:
+def _hangman(game: Env) -> str:
     state = game.state.game_state
     board, guessed = state["current_board"], state["guessed_letters"]
     misses = guessed - set(board)
@@ -239,7 +242,7 @@ def _hangman(game: Any) -> str:
     return f"[{max(unguessed, key=lambda letter: letters[letter])}]"
 
 
-def _random_letter(game: Any, rng: random.Random) -> str:
+def _random_letter(game: Env, rng: random.Random) -> str:
     guessed = game.state.game_state["guessed_letters"]
     return f"[{rng.choice([c for c in string.ascii_uppercase if c not in guessed])}]"
 

@@ -51,7 +51,7 @@ def next_guess(
     """The guess that is expected to leave the fewest candidates.
 
     `marked` holds the earlier guesses and their marks. `probes` are words that may be guessed
-    without being candidates: where a few candidates differ in one letter only, such a word can
+    without being candidates: if a few candidates differ in one letter only, such a word can
     try several of these letters at once. `rng` picks among equally good guesses, and among the
     best openings, which differ little; without it the first is taken. In `hard_mode` every guess
     is a candidate.
