@@ -131,43 +131,9 @@ def test_explain_writes_a_reason_for_each_excluded_episode(tmp_path: Path) -> No
     assert report.kept == 20
 
 
-def test_metadata_with_the_settings_of_older_versions_is_recognized(tmp_path: Path) -> None:
-    config = CurateConfig(min_reward=0.2, test_size=0.3, tool_call_format="qwen3")
+def test_the_same_call_writes_again_and_another_one_needs_overwrite(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", *(attempt(f"{n}", n / 20) for n in range(20)))
-    curate([run], tmp_path / "out", config)
-    path = tmp_path / "out" / "curation.json"
-    metadata = json.loads(path.read_text())
-    selection = [
-        *("where", "min_reward", "min_turns", "max_turns", "solve_rate", "solved_at"),
-        *("top_fraction", "best_of_group"),
-    ]
-    settings = metadata["settings"]
-    metadata["settings"] = {
-        "to": "sft",
-        "selection": {
-            **{name: settings[name] for name in selection},
-            "unscored": settings["keep_unscored"],
-        },
-        "form": {
-            **{name: settings[name] for name in ("system", "tool_results", "reasoning")},
-            "last_turn": settings["last_turn"],
-            "render": "qwen3",
-        },
-        "dedupe": True,
-        "near_prompts": None,
-        "near_completions": None,
-        "across_tasks": False,
-        "pairing": "best",
-        "min_margin": 0.1,
-        "test": 0.3,
-        "held_out": [],
-        "likeness": 0.8,
-        "seed": 0,
-        "format": "jsonl",
-        "student": None,
-    }
-    path.write_text(json.dumps(metadata))
-    curate([run], tmp_path / "out", config)
-    assert json.loads(path.read_text())["settings"] == settings
+    for _ in range(2):
+        curate([run], tmp_path / "out", CurateConfig(min_reward=0.2, test_size=0.3))
     with pytest.raises(RunError, match="`overwrite`"):
         curate([run], tmp_path / "out", CurateConfig())

@@ -20,6 +20,15 @@ from ludus.errors import RunError
 BROKEN, DEADLINE = StopReason.BROKEN, StopReason.DEADLINE
 
 
+def is_played(recorded: ResumeIndex, index: int) -> bool:
+    return index not in recorded.pending_indices(index + 1)
+
+
+def is_broken(recorded: ResumeIndex, index: int) -> bool:
+    missing = recorded.pending_indices(index + 1, retry_broken=False)
+    return not is_played(recorded, index) and index not in missing
+
+
 def test_lines_have_rewards_of_turns_and_progress_only_where_there_are_any() -> None:
     plain, rich = attempt(0), attempt(1, turn_rewards=(0.0, 1.0), progress=(0.0, 0.5, 1.0))
     for episode, keys in ((plain, set()), (rich, {"turn_rewards", "progress"})):
@@ -42,7 +51,7 @@ def test_what_is_read_back_is_what_was_played(tmp_path: Path) -> None:
         attempt(1, StopReason.MAX_TURNS, reward=None),
     )
     recorded = read_resume_index(path)
-    assert [recorded.is_played(index) for index in range(6)] == [
+    assert [is_played(recorded, index) for index in range(6)] == [
         True,
         True,
         False,
@@ -50,7 +59,7 @@ def test_what_is_read_back_is_what_was_played(tmp_path: Path) -> None:
         True,
         False,
     ]
-    assert [recorded.is_broken(index) for index in range(6)] == [
+    assert [is_broken(recorded, index) for index in range(6)] == [
         False,
         False,
         True,
@@ -76,9 +85,9 @@ def test_an_empty_file_has_no_mean_and_no_cost(tmp_path: Path) -> None:
 def test_a_broken_attempt_that_was_tried_again_is_a_retry(tmp_path: Path) -> None:
     path = written(tmp_path / "e", attempt(0, BROKEN), attempt(0, DEADLINE), attempt(0, attempt=3))
     recorded = read_resume_index(path)
-    assert recorded.is_played(0)
-    assert not recorded.is_broken(0)
-    assert (recorded.retries, recorded.duplicates) == (2, 0)
+    assert is_played(recorded, 0)
+    assert not is_broken(recorded, 0)
+    assert recorded.duplicates == 0
     assert (recorded.totals.episodes, recorded.totals.broken) == (1, 0)
     assert +recorded.totals.stop_reasons == {"done": 1}
 
@@ -95,8 +104,8 @@ def test_a_line_for_what_was_played_already_is_a_duplicate(
     usage = Usage(prompt_tokens=5)
     first = attempt(0, reward=1.0, usage=usage)
     recorded = read_resume_index(written(tmp_path / "e", first, attempt(0, reason, usage=usage)))
-    assert recorded.is_played(0)
-    assert (recorded.duplicates, recorded.retries, recorded.totals.episodes) == (1, 0, 1)
+    assert is_played(recorded, 0)
+    assert (recorded.duplicates, recorded.totals.episodes) == (1, 1)
     assert (recorded.totals.rewards.n, recorded.totals.rewards.mean) == (1, 1.0)
     assert recorded.totals.prompt_tokens == 10
 
@@ -114,7 +123,7 @@ def test_ids_of_other_plans_are_counted_apart(foreign: str, tmp_path: Path) -> N
 def test_without_a_run_that_of_the_first_id_counts(tmp_path: Path) -> None:
     path = written(tmp_path / "e", attempt(0), attempt(1, episode_id="deadbeef-000001"))
     recorded = read_resume_index(path)
-    assert (recorded.run, recorded.foreign, recorded.is_played(1)) == (RUN, 1, False)
+    assert (recorded.run, recorded.foreign, is_played(recorded, 1)) == (RUN, 1, False)
 
 
 def test_a_line_that_is_no_episode_is_counted_and_named(tmp_path: Path) -> None:
@@ -141,13 +150,13 @@ def test_a_torn_last_line_does_not_count(
     path = tmp_path_factory.mktemp("torn") / "e"
     written(path, attempt(0), attempt(1).to_line()[:cut])
     recorded = read_resume_index(path)
-    assert (recorded.totals.episodes, recorded.unreadable, recorded.is_played(1)) == (1, 0, False)
+    assert (recorded.totals.episodes, recorded.unreadable, is_played(recorded, 1)) == (1, 0, False)
     assert list(episodes(path)) == [attempt(0)]
 
 
 def test_a_last_line_that_lacks_only_its_newline_counts(tmp_path: Path) -> None:
     path = written(tmp_path / "e", attempt(0), attempt(1).to_line()[:-1])
-    assert read_resume_index(path).is_played(1)
+    assert is_played(read_resume_index(path), 1)
     assert list(episodes(path)) == [attempt(0), attempt(1)]
 
 

@@ -39,6 +39,13 @@ def test_noise_is_no_degradation(mean: float) -> None:
     assert alarms <= 1
 
 
+def held_out_entry(
+    step: int, reward: float, *, episodes: int = 64, std: float = 0.5
+) -> dict[str, float]:
+    fields = {"eval_reward": reward, "eval_reward_std": std, "eval_episodes": episodes}
+    return {"step": step, **fields}
+
+
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-1.0, 1.0), (0.0, 10.0)])
 def test_noise_of_held_out_rewards_is_no_degradation(low: float, high: float) -> None:
     """Whatever the scale of rewards is."""
@@ -56,13 +63,13 @@ def test_noise_of_held_out_rewards_is_no_degradation(low: float, high: float) ->
     assert alarms <= 3
 
 
-def test_held_out_rewards_of_an_unknown_scale_need_their_deviation() -> None:
-    def log(**more: float) -> list[dict[str, float]]:
+def test_held_out_rewards_are_compared_by_their_deviation() -> None:
+    def log(deviation: float) -> list[dict[str, float]]:
         values = [(0, 4.0), (5, 8.0), (10, 1.0)]
-        return [{"step": at, "eval_reward": it, "eval_episodes": 64, **more} for at, it in values]
+        return [held_out_entry(step, reward, std=deviation) for step, reward in values]
 
-    assert first_alarm(log()) is None
-    assert first_alarm(log(eval_reward_std=2.0)) is not None
+    assert first_alarm(log(20.0)) is None
+    assert first_alarm(log(2.0)) is not None
 
 
 def test_a_learning_run_is_no_degradation() -> None:
@@ -107,9 +114,9 @@ def test_a_fall_of_the_held_out_reward_counts_by_its_size() -> None:
     def alarm(now: float) -> tuple[int, str] | None:
         return first_alarm(
             [
-                {"step": 0, "eval_reward": 0.2, "eval_episodes": 64},
-                {"step": 10, "eval_reward": 0.6, "eval_episodes": 64},
-                {"step": 20, "eval_reward": now, "eval_episodes": 64},
+                held_out_entry(0, 0.2),
+                held_out_entry(10, 0.6),
+                held_out_entry(20, now),
             ]
         )
 
@@ -142,7 +149,7 @@ def test_harder_tasks_are_no_degradation_where_held_out_tasks_are_played_better(
     rng = random.Random(3)
     log = entries(noisy(0.4, 5, rng) + noisy(0.2, 35, rng))
     for step, reward in ((30, 0.35), (12, 0.3), (1, 0.25)):
-        log.insert(step, {"step": step, "eval_reward": reward, "eval_episodes": 256})
+        log.insert(step, held_out_entry(step, reward, episodes=256))
     assert first_alarm([entry for entry in log if "reward" in entry]) is not None
     assert first_alarm(log) is None
 
@@ -151,7 +158,7 @@ def test_a_fall_after_held_out_tasks_were_played_is_seen() -> None:
     rng = random.Random(4)
     log = entries(noisy(0.5, 40, rng) + noisy(0.2, 20, rng))
     for step, reward in ((20, 0.5), (1, 0.4)):
-        log.insert(step, {"step": step, "eval_reward": reward, "eval_episodes": 256})
+        log.insert(step, held_out_entry(step, reward, episodes=256))
     alarm = first_alarm(log)
     assert alarm is not None and 40 < alarm[0] <= 50
 
@@ -176,8 +183,5 @@ def test_a_curriculum_that_moves_on_is_no_degradation() -> None:
     formats = [1.0] * 40 + [0.2] * 40
     alarm = first_alarm(entries(falling, **groups, format=formats))
     assert alarm is not None and alarm[0] == 43
-    held_out = [
-        {"step": step, "eval_reward": reward, "eval_episodes": 64.0}
-        for step, reward in ((0, 0.5), (40, 0.8), (80, 0.3))
-    ]
+    held_out = [held_out_entry(step, reward) for step, reward in ((0, 0.5), (40, 0.8), (80, 0.3))]
     assert first_alarm([*entries(falling, **groups), *held_out]) is not None

@@ -10,7 +10,6 @@ from pathlib import Path
 from ludus.curation.config import CurateConfig
 from ludus.data.atomic_write import atomic_dir, existing_files
 from ludus.data.stage_output import CURATION_FILE
-from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
 CARD_FILE = "README.md"
@@ -21,16 +20,6 @@ DATASET_FILES = (
 """All files and folders that a data set can consist of."""
 _DRAFT_PREFIX = ".curating-"
 _READ_BLOCK_BYTES = 1 << 20
-_RENAMED_SETTINGS = {
-    "unscored": "keep_unscored",
-    "render": "tool_call_format",
-    "near_prompts": "max_prompt_similarity",
-    "near_completions": "max_completion_similarity",
-    "pairing": "pairs",
-    "test": "test_size",
-    "likeness": "similarity_threshold",
-}
-"""Settings in older metadata files, whose `selection` and `form` were nested, by today's names."""
 
 
 def open_output_dir(out: Path, *, overwrite: bool = False) -> AbstractContextManager[Path]:
@@ -83,12 +72,7 @@ def _previous_digest(folder: Path, config: CurateConfig, runs: Sequence[str]) ->
     """
     try:
         metadata = json.loads((folder / CURATION_FILE).read_bytes())
-        # Settings of an older file are converted; today's are left as they are.
-        flat: JsonObject = {}
-        for name, value in metadata["settings"].items():
-            flat |= value if name in ("selection", "form") else {name: value}
-        settings = {_RENAMED_SETTINGS.get(name, name): value for name, value in flat.items()}
-        is_same = settings == json.loads(json.dumps(config.as_json(), default=str))
+        is_same = metadata["settings"] == json.loads(json.dumps(config.as_json(), default=str))
         return str(metadata["digest"]) if is_same and set(metadata["runs"]) <= set(runs) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

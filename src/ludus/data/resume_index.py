@@ -63,8 +63,6 @@ class ResumeIndex:
     totals: ResumeTotals = field(default_factory=ResumeTotals)
     foreign: int = 0
     """Lines with the id of another run, or with an id of another format."""
-    retries: int = 0
-    """Lines of an episode that had only broken attempts before."""
     duplicates: int = 0
     """Lines of an episode that was played already; only their usage is in the totals."""
     unreadable: int = 0
@@ -73,13 +71,6 @@ class ResumeIndex:
     checksum: Checksum | None = field(default_factory=Checksum, compare=False)
     """Of the file; None where lines are damaged, so that the next reader reports them again."""
     _marks: bytearray = field(default_factory=bytearray, repr=False)
-
-    def is_played(self, index: int) -> bool:
-        return self._mark(index) == _PLAYED
-
-    def is_broken(self, index: int) -> bool:
-        """Whether all recorded attempts are broken."""
-        return self._mark(index) in _FAULTS
 
     def pending_indices(self, planned: int, *, retry_broken: bool = True) -> Iterator[int]:
         """The indices below `planned` that are still to be played, in order."""
@@ -120,7 +111,6 @@ class ResumeIndex:
                         self.duplicates += 1
                         yield None
                         continue
-                    self.retries += 1
                     reasons[_FAULTS[previous]] -= 1
                 marks[index] = mark
             reasons[reason] += 1

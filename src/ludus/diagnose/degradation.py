@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from math import inf, log, pi, sqrt
+from math import log, pi, sqrt
 from statistics import fmean
 
 from ludus.data.training_log import (
@@ -185,7 +185,12 @@ class DegradationDetector:
         if scale.normalize_delta(fall) < MIN_HELD_OUT_FALL:
             return None
         best_entry = self._held_out[rewards.index(best)]
-        variances = [_variance_of_mean(each, scale) for each in (best_entry, self._held_out[-1])]
+        variances = []
+        for entry in (best_entry, self._held_out[-1]):
+            deviation = metric(entry, "eval_reward_std")
+            if deviation is None:
+                return None
+            variances.append(deviation**2 / (metric(entry, "eval_episodes") or 1.0))
         min_errors = HELD_OUT_STANDARD_ERRORS + HELD_OUT_LUCK * log(max(1, self._evaluations - 1))
         if fall < min_errors * sqrt(sum(variances)):
             return None
@@ -226,15 +231,6 @@ class DegradationDetector:
                 name = "entropy" if key == "sampled_nll" else _SYMPTOM_NAMES.get(key, key)
                 reason += f", {name} rose from {before:.2g} to {after:.2g}"
         return reason
-
-
-def _variance_of_mean(held_out: LogEntry, scale: RewardScale) -> float:
-    """The variance of a mean held-out reward; infinite where it cannot be known."""
-    mean, number = metric(held_out, "eval_reward") or 0.0, metric(held_out, "eval_episodes") or 1.0
-    if (deviation := metric(held_out, "eval_reward_std")) is not None:
-        return deviation**2 / number
-    # A log of an earlier version. The variance of rewards from 0 to 1 is at most that of a coin.
-    return mean * (1 - mean) / number if scale.is_unit else inf
 
 
 def _compare_windows(

@@ -19,7 +19,7 @@ from ludus.evaluation.verdict import Outcome, Verdict
 
 
 def load_evaluation(folder: Path) -> Evaluation:
-    """Load an evaluation; older ones have neither verdicts nor slices."""
+    """Load an evaluation."""
     try:
         summary = from_json((folder / SUMMARY_FILE).read_bytes())
     except (OSError, ValueError) as error:
@@ -45,12 +45,12 @@ def _build_evaluation(folder: Path, summary: JsonObject) -> Evaluation:
         metrics=build_metrics(summary["solved_at"], pass_k),
         scores=scores,
         solved_at=summary["solved_at"],
-        not_in=summary.get("not_in"),
-        stopped=summary.get("stopped"),
-        versions=summary.get("versions", {}),
-        command=summary.get("command"),
-        ambiguous_environments=tuple(summary.get("ambiguous_environments", ())),
-        slices=tuple(map(_parse_slice, summary.get("slices", ()))),
+        not_in=summary["not_in"],
+        stopped=summary["stopped"],
+        versions=summary["versions"],
+        command=summary["command"],
+        ambiguous_environments=tuple(summary["ambiguous_environments"]),
+        slices=tuple(map(_parse_slice, summary["slices"])),
     )
 
 
@@ -58,7 +58,7 @@ def _parse_score(fields: Mapping[str, Any]) -> CandidateScore:
     deltas = _parse_estimates(fields["deltas"])
     verdicts = {
         name: Verdict(Outcome(each["outcome"]), deltas[name], each["episodes_needed"])
-        for name, each in fields.get("verdicts", {}).items()
+        for name, each in fields["verdicts"].items()
     }
     return CandidateScore(
         label=fields["label"],
@@ -67,8 +67,8 @@ def _parse_score(fields: Mapping[str, Any]) -> CandidateScore:
         remaining=fields["remaining"],
         broken=fields["broken"],
         unscored=fields["unscored"],
-        cut_off=fields.get("cut_off", 0),
-        contaminated=fields.get("contaminated", 0),
+        cut_off=fields["cut_off"],
+        contaminated=fields["contaminated"],
         estimates=_parse_estimates(fields["metrics"]),
         deltas=deltas,
         verdicts=verdicts,

@@ -25,8 +25,7 @@ def summarize_run(folder: RunFolder, *, verify: bool = False) -> dict[str, Any]:
     size = path.stat().st_size if path.exists() else 0
     summary = folder.read_summary()
     checksum = Checksum.from_summary(summary)
-    # Summaries of older versions have no interval.
-    if summary.get("bytes") == size and "reward_interval" in summary:
+    if summary.get("bytes") == size:
         unchanged = not verify or not size or Checksum.of_file(path) == checksum
         if unchanged:
             return summary
