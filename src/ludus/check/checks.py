@@ -8,7 +8,6 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from statistics import fmean
-from typing import Any
 
 from jsonschema import Draft202012Validator
 
@@ -22,6 +21,7 @@ from ludus.client.session import Session
 from ludus.client.websocket import WebSocketClient
 from ludus.data.intervals import MIN_SAMPLES
 from ludus.data.messages import content_text
+from ludus.data.tool_schema import JsonObject
 from ludus.environment.registry import find_environment, is_remote
 from ludus.environment.spec import EnvSpec
 from ludus.errors import CapacityReached, ConnectFailed, LudusError, SessionError
@@ -47,7 +47,7 @@ class EnvironmentChecks:
         self,
         endpoint: Endpoint,
         env_spec: EnvSpec | None,
-        schemas: dict[str, Any],
+        schemas: JsonObject,
         *,
         seeds: int,
         sessions: int,
@@ -176,7 +176,7 @@ class EnvironmentChecks:
     async def check_progress(self) -> str:
         """Compare the ends of the oracle's episodes with their starts; the runner checks bounds.
 
-        Means are compared, because a task may begin at its goal; and only where the oracle reaches
+        Means are compared, because a task may begin at its goal; and only if the oracle reaches
         the top in every episode.
         """
         progress: list[list[float]] = []
@@ -326,7 +326,7 @@ async def _expect_error(session: Session, message: str) -> str:
     raise CheckFailed(message)
 
 
-def _validate_schema(observation: dict[str, Any], schema: dict[str, Any]) -> None:
+def _validate_schema(observation: JsonObject, schema: JsonObject) -> None:
     for error in Draft202012Validator(schema).iter_errors(observation):
         where = ".".join(str(part) for part in error.absolute_path) or "observation"
         raise CheckFailed(f"{where}: {error.message[:200]}")

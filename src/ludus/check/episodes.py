@@ -20,6 +20,7 @@ from ludus.agents.oracle import OracleAgent, ShadowEnvironment
 from ludus.check.findings import RETURN_MOVE
 from ludus.client.session import Session
 from ludus.data.episode import Episode
+from ludus.data.tool_schema import JsonObject
 from ludus.environment.spec import EnvSpec
 from ludus.errors import (
     EPISODE_CONTINUES,
@@ -42,7 +43,7 @@ WaitForTurn = Callable[[], Awaitable[None]]
 class Transcript:
     """All results and actions of one episode."""
 
-    results: list[StepResult[dict[str, Any]]] = field(default_factory=list)
+    results: list[StepResult[JsonObject]] = field(default_factory=list)
     actions: list[Mapping[str, Any]] = field(default_factory=list)
 
     @property
@@ -96,11 +97,11 @@ class RecordingSession(Session):
     async def close(self) -> None:
         """See `open`."""
 
-    async def reset(self, /, **task: Any) -> StepResult[dict[str, Any]]:
+    async def reset(self, /, **task: Any) -> StepResult[JsonObject]:
         await self._wait_for_turn()
         return self._record(await self._session.reset(**task))
 
-    async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[dict[str, Any]]:
+    async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[JsonObject]:
         await self._wait_for_turn()
         self.transcript.actions.append(action_payload(action))
         try:
@@ -110,14 +111,14 @@ class RecordingSession(Session):
             error.details.pop(EPISODE_CONTINUES, None)
             raise
 
-    async def state(self) -> dict[str, Any]:
+    async def state(self) -> JsonObject:
         return await self._session.state()
 
     async def _wait_for_turn(self) -> None:
         if self._turn is not None:
             await self._turn()
 
-    def _record(self, result: StepResult[dict[str, Any]]) -> StepResult[dict[str, Any]]:
+    def _record(self, result: StepResult[JsonObject]) -> StepResult[JsonObject]:
         self.transcript.results.append(result)
         return result
 
@@ -156,13 +157,13 @@ class EpisodePlayer:
         agent_seed: int | None = None,
         turn: WaitForTurn | None = None,
     ) -> Transcript:
-        """Play the task of this seed; `agent_seed` (default: the same) is that of random calls."""
+        """Play the task of this seed; `agent_seed` (default: the same) seeds random calls."""
         recorder = RecordingSession(session, turn)
         if agent_seed is None:
             agent_seed = seed
         assignment = Assignment("check", self._spec, {"seed": seed}, agent_seed)
         episode = await run_episode(recorder, self._agent, assignment, limits=self._limits)
-        # BadEnvironment after a move: a reward that is not finite, which has a check of its own.
+        # BadEnvironment after a move: a reward that is not finite, which has its own check.
         has_own_check = recorder.transcript.actions and (
             episode.error is not None and episode.error.kind == BadEnvironment.__name__
         )

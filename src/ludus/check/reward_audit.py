@@ -33,7 +33,7 @@ MAX_NAMED = 3
 COIN_CHANCE = 0.001
 """A player reaches the top on most seeds if a coin does so as often with a lower probability."""
 MIN_TURNS = 20
-"""Turn limit of weak players, which is higher where the oracle needs more."""
+"""Turn limit of weak players, which is higher if the oracle needs more."""
 SOFT_LIMIT_S, HARD_LIMIT_S = 10.0, 30.0
 """Times after which only `MIN_SAMPLES` seeds are completed, and after which nothing is played."""
 
@@ -46,7 +46,7 @@ class Reference:
     play: Callable[[int], Awaitable[Transcript]] | None = None
     """Plays the episode of a seed."""
     constant: float = 0.0
-    """The return in every episode, where none is played."""
+    """The return in every episode, if none is played."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
 from ludus.agents.random_agent import random_call
 from ludus.agents.tool_calls import build_tool_call_message
 from ludus.data.messages import Message
-from ludus.data.tool_schema import ToolCall, ToolSpec
+from ludus.data.tool_schema import JsonObject, ToolCall, ToolSpec
 
 Strategy = Callable[[Sequence[ToolSpec], str, random.Random], Iterator[ToolCall]]
 """The calls of an episode, from its tools and its first observation as text."""
@@ -169,7 +169,7 @@ def weak_strategies(tools: Sequence[ToolSpec]) -> dict[str, Strategy]:
     return strategies
 
 
-def _fit_arguments(tool: ToolSpec, text: str) -> dict[str, Any]:
+def _fit_arguments(tool: ToolSpec, text: str) -> JsonObject:
     """The arguments of a tool that a text can be given for."""
     arguments = tool.input_schema.get("properties", {})
     fitted = {name: _fit(schema, text) for name, schema in arguments.items()}

@@ -68,7 +68,7 @@ def exclude_near_prompts(catalog: Catalog, threshold: float) -> None:
 def exclude_near_completions(
     catalog: Catalog, threshold: float, *, across_tasks: bool = False
 ) -> None:
-    """Exclude attempts whose completion is similar to that of a better one."""
+    """Exclude attempts whose completion is similar to a better one's."""
     order = BEST_FIRST if across_tasks else f"task, {BEST_FIRST}"
     rows = catalog.stream(f"SELECT task, rowid FROM episodes WHERE reason IS NULL ORDER BY {order}")
     copies = []

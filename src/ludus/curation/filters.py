@@ -89,7 +89,7 @@ def exclude_faults(catalog: Catalog, *, keep_unscored: bool = False) -> None:
 def exclude_untrainable(catalog: Catalog) -> None:
     """Exclude episodes that no chat template can render.
 
-    A tutor's reply may be rendered where the student gave none, or a malformed one.
+    A tutor's reply may be rendered if the student gave none, or a malformed one.
     """
     catalog.exclude("no reply", "reply IS NULL AND NOT tutored", detail="no assistant turn")
     catalog.exclude(

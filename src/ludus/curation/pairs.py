@@ -2,7 +2,7 @@
 
 Pairs are built among all attempts of all runs. Episodes that a fault ended are excluded before, so
 the rejected side is always what a model did. Attempts are paired only if task, prompt and tools are
-equal. Episodes with a tutor are no attempts here: each of their corrections is a pair of its own.
+equal. Episodes with a tutor are no attempts here: each of their corrections is a separate pair.
 """
 
 from __future__ import annotations

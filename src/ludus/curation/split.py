@@ -88,7 +88,7 @@ def _find_families(tasks: Iterable[TaskPrompt], similarity: float) -> tuple[list
 
 
 def _draw_test_families(names: list[str], families: list[int], target: int, seed: int) -> set[int]:
-    """Draw families with `target` tasks together, or fewer where none fits into what is left.
+    """Draw families with `target` tasks together, or fewer if none fits into what is left.
 
     A family is drawn by the lowest hash of its tasks. If all are larger than the target, the first
     of the smallest is drawn, but never all families.

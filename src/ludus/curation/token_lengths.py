@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ludus.curation.lint.lint_rows import parse_lint_row, read_lint_rows
 from ludus.data.length_stats import quantile, suggest_max_length
@@ -67,7 +67,7 @@ class TokenLengths:
             refused=refused,
         )
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         return asdict(self)
 
     def __str__(self) -> str:

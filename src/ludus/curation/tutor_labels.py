@@ -22,12 +22,12 @@ class LabelledTurn:
     """The index of the student's reply among the messages, or their number if there is none."""
     advice: Message
     reply: Message | None
-    """The student's reply; None where it said nothing."""
+    """The student's reply; None if it said nothing."""
     explored: bool
 
     @property
     def agreed(self) -> bool:
-        """Whether student and tutor make the same calls, or say the same where they make none."""
+        """Whether student and tutor make the same calls, or say the same if they make none."""
         if self.reply is None:
             return False
         if not self.reply.tool_calls and not self.advice.tool_calls:

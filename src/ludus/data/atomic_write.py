@@ -112,7 +112,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def create_atomically(path: Path, text: str) -> bool:
-    """Create a text file, completely or not at all; False where it exists already.
+    """Create a text file, completely or not at all; False if it exists already.
 
     Of several processes that try at the same time, one succeeds: unlike a rename, a link never
     replaces a file.

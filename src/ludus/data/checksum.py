@@ -36,7 +36,7 @@ class Checksum(NamedTuple):
 
     @classmethod
     def from_summary(cls, summary: Mapping[str, Any]) -> Self | None:
-        """The checksum of the journal in a run's summary; None where there is none."""
+        """The checksum of the journal in a run's summary; None if there is none."""
         size, crc32 = summary.get("bytes"), summary.get("crc32")
         return cls(size, crc32) if isinstance(size, int) and isinstance(crc32, int) else None
 

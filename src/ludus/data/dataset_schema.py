@@ -62,7 +62,7 @@ COLUMNS = (
             reasoning_tokens=INT,
             cost=FLOAT,
         ),
-        "Tokens, and US dollars where a price is known.",
+        "Tokens, and US dollars if a price is known.",
     ),
     Column("environment", TEXT, "What was played."),
     Column("task", JSON, "The arguments of reset."),

@@ -45,10 +45,10 @@ _WITHOUT_CALL = (StopReason.NO_TOOL_CALL, StopReason.REFUSED)
 """Stop reasons of episodes whose last reply is complete and has no tool call."""
 
 SOLVED_PART = "solved"
-"""The part of a reward that says whether an attempt succeeded, where an environment reports it."""
+"""The part of a reward that says whether an attempt succeeded, if an environment reports it."""
 
 OMITTED_IF_EMPTY = ("turn_rewards", "progress", "explored_turns", "tutor_replies")
-"""Fields of an episode that are left out of its line where they are empty."""
+"""Fields of an episode that are left out of its line if they are empty."""
 
 
 class Fault(BaseModel):
@@ -80,7 +80,7 @@ class Usage(BaseModel):
     reasoning_tokens: int = 0
     """Completion tokens that belong to the reasoning."""
     cost: float | None = None
-    """US dollars; None where no price is known."""
+    """US dollars; None if no price is known."""
 
     @property
     def total_tokens(self) -> int:
@@ -116,7 +116,7 @@ class Tokens(BaseModel):
     ids: tuple[int, ...]
     logprobs: tuple[float | None, ...]
     mask: tuple[Literal[0, 1], ...]
-    """1 where the policy sampled the token, 0 where it is part of the prompt."""
+    """1 if the policy sampled the token, 0 if it is part of the prompt."""
 
 
 class Episode(BaseModel):
@@ -134,7 +134,7 @@ class Episode(BaseModel):
     attempt: int = 1
     stop_reason: StopReason
     reward: float | None = None
-    """The sum of the rewards; None where the episode is unscored."""
+    """The sum of the rewards; None if the episode is unscored."""
     usage: Usage = Usage()
     environment: str
     """The name of the environment."""
@@ -152,13 +152,13 @@ class Episode(BaseModel):
     """The named parts of the reward."""
     turn_rewards: tuple[float, ...] = ()
     """The environment's reward for each reply; a reward of the reset counts to the first. Their sum
-    is `reward`, unless reward functions have changed it. Empty where they are not known."""
+    is `reward`, unless reward functions have changed it. Empty if they are not known."""
     progress: tuple[float, ...] = ()
     """The environment's `progress()` after the reset and after each reply, if it has one."""
     explored_turns: tuple[int, ...] = ()
     """The turns, from 0, whose action was random instead of the agent's."""
     tutor_replies: tuple[Message | None, ...] = ()
-    """What the tutor would have replied, turn by turn; None where it had no reply."""
+    """What the tutor would have replied, turn by turn; None if it had no reply."""
     done: bool = False
     """Whether the environment ended it."""
     turns: int = 0
@@ -185,7 +185,7 @@ class Episode(BaseModel):
     def format_compliant(self) -> bool | None:
         """Whether every complete reply had a well-formed tool call.
 
-        None where there was no complete reply, because a token limit truncated all of them.
+        None if there was no complete reply, because a token limit truncated all of them.
         """
         if self.malformed_calls or self.stop_reason in _WITHOUT_CALL:
             return False
@@ -194,7 +194,7 @@ class Episode(BaseModel):
     @field_validator(*OMITTED_IF_EMPTY, mode="before")
     @classmethod
     def _read_null_as_empty(cls, value: Any) -> Any:
-        """`datasets` and Parquet have null where a line has no such field."""
+        """`datasets` and Parquet have null if a line has no such field."""
         return () if value is None else value
 
     def to_line(self) -> bytes:

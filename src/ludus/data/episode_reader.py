@@ -50,7 +50,7 @@ class EpisodeHead(NamedTuple):
 
     episode_id: str
     plan_index: int | None
-    """The index in the plan; None where the id has another format than `format_episode_id`'s."""
+    """The index in the plan; None if the id has another format than `format_episode_id`'s."""
     attempt: int
     stop_reason: str
     reward: float | None
@@ -90,7 +90,7 @@ class _HeadFields(BaseModel):
 
 
 def _finite_head_number(number: float | None) -> float | None:
-    """A number as the head of a line has it: None where it is not finite."""
+    """A number as the head of a line has it: None if it is not finite."""
     return number if number is not None and isfinite(number) else None
 
 
@@ -100,7 +100,7 @@ def has_canonical_head(line: bytes) -> bool:
 
 
 def parse_head(line: bytes, path: Path, number: int) -> EpisodeHead | None:
-    """The head of a line, or None where the line is not an episode.
+    """The head of a line, or None if the line is not an episode.
 
     A regular expression matches the head as this version writes it. A line is parsed as JSON where
     its fields are ordered or spaced differently, where it does not end with `}` and a newline, and

@@ -17,7 +17,7 @@ LOCAL_FOLDERS = frozenset(
 def is_hub_id(name: str, *, file_suffixes: tuple[str, ...] = ()) -> bool:
     """Whether `name` may be looked up on the Hub: `org/name`, or a single word.
 
-    False where it begins like a path, ends with one of `file_suffixes`, or its first part is a
+    False if it begins like a path, ends with one of `file_suffixes`, or its first part is a
     folder here or usually is one (`models/wordle`).
     """
     folder, _, rest = name.partition("/")

@@ -58,7 +58,7 @@ def dump_json(value: JsonObject, *, indent: int | None = None, sort_keys: bool =
 
 
 def object_field(fields: JsonObject, key: str) -> JsonObject:
-    """The JSON object under a key; empty where there is none."""
+    """The JSON object under a key; empty if there is none."""
     value = fields.get(key)
     return value if isinstance(value, dict) else {}
 
@@ -71,6 +71,6 @@ def prune_nulls(value: Any) -> Any:
 
 
 def int_field(fields: JsonObject, key: str) -> int | None:
-    """The integer under a key; None where there is none."""
+    """The integer under a key; None if there is none."""
     value = fields.get(key)
     return value if isinstance(value, int) else None

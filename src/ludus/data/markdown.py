@@ -30,7 +30,7 @@ def build_front_matter(
 
 
 def front_matter_size_category(rows: Any) -> list[str]:
-    """The Hub's `size_categories` of so many rows; empty where their number is unknown."""
+    """The Hub's `size_categories` of so many rows; empty if their number is unknown."""
     if not isinstance(rows, int):
         return []
     return [next((name for limit, name in _SIZES if rows < limit), "n>1M")]

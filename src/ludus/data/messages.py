@@ -85,7 +85,7 @@ def is_content_blocks(value: Any) -> bool:
 
 
 def parse_blocks(content: Any) -> list[Text | Image]:
-    """Parse content that is a list of text and image blocks; empty where it is something else."""
+    """Parse content that is a list of text and image blocks; empty if it is something else."""
     try:
         return _blocks.validate_python(content)
     except ValidationError:
@@ -145,7 +145,7 @@ class Message(BaseModel):
     name: str | None = None
 
     @model_serializer(mode="wrap")
-    def _drop_none(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _drop_none(self, write: SerializerFunctionWrapHandler) -> JsonObject:
         return {key: value for key, value in write(self).items() if value is not None}
 
     @property

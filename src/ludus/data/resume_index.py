@@ -69,7 +69,7 @@ class ResumeIndex:
     unreadable_lines: list[int] = field(default_factory=list)
     """The numbers of the first ten lines that are not episodes."""
     checksum: Checksum | None = field(default_factory=Checksum, compare=False)
-    """Of the file; None where lines are damaged, so that the next reader reports them again."""
+    """Of the file; None if lines are damaged, so that the next reader reports them again."""
     _marks: bytearray = field(default_factory=bytearray, repr=False)
 
     def pending_indices(self, planned: int, *, retry_broken: bool = True) -> Iterator[int]:
@@ -88,7 +88,7 @@ class ResumeIndex:
         deque(self.count(heads), maxlen=0)
 
     def count(self, heads: Iterable[EpisodeHead]) -> Iterator[float | None]:
-        """Index more lines, and yield of each the reward that counts; None where there is none.
+        """Index more lines, and yield of each the reward that counts; None if there is none.
 
         One loop over local variables, for runs of millions of episodes.
         """
@@ -151,7 +151,7 @@ def read_resume_index(
 
 
 def _read_lines(path: Path, run: str | None, checksum: Checksum) -> ResumeIndex | None:
-    """Build the index; None where the beginning of the file does not match the checksum."""
+    """Build the index; None if the beginning of the file does not match the checksum."""
     index, reader = ResumeIndex(run=run), _HeadReader(path, checksum)
     index.add(reader.heads(index.add_unreadable))
     index.checksum = None if index.unreadable else reader.checksum

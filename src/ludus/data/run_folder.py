@@ -114,7 +114,7 @@ class RunFolder:
     ) -> RunFolder:
         """Open the run in a folder if its settings are the same, or start a new one.
 
-        Raises `OtherSettings` where the folder holds a run with other settings.
+        Raises `OtherSettings` if the folder holds a run with other settings.
         """
         if not (path / RUN_FILE).exists():
             return cls.create(path, settings, kind=kind)
@@ -137,7 +137,7 @@ class RunFolder:
         write_atomically(self.path / SUMMARY_FILE, dump_json(summary, indent=2) + "\n")
 
     def read_summary(self) -> JsonObject:
-        """The content of `summary.json`; empty where it is missing or damaged.
+        """The content of `summary.json`; empty if it is missing or damaged.
 
         It can always be computed from the journal again.
         """
@@ -228,7 +228,7 @@ def _walk_unseen_run_folders(root: Path, depth: int, seen: set[tuple[int, int]])
 
 
 def _require_empty_run_folder(path: Path) -> None:
-    """Raise `RunError` where a run cannot be started, because its folder has files."""
+    """Raise `RunError` if a run cannot be started, because its folder has files."""
     names = sorted(file.name for file in path.iterdir() if file.suffix != DRAFT_SUFFIX)
     if RUN_FILE in names:
         raise RunError(f"{path} holds a run already. Use another `out`.")

@@ -12,9 +12,10 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from math import frexp, fsum, isfinite, ldexp
-from typing import Any, Self
+from typing import Self
 
 from ludus.data.intervals import Interval, mean_interval, share_interval
+from ludus.data.tool_schema import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,13 @@ class MeanEstimate:
     def interval(self) -> list[float] | None:
         return None if self.low is None or self.high is None else [self.low, self.high]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """The estimate under the keys of `summary.json`."""
         return asdict(self)
 
 
 def estimate_mean(means: Sequence[float], n: int, *, is_share: bool) -> MeanEstimate | None:
-    """Estimate a mean from those of the tasks, over `n` episodes; None without tasks.
+    """Estimate a mean from the means of the tasks, over `n` episodes; None without tasks.
 
     `is_share`: every value is 1 (hit) or 0 (miss). Then there is an interval also for a few tasks
     and for equal ones.

@@ -78,7 +78,7 @@ def strip_titles(schema: Any) -> Any:
 
 
 def parse_arguments(text: str) -> JsonObject | None:
-    """Parse the arguments of a call; None where they are not a JSON object.
+    """Parse the arguments of a call; None if they are not a JSON object.
 
     NaN, lone surrogates and nesting beyond the parser's limit are rejected. An empty text counts as
     no arguments: many models write that for a tool without parameters.
@@ -154,7 +154,7 @@ def _argument_fits_type(value: Any, kind: str) -> bool:
 
 
 def coerce_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> JsonObject:
-    """Convert arguments to the declared types where that is lossless.
+    """Convert arguments to the declared types if that is lossless.
 
     Models write 41 where the schema says string, and "41" where it says integer. Other values are
     left unchanged, for the validation to report.

@@ -125,7 +125,7 @@ def entropy_key(entries: Iterable[LogEntry]) -> str:
 
 
 def step_number(entry: LogEntry) -> int:
-    """The training step of an entry of the log; 0 where it has none."""
+    """The training step of an entry of the log; 0 if it has none."""
     return int(metric(entry, "step") or 0)
 
 

@@ -9,7 +9,7 @@ DISTRIBUTION = "ludus-rl"
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Versions of Ludus, Python and those of `packages` that are installed."""
+    """Versions of Ludus, Python and the installed `packages`."""
     installed = {"ludus": version(DISTRIBUTION), "python": platform.python_version()}
     for name in packages:
         try:

@@ -22,6 +22,7 @@ from ludus.data.jsonable import int_field, object_field
 from ludus.data.jsonl import numbered_lines
 from ludus.data.resume_index import ResumeIndex
 from ludus.data.task_mean import MeanEstimate, is_zero_variance
+from ludus.data.tool_schema import JsonObject
 
 _MESSAGES_KEY, _REWARDS_KEY, _TOKENS_KEY = b',"messages":[', b',"rewards":{', b',"tokens":'
 _FAULT_REASONS = frozenset(reason.value for reason in StopReason if reason.is_fault)
@@ -191,7 +192,7 @@ def read_episode_stats(
 
 
 def parse_episode(line: bytes, *, has_reward_functions: bool = False) -> EpisodeStats | None:
-    """Parse a line; None where it is truncated or not an episode of a training step."""
+    """Parse a line; None if it is truncated or not an episode of a training step."""
     fields = _parse_episode_fields(line)
     try:
         step, reward = fields["agent"]["step"], fields["reward"]
@@ -223,8 +224,8 @@ def parse_episode(line: bytes, *, has_reward_functions: bool = False) -> Episode
     )
 
 
-def _parse_episode_fields(line: bytes) -> dict[str, Any]:
-    """Parse an episode without its messages and tokens, or all of it where cutting them out fails.
+def _parse_episode_fields(line: bytes) -> JsonObject:
+    """Parse an episode without its messages and tokens, or all of it if cutting them out fails.
 
     An episode is written as head, messages, tools, rewards and so on, tokens. Free-form keys occur
     up to the tools, so the last `rewards` and `tokens` of a line are the episode's own.
@@ -247,5 +248,5 @@ def _parse_episode_fields(line: bytes) -> dict[str, Any]:
 
 
 def _parse_episode_reward(value: Any) -> float | None:
-    """The reward of an episode, or a part of it; None where it is no finite number."""
+    """The reward of an episode, or a part of it; None if it is no finite number."""
     return float(value) if isinstance(value, int | float) and isfinite(value) else None

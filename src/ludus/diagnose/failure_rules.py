@@ -50,7 +50,7 @@ def check_unstable(log: StepLog) -> Verdict | None:
     return problem(
         "unstable",
         finding=" and ".join(findings),
-        advice="use a lower `learning_rate`, and the `precision` fp32 where values are not finite",
+        advice="use a lower `learning_rate`, and the `precision` fp32 if values are not finite",
     )
 
 

@@ -44,7 +44,7 @@ def check_too_short(evidence: RunEvidence) -> Verdict | None:
 
 
 def check_reward_fell(evidence: RunEvidence) -> Verdict | None:
-    """Past saturation where the reward rose before it fell, else getting worse."""
+    """Past saturation if the reward rose before it fell, else getting worse."""
     log, change = evidence.log, evidence.reward_change
     best, final = log.best_window(), evidence.mean_at_end("reward")
     if best is None or final is None:
@@ -155,11 +155,11 @@ HARD_REWARD = 0.2
 """Initial reward, as a fraction of the best: below it few groups contain a success."""
 HARD_ZERO_VARIANCE_SHARE = 0.5
 """Share of zero-variance groups from which on a task counts as out of reach. With groups of eight
-it is reached where one attempt in twelve succeeds."""
+it is reached if one attempt in twelve succeeds."""
 
 
 def check_too_easy(evidence: RunEvidence) -> list[Verdict]:
-    """Applies only where the best possible reward is known: the best seen may be far below it."""
+    """Applies only if the best possible reward is known: the best seen may be far below it."""
     return [
         problem(
             _difficulty_name("too easy", change),
@@ -290,7 +290,7 @@ def check_low_entropy(evidence: RunEvidence) -> Verdict | None:
 def _entropies_at_low_reward(evidence: RunEvidence) -> tuple[float, float, float] | None:
     """Return the entropy at the start, in the middle and at the end of a run with low reward.
 
-    None where the reward is high, because low entropy is right then, and where none is logged.
+    None if the reward is high, because low entropy is right then, and where none is logged.
     """
     scale = evidence.reward_change.scale
     if scale.is_constant or scale.normalize(evidence.reward_change.final) > LOW_REWARD:
@@ -309,7 +309,7 @@ SOLVED_SUCCESS = 0.8
 HOPELESS_SUCCESS = 0.05
 """Success rate below which hardly any group contains a success."""
 MIN_SUCCESS_RISE = 0.2
-"""Smallest rise of a bucket's success rate that counts: rates are those of few attempts."""
+"""Smallest rise of a bucket's success rate that counts: rates come from few attempts."""
 _MAX_BUCKETS_NAMED = 3
 
 

@@ -51,7 +51,7 @@ class RewardScale:
 
     @classmethod
     def from_rewards(cls, rewards: Iterable[float]) -> RewardScale:
-        """Return 0 to 1 where all rewards lie in it, else the observed range."""
+        """Return 0 to 1 if all rewards lie in it, else the observed range."""
         values = list(rewards)
         low, high = min(values, default=0.0), max(values, default=1.0)
         return cls(0.0, 1.0) if low >= 0.0 and high <= 1.0 else cls(low, high)
@@ -112,7 +112,7 @@ def reward_change(
 ) -> RewardChange | None:
     """Return the change of the total reward, or of one environment's; None if not measured.
 
-    The episodes are used where both windows have some, because only they allow an interval.
+    The episodes are used if both windows have some, because only they allow an interval.
     """
     before, after = (
         _task_means(groups, environment)
@@ -185,7 +185,7 @@ def bootstrap_difference(
 ) -> Interval | None:
     """Return the 95 % interval of mean(after) - mean(before), by resampling the means of tasks.
 
-    None with too few tasks on either side, and where all tasks of each side have the same mean:
+    None with too few tasks on either side, and if all tasks of each side have the same mean:
     every resample would give the same difference, which is not certainty.
     """
     fewest = min(len(before), len(after))
@@ -212,7 +212,7 @@ def _task_means(groups: Iterable[EpisodeGroupStats], environment: str | None) ->
 
 
 def format_reward(value: float, scale: RewardScale, sign: str = "") -> str:
-    """Format a reward: with three decimals where rewards lie between 0 and 1."""
+    """Format a reward: with three decimals if rewards lie between 0 and 1."""
     return f"{value:{sign}.3f}" if scale.is_unit else format_number(value, sign=sign)
 
 

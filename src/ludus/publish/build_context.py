@@ -199,7 +199,7 @@ ludus collect docker:{tag}"""
 def push_space(context: Path, repo_id: str, **options: Any) -> str:
     """Upload a build context as one commit, and return the URL of the Space.
 
-    `options` are those of `push_folder`. Files of an older upload are deleted, others are kept.
+    `options` are passed to `push_folder`. Files of an older upload are deleted, others are kept.
     """
     options.setdefault("message", "Build context of the environment")
     return push_folder(

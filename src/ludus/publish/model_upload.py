@@ -39,7 +39,7 @@ _LOADED_FILE_PATTERNS = (
     "merges.txt",
     "vocab.*",
 )
-"""Files that `from_pretrained` reads: those of an older model must not stay beside a new one."""
+"""Files that `from_pretrained` reads: files of an older model must not stay beside a new one."""
 _MODEL_SUBFOLDERS = ("adapter", "additional_chat_templates")
 """Folders that belong to a model: the adapter that was merged into it, more chat templates."""
 
@@ -47,7 +47,7 @@ _MODEL_SUBFOLDERS = ("adapter", "additional_chat_templates")
 def push_model(folder: Path, repo_id: str, *, card: str, **options: Any) -> str:
     """Upload the model in this folder with its card as one commit, and return its URL.
 
-    `options` are those of `push_folder`.
+    `options` are passed to `push_folder`.
     """
     check_model_folder(folder)
     files = sorted(model_files(folder))

@@ -47,7 +47,7 @@ def render_card(
 ) -> str:
     """Return the README.md.
 
-    `settings` are those of run.json, `summary` is summary.json, `command` is the command line that
+    `settings` come from run.json, `summary` is summary.json, `command` is the command line that
     reproduces the data set. `records`: whether there is a `results.jsonl` besides the episodes,
     which is then what `load_dataset` loads by default.
     """
@@ -123,7 +123,7 @@ def card_for_run(folder: Path, repo_id: str, *, command: str | None = None) -> s
 
 
 def _read_card_json(path: Path) -> JsonObject:
-    """Read what the card is built from; empty where it is missing or damaged."""
+    """Read what the card is built from; empty if it is missing or damaged."""
     try:
         content = from_json(path.read_bytes())
     except (FileNotFoundError, ValueError):
@@ -212,7 +212,7 @@ def _agent_info(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _format_card_number(value: Any) -> str:
-    """A number in the table of the card; empty where it is unknown."""
+    """A number in the table of the card; empty if it is unknown."""
     if value is None:
         return ""
     return f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"

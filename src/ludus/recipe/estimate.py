@@ -49,7 +49,7 @@ class EpisodeShape:
 
     turns: float = 1.0
     tokens: float = 250.0
-    """All tokens of the conversation at its end, with those of system prompt and tools."""
+    """All tokens of the conversation at its end, with the system prompt and tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Estimate:
     tokens: float = 0.0
     """Tokens that models read and write, or are trained on."""
     cost: float | None = None
-    """US dollars; None where nothing is paid, or no price is known."""
+    """US dollars; None if nothing is paid, or no price is known."""
     warnings: tuple[str, ...] = ()
 
 
@@ -254,7 +254,7 @@ def count_parameters(model: str) -> float:
 
 
 def detect_device() -> str:
-    """`gpu` where an NVIDIA or AMD GPU is visible, else `cpu`; without loading PyTorch."""
+    """`gpu` if an NVIDIA or AMD GPU is visible, else `cpu`; without loading PyTorch."""
     return "gpu" if Path("/dev/nvidia0").exists() or Path("/dev/kfd").exists() else "cpu"
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 import ludus
 from ludus.data.atomic_write import write_atomically
 from ludus.data.run_folder import RUNS_DIR
+from ludus.data.tool_schema import JsonObject
 from ludus.environment.registry import is_remote, registered_environments
 from ludus.environment.source_file import SourceFile
 from ludus.environment.user_modules import user_module_path
@@ -227,7 +228,7 @@ class StageRecord(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     command: str
-    settings: dict[str, Any]
+    settings: JsonObject
     inputs: dict[str, str] = Field(default_factory=dict)
     """Digests of the results of earlier stages, and of files that the settings name."""
     code: dict[str, str] = Field(default_factory=dict)

@@ -24,7 +24,7 @@ class StagePlan:
     record: StageRecord
     """What it is run with now."""
     reason: str
-    """Why it runs, such as `input changed: collect`; empty where its result is up to date."""
+    """Why it runs, such as `input changed: collect`; empty if its result is up to date."""
     replaces: bool = False
     """Whether an earlier result has to be set aside, because it is of other inputs or code."""
 

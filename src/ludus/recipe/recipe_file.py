@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.data.run_folder import RUNS_DIR
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, did_you_mean, similar_path_hint
 
 DEFAULTS = "defaults"
@@ -44,7 +45,7 @@ class Stage:
 
     name: str
     command: str
-    """The command that it runs: by default the one of its own name."""
+    """The command that it runs: by default the one of the same name."""
     options: Mapping[str, Any]
     """As they stand in the file, with references such as `{collect}`."""
     min_effect: float = DEFAULT_MIN_EFFECT
@@ -154,7 +155,7 @@ def _read_text(source: str) -> tuple[str, str]:
     return path.stem, text
 
 
-def _override(table: dict[str, Any], assignment: str) -> None:
+def _override(table: JsonObject, assignment: str) -> None:
     """Apply `STAGE.KEY=VALUE`; the value is TOML, or else a text."""
     path, equals, text = assignment.partition("=")
     stage, *keys = path.strip().split(".")

@@ -31,7 +31,7 @@ def element(tag: str, *children: str | None, **attributes: Any) -> Html:
 
 
 def join(*children: str | None) -> Html:
-    """Return the children one after the other, escaped where they are plain strings."""
+    """Return the children one after the other, escaped if they are plain strings."""
     return Html(
         "".join(
             child if isinstance(child, Html) else escape(child)

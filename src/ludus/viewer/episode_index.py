@@ -47,7 +47,7 @@ _READABLE = (
 
 
 class EpisodeIndex:
-    """The table `episodes` over the files of some entries, filled by a thread of its own."""
+    """The table `episodes` over the files of some entries, filled by a separate thread."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="ludus-view-"))

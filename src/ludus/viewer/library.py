@@ -101,12 +101,12 @@ _RUNNING_WINDOW_S = 60
 
 
 def default_folders() -> list[Path]:
-    """The folders of the stages that exist here; this folder where none does."""
+    """The folders of the stages that exist here; this folder if none does."""
     return [path for name in DEFAULT_FOLDERS if (path := Path(name)).is_dir()] or [Path()]
 
 
 def check_folders(folders: Sequence[Path]) -> None:
-    """Raise `RunError` for a folder that does not exist, or where nothing can be viewed."""
+    """Raise `RunError` for a folder that does not exist, or if nothing can be viewed."""
     for folder in folders:
         if not folder.exists():
             hint = similar_path_hint(str(folder)) or "`ludus runs` lists runs."

@@ -1,4 +1,4 @@
-"""Tokens as text, and rows under a chat template, computed in a process of its own.
+"""Tokens as text, and rows under a chat template, computed in a separate process.
 
 Tokenizers take hundreds of megabytes with everything that they import. The process is started at
 the first request, and loads tokenizers only from this machine.

@@ -1,6 +1,6 @@
 """Import logs of Inspect AI: every sample of every epoch is an attempt.
 
-The reward is that of the first scorer with a single value; the scores of all scorers are kept by
+The reward comes from the first scorer with a single value; the scores of all scorers are kept by
 name. A sample that broke, timed out or was invalidated is unscored, even if Inspect scored it.
 """
 
@@ -126,7 +126,7 @@ def _filter_events(sample: JsonObject, kind: str) -> list[JsonObject]:
 
 def _offered_tools(replies: list[JsonObject], attachments: JsonObject) -> list[Any]:
     """Return all tools that were offered in any turn, as they were offered first."""
-    tools: dict[str, Any] = {}
+    tools: JsonObject = {}
     for event in replies:
         offered = event.get("tools")
         for tool in offered if isinstance(offered, list) else []:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ludus.curation.lint.lint_rows import SourceLocation
 from ludus.curation.token_lengths import TokenLengths
+from ludus.data.tool_schema import JsonObject
 from ludus.policy.chat.chat_format import FAMILIES
 from ludus.policy.chat.rendering import RenderedConversation
 
@@ -91,7 +92,7 @@ class CheckResult:
     def advice(self) -> str:
         return ADVICE[self.check]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         return {
             "check": self.check,
             "level": self.level,
@@ -116,7 +117,7 @@ class LintExample:
     rendered: RenderedConversation
     special_tokens: frozenset[int] = frozenset()
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         return {
             "place": str(self.location),
             "side": self.side,
@@ -173,7 +174,7 @@ class LintReport:
                 if len(result.examples) < MAX_EXAMPLES:
                     result.examples.append(finding)
 
-    def as_json(self, *, strict: bool) -> dict[str, Any]:
+    def as_json(self, *, strict: bool) -> JsonObject:
         return {
             "files": {str(path): rows for path, rows in self.files.items()},
             "rows": self.rows,
