@@ -15,7 +15,7 @@ from tiny_tokenizers import of_family
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-SCRIPT, PROGRESS, NOTEBOOK, TRAINING = BLOCKS
+SCRIPT, PROGRESS, EVENTS, NOTEBOOK, TRAINING = BLOCKS
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +61,12 @@ def test_progress_is_shown_in_a_script_and_in_a_notebook(
         "oracle plays",
         "chance plays",
     ]
+
+
+def test_a_function_takes_the_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(EVENTS, tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 and all(line.endswith(" 1.0") for line in lines)
 
 
 def test_a_notebook_awaits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
