@@ -32,13 +32,12 @@ from ludus.data.journal import Journal
 from ludus.data.resume_index import ResumeIndex, read_resume_index
 from ludus.data.run_folder import RunFolder
 from ludus.environment.mixture import parse_mixture
-from ludus.rollout.block_work import BlockReply
 from ludus.rollout.collector import Collector
 from ludus.rollout.config import CollectConfig
 from ludus.rollout.endpoints import open_endpoints
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import ignore_progress
-from ludus.rollout.workers import EpisodeWorkers, Worker, WorkerSource
+from ludus.rollout.workers import BlockReply, EpisodeWorkers, Worker, WorkerSource
 
 if TYPE_CHECKING:
     from benchmarks.journal import write_episodes

@@ -19,7 +19,7 @@ from ludus.data.episode import Episode
 from ludus.data.episode_reader import episodes
 from ludus.envs.mcp.tasks import load_task_file
 from ludus.recipe.recipe_file import read_recipe
-from ludus.rollout.task_file import read_tasks
+from ludus.rollout.plan import read_tasks
 from ludus.scoring.source_run import index_episodes
 from ludus.train.data.loading import JsonlRows
 

@@ -4,8 +4,8 @@ import pytest
 from chat_stub import chat_stub
 
 from agents.stub_agents import ask, chat_response
-from ludus.agents.endpoint_url import base_url, endpoint_proxy
 from ludus.agents.openai import OpenAIAgent
+from ludus.agents.provider import base_url, endpoint_proxy
 from ludus.errors import ConfigError
 
 

@@ -9,7 +9,7 @@ from world import serving
 
 from ludus import ToolEnvironment, connect, tool
 from ludus.agents.agent import Agent
-from ludus.agents.exploring import ExploringAgent
+from ludus.agents.combined_agent import ExploringAgent
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.scripted import ScriptedAgent
 from ludus.data.episode import Episode

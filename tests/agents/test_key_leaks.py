@@ -16,9 +16,8 @@ from agents.stub_agents import (
     openai_agent,
 )
 from ludus.agents.api_keys import ApiKey
-from ludus.agents.error_messages import ProviderErrors
 from ludus.agents.openai import OpenAIAgent
-from ludus.agents.response_errors import TransientFault
+from ludus.agents.provider_errors import ProviderErrors, TransientFault
 from ludus.errors import AgentError, ModelBusy
 
 

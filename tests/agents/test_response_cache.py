@@ -8,7 +8,7 @@ from chat_stub import chat_stub
 
 from agents.stub_agents import SECRET, ask, chat_response, openai_agent, user_message
 from ludus.agents.prices import PriceTable, Rate
-from ludus.agents.response_cache import ResponseCache, request_key
+from ludus.agents.provider import ResponseCache, request_key
 from ludus.errors import ConfigError, ModelBusy
 
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.response_errors import (
+from ludus.agents.provider_errors import (
     Refusal,
     RefusalReason,
     TransientFault,
     classify_response,
+    parse_response_json,
     parse_retry_after,
 )
-from ludus.agents.response_json import parse_response_json
 from ludus.errors import BadReply, ModelBusy
 
 

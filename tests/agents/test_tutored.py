@@ -10,10 +10,9 @@ import pytest
 
 from ludus import connect
 from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Player, Reply
-from ludus.agents.exploring import ExploringAgent
+from ludus.agents.combined_agent import ExploringAgent, TutoredAgent
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.scripted import ScriptedAgent
-from ludus.agents.tutored import TutoredAgent
 from ludus.data.episode import Episode, Usage
 from ludus.data.messages import Message
 from ludus.data.tool_schema import ToolCall

@@ -13,8 +13,7 @@ from viewer.viewing import viewing
 from ludus.data.episode import Episode, StopReason, format_episode_id
 from ludus.data.intervals import mean_interval
 from ludus.data.run_folder import RunFolder
-from ludus.evaluation.attempts import load_attempts
-from ludus.evaluation.metrics import MEAN_REWARD, build_metrics, estimate
+from ludus.evaluation.metrics import MEAN_REWARD, build_metrics, estimate, load_attempts
 from ludus.reporting.pipeline import read_section
 
 TASKS = {

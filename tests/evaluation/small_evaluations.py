@@ -10,7 +10,7 @@ from ludus.agents.agent import Agent
 from ludus.agents.scripted import ScriptedAgent, ScriptedReply
 from ludus.data.tool_schema import ToolCall
 from ludus.evaluation import Candidate, EvalConfig, Evaluation, evaluate
-from ludus.evaluation.attempts import Attempt
+from ludus.evaluation.metrics import Attempt
 from ludus.rollout.progress import ProgressCallback, ignore_progress
 
 COUNTER = "world:Counter"

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from ludus.data.intervals import Interval, mean_interval, share_interval
-from ludus.evaluation.metrics import pass_at_k
-from ludus.evaluation.score_intervals import paired_share_interval
+from ludus.evaluation.metrics import paired_share_interval, pass_at_k
 
 DRAWS = 2_000
 Draw = Callable[[np.random.Generator], tuple[Interval | None, float]]

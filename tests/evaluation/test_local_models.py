@@ -15,8 +15,8 @@ from tiny_tokenizers import of_family, student
 from evaluation.small_evaluations import COUNTER, quick_config
 from ludus.errors import ConfigError, LudusError, RunError
 from ludus.evaluation import Evaluation, evaluate, parse_candidates
+from ludus.evaluation.candidates import check_candidate_model
 from ludus.evaluation.config import CandidateConfig
-from ludus.evaluation.preflight import check_candidate_model
 
 CONFIG = quick_config(num_episodes=3, max_turns=2, max_tokens=8)
 

@@ -9,14 +9,14 @@ import pytest
 from evaluation.small_evaluations import attempt
 from ludus.data.intervals import Interval, mean_interval, wilson_interval
 from ludus.data.task_mean import MeanEstimate
-from ludus.evaluation.attempts import Attempt
 from ludus.evaluation.metrics import (
+    Attempt,
     build_metrics,
     estimate,
     estimate_difference,
+    newcombe_interval,
     pass_at_k,
 )
-from ludus.evaluation.score_intervals import newcombe_interval
 
 FORMAT, CUT_OFF, ACCURACY, REWARD, TOKENS = build_metrics(1.0)
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.small_evaluations import attempt
-from ludus.evaluation.attempts import Attempt
-from ludus.evaluation.chart import render_chart
-from ludus.evaluation.metrics import build_metrics
+from ludus.evaluation.charts import render_chart
+from ludus.evaluation.metrics import Attempt, build_metrics
 from ludus.evaluation.report import render_report
 from ludus.evaluation.results import CandidateAttempts, Evaluation, score_candidates
 from ludus.evaluation.table import (

@@ -8,10 +8,13 @@ from typing import Any
 
 from evaluation.small_evaluations import attempt
 from ludus.cli.display.eval_table import print_results
-from ludus.evaluation.attempts import Attempt
-from ludus.evaluation.level_chart import render_level_chart
-from ludus.evaluation.metrics import build_metrics
-from ludus.evaluation.result_curves import ResultCurves, build_level_curves, build_pass_curves
+from ludus.evaluation.charts import (
+    ResultCurves,
+    build_level_curves,
+    build_pass_curves,
+    render_level_chart,
+)
+from ludus.evaluation.metrics import Attempt, build_metrics
 from ludus.evaluation.results import CandidateAttempts, Evaluation, score_candidates
 from ludus.evaluation.slices import build_slices
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ludus.data.intervals import wilson_interval
-from ludus.evaluation.score_intervals import newcombe_interval
+from ludus.evaluation.metrics import newcombe_interval
 
 COUNTS = st.integers(0, 60)
 

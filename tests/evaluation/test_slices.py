@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from evaluation.small_evaluations import attempt
-from ludus.evaluation.attempts import Attempt
-from ludus.evaluation.metrics import build_metrics
+from ludus.evaluation.metrics import Attempt, build_metrics
 from ludus.evaluation.slices import build_slices, find_levels
 
 METRICS = build_metrics(1.0)

@@ -7,8 +7,7 @@ import random
 import pytest
 
 from evaluation.small_evaluations import attempt
-from ludus.evaluation.attempts import Attempt
-from ludus.evaluation.metrics import build_metrics, estimate_difference, pair_tasks
+from ludus.evaluation.metrics import Attempt, build_metrics, estimate_difference, pair_tasks
 from ludus.evaluation.verdict import Outcome, Verdict, judge_difference
 
 ACCURACY, REWARD = build_metrics(1.0)[2:4]

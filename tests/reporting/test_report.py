@@ -17,7 +17,7 @@ from ludus.data.episode import StopReason
 from ludus.data.messages import Message
 from ludus.errors import ConfigError, MissingExtra, RunError
 from ludus.evaluation import Candidate
-from ludus.evaluation.stored_evaluation import load_evaluation
+from ludus.evaluation.output_dir import load_evaluation
 from ludus.reporting import report
 from ludus.reporting.charts import _ticks, render_chart
 from ludus.reporting.document import BarChart, Histogram, LineChart, Section, Series

@@ -10,8 +10,7 @@ import pytest
 from data.sample_episodes import attempt
 
 from ludus.errors import WorkerDied, WorkersFailed
-from ludus.rollout.block_work import BlockReply
-from ludus.rollout.workers import EpisodeWorkers, Worker, WorkerSource
+from ludus.rollout.workers import BlockReply, EpisodeWorkers, Worker, WorkerSource
 
 EndsOn = Callable[["FakeWorker", Sequence[int]], bool]
 """Whether a worker ends on a block."""

@@ -19,7 +19,7 @@ from world import Counter, serving
 from ludus import ToolCall
 from ludus.agents.scripted import ScriptedAgent
 from ludus.errors import ConfigError
-from ludus.rollout.server_name import choose_recorded_name, fetch_server_names
+from ludus.rollout.endpoints import choose_recorded_name, fetch_server_names
 from rollout.small_runs import Warnings, read, run
 
 URL = "http://localhost:8000"

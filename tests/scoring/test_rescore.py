@@ -24,7 +24,7 @@ from ludus.data.run_folder import RunFolder
 from ludus.errors import ConfigError, ModelBusy, ProviderRefuses, RunError, StoppedEarly
 from ludus.rollout.episode_run import EpisodeRun
 from ludus.rollout.progress import EpisodeRecorded, ProgressEvent, RunStarted
-from ludus.rollout.summary import summarize_run
+from ludus.rollout.stats import summarize_run
 from ludus.scoring.rescorer import JUDGEMENTS_FILE
 from scoring.reward_samples import HERE
 from scoring.stored_runs import build_broken, build_episode, grade_guesses, read, write_run

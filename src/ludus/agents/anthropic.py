@@ -1,24 +1,183 @@
-"""Models behind Anthropic's Messages API."""
+"""Models behind Anthropic's Messages API.
+
+The API wants thinking blocks back unchanged, with their signature, which a chat message cannot
+hold: a history keeps the content blocks of the model's own replies.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from ludus.agents.agent import EpisodeContext, Player, Reply
-from ludus.agents.anthropic_wire import (
-    BlockHistory,
-    Blocks,
-    build_anthropic_tool,
-    build_messages,
-    build_system,
-    parse_reply,
-)
+from ludus.agents.agent import EpisodeContext, FinishReason, Player, Reply
 from ludus.agents.api_agent import APIAgent
 from ludus.agents.api_keys import ApiKey
-from ludus.agents.error_messages import ContentFiltered, ContextLengthExceeded
-from ludus.data.messages import Message
-from ludus.data.tool_schema import JsonObject
+from ludus.agents.provider_errors import (
+    ContentFiltered,
+    ContextLengthExceeded,
+    response_object,
+    response_token_count,
+)
+from ludus.agents.tool_calls import RawToolCall, parse_arguments, parse_tool_calls, sanitize_name
+from ludus.data.episode import Usage
+from ludus.data.messages import Call, Message, Part, Text
+from ludus.data.tool_schema import JsonObject, ToolSpec
+from ludus.errors import BadReply
+
+Blocks = list[JsonObject]
+
+_FINISH_REASONS = {
+    "max_tokens": FinishReason.LENGTH,
+    "model_context_window_exceeded": FinishReason.LENGTH,
+    "refusal": FinishReason.REFUSED,
+}
+_EMPTY_TEXT_BLOCK: JsonObject = {"type": "text", "text": "(nothing)"}
+
+
+class BlockHistory:
+    """The content blocks of the model's replies in one episode, by message index."""
+
+    def __init__(self) -> None:
+        self._replies: dict[int, tuple[Message, Blocks]] = {}
+
+    def record(self, index: int, message: Message, blocks: Blocks) -> None:
+        self._replies[index] = (message, blocks)
+
+    def blocks(self, index: int, message: Message) -> Blocks | None:
+        """The blocks of this message, unless it is no longer the model's reply."""
+        recorded, blocks = self._replies.get(index, (None, None))
+        return blocks if recorded is message or recorded == message else None
+
+
+def build_anthropic_tool(tool: ToolSpec) -> JsonObject:
+    """A tool in the format of the Anthropic Messages API."""
+    return {
+        "name": tool.name,
+        "description": tool.description,
+        "input_schema": {"type": "object", **tool.input_schema},
+    }
+
+
+def build_system(messages: Sequence[Message]) -> str:
+    """The system prompt, which this API takes separately from the messages."""
+    return "\n\n".join(message.text for message in messages if message.role == "system")
+
+
+def build_messages(messages: Sequence[Message], history: BlockHistory) -> list[JsonObject]:
+    """The conversation in alternating user and assistant messages; tool results are the user's."""
+    merged: list[JsonObject] = []
+    for index, message in enumerate(messages):
+        if message.role == "system":
+            continue
+        role = "assistant" if message.role == "assistant" else "user"
+        blocks = history.blocks(index, message) if role == "assistant" else None
+        if blocks is None:
+            blocks = _message_blocks(message)
+        if merged and merged[-1]["role"] == role:
+            merged[-1]["content"] += blocks
+        elif blocks:
+            merged.append({"role": role, "content": list(blocks)})
+    return merged
+
+
+def _message_blocks(message: Message) -> Blocks:
+    blocks = _content_blocks(message.content)
+    if message.role == "tool":
+        result: JsonObject = {
+            "type": "tool_result",
+            "tool_use_id": sanitize_name(message.tool_call_id or ""),
+            "content": blocks,
+        }
+        if message.text.startswith("Error:"):
+            result["is_error"] = True
+        return [result]
+    for call in message.tool_calls or ():
+        blocks.append(
+            {
+                "type": "tool_use",
+                "id": sanitize_name(call.id),
+                "name": sanitize_name(call.function.name),
+                "input": parse_arguments(call.function.arguments) or {},
+            }
+        )
+    return blocks if blocks or message.role == "assistant" else [_EMPTY_TEXT_BLOCK]
+
+
+def _content_blocks(content: str | tuple[Part, ...]) -> Blocks:
+    """Text and image blocks. Blank text is left out, because the API refuses it."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content.strip() else []
+    blocks: Blocks = []
+    for part in content:
+        if isinstance(part, Text):
+            if part.text.strip():
+                blocks.append({"type": "text", "text": part.text})
+            continue
+        head, comma, data = part.image_url.url.partition(",")
+        source = {"type": "url", "url": part.image_url.url}
+        if comma and head.startswith("data:") and head.endswith(";base64"):
+            media_type = head.removeprefix("data:").partition(";")[0]
+            source = {"type": "base64", "media_type": media_type, "data": data}
+        blocks.append({"type": "image", "source": source})
+    return blocks
+
+
+def parse_reply(body: JsonObject, messages: Sequence[Message]) -> tuple[Reply, Blocks]:
+    """The model's reply, and its blocks, to be sent back in the next turn."""
+    content = body.get("content")
+    if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
+        raise BadReply("the reply has no content")
+    blocks, calls = _assign_call_ids(content, messages)
+    message = Message(
+        role="assistant",
+        content=_join_blocks(blocks, "text"),
+        reasoning_content=_join_blocks(blocks, "thinking") or None,
+        tool_calls=calls or None,
+    )
+    finish_reason = _FINISH_REASONS.get(str(body.get("stop_reason")), FinishReason.STOP)
+    return Reply(message, finish_reason, parse_usage(body.get("usage"))), blocks
+
+
+def _assign_call_ids(
+    content: Blocks, messages: Sequence[Message]
+) -> tuple[Blocks, tuple[Call, ...]]:
+    """The blocks and the tool calls in them, with the same ids in both. Drops blank text."""
+    uses = [block for block in content if block.get("type") == "tool_use"]
+    raw_calls = [RawToolCall(use.get("id"), use.get("name"), use.get("input")) for use in uses]
+    calls = parse_tool_calls(raw_calls, messages)
+    next_call = iter(calls)
+    blocks: Blocks = []
+    for block in content:
+        if block.get("type") == "tool_use":
+            call, arguments = next(next_call), block.get("input")
+            block = {
+                **block,
+                "id": sanitize_name(call.id),
+                "name": sanitize_name(call.function.name),
+                "input": arguments if isinstance(arguments, dict) else {},
+            }
+        elif block.get("type") == "text" and not str(block.get("text", "")).strip():
+            continue
+        blocks.append(block)
+    return blocks, calls
+
+
+def _join_blocks(blocks: Blocks, kind: str) -> str:
+    return "\n\n".join(str(block.get(kind, "")) for block in blocks if block.get("type") == kind)
+
+
+def parse_usage(usage: Any) -> Usage:
+    """Token counts. This API counts cache reads and writes apart from input_tokens."""
+    counts = response_object(usage)
+    cache_reads = response_token_count(counts.get("cache_read_input_tokens"))
+    cache_writes = response_token_count(counts.get("cache_creation_input_tokens"))
+    return Usage(
+        prompt_tokens=response_token_count(counts.get("input_tokens")) + cache_writes + cache_reads,
+        completion_tokens=response_token_count(counts.get("output_tokens")),
+        cached_tokens=cache_reads,
+    )
+
 
 DEFAULT_MAX_TOKENS = 4096
 """The API requires a limit."""

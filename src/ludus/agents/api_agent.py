@@ -11,11 +11,9 @@ from typing import Any, ClassVar
 
 from ludus.agents.agent import NO_ENVIRONMENTS, Agent, EnvironmentTools, FinishReason, Reply
 from ludus.agents.api_keys import ApiKey, find_key
-from ludus.agents.endpoint_url import base_url
-from ludus.agents.error_messages import ContextLengthExceeded
 from ludus.agents.prices import PriceTable
-from ludus.agents.provider import ProviderClient
-from ludus.agents.response_cache import ResponseCache
+from ludus.agents.provider import ProviderClient, ResponseCache, base_url
+from ludus.agents.provider_errors import ContextLengthExceeded
 from ludus.agents.throttle import Backoff
 from ludus.data.episode import Usage
 from ludus.data.messages import Message

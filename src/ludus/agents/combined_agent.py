@@ -1,12 +1,30 @@
-"""The base of agents that are made of others."""
+"""Agents that are made of others: with random actions, or beside a tutor."""
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 
-from ludus.agents.agent import NO_ENVIRONMENTS, Agent, EnvironmentTools
-from ludus.data.tool_schema import JsonObject
+from ludus.agents.agent import (
+    NO_ENVIRONMENTS,
+    Agent,
+    EnvironmentTools,
+    EpisodeContext,
+    Player,
+    Reply,
+)
+from ludus.agents.oracle import ShadowEnvironment, missing_tools
+from ludus.agents.random_agent import random_call
+from ludus.agents.tool_calls import build_tool_call_message
+from ludus.data.messages import Message
+from ludus.data.tool_schema import JsonObject, ToolCall, ToolSpec
+from ludus.environment.registry import find_environment, is_remote
+from ludus.environment.spec import EnvSpec
+from ludus.errors import ConfigError, EnvironmentNotFound
 
 
 class CombinedAgent(Agent):
@@ -66,3 +84,136 @@ class CombinedAgent(Agent):
     @property
     def faults(self) -> Mapping[str, int]:
         return sum((Counter(agent.faults) for agent in self.agents), Counter[str]())
+
+
+class ExploringAgent(CombinedAgent):
+    """Plays like `agent`, but a turn's action is random with the given probability.
+
+    The environment's own `random_action` makes it, also for a server of an installed environment;
+    where there is none, or the server has other tools, it is a random call that is valid for the
+    tools' schemas. It is reproducible from the seed of the episode and its number within the group.
+    """
+
+    def __init__(self, agent: Agent, probability: float) -> None:
+        super().__init__(agent)
+        self.probability = probability
+
+    def describe(self) -> JsonObject:
+        return {**super().describe(), "explore": self.probability}
+
+    @property
+    def is_stateless(self) -> bool:
+        return type(self) is ExploringAgent and self.agents[0].is_stateless
+
+    async def begin(self, context: EpisodeContext) -> Player:
+        env = _find_with_random_action(context.environment)
+        shadow = None
+        if env is not None and not missing_tools(env, context.tools):
+            shadow = ShadowEnvironment(env, runner=context.runner)
+        if shadow is not None:
+            await shadow.reset(context.task)
+        rng = random.Random(f"explore/{context.seed}/{context.member}")
+        try:
+            player = await self.agents[0].begin(context)
+        except BaseException:
+            if shadow is not None:
+                await shadow.close()
+            raise
+        return _ExploringPlayer(player, self.probability, rng, context.tools, shadow)
+
+
+@lru_cache(maxsize=256)
+def _find_with_random_action(spec: str) -> EnvSpec | None:
+    """The environment, if it is installed and has random actions of its own."""
+    try:
+        env = None if is_remote(spec) else find_environment(spec)
+    except EnvironmentNotFound:
+        return None
+    return env if env is not None and ShadowEnvironment.has_random_action(env) else None
+
+
+class _ExploringPlayer(Player):
+    def __init__(
+        self,
+        player: Player,
+        probability: float,
+        rng: random.Random,
+        tools: Sequence[ToolSpec],
+        shadow: ShadowEnvironment | None,
+    ) -> None:
+        self._player = player
+        self._probability = probability
+        self._rng = rng
+        self._tools = tools
+        self._shadow = shadow
+
+    async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
+        if self._rng.random() >= self._probability:
+            return await self._player.act(messages, max_tokens=max_tokens)
+        call: ToolCall | None = None
+        if self._shadow is not None:
+            await self._shadow.follow_messages(messages)
+            call = await self._shadow.random_action(self._rng)
+        call = call or random_call(self._tools, self._rng)
+        return Reply(build_tool_call_message(call, position=len(messages)), explored=True)
+
+    async def close(self) -> None:
+        await self._player.close()
+        if self._shadow is not None:
+            await self._shadow.close()
+
+
+class TutoredAgent(CombinedAgent):
+    """Plays like `student`; each reply carries the tutor's reply in the same state.
+
+    The tutor sees the messages of the student's episode, and none of its own replies.
+    """
+
+    def __init__(self, student: Agent, tutor: Agent) -> None:
+        super().__init__(student, tutor)
+
+    def describe(self) -> JsonObject:
+        return {**super().describe(), "tutor": self.agents[1].describe()}
+
+    @property
+    def is_stateless(self) -> bool:
+        return type(self) is TutoredAgent and all(agent.is_stateless for agent in self.agents)
+
+    async def prepare(self, environments: EnvironmentTools = NO_ENVIRONMENTS) -> None:
+        student, tutor = self.agents
+        try:
+            await tutor.prepare(environments)
+        except ConfigError as error:
+            raise ConfigError(f"The tutor cannot teach this: {error}") from None
+        await student.prepare(environments)
+
+    async def begin(self, context: EpisodeContext) -> Player:
+        student, tutor = self.agents
+        player = await student.begin(context)
+        try:
+            return _TutoredPlayer(player, await tutor.begin(context))
+        except BaseException:
+            await player.close()
+            raise
+
+
+class _TutoredPlayer(Player):
+    def __init__(self, student: Player, tutor: Player) -> None:
+        self._student = student
+        self._tutor = tutor
+
+    async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
+        # The caller appends to its list only after both have replied.
+        advice = asyncio.create_task(self._tutor.act(messages, max_tokens=max_tokens))
+        try:
+            reply = await self._student.act(messages, max_tokens=max_tokens)
+            return replace(reply, tutor=await advice)
+        except BaseException:
+            # Nothing of the tutor may run any more when its player is closed.
+            advice.cancel()
+            await asyncio.gather(advice, return_exceptions=True)
+            raise
+
+    async def close(self) -> None:
+        await self._student.close()
+        await self._tutor.close()

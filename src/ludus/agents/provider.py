@@ -1,26 +1,123 @@
 """HTTP client of one model API: timeouts, bounded retries, and a throttle that all calls share.
 
-`response_errors` classifies responses, and `error_messages` words the errors.
+`provider_errors` classifies responses. A cache on disk answers identical requests, for development;
+headers, and with them keys, are not part of a request there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TypeVar
+from urllib.parse import SplitResult, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+from pydantic_core import from_json
 
 from ludus.agents.api_keys import ApiKey
-from ludus.agents.endpoint_url import endpoint_proxy
-from ludus.agents.error_messages import ProviderErrors, connection_error_text
-from ludus.agents.response_cache import ResponseCache, request_key
-from ludus.agents.response_errors import Refusal, RefusalReason, TransientFault, classify_response
+from ludus.agents.provider_errors import (
+    ProviderErrors,
+    Refusal,
+    RefusalReason,
+    TransientFault,
+    classify_response,
+    connection_error_text,
+)
 from ludus.agents.throttle import Backoff, Throttle
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import BadReply, ConfigError, ModelTimeout, ModelUnreachable
+from ludus.protocol.loopback import is_loopback
+
+_EXAMPLE = "Example: http://localhost:8000/v1."
+
+
+def base_url(endpoint: str) -> str:
+    """The URL under which the API's routes are.
+
+    An endpoint without a path gets `/v1`, as nearly all servers have it. One with credentials, a
+    query or a fragment is refused, and not shown in the error: it may hold a secret.
+    """
+    endpoint = endpoint.strip()
+    try:
+        parts = urlsplit(endpoint)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        parts, host = SplitResult("", "", "", "", ""), None
+    unprintable = not endpoint.isprintable() or " " in endpoint
+    if parts.scheme not in ("http", "https") or not host or unprintable:
+        shown = "" if any(mark in endpoint for mark in "@?#") else f" {endpoint!r}"
+        raise ConfigError(f"The endpoint{shown} is not a URL like http(s)://HOST. {_EXAMPLE}")
+    if parts.username is not None or parts.password is not None or "@" in parts.netloc:
+        raise ConfigError(
+            f"An endpoint must not hold credentials; set the API key instead. {_EXAMPLE}"
+        )
+    if parts.query or parts.fragment or endpoint[-1] in "?#":
+        raise ConfigError(f"An endpoint must not have a query (?) or a fragment (#). {_EXAMPLE}")
+    path = parts.path.rstrip("/") or "/v1"
+    return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def endpoint_proxy(endpoint: str) -> str | None:
+    """The proxy that environment variables name for an API's URL; None for this machine itself.
+
+    Called once per session: aiohttp's `trust_env` looks it up for every request, in a thread.
+    """
+    parts = urlsplit(endpoint)
+    host = parts.hostname or ""
+    if is_loopback(host) or host in ("0.0.0.0", "::") or proxy_bypass(parts.netloc):
+        return None
+    proxy = getproxies().get(parts.scheme)
+    return f"http://{proxy}" if proxy and "://" not in proxy else proxy
+
+
+def request_key(method: str, url: str, body: JsonObject, sample: int) -> str:
+    """Hash of a request.
+
+    `sample` tells the members of a group apart: their requests are identical, but they must not
+    all get the same reply.
+    """
+    canonical = json.dumps([method, url, body, sample], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+class ResponseCache:
+    """A folder of responses, one file each."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"The `cache` folder {self.folder} cannot be created: {error.strerror}."
+            ) from None
+
+    def get(self, key: str) -> JsonObject | None:
+        """The response to this request; an unreadable file counts as absent."""
+        try:
+            response = from_json(self._path(key).read_bytes())
+        except (OSError, ValueError):
+            return None
+        return response if isinstance(response, dict) else None
+
+    def put(self, key: str, response: str) -> None:
+        """Store a response, given as JSON text. Readers see all of it or nothing."""
+        path = self._path(key)
+        path.parent.mkdir(exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.tmp")
+        temporary.write_text(response, encoding="utf-8")
+        temporary.replace(path)
+
+    def _path(self, key: str) -> Path:
+        return self.folder / key[:2] / f"{key}.json"
+
 
 T = TypeVar("T")
 ParseReply = Callable[[JsonObject, bool], T]

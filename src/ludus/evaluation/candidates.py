@@ -2,10 +2,13 @@
 
 oracle   random   openai:gpt-5-mini   anthropic:claude-haiku-4-5
 smollm2   hf:models/chain_sum   hf:USER/NAME   sft=hf:models/chain_sum
+
+Those that are local models are checked before an evaluation starts; no weights are read.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from ludus.agents.agent import Agent
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, TemplateUnmarked
 from ludus.evaluation.config import CandidateConfig
 from ludus.policy.agent_factory import parse_agent
-from ludus.policy.model_ref import find_local_model
+from ludus.policy.chat.chat_format import find_chat_format
+from ludus.policy.device import choose_device, choose_dtype
+from ludus.policy.load_errors import require_transformers
+from ludus.policy.model_ref import find_local_model, resolve_model
+from ludus.policy.preflight import check_model
+from ludus.policy.tokenizer import load_tokenizer_from
+from ludus.rollout.progress import PhaseProgress, ProgressCallback
 
 _LABEL_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MODEL_PROVIDERS = ("openai", "anthropic", "hf")
@@ -149,3 +158,37 @@ def _make_agent(provider: str, model: str | None, config: CandidateConfig) -> Ag
             concurrency=config.concurrency,
         )
     )
+
+
+def check_candidate_model(
+    model: str,
+    *,
+    device: str | None = None,
+    dtype: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> None:
+    """Raise if the model of a candidate, its device or its chat template cannot be used."""
+    check_model(model, device=device, dtype=dtype)
+    require_transformers("Evaluating a local model", "torch")
+    choose_dtype(dtype, choose_device(device))
+    source = resolve_model(model)
+    try:
+        find_chat_format(load_tokenizer_from(source), chat_template_kwargs=chat_template_kwargs)
+    except TemplateUnmarked as error:
+        raise TemplateUnmarked(f"{model} cannot be evaluated. {error}") from None
+
+
+async def check_local_models(candidates: Sequence[Candidate], progress: ProgressCallback) -> None:
+    """Check all local models before the first candidate plays, which may take hours."""
+    local = [candidate for candidate in candidates if candidate.model is not None]
+    for candidate in local:
+        check_model(candidate.model or "", device=candidate.device, dtype=candidate.dtype)
+    progress(PhaseProgress("Checking the candidates", in_log=bool(local)))
+    for candidate in local:
+        await asyncio.to_thread(
+            check_candidate_model,
+            candidate.model or "",
+            device=candidate.device,
+            dtype=candidate.dtype,
+            chat_template_kwargs=candidate.chat_template_kwargs,
+        )

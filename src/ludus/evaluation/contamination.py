@@ -17,7 +17,7 @@ from pydantic_core import from_json
 from ludus.data.jsonl import numbered_lines
 from ludus.data.messages import prompt_text
 from ludus.errors import ConfigError, RunError
-from ludus.evaluation.attempts import Attempt
+from ludus.evaluation.metrics import Attempt
 
 DATA_FILES = ("train.jsonl", "episodes.jsonl")
 _MIN_TASKS = 4

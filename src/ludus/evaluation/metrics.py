@@ -8,14 +8,120 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from math import comb, fsum
+from math import comb, fsum, sqrt
 
-from ludus.data.intervals import Interval, is_binary, mean_interval
+from ludus.data.episode import Episode
+from ludus.data.episode_reader import EpisodeHead, episodes
+from ludus.data.intervals import Interval, is_binary, mean_interval, wilson_interval
+from ludus.data.messages import messages_before_reply
+from ludus.data.run_folder import RunFolder
 from ludus.data.task_mean import MeanEstimate, estimate_mean
-from ludus.evaluation.attempts import Attempt
-from ludus.evaluation.score_intervals import paired_share_interval
+from ludus.data.tool_schema import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One episode in numbers."""
+
+    plan_index: int
+    """Its index in the plan: the same task, and the same attempt at it, for every candidate."""
+    environment: str
+    task: str
+    prompt: str
+    """The text before the model's first reply, without the system prompt."""
+    broken: bool
+    format_compliant: bool | None
+    """`Episode.format_compliant`."""
+    reward: float | None
+    reply_tokens: float | None
+    """Mean tokens per reply."""
+    cut_off: bool = False
+    """Whether a token limit ended it."""
+    arguments: JsonObject = field(default_factory=dict)
+    """The task's arguments of `reset`."""
+
+
+def load_attempts(folder: RunFolder, planned_episodes: int) -> list[Attempt]:
+    """Load the recorded episodes of the plan, in its order.
+
+    Of an episode that was retried, the first one that is not broken counts, as on resume.
+    """
+    attempts: dict[int, Attempt] = {}
+    for episode in episodes(folder.episodes_path, strict=False):
+        index = EpisodeHead.from_episode(episode).plan_index
+        if index is None or not episode.episode_id.startswith(folder.metadata.digest):
+            continue
+        if index < planned_episodes and (index not in attempts or attempts[index].broken):
+            attempts[index] = build_attempt(episode, index)
+    return [attempts[index] for index in sorted(attempts)]
+
+
+def build_attempt(episode: Episode, plan_index: int) -> Attempt:
+    prompt = messages_before_reply(episode.messages)
+    tokens = episode.usage.completion_tokens
+    # The usage of a retried episode covers all tries.
+    has_usage = episode.attempt == 1 and tokens and episode.turns
+    return Attempt(
+        plan_index=plan_index,
+        environment=episode.environment,
+        task=episode.group_id,
+        prompt="\n".join(message.text for message in prompt if message.role != "system"),
+        broken=episode.broken,
+        format_compliant=episode.format_compliant,
+        reward=None if episode.broken else episode.reward,
+        reply_tokens=tokens / episode.turns if has_usage and tokens else None,
+        cut_off=episode.cut_off,
+        arguments=episode.task,
+    )
+
+
+def paired_share_interval(pairs: Sequence[tuple[float, float]]) -> Interval:
+    """Return the interval of the mean of first - second, for the shares of two at each task."""
+    differences = [first - second for first, second in pairs]
+    has_counts = is_binary([share for pair in pairs for share in pair])
+    interval = None if has_counts else mean_interval(differences)
+    if interval is not None:
+        return Interval(max(-1.0, interval.low), min(1.0, interval.high))
+    return newcombe_interval(
+        both=fsum(first * second for first, second in pairs),
+        first=fsum(first * (1 - second) for first, second in pairs),
+        second=fsum((1 - first) * second for first, second in pairs),
+        neither=fsum((1 - first) * (1 - second) for first, second in pairs),
+    )
+
+
+def newcombe_interval(both: float, first: float, second: float, neither: float) -> Interval:
+    """Return Newcombe's score interval (method 10) of a difference of paired shares.
+
+    The counts are of tasks that both solved, only the first, only the second, and neither. The
+    difference is that of the first minus the second.
+    """
+    n = both + first + second + neither
+    p, q = (both + first) / n, (both + second) / n
+    p_low, p_high = wilson_interval(both + first, n)
+    q_low, q_high = wilson_interval(both + second, n)
+    phi = _phi_coefficient(both, first, second, neither)
+    below = _combine_margins(p - p_low, q_high - q, phi)
+    above = _combine_margins(p_high - p, q - q_low, phi)
+    return Interval(max(-1.0, p - q - below), min(1.0, p - q + above))
+
+
+def _combine_margins(one: float, other: float, phi: float) -> float:
+    return sqrt(max(0.0, one * one - 2 * phi * one * other + other * other))
+
+
+def _phi_coefficient(both: float, first: float, second: float, neither: float) -> float:
+    """Return phi with Newcombe's continuity correction, which can only shrink it."""
+    n = both + first + second + neither
+    margins = (both + first) * (second + neither) * (both + second) * (first + neither)
+    if margins <= 0:
+        return 0.0
+    product = both * neither - first * second
+    corrected = max(0.0, product - n / 2) if product > 0 else product
+    return max(-1.0, min(1.0, corrected / sqrt(margins)))
+
 
 ACCURACY = "accuracy"
 FORMAT_COMPLIANCE = "format_compliance"

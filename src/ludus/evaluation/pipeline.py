@@ -14,18 +14,21 @@ from ludus.data.atomic_write import lock_dir
 from ludus.data.run_folder import RunFolder, find_unused_dir
 from ludus.data.versions import versions
 from ludus.environment.mixture import Mixture
-from ludus.evaluation.attempts import load_attempts
-from ludus.evaluation.candidates import Candidate, check_labels, parse_candidates
+from ludus.evaluation.candidates import (
+    Candidate,
+    check_labels,
+    check_local_models,
+    parse_candidates,
+)
 from ludus.evaluation.config import EvalConfig
 from ludus.evaluation.contamination import find_ambiguous_environments, load_known_questions
-from ludus.evaluation.metrics import build_metrics
+from ludus.evaluation.metrics import build_metrics, load_attempts
 from ludus.evaluation.output_dir import (
     OUTPUT_FILES,
     check_folder,
     default_folder,
     is_candidate_complete,
 )
-from ludus.evaluation.preflight import check_local_models
 from ludus.evaluation.report import write_report
 from ludus.evaluation.results import CandidateAttempts, Evaluation, score_candidates
 from ludus.evaluation.slices import build_slices

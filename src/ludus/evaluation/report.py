@@ -7,15 +7,13 @@ import json
 from ludus.data.jsonable import dump_json
 from ludus.data.markdown import code_block, inline_code, markdown_table, to_single_line
 from ludus.data.run_folder import SUMMARY_FILE
-from ludus.evaluation.chart import render_chart
-from ludus.evaluation.level_chart import render_level_chart
+from ludus.evaluation.charts import render_chart, render_level_chart
 from ludus.evaluation.output_dir import (
     CHART_FILE,
     LEVEL_CHART_FILE,
     REPORT_FILE,
     atomic_output,
 )
-from ludus.evaluation.power import POWER
 from ludus.evaluation.results import Evaluation
 from ludus.evaluation.table import (
     ResultTable,
@@ -24,6 +22,7 @@ from ludus.evaluation.table import (
     build_tables,
     describe_method,
 )
+from ludus.evaluation.verdict import POWER
 
 
 def write_report(evaluation: Evaluation) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from ludus.data.task_mean import MeanEstimate
 from ludus.data.tool_schema import JsonObject
-from ludus.evaluation.attempts import Attempt
 from ludus.evaluation.contamination import KnownQuestions, exclude_known
 from ludus.evaluation.metrics import (
     ACCURACY,
     COMPARED_METRICS,
     FORMAT_COMPLIANCE,
     MEAN_REWARD,
+    Attempt,
     Metric,
     estimate,
     estimate_difference,

@@ -13,9 +13,9 @@ from typing import Any
 
 from ludus.data.task_mean import MeanEstimate
 from ludus.data.tool_schema import JsonObject
-from ludus.evaluation.attempts import Attempt
 from ludus.evaluation.metrics import (
     COMPARED_METRICS,
+    Attempt,
     Metric,
     estimate,
     estimate_difference,

@@ -14,7 +14,7 @@ from ludus.evaluation.metrics import Metric
 from ludus.evaluation.results import Evaluation
 from ludus.evaluation.slices import Slice
 from ludus.evaluation.verdict import NO_INTERVAL, format_difference
-from ludus.rollout.summary import turn_limit_note
+from ludus.rollout.stats import turn_limit_note
 
 _NO_VALUE = "-"
 _MAX_SIDE_BY_SIDE = 3

@@ -1,7 +1,7 @@
 """Verdicts: whether a candidate is better or worse than the first, in words.
 
-A difference is resolved where its 95 % interval excludes 0. Where it is not, the verdict has the
-number of episodes that would probably resolve a difference of the observed size.
+A difference is resolved if its 95 % interval excludes 0. If it is not, the verdict has the number
+of episodes that would probably resolve a difference of the observed size.
 """
 
 from __future__ import annotations
@@ -9,13 +9,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import ceil, floor, fsum, log10
+from math import ceil, floor, fsum, log10, sqrt
+from statistics import NormalDist
 
-from ludus.data.intervals import MIN_SAMPLES
+from ludus.data.intervals import MIN_SAMPLES, Z_975
 from ludus.data.task_mean import MeanEstimate
 from ludus.data.tool_schema import JsonObject
 from ludus.evaluation.metrics import PASS_PREFIX, Metric, PairedTask, mean
-from ludus.evaluation.power import tasks_to_detect
+
+POWER = 0.8
+"""Probability with which so many tasks resolve a difference of the given size."""
+_QUANTILES = Z_975 + NormalDist().inv_cdf(POWER)
+_MAX_VARIANCE = 0.5
+"""Of the difference of two shares on one task: at most 1/4 from each candidate, where their
+successes are independent. Candidates that solve the same tasks need fewer episodes."""
+
+
+def tasks_to_detect(effect: float, variance: float) -> float:
+    """Tasks with which the 95 % interval of a difference of `effect` probably excludes zero.
+
+    `variance` is that of the difference on one task.
+    """
+    return _QUANTILES**2 * variance / effect**2
+
+
+def episodes_to_detect(effect: float) -> int:
+    """Episodes per candidate to show a difference of two shares, before any is played."""
+    return ceil(tasks_to_detect(effect, _MAX_VARIANCE))
+
+
+def detectable_effect(episodes: int) -> float:
+    """The smallest difference of two shares that so many episodes are enough for."""
+    return min(1.0, _QUANTILES * sqrt(_MAX_VARIANCE / episodes))
+
 
 _MAX_EPISODES = 10_000_000
 """Above it the proposal would be of no use, and the difference of no consequence."""

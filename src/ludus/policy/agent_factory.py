@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from ludus.agents.agent import Agent
 from ludus.agents.api_keys import find_variable
-from ludus.agents.endpoint_url import base_url
+from ludus.agents.provider import base_url
 from ludus.errors import ConfigError, closest_match, did_you_mean
 from ludus.options import Option, expand_path, parse_assignments, parse_duration
 from ludus.policy import smollm2

@@ -23,12 +23,12 @@ from ludus.environment.registry import is_remote
 from ludus.environment.task_axes import parse_axes
 from ludus.errors import LudusError
 from ludus.evaluation.config import EvalConfig
-from ludus.evaluation.power import detectable_effect, episodes_to_detect
+from ludus.evaluation.verdict import detectable_effect, episodes_to_detect
 from ludus.recipe.recipe_file import Stage
-from ludus.rollout.available_cores import available_cores
 from ludus.rollout.collect import collect_sync
 from ludus.rollout.config import CollectConfig
-from ludus.rollout.task_file import read_tasks
+from ludus.rollout.plan import read_tasks
+from ludus.rollout.process_worker import available_cores
 from ludus.train.config import DEFAULT_BATCH_SIZE, DEFAULT_EPOCHS
 
 _REFERENCE_PARAMETERS = 135e6

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ludus.errors import NameFlags
+from ludus.evaluation.output_dir import load_evaluation
 from ludus.evaluation.results import Evaluation
-from ludus.evaluation.stored_evaluation import load_evaluation
 from ludus.evaluation.table import (
     build_notes,
     build_slice_tables,

@@ -3,8 +3,7 @@
 from ludus.rollout.collect import CollectResult
 from ludus.rollout.config import CollectConfig, RolloutConfig
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits, run_episode
-from ludus.rollout.plan import Assignment
-from ludus.rollout.task_file import read_tasks
+from ludus.rollout.plan import Assignment, read_tasks
 
 __all__ = [
     "SYSTEM_PROMPT",

@@ -32,7 +32,7 @@ from ludus.rollout.progress import (
 )
 from ludus.rollout.ray_cluster import open_cluster
 from ludus.rollout.ray_session import hosted_endpoints
-from ludus.rollout.summary import summarize_run
+from ludus.rollout.stats import summarize_run
 
 
 @dataclass(frozen=True, slots=True)

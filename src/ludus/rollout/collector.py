@@ -14,20 +14,18 @@ from ludus.data.journal import Journal
 from ludus.data.resume_index import ResumeIndex
 from ludus.data.run_folder import RunFolder
 from ludus.errors import ConfigError, LudusError, WorkersFailed
-from ludus.rollout.available_cores import available_cores
-from ludus.rollout.block_work import EpisodePlay
 from ludus.rollout.config import CollectConfig
 from ludus.rollout.endpoints import EnvironmentEndpoint
 from ludus.rollout.episode_run import EpisodeRun
 from ludus.rollout.loop import build_broken_record, retry_faults, run_attempt
 from ludus.rollout.monitoring import EpisodeStatus, Watchdog
 from ludus.rollout.plan import Assignment, Plan
-from ludus.rollout.process_worker import ProcessWorkers
+from ludus.rollout.process_worker import ProcessWorkers, available_cores
 from ludus.rollout.progress import DecodeProgress, ProgressCallback
 from ludus.rollout.ray_cluster import RayCluster
 from ludus.rollout.session_pool import SessionPool
 from ludus.rollout.stats import RunStats
-from ludus.rollout.workers import EpisodeWorkers, WorkerSource
+from ludus.rollout.workers import EpisodePlay, EpisodeWorkers, WorkerSource
 
 MAX_QUEUED_EPISODES = 32
 """Episodes beyond the agent's concurrency limit that are kept ready for the next free call."""
@@ -142,7 +140,7 @@ class Collector(EpisodeRun):
         count = self.config.workers
         if self._cluster is not None:
             if reason_against_workers(self.agent, self._endpoints) is None:
-                from ludus.rollout.ray_worker import RayWorkers
+                from ludus.rollout.ray_cluster import RayWorkers
 
                 source = RayWorkers(self._cluster, self._worker_task())
                 await self._start_workers(source, count or self._cluster.num_cores)

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from ludus.agents.agent import Agent
-from ludus.agents.exploring import ExploringAgent
+from ludus.agents.combined_agent import ExploringAgent, TutoredAgent
 from ludus.agents.oracle import OracleAgent
-from ludus.agents.tutored import TutoredAgent
 from ludus.data.checksum import stable_hash
 from ludus.data.config_types import check_at_least, check_field_types, check_positive
 from ludus.data.tool_schema import JsonObject
@@ -24,8 +23,8 @@ from ludus.environment.task_buckets import Bucket, build_buckets, select_environ
 from ludus.errors import ConfigError
 from ludus.options import Option, parse_assignments, parse_duration
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
+from ludus.rollout.plan import check_seed, read_tasks
 from ludus.rollout.stats import Budget
-from ludus.rollout.task_file import check_seed, read_tasks
 
 STALL_WARNING_S = 60.0
 _ADDRESS_FIELDS = ("endpoint",)

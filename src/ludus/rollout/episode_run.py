@@ -22,8 +22,7 @@ from ludus.rollout.progress import (
     RunEnded,
     RunStarted,
 )
-from ludus.rollout.stats import Budget, RunStats
-from ludus.rollout.summary import describe_journal
+from ludus.rollout.stats import Budget, RunStats, describe_journal
 from ludus.rollout.workers import EpisodeWorkers
 
 TICK_INTERVAL_S = 0.25

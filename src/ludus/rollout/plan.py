@@ -1,7 +1,11 @@
-"""The plan of a run: maps an episode's index to its task and seed.
+"""The plan of a run: maps an episode's index to its task and seed; tasks may come from a file.
 
 The mapping is a pure function of the run's settings. It depends neither on concurrency nor on the
 order in which episodes end, and a longer run begins with the episodes of a shorter one.
+
+A task file is JSONL: each line is an object with the arguments of `reset`. Rows of NeMo Gym's data
+sets are read too. Their task fields are next to the request; the prompt in the request is not used,
+because the environment's reset renders its own.
 """
 
 from __future__ import annotations
@@ -9,17 +13,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic_core import from_json
 
 from ludus.data.checksum import stable_hash
 from ludus.data.episode import format_episode_id, task_group_id
+from ludus.data.jsonl import numbered_lines
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
 from ludus.environment.task_buckets import Bucket, evenly
+from ludus.errors import ConfigError
 
 if TYPE_CHECKING:
     from ludus.rollout.config import RolloutConfig
     from ludus.rollout.endpoints import EnvironmentEndpoint
+
 
 _NUM_SEEDS = 2**31
 """Seeds fit into 31 bits: environments pass them to numpy and to C code."""
@@ -127,3 +137,48 @@ def build_plan(
         tasks=config.tasks,
         choose=evenly(buckets, len(buckets)) if buckets else None,
     )
+
+
+_REQUEST_FIELD = "responses_create_params"
+_NON_TASK_FIELDS = (_REQUEST_FIELD, "agent_ref")
+
+
+def read_tasks(path: Path) -> tuple[JsonObject, ...]:
+    """The tasks of a JSONL file, in order. Empty lines are skipped."""
+    if not path.is_file():
+        raise ConfigError(f"The task file {path} does not exist.")
+    tasks = tuple(_parse_task(line, f"{path}:{number}") for number, line in numbered_lines(path))
+    if not tasks:
+        raise ConfigError(
+            f"{path} holds no tasks. Write a JSON object of reset arguments per line."
+        )
+    return tasks
+
+
+def check_seed(task: Mapping[str, Any], where: str) -> None:
+    """Raise where the seed of a task is not an integer; `where` names the task."""
+    seed = task.get("seed")
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise ConfigError(f"{where}: the seed must be an integer, got {seed!r}.")
+
+
+def _parse_task(line: bytes, where: str) -> JsonObject:
+    try:
+        fields = from_json(line)
+    except ValueError as error:
+        raise ConfigError(f"{where} is not JSON: {error}.") from None
+    if not isinstance(fields, dict):
+        raise ConfigError(f"{where} is not a JSON object of reset arguments.")
+    check_seed(fields, where)
+    if _REQUEST_FIELD not in fields:
+        return fields
+    task = {
+        name: value
+        for name, value in fields.items()
+        if name not in _NON_TASK_FIELDS and not name.startswith("_ng_")
+    }
+    if not task:
+        raise ConfigError(
+            f"{where} has a prompt and no reset arguments: it does not say which task to play."
+        )
+    return task

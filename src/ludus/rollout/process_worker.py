@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import signal
 import sys
@@ -12,9 +13,16 @@ from typing import Any
 
 from ludus.environment.worker_processes import worker_command, worker_env
 from ludus.errors import WorkersFailed
-from ludus.rollout.block_work import BlockReply, BlockWork
 from ludus.rollout.worker_program import EXIT_TIMEOUT_S, LENGTH_BYTES
-from ludus.rollout.workers import Worker, WorkerSource
+from ludus.rollout.workers import BlockReply, BlockWork, Worker, WorkerSource
+
+
+def available_cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
 
 _READ_BUFFER_BYTES = 1 << 20
 

@@ -28,14 +28,14 @@ from ludus.errors import LudusError, SessionLost, describe_in_one_line
 from ludus.protocol.frames import action_payload
 from ludus.protocol.types import StepResult
 from ludus.rollout.endpoints import EnvironmentEndpoint
-from ludus.rollout.ray_cluster import import_ray
-from ludus.rollout.ray_worker import (
+from ludus.rollout.ray_cluster import (
     JOIN_TIMEOUT_S,
     START_TIMEOUT_S,
     STATUS_ADVICE,
     ActorSetup,
     ActorStart,
     Node,
+    import_ray,
     last_line,
     start_actor,
 )

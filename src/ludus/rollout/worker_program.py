@@ -16,7 +16,7 @@ from threading import Thread
 from typing import Any, BinaryIO
 
 from ludus.errors import describe_in_one_line
-from ludus.rollout.block_work import BlockWork, run_block
+from ludus.rollout.workers import BlockWork, run_block
 
 LENGTH_BYTES = 4
 """Length of the number of bytes before each reply."""

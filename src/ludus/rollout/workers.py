@@ -1,23 +1,103 @@
 """Workers that play or score episodes, so that what computes uses all cores, or a cluster.
 
-`process_worker` starts processes of this machine, `ray_worker` actors on a cluster.
+`process_worker` starts processes of this machine, `ray_cluster` actors on a cluster. Items come in
+blocks, and each becomes the line of an episode.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
+from ludus.agents.agent import Agent
+from ludus.client.endpoint import connect
 from ludus.data.episode import Episode
 from ludus.data.episode_reader import episode_from_line
-from ludus.environment.fault_log import log_recorded_fault
+from ludus.environment.fault_log import (
+    FaultRecorder,
+    LoggedFault,
+    capture_faults,
+    log_recorded_fault,
+)
 from ludus.errors import LudusError, WorkerDied, WorkersFailed
-from ludus.rollout.block_work import BlockReply
+from ludus.rollout.loop import EpisodeLimits, run_attempt
+from ludus.rollout.session_pool import SessionPool
+
+
+class BlockWork(ABC):
+    """What a worker does. It is pickled, so that `open` has to build what cannot be."""
+
+    async def open(self) -> None:  # noqa: B027
+        """Prepare for the first item; whatever it raises is shown to the user."""
+
+    @abstractmethod
+    async def run(self, item: Any) -> bytes:
+        """Work on an item; returns the line of an episode."""
+
+    async def close(self) -> None:  # noqa: B027
+        """Release what `open` and `run` have built."""
+
+
+class BlockReply(NamedTuple):
+    """The results of a block."""
+
+    lines: list[bytes | LudusError]
+    """In the order of the items."""
+    faults: list[LoggedFault]
+    """What the environments raised meanwhile."""
+    seconds: float
+
+
+async def run_block(work: BlockWork, items: Sequence[Any]) -> BlockReply:
+    """Work on the items one after the other: they compute, and nothing is gained by overlapping."""
+    started_at = time.monotonic()
+    faults = FaultRecorder()
+    lines: list[bytes | LudusError] = []
+    with capture_faults(faults):
+        for item in items:
+            try:
+                lines.append(await work.run(item))
+            except LudusError as error:
+                lines.append(error)
+    return BlockReply(lines, faults.take(), time.monotonic() - started_at)
+
+
+@dataclass(slots=True, kw_only=True)
+class EpisodePlay(BlockWork):
+    """Plays attempts at episodes; an item is an assignment and the number of the attempt."""
+
+    agent: Agent
+    specs: Mapping[str, str]
+    """The environments' specs by the names that episodes record."""
+    limits: EpisodeLimits
+    system_prompt: str | None
+    _pools: dict[str, SessionPool] = field(default_factory=dict)
+
+    async def open(self) -> None:
+        self._pools = {name: SessionPool(connect(spec)) for name, spec in self.specs.items()}
+
+    async def run(self, item: Any) -> bytes:
+        assignment, attempt = item
+        episode = await run_attempt(
+            assignment,
+            self.agent,
+            self._pools[assignment.environment],
+            limits=self.limits,
+            system_prompt=self.system_prompt,
+            attempt=attempt,
+        )
+        return episode.to_line()
+
+    async def close(self) -> None:
+        for pool in self._pools.values():
+            await pool.close()
+
 
 BLOCKS_PER_WORKER = 2
 """The second one waits, so that a worker does not wait for this process."""

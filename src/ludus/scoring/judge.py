@@ -18,8 +18,8 @@ from typing import Self
 from weakref import WeakValueDictionary
 
 from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Reply
-from ludus.agents.function_agent import FunctionAgent, ReplyFunction
-from ludus.agents.response_cache import ResponseCache
+from ludus.agents.provider import ResponseCache
+from ludus.agents.scripted import FunctionAgent, ReplyFunction
 from ludus.data.checksum import stable_hash
 from ludus.data.episode import Episode, Usage
 from ludus.data.messages import Message

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from ludus.agents.agent import Agent
 from ludus.data.checksum import Checksum
 from ludus.data.episode import Episode, Fault, StopReason, Usage
+from ludus.data.episode_reader import episode_from_line
 from ludus.data.journal import Journal
 from ludus.data.jsonable import int_field, object_field
 from ludus.data.resume_index import read_resume_index
@@ -18,12 +21,30 @@ from ludus.rollout.episode_run import EpisodeRun
 from ludus.rollout.progress import ProgressCallback
 from ludus.rollout.ray_cluster import RayCluster
 from ludus.rollout.stats import Budget, RunStats
-from ludus.rollout.workers import EpisodeWorkers
+from ludus.rollout.workers import BlockWork, EpisodeWorkers
 from ludus.scoring.config import JUDGE, RescoreConfig
-from ludus.scoring.episode_scoring import EpisodeScoring
 from ludus.scoring.judge import BudgetExhausted, Judgement, JudgeStats
 from ludus.scoring.reward_functions import RewardFunction, RewardFunctions
 from ludus.scoring.source_run import SourceRun
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeScoring(BlockWork):
+    """Scores episodes; an item is the line of an episode, and the judge's score."""
+
+    functions: RewardFunctions
+    judge_weight: float | None
+    """None without a judge."""
+
+    async def run(self, item: Any) -> bytes:
+        line, judge_score = item
+        functions = self.functions.functions
+        if self.judge_weight is not None:
+            judge = RewardFunction(JUDGE, self.judge_weight, lambda episode: judge_score)
+            functions = (*functions, judge)
+        rewards = RewardFunctions(functions, self.functions.environment_weight)
+        return (await rewards.score(episode_from_line(line))).to_line()
+
 
 JUDGEMENTS_FILE = "judgements.jsonl"
 
@@ -90,7 +111,7 @@ class Rescorer(EpisodeRun):
     async def open(self) -> None:
         if self._cluster is None or not self._pending:
             return
-        from ludus.rollout.ray_worker import RayWorkers
+        from ludus.rollout.ray_cluster import RayWorkers
 
         judge_weight = self.config.judge_weight if self.judge is not None else None
         work = EpisodeScoring(functions=self._user_functions, judge_weight=judge_weight)

@@ -16,7 +16,7 @@ from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import read_log, summarize_training
 from ludus.errors import NameFlags, RunError, similar_path_hint
 from ludus.evaluation.metrics import ACCURACY
-from ludus.evaluation.stored_evaluation import parse_evaluation
+from ludus.evaluation.output_dir import parse_evaluation
 from ludus.viewer.dataset_rows import DatasetRows
 from ludus.viewer.episode_index import EpisodeIndex
 from ludus.viewer.episode_queries import EpisodeQueries

@@ -12,9 +12,9 @@ from ludus.data.task_mean import MeanEstimate
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import LogEntry, metric, read_log, step_number
 from ludus.errors import NameFlags
-from ludus.evaluation.result_curves import build_level_curves, build_pass_curves
+from ludus.evaluation.charts import build_level_curves, build_pass_curves
+from ludus.evaluation.output_dir import parse_evaluation
 from ludus.evaluation.results import Evaluation
-from ludus.evaluation.stored_evaluation import parse_evaluation
 from ludus.evaluation.table import build_notes, build_slice_tables, build_tables, describe_method
 from ludus.viewer.episode_index import EpisodeIndex
 from ludus.viewer.episode_queries import EpisodeFilter, EpisodeQueries

@@ -29,7 +29,7 @@ def runs(
     from ludus.cli.display.runs_table import print_runs
     from ludus.data.run_folder import find_runs
     from ludus.errors import RunError
-    from ludus.rollout.summary import summarize_run
+    from ludus.rollout.stats import summarize_run
 
     if not root.exists():
         raise RunError(f"There is no folder {root}. `ludus collect` creates runs.")

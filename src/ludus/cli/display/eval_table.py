@@ -57,7 +57,7 @@ def print_results(out: Console, evaluation: Evaluation) -> None:
 
 def print_stored_evaluation(out: Console, folder: Path) -> None:
     """Print the results of a stored evaluation, and how to see one of its episodes."""
-    from ludus.evaluation.stored_evaluation import load_evaluation
+    from ludus.evaluation.output_dir import load_evaluation
 
     evaluation = load_evaluation(folder)
     settings = evaluation.settings
@@ -111,7 +111,7 @@ def _list_cells(table: ResultTable) -> Text:
 
 def _level_curves(evaluation: Evaluation) -> list[str]:
     """The results by difficulty as a line of blocks for each candidate, from easy to hard."""
-    from ludus.evaluation.result_curves import build_level_curves
+    from ludus.evaluation.charts import build_level_curves
 
     width, lines = max(len(score.label) for score in evaluation.scores), [""]
     for curves in build_level_curves(evaluation):

@@ -27,7 +27,7 @@ def render_summary(result: CollectResult, errors: Sequence[str] = ()) -> Rendera
     from rich.table import Table
     from rich.text import Text
 
-    from ludus.rollout.summary import turn_limit_note
+    from ludus.rollout.stats import turn_limit_note
 
     summary, usage = result.summary, result.summary["usage"]
     reward, tokens = format_reward(summary, label="95 % interval "), ""

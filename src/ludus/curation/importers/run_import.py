@@ -22,7 +22,7 @@ from ludus.data.episode import Episode, format_episode_id
 from ludus.data.journal import Journal
 from ludus.data.run_folder import RUN_FILE, SUMMARY_FILE, RunFolder
 from ludus.errors import ConfigError, RunError, did_you_mean
-from ludus.rollout.summary import summarize_run
+from ludus.rollout.stats import summarize_run
 
 IMPORTERS: Mapping[str, Importer] = {
     "openenv": OpenEnvImporter(),

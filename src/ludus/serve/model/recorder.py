@@ -23,7 +23,7 @@ from ludus.data.messages import Message
 from ludus.data.run_folder import RunFolder
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
-from ludus.rollout.summary import summarize_run
+from ludus.rollout.stats import summarize_run
 from ludus.serve.model.api_errors import ApiError
 from ludus.serve.model.request_schema import RewardBody
 from ludus.serve.model.session import ENVIRONMENT, Session, history_key
