@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ludus.curation.lint.lint_rows import parse_lint_row, read_lint_rows
-from ludus.data.length_stats import quantile, suggest_max_length
 from ludus.data.tool_schema import JsonObject
-from ludus.data.training_row import TrainingRow
+from ludus.data.training_row import TrainingRow, quantile, suggest_max_length
 from ludus.errors import RequestRefused, TemplateRefused, TemplateUnmarked
 from ludus.policy.chat.chat_format import find_chat_format_with_fallback
 from ludus.policy.chat.rendering import render_text

@@ -1,4 +1,4 @@
-"""Rows of training data: one conversation for SFT, two for DPO.
+"""Rows of training data: one conversation for SFT, two for DPO; and the length at which rows are cut.
 
 Rows are those that `ludus curate` writes, or others in TRL's conversational formats: `messages`,
 `prompt` and `completion`, or `chosen` and `rejected`, with or without `prompt`; and `tools` with
@@ -7,6 +7,7 @@ any of them. They are taken exactly as written; only what no trainer could read 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Literal
@@ -131,3 +132,27 @@ def _has_name(value: Any) -> bool:
     """Whether a tool or a tool call has a name."""
     function = value.get("function", value) if isinstance(value, dict) else None
     return isinstance(function, dict) and isinstance(function.get("name"), str)
+
+
+LENGTH_MARGIN = 16
+LENGTH_MULTIPLE = 64
+
+
+def quantile(counts: Mapping[int, int], share: float) -> int:
+    """The smallest length that at least this share of the rows does not exceed."""
+    target, cumulative = share * sum(counts.values()), 0
+    for length in sorted(counts):
+        cumulative += counts[length]
+        if cumulative >= target:
+            return length
+    return 0
+
+
+def suggest_max_length(counts: Mapping[int, int]) -> int:
+    """A maximum length that truncates at most 1 % of the rows, rounded up.
+
+    It ignores the few longest rows, for which all others would be padded, and never exceeds the
+    longest row.
+    """
+    rounded = -(-(quantile(counts, 0.99) + LENGTH_MARGIN) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+    return min(rounded, max(counts, default=0))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ludus.data.length_stats import suggest_max_length
+from ludus.data.training_row import suggest_max_length
 from ludus.errors import ConfigError
 from ludus.train.config import Method
 from ludus.train.data.loading import Split
