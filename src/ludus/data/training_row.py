@@ -1,4 +1,4 @@
-"""Rows of training data: one conversation for SFT, two for DPO; and the length at which rows are cut.
+"""Rows of training data: one conversation for SFT, two for DPO; and the length they are cut at.
 
 Rows are those that `ludus curate` writes, or others in TRL's conversational formats: `messages`,
 `prompt` and `completion`, or `chosen` and `rejected`, with or without `prompt`; and `tools` with
