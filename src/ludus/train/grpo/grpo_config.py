@@ -182,6 +182,7 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
             max_turns=self.max_turns,
             max_tokens=self.max_tokens,
             max_episode_tokens=self.max_episode_tokens,
+            episode_timeout=None,
             system_prompt=self.system_prompt,
             task=dict(self.task),
             base_url=self.base_url,
