@@ -15,7 +15,7 @@ from ludus.cli.program import find_command, flags_of, name_command_flags, name_f
     [
         ("train sft", "`epochs` must be positive, got 0.", "--epochs must be positive, got 0."),
         ("train sft", "Use another `out`.", "Use another --output-dir."),
-        ("train sft", "`lora.rank` must be positive.", "--lora must be positive."),
+        ("train sft", "`lora.rank` must be positive.", "--lora rank must be positive."),
         ("train grpo", "Set `reward_funcs` or `overrides`.", "Set --reward-func or --set."),
         ("collect", "Use `resume=False`.", "Use --no-resume."),
         ("collect", "Use `resume=True`.", "Use --resume."),

@@ -55,12 +55,13 @@ def test_every_command_can_check_its_options_without_running(
 
 
 def test_values_become_words() -> None:
-    # Arguments come first and in their own order; a table is KEY=VALUE, or JSON if it is nested.
+    # Arguments come first and in their own order; a table is KEY=VALUE, or JSON if that differs.
     assert words("eval", candidate={"base": "smollm2", "sft": "hf:{sft}"}, env="wordle") == [
         *("eval", "wordle", "--candidate", "base=smollm2", "--candidate", "sft=hf:out/sft"),
         *("--output-dir", "out/it"),
     ]
-    assert words("collect", env="wordle", task={"a": [1]})[2:4] == ["--task", '{"a": [1]}']
+    assert words("collect", env="wordle", task={"a": [1]})[2:4] == ["--task", "a=[1]"]
+    assert words("collect", env="wordle", task={"a": "1"})[2:4] == ["--task", '{"a": "1"}']
     assert words("collect", env="wordle", task={"a": 1})[2:4] == ["--task", "a=1"]
     assert words("collect", env="wordle", task=["a=1", "b=2"])[2:6] == [
         *("--task", "a=1", "--task", "b=2"),

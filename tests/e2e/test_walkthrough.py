@@ -181,7 +181,8 @@ def smaller(words: list[str]) -> list[str]:
             more += ["--max-tokens", "8", "--max-turns", "2"]
     elif words[0] in ("collect", "eval") and "--tasks" not in words:
         more = ["-n", "20" if words[0] == "collect" else "4"]
-    if words[0] == "eval" or any(word.startswith(("hf:", "smollm2", "models/")) for word in words):
+    local = ("hf:", "smollm2", "models/")
+    if words[0] == "eval" or (words[0] == "collect" and any(w.startswith(local) for w in words)):
         more += ["--max-tokens", "8", "--max-turns", "2"]
     return [*words, *more]
 

@@ -134,12 +134,16 @@ class Flag:
             annotation=Annotated[hint if required or several else hint | None, parameter],
         )
 
+    def texts(self, value: Any) -> list[str]:
+        """The values of the option that a value of a TOML table stands for."""
+        return to_texts(value) if self.is_repeatable else [to_text(value)]
+
     def words(self, value: Any) -> Iterator[str]:
         """The words of a command line that give the option this value of a TOML table."""
         if self.is_switch:
             yield self.name if value else f"--no-{self.name[2:]}"
             return
-        for text in to_texts(value) if self.is_repeatable else [to_text(value)]:
+        for text in self.texts(value):
             if self.positional:
                 yield text
             else:  # In one word if the value begins with a dash.
@@ -273,7 +277,7 @@ class Table:
                 hint = did_you_mean(key, known, "--help-all lists them.")
                 raise ConfigError(f"{self.source} has no option {key!r}. {hint}")
             if not known[key].tokens:
-                for text in to_texts(value):
+                for text in _running[key].texts(value):
                     known[key].append(Token(keyword=key, value=text, source=self.source))
 
 
