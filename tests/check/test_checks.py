@@ -168,8 +168,14 @@ def test_command_prints_a_line_per_check() -> None:
 
 
 async def test_every_check_has_advice() -> None:
-    report = await run_checks("catch", seeds=1)
+    report = await run_checks("catch", seeds=2)
     assert {finding.check for finding in report.findings} <= ADVICE_BY_CHECK.keys()
+
+
+@pytest.mark.parametrize(("name", "value"), [("seeds", 1), ("sessions", 0)])
+async def test_too_few_seeds_or_sessions_are_refused(name: str, value: int) -> None:
+    with pytest.raises(ConfigError, match=f"`{name}`"):
+        await run_checks("catch", **{name: value})  # type: ignore[arg-type]
 
 
 def test_json_report_can_be_parsed() -> None:

@@ -59,6 +59,10 @@ async def test_a_tutor_without_an_oracle_is_refused_before_the_first_episode(
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_episode_tokens": 0}, "max_episode_tokens"),
+        ({"seed": -1}, "seed"),
+        ({"max_time": 0.0}, "max_time"),
         ({"explore": 1.5}, "explore"),
         ({"explore": -0.1}, "explore"),
         ({"tutor": "oracle"}, "tutor"),

@@ -220,7 +220,12 @@ def find_command(path: str) -> Callable[..., Any]:
 
 
 def run_with_table(path: str, values: Mapping[str, Any], source: str) -> Any:
-    """Run a command with the values of a TOML table, `source`, instead of a command line."""
+    """Run a command with the values of a TOML table, `source`, instead of a command line.
+
+    If it raises, `name_flags` knows its options, and else again those of the caller.
+    """
+    global _running
+    caller = _running
     app = App(
         default_command=find_command(path),
         config=(Table(values, source),),
@@ -229,7 +234,13 @@ def run_with_table(path: str, values: Mapping[str, Any], source: str) -> Any:
         print_error=False,
         suppress_keyboard_interrupt=False,
     )
-    return app([])
+    try:
+        result = app([])
+    except SystemExit:
+        _running = caller
+        raise
+    _running = caller
+    return result
 
 
 def name_flags(message: str, flags: Mapping[str, Flag] | None = None) -> str:

@@ -88,7 +88,8 @@ def _charts(evaluation: Evaluation) -> list[Chart]:
             for score in evaluation.scores
             if (each := score.estimates.get(metric.name)) is not None
         ]
-        charts.append(IntervalChart(metric.title, rows, metric.is_share))
+        if rows:
+            charts.append(IntervalChart(metric.title, rows, metric.is_share))
     for metric in evaluation.verdict_metrics:
         for number, score in enumerate(evaluation.scores):
             rows = [

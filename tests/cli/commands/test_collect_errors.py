@@ -22,7 +22,7 @@ CLOSED_ENDPOINT = ("--model", "m", "--llm-endpoint", CLOSED_URL)
         (("catch", "--provider", "opnai"), "'openai'"),
         (("catch", "--model", "gpt-5-mini"), "--provider"),
         (("catch", "--provider", "openai"), "--model"),
-        (("catch", "--dataset-config", "{}"), "dataset_config"),
+        (("catch", "--dataset-config", '{"a": 1}'), "dataset_config"),
         (("catch", "--task", '{"seed": 1}'), "--seed"),
         (("catch=x,echo",), "'x'"),
         (("catch,,echo",), "catch,,echo"),

@@ -40,6 +40,8 @@ EPISODES = (
         (("--to", "dpo", "--best-of-group"), "--best-of-group"),
         (("--to", "dpo", "--last-turn"), "--last-turn"),
         (("--to", "dpo", "--min-margin", "-1"), "-1"),
+        (("--min-turns", "-1"), "--min-turns"),
+        (("--max-turns", "-1"), "--max-turns"),
         (("--to", "openenv", "--format", "parquet"), "parquet"),
         (("--to", "nemo-gym", "--student", "x"), "--student"),
         (("--student", "no/such-model"), "no/such-model"),
@@ -66,9 +68,8 @@ def test_invalid_options_print_one_line_and_write_nothing(
     ("options", "words"),
     [
         (("--solve-rate", "0.5"), "0.1..0.9"),
-        (("--to", "grpo"), "'sft', 'dpo'"),
-        (("--format", "csv"), "'jsonl', 'parquet'"),
-        (("--min-turns", "-1"), "--min-turns"),
+        (("--to", "grpo"), '"sft", "dpo"'),
+        (("--format", "csv"), '"jsonl", "parquet"'),
         (("--min-rewrad", "1"), "--min-rewrad"),
     ],
 )

@@ -170,7 +170,7 @@ def test_invalid_options_print_one_line_and_write_nothing(
 
 def test_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
     done = run_import("mesages", write_message_rows(tmp_path))
-    assert done.returncode == 2 and "'nemo-gym', 'verifiers'" in done.stderr.splitlines()[-1]
+    assert done.returncode == 2 and '"nemo-gym", "verifiers"' in done.stderr.splitlines()[-1]
 
 
 def test_import_can_write_into_the_source_folder(tmp_path: Path) -> None:

@@ -148,8 +148,7 @@ def test_unusable_input_is_reported_in_one_line(
 
 def test_help_loads_nothing_heavy() -> None:
     program = (
-        "import sys\nfrom ludus.cli.main import app\n"
-        "try: app(['lint', '--help'])\nexcept SystemExit: pass\n"
+        "import sys\nfrom ludus.cli.main import run\nrun(['lint', '--help'])\n"
         "print([n for n in ('torch', 'transformers', 'jsonschema', 'ludus.curation') "
         "if n in sys.modules])"
     )
