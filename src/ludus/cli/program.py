@@ -355,8 +355,12 @@ def _setting_flags() -> Iterator[Flag]:
 
 
 def _refuse_settings(texts: Sequence[str]) -> None:
-    if texts:
-        raise ValueError(f"{texts[0]!r} is no setting of this command in the form key=value")
+    for text in texts:
+        key, equals, _ = text.partition("=")
+        if not equals:
+            raise ValueError(f"{text!r} is not KEY=VALUE")
+        hint = did_you_mean(key, _running, f"{HELP_ALL} lists the common ones.")
+        raise ValueError(f"the command has no setting {key!r}. {hint}")
 
 
 def _flags(function: Callable[..., Any]) -> Iterator[Flag]:

@@ -64,7 +64,8 @@ class StageCommand:
             with stage_arguments(self.arguments(stage, outputs)):
                 run_with_table(self.path, self.values(stage, outputs), f"[{stage.name}]")
         except CycloptsError as error:
-            raise ConfigError(f"[{stage.name}] {' '.join(str(error).split())}") from None
+            message = " ".join(str(error).split()).replace(f" from [{stage.name}]", "")
+            raise ConfigError(f"[{stage.name}] {message}") from None
 
 
 def stage_command(stage: Stage) -> StageCommand:

@@ -51,6 +51,8 @@ def test_invalid_options_print_one_line_and_write_nothing(
         ("--dataset-config", "{min: 2}", "--dataset-config"),
         ("--dataset-config", "[2]", "--dataset-config"),
         ("--max-time", "soon", "'soon'"),
+        ("--set", "max_atempts=3", "'max_attempts'"),
+        ("--set", "seed", "KEY=VALUE"),
     ],
 )
 def test_an_unparsable_value_is_reported_with_exit_code_2(

@@ -129,7 +129,7 @@ def test_more_episodes_are_added_and_what_depends_on_them_runs_again(folder: Pat
         (("--set", "sft.steps=many"), "[sft]"),
         (("--set", "sft.output_dir=x"), "managed"),
         (("--set", "sft.overwrite=true"), "managed"),
-        (("--set", "curate.dedupe=3"), "[curate] Invalid value for dedupe"),
+        (("--set", "curate.dedupe=3"), "[curate] Invalid value for dedupe: unable"),
         (("--set", "defaults.sytem_prompt=x"), "'system_prompt'"),
         (("--set", "sft.command=stf"), "'sft'"),
         (("--set", "sft.command=push"), "'push env'"),
