@@ -25,7 +25,7 @@ from ludus.errors import (
     did_you_mean,
 )
 from ludus.protocol.action_tools import calls_by_name, tool_from_action
-from ludus.protocol.frames import action_payload, parse_result, result_payload
+from ludus.protocol.frames import action_payload, parse_result, to_result
 from ludus.protocol.observation_text import conversation_text
 from ludus.protocol.types import Observation, StepResult
 
@@ -101,8 +101,10 @@ class Session(ABC):
         before. Once a transcript does not continue the previous one, nothing is marked any more in
         this episode: a message may be repeated by chance.
         """
-        previous, current = self._transcript, conversation_text(result.observation)
-        if not previous or not current.startswith(previous):
+        if not (previous := self._transcript):
+            return result
+        current = conversation_text(result.observation)
+        if not current.startswith(previous):
             self._transcript = ""
             return result
         self._transcript = current
@@ -155,7 +157,7 @@ class LocalSession(Session):
             raise SessionLost(_CLOSED_MESSAGE)
         try:
             with raise_with_location():
-                return parse_result(result_payload(await seen))
+                return to_result(await seen)
         except StepTimeout:
             self._open = False
             raise

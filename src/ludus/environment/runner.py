@@ -146,13 +146,21 @@ class EnvironmentRunner:
 
     async def reset(self, task: Mapping[str, Any]) -> Observation:
         """Start an episode."""
+        if self.instant:
+            return self.reset_sync(task)
         async with self._request_lock:
             arguments = self._reset_arguments(task)
             value = await self._call_guarded(lambda: self._reset(**arguments), "reset")
-            return await self._add_progress(self._finish_reset(task, value))
+            observation = self._finish_reset(task, value)
+            if self.env_spec.has_progress:
+                progress = await self._call_guarded(self._environment.progress, "progress")
+                self._set_progress(observation, progress)
+            return observation
 
     async def step(self, data: Mapping[str, Any]) -> Observation:
         """Take an action, in the format of the wire."""
+        if self.instant and (observation := self.step_sync(data)) is not None:
+            return observation
         async with self._request_lock:
             if data.get("type") == "list_tools" and self._answers_list_tools:
                 return ListToolsObservation(tools=list(await self._load_tools()))
@@ -163,7 +171,10 @@ class EnvironmentRunner:
     def reset_sync(self, task: Mapping[str, Any]) -> Observation:
         """`reset` without awaiting, for an instant runner."""
         value = self._call_sync(self._reset, **self._reset_arguments(task))
-        return self._add_progress_sync(self._finish_reset(task, value))
+        observation = self._finish_reset(task, value)
+        if self.env_spec.has_progress:
+            self._set_progress(observation, self._call_sync(self._environment.progress))
+        return observation
 
     def step_sync(self, data: Mapping[str, Any]) -> Observation | None:
         """`step` without awaiting, for an instant runner; None for actions that need `step`."""
@@ -174,7 +185,10 @@ class EnvironmentRunner:
         self._require_episode()
         with self._illegal_actions():
             value = self._call_sync(self._step, action)
-        return self._add_progress_sync(self._finish_step(value))
+        observation = self._finish_step(value)
+        if self.env_spec.has_progress:
+            self._set_progress(observation, self._call_sync(self._environment.progress))
+        return observation
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Observation:
         """Call a tool by name; the result is always a `CallToolObservation`."""
@@ -272,7 +286,11 @@ class EnvironmentRunner:
         self._require_episode()
         with self._illegal_actions():
             value = await self._call_guarded(lambda: self._step(action), "step")
-        return await self._add_progress(self._finish_step(value))
+        observation = self._finish_step(value)
+        if self.env_spec.has_progress:
+            progress = await self._call_guarded(self._environment.progress, "progress")
+            self._set_progress(observation, progress)
+        return observation
 
     def _illegal_actions(self) -> AbstractContextManager[None]:
         """A step of OpenEnv's environments raises for an illegal action, and the episode goes on.
@@ -300,37 +318,22 @@ class EnvironmentRunner:
             )
             error.author_line = f"{locate_function(self._reset)}: {error}"
             raise error
-        observation = as_observation(value)
-        self._episode_active = not observation.done
+        observation = self._check_observation(value)
         turns = self._environment.max_turns if self.env_spec.native else None
         if isinstance(turns, int):
             observation.metadata["max_turns"] = turns
-        return self._check_reward(observation)
-
-    def _finish_step(self, value: Any) -> Observation:
-        observation = as_observation(value)
-        self._check_reward(observation)
-        if not vars(observation).get("error"):
-            self.steps += 1
-        self._episode_active = not observation.done
         return observation
 
-    async def _add_progress(self, observation: Observation) -> Observation:
-        """Add `progress()` to the metadata of an observation, where the class overrides it."""
-        if not self.env_spec.has_progress:
-            return observation
-        value = await self._call_guarded(self._environment.progress, "progress")
-        return self._set_progress(observation, value)
+    def _finish_step(self, value: Any) -> Observation:
+        observation = self._check_observation(value)
+        if not vars(observation).get("error"):
+            self.steps += 1
+        return observation
 
-    def _add_progress_sync(self, observation: Observation) -> Observation:
-        """`_add_progress` without awaiting, for an instant runner."""
-        if not self.env_spec.has_progress:
-            return observation
-        return self._set_progress(observation, self._call_sync(self._environment.progress))
-
-    def _set_progress(self, observation: Observation, value: Any) -> Observation:
+    def _set_progress(self, observation: Observation, value: Any) -> None:
+        """Put what `progress()` has returned into the metadata."""
         if value is None:
-            return observation
+            return
         if not isinstance(value, Real) or not 0 <= float(value) <= 1:
             error = ExecutionFailed(
                 f"progress() returned {value!r}; it must return a number from 0 to 1, or None."
@@ -339,7 +342,6 @@ class EnvironmentRunner:
             error.advice = "Return a number from 0 to 1 from progress(), or do not override it."
             raise error
         observation.metadata["progress"] = float(value)
-        return observation
 
     async def _call_derived_tool(self, data: Mapping[str, Any]) -> Observation:
         """Handle a call of the tool that was derived from a typed environment's action."""
@@ -437,18 +439,24 @@ class EnvironmentRunner:
         """Call a method, and map its exceptions to wire errors."""
         self._require_open()
         try:
-            return method(*arguments, **named)
+            value = method(*arguments, **named)
         except BaseException as error:
             raise to_wire_error(error, self.env_spec.cls) from error
+        if inspect.isawaitable(value):
+            name = getattr(method, "__name__", "A method")
+            raise ExecutionFailed(f"{name} returned an awaitable; declare it with async def.")
+        return value
 
     def _require_open(self) -> None:
         if self._environment is None:
             raise WireError("The session is closed.", ErrorCode.SESSION_ERROR)
 
-    def _check_reward(self, observation: Observation) -> Observation:
+    def _check_observation(self, value: Any) -> Observation:
+        observation = as_observation(value)
         reward = observation.reward
         if reward is not None and not math.isfinite(reward):
             raise ExecutionFailed(
                 f"{self.env_spec.id} returned the reward {reward!r}, which is not finite."
             )
+        self._episode_active = not observation.done
         return observation

@@ -101,6 +101,13 @@ def result_payload(observation: Observation) -> dict[str, Any]:
     return payload
 
 
+def to_result(observation: Observation) -> StepResult[dict[str, Any]]:
+    """The result that a client parses from `result_payload`."""
+    fields = observation.model_dump(mode="json", exclude=_TOP_LEVEL_FIELDS)
+    metadata = dict(fields.get("metadata") or {})
+    return StepResult(fields, observation.reward, observation.done, metadata=metadata)
+
+
 def parse_result(payload: Mapping[str, Any]) -> StepResult[dict[str, Any]]:
     """Parse the payload of a result; versions of OpenEnv have metadata in different places."""
     observation = dict(payload.get("observation") or {})
