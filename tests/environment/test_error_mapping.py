@@ -13,7 +13,7 @@ from ludus import ToolCall, tool
 from ludus.agents.oracle import OracleAgent
 from ludus.client.endpoint import connect
 from ludus.client.session import LocalSession
-from ludus.environment.fault_log import FaultHandler, capture_faults
+from ludus.environment.faults import FaultHandler, capture_faults
 from ludus.environment.introspection import build_env_spec
 from ludus.environment.runner import EnvironmentRunner
 from ludus.errors import ExecutionFailed, FactoryFailed

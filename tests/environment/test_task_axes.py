@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ludus.environment.task_axes import parse_axes
+from ludus.environment.task_buckets import parse_axes
 from ludus.errors import ConfigError
 
 

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ludus.environment.mixture import parse_mixture
-from ludus.environment.task_axes import parse_axes
-from ludus.environment.task_buckets import Bucket, build_buckets, select_environments
+from ludus.environment.task_buckets import Bucket, build_buckets, parse_axes, select_environments
 from ludus.errors import ConfigError
 
 

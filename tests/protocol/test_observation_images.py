@@ -10,7 +10,7 @@ import pytest
 from PIL import Image as Pictures
 
 from ludus.data.messages import Image
-from ludus.protocol.observation_images import image_from_array, image_from_text
+from ludus.protocol.field_text import image_from_array, image_from_text
 
 
 def opened(image: Image | None) -> Any:

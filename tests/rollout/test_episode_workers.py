@@ -13,7 +13,7 @@ from ludus import Episode
 from ludus.agents.random_agent import RandomAgent
 from ludus.agents.scripted import ScriptedAgent
 from ludus.data.episode_reader import episodes
-from ludus.environment.fault_log import FaultHandler, capture_faults
+from ludus.environment.faults import FaultHandler, capture_faults
 from ludus.errors import ConfigError, StoppedEarly, WorkersFailed
 from ludus.rollout import collector as collector_module
 from ludus.rollout import workers as workers_module

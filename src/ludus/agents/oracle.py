@@ -28,7 +28,7 @@ from ludus.agents.tool_calls import build_tool_call_message
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject, ToolCall, ToolSpec, coerce_arguments, parse_arguments
 from ludus.environment.base import Environment
-from ludus.environment.error_mapping import raise_with_location, to_wire_error
+from ludus.environment.faults import raise_with_location, to_wire_error
 from ludus.environment.registry import find_environment, is_remote
 from ludus.environment.runner import EnvironmentRunner
 from ludus.environment.spec import EnvSpec

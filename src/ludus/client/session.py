@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from ludus.client.server_http import fetch_json_object
 from ludus.client.websocket import WebSocketClient
 from ludus.data.tool_schema import JsonObject, ToolSpec, coerce_arguments
-from ludus.environment.error_mapping import raise_with_location
+from ludus.environment.faults import raise_with_location
 from ludus.environment.runner import EnvironmentRunner
 from ludus.environment.spec import EnvSpec
 from ludus.errors import (

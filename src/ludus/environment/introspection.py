@@ -15,7 +15,7 @@ from typing import Any, TypeGuard, get_args, get_origin, get_type_hints
 from pydantic import BaseModel, ConfigDict, create_model
 
 from ludus.environment.base import Environment
-from ludus.environment.fault_log import log_fault
+from ludus.environment.faults import log_fault
 from ludus.environment.openenv_types import find_subclass, is_base, read_app
 from ludus.environment.spec import EnvSpec
 from ludus.environment.tool_environment import ToolEnvironment

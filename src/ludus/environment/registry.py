@@ -18,7 +18,7 @@ from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from ludus.environment.fault_log import log_fault
+from ludus.environment.faults import log_fault
 from ludus.environment.introspection import build_env_spec
 from ludus.environment.source_file import SourceFile
 from ludus.environment.spec import EnvSpec

@@ -16,9 +16,7 @@ from numbers import Real
 from typing import Any
 
 from ludus.data.tool_schema import ToolSpec
-from ludus.environment.error_location import locate_function
-from ludus.environment.error_mapping import is_author_error, to_wire_error
-from ludus.environment.fault_log import log_fault
+from ludus.environment.faults import is_author_error, locate_function, log_fault, to_wire_error
 from ludus.environment.spec import EnvSpec
 from ludus.environment.tool_environment import as_observation
 from ludus.environment.worker_threads import WorkerThread, WorkerThreads

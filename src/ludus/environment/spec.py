@@ -16,8 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from ludus.data.tool_schema import JsonObject, ToolSpec, coerce_arguments
 from ludus.environment.base import Environment
-from ludus.environment.error_location import locate_function
-from ludus.environment.error_mapping import explain_validation_error
+from ludus.environment.faults import explain_validation_error, locate_function
 from ludus.environment.openenv_types import ACTION_VARIABLE, is_base, visible_subclasses
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import collect_tools

@@ -20,8 +20,7 @@ from pydantic import (
 )
 
 from ludus.data.tool_schema import ToolSpec, coerce_arguments, strip_titles
-from ludus.environment.error_location import locate_function
-from ludus.environment.error_mapping import explain_validation_error
+from ludus.environment.faults import explain_validation_error, locate_function
 from ludus.errors import BadEnvironment, describe_in_one_line
 
 RESERVED_NAMES = frozenset({"reset", "step", "state", "close", "progress"})

@@ -20,7 +20,7 @@ from ludus.data.episode import Episode, Usage
 from ludus.data.episode_reader import episodes
 from ludus.data.jsonable import dump_json
 from ludus.environment.registry import is_remote
-from ludus.environment.task_axes import parse_axes
+from ludus.environment.task_buckets import parse_axes
 from ludus.errors import LudusError
 from ludus.evaluation.config import EvalConfig
 from ludus.evaluation.verdict import detectable_effect, episodes_to_detect

@@ -18,8 +18,7 @@ from ludus.data.checksum import stable_hash
 from ludus.data.config_types import check_at_least, check_field_types, check_positive
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture, parse_mixture
-from ludus.environment.task_axes import parse_axes
-from ludus.environment.task_buckets import Bucket, build_buckets, select_environments
+from ludus.environment.task_buckets import Bucket, build_buckets, parse_axes, select_environments
 from ludus.errors import ConfigError
 from ludus.options import Option, parse_assignments, parse_duration
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits

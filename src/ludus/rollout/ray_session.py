@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from ludus.client.endpoint import Endpoint, LocalEndpoint, connect
 from ludus.client.session import Session
 from ludus.data.tool_schema import ToolSpec
-from ludus.environment.fault_log import (
+from ludus.environment.faults import (
     FaultRecorder,
     LoggedFault,
     capture_faults,

@@ -19,7 +19,7 @@ from ludus.agents.agent import Agent
 from ludus.client.endpoint import connect
 from ludus.data.episode import Episode
 from ludus.data.episode_reader import episode_from_line
-from ludus.environment.fault_log import (
+from ludus.environment.faults import (
     FaultRecorder,
     LoggedFault,
     capture_faults,

@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ludus.data.episode import Episode
-from ludus.environment.error_mapping import is_author_error
-from ludus.environment.fault_log import log_fault
+from ludus.environment.faults import is_author_error, log_fault
 from ludus.environment.rubric import EpisodeFunction, Score, call_episode_function, to_score
 from ludus.environment.user_modules import import_user_module
 from ludus.errors import ConfigError, RunError

@@ -20,8 +20,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from ludus.environment.error_mapping import raise_with_location
-from ludus.environment.fault_log import log_faults_to_stderr
+from ludus.environment.faults import log_faults_to_stderr, raise_with_location
 from ludus.environment.registry import find_environment
 from ludus.environment.runner import EnvironmentRunner
 from ludus.environment.spec import EnvSpec

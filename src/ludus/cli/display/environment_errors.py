@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ludus.cli.display.console import console, escape_control_chars
-from ludus.environment.fault_log import FaultHandler, capture_faults
+from ludus.environment.faults import FaultHandler, capture_faults
 
 
 @contextmanager

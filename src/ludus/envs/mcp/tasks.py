@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ludus.data.jsonl import numbered_lines
 from ludus.data.tool_schema import JsonObject
-from ludus.environment.fault_log import log_fault
+from ludus.environment.faults import log_fault
 from ludus.environment.source_file import SourceFile
 from ludus.errors import (
     ConfigError,

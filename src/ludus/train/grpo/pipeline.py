@@ -8,8 +8,7 @@ from typing import Any
 
 from ludus.data.training_log import EPISODES_FILE
 from ludus.environment.mixture import Mixture, parse_mixture
-from ludus.environment.task_axes import parse_axes
-from ludus.environment.task_buckets import build_buckets, select_environments
+from ludus.environment.task_buckets import build_buckets, parse_axes, select_environments
 from ludus.errors import ConfigError, OutOfMemory, RunError, TrainingDiverged
 from ludus.policy.load_errors import require_transformers
 from ludus.policy.preflight import check_model

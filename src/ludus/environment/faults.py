@@ -1,0 +1,247 @@
+"""Exceptions of an author's code: where they occurred, their log, and the errors that are sent.
+
+Clients get the exception without a location. In the author's own process the error also has file
+and line (`my_env.py:17 in guess: ZeroDivisionError: division by zero`), and the logger
+`ludus.environment` has the traceback.
+
+`SystemExit` counts as an error too: code that a model wrote may call `sys.exit()`, which must not
+end the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from ludus.errors import (
+    ExecutionFailed,
+    WireError,
+    describe_exception,
+    describe_in_one_line,
+    did_you_mean,
+)
+
+
+def describe_with_location(error: BaseException, module: str) -> str:
+    """The exception in one line, after the location of the innermost frame of the author's code.
+
+    `module` is the module of the author's class; its whole top-level package is the author's.
+    """
+    location = locate_exception(error, module)
+    line = describe_in_one_line(error)
+    return f"{location}: {line}" if location else line
+
+
+def locate_exception(error: BaseException, module: str) -> str | None:
+    """`my_env.py:17 in guess`, or None where no frame is the author's."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_display_path(error.filename, module)}:{error.lineno}"
+    location = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if _is_author_frame(frame, module):
+            function = frame.f_code.co_name
+            location = f"{_display_path(frame.f_code.co_filename, _frame_module(frame))}:{line}"
+            if function != "<module>":
+                location += f" in {function}"
+    return location
+
+
+def author_traceback(error: BaseException, module: str) -> TracebackType | None:
+    """The traceback from the first frame of the author's code on, without those of the runner."""
+    trace = error.__traceback__
+    while trace is not None and not _is_author_frame(trace.tb_frame, module):
+        trace = trace.tb_next
+    return trace
+
+
+def locate_function(function: Callable[..., Any]) -> str:
+    """Where a function of an author's code is (`my_env.py:17`), or its name if that is unknown."""
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return str(getattr(function, "__qualname__", repr(function)))
+    return f"{_display_path(code.co_filename, function.__module__)}:{code.co_firstlineno}"
+
+
+def _is_author_frame(frame: FrameType, module: str) -> bool:
+    """Whether a frame is in the author's package; for a part of Ludus, in its subpackage."""
+    top, _, rest = module.partition(".")
+    package = f"{top}.{rest.partition('.')[0]}" if top == "ludus" and rest else top
+    return f"{_frame_module(frame)}.".startswith(f"{package}.")
+
+
+def _frame_module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _display_path(file: str, module: str) -> str:
+    """The path relative to the current folder or to the package: no path of this machine."""
+    path = Path(file)
+    installed = Path(sys.prefix)
+    if path.is_relative_to(Path.cwd()) and not path.is_relative_to(installed):
+        return str(path.relative_to(Path.cwd()))
+    depth = module.count(".") + (2 if path.name == "__init__.py" else 1)
+    return str(Path(*path.parts[-depth:]))
+
+
+_log = logging.getLogger("ludus.environment")
+
+
+def log_fault(error: BaseException, module: str) -> str:
+    """Log an exception of an author's code; returns it as one line with file and line number."""
+    line = describe_with_location(error, module)
+    if _log.isEnabledFor(logging.INFO):
+        location = locate_exception(error, module) or line
+        trace = author_traceback(error, module) or error.__traceback__
+        exc_info = (type(error), error, trace)
+        _log.info("%s", line, exc_info=exc_info, extra={"author_location": location})
+    return line
+
+
+class FaultHandler(logging.Handler):
+    """Reports each error of an author's code once; errors at the same line count as the same.
+
+    With `tracebacks`, the whole traceback is reported.
+    """
+
+    def __init__(self, report: Callable[[str], None], *, tracebacks: bool = False) -> None:
+        super().__init__(logging.INFO)
+        self._report = report
+        self._tracebacks = tracebacks
+        self._reported: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        location = getattr(record, "author_location", record.getMessage())
+        if location in self._reported:
+            return
+        self._reported.add(location)
+        self._report((self._tracebacks and _format_traceback(record)) or record.getMessage())
+
+
+class LoggedFault(NamedTuple):
+    """A fault that another process has logged."""
+
+    line: str
+    location: str
+    traceback: str
+
+
+class FaultRecorder(logging.Handler):
+    """Keeps the faults of a process, until another process takes them to log them there."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._faults: list[LoggedFault] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        location = getattr(record, "author_location", line)
+        self._faults.append(LoggedFault(line, location, _format_traceback(record)))
+
+    def take(self) -> list[LoggedFault]:
+        faults, self._faults = self._faults, []
+        return faults
+
+
+def log_recorded_fault(fault: LoggedFault) -> None:
+    """Log a fault of another process, as if it had occurred in this one."""
+    extra = {"author_location": fault.location, "author_traceback": fault.traceback}
+    _log.info("%s", fault.line, extra=extra)
+
+
+def _format_traceback(record: logging.LogRecord) -> str:
+    if record.exc_info:
+        return "".join(traceback.format_exception(*record.exc_info)).rstrip()
+    return getattr(record, "author_traceback", "")
+
+
+@contextmanager
+def capture_faults(handler: logging.Handler) -> Iterator[None]:
+    """Within the block, the handler gets every exception of an author's code."""
+    level = _log.level
+    _log.addHandler(handler)
+    _log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        _log.removeHandler(handler)
+        _log.setLevel(level)
+
+
+def log_faults_to_stderr() -> None:
+    """Write errors of environments to stderr from now on, each once, as a server does."""
+    _log.addHandler(FaultHandler(lambda line: print(line, file=sys.stderr, flush=True)))
+    _log.setLevel(logging.INFO)
+
+
+_HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def is_author_error(error: BaseException) -> bool:
+    """Whether the environment raised it, rather than a cancellation or a signal."""
+    if isinstance(error, Exception):
+        return True
+    if isinstance(error, asyncio.CancelledError | GeneratorExit):
+        return False
+    # Python runs signal handlers in the main thread, in the middle of any code.
+    if threading.current_thread() is not threading.main_thread():
+        return True
+    if isinstance(error, KeyboardInterrupt):
+        return False
+    *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
+    handlers = [signal.getsignal(number) for number in _HANDLED_SIGNALS]
+    return all(getattr(each, "__code__", None) is not innermost.f_code for each in handlers)
+
+
+def to_wire_error(error: BaseException, cls: type) -> WireError:
+    """Convert an exception of the code of `cls`; re-raises cancellations, signals, wire errors."""
+    if isinstance(error, WireError) or not is_author_error(error):
+        raise error
+    failed = ExecutionFailed(describe_exception(error))
+    failed.author_line = log_fault(error, cls.__module__)
+    return failed
+
+
+class raise_with_location:
+    """Wire errors leave the block with file and line, for callers in the author's process.
+
+    A class, because every step of a local session enters it: a generator would take longer.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, WireError) and error.author_line is not None:
+            located = type(error)(error.author_line, error.code, error.details)
+            located.advice = error.advice
+            raise located from error.__cause__
+
+
+def explain_validation_error(error: ValidationError, known: list[str], *, prefix: str = "") -> str:
+    """Format a validation error in one line, for a model or a user."""
+    parts = []
+    for item in error.errors(include_url=False, include_input=False):
+        where = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            hint = did_you_mean(where, known, f"Known: {', '.join(known) or 'none'}.")
+            parts.append(f"unknown argument {where!r}. {hint}")
+        elif item["type"] == "missing":
+            parts.append(f"argument {where!r} is missing")
+        else:
+            parts.append(f"argument {where!r}: {item['msg'][:1].lower()}{item['msg'][1:]}")
+    return prefix + "; ".join(parts)
