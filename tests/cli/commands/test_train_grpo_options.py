@@ -170,7 +170,7 @@ def test_help_names_the_methods_and_imports_nothing_heavy() -> None:
     assert done.returncode == 0
     assert "wordle=0.7,catch=0.3 -m " in done.stdout
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    heavy = {"torch", "transformers", "trl", "datasets", "peft", "matplotlib", "numpy", "rich"}
+    heavy = {"torch", "transformers", "trl", "datasets", "peft", "matplotlib", "numpy"}
     assert "cyclopts" in loaded and not loaded & heavy
 
 

@@ -94,7 +94,7 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
         Option("Tasks", advanced=True, name="reward_func", metavar="MODULE:FUNCTION[=WEIGHT]"),
     ] = ()
     """Reward function or rubric besides the environment's own reward, with a weight:
-    `module:function=0.5`; repeatable. `environment=0.5` sets the weight of the environment's own."""
+    `module:function=0.5`; repeatable. `environment=0.5` sets the weight of its own."""
     eval_every: Annotated[
         int | None,
         Option("Output", advanced=True, default="so that a tenth of all episodes are held-out"),
@@ -106,8 +106,8 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
     keep: Annotated[KeepModel, Option("Output", advanced=True)] = "best"
     """Which model the run ends with: the one with the best held-out reward, or the last one."""
     max_rollbacks: Annotated[int, Option("Optimization", hidden=True)] = 2
-    """How often a run that gets worse goes back to its best model, at half the learning rate, before
-    it is stopped."""
+    """How often a run that gets worse goes back to its best model, at half the learning rate,
+    before it is stopped."""
     early_stop: Annotated[bool, Option("Optimization", advanced=True)] = False
     """End when nothing is left to learn."""
     allow_unseeded: Annotated[bool, Option("Tasks", hidden=True)] = False

@@ -73,11 +73,7 @@ def rollout_func(
     """
     mixture = parse_mixture(environment) if isinstance(environment, str) else environment
     config = RolloutConfig(
-        system_prompt=system_prompt,
-        task=dict(task or {}),
-        base_url=base_url,
-        token=token,
-        episode_timeout=None,
+        system_prompt=system_prompt, task=dict(task or {}), base_url=base_url, token=token
     )
     return _RolloutFunc(mixture, config, limits, seed, SeedCheck(allow_unseeded))
 
