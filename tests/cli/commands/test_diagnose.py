@@ -86,7 +86,7 @@ def test_a_mixture_has_a_line_for_each_environment(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_run_is_diagnosed(tmp_path: Path) -> None:
-    folder = write(Sample(steps=40), tmp_path / "run", settings={"steps": 200}, figures=None)
+    folder = write(Sample(steps=40), tmp_path / "run", settings={"steps": 200}, metrics=None)
     for name in ("log.jsonl", "episodes.jsonl"):
         (folder / name).write_bytes((folder / name).read_bytes()[:-20])
     done = diagnose(folder)
