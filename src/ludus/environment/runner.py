@@ -251,13 +251,9 @@ class EnvironmentRunner:
         if environment is None:
             return
         if self._running_call is not None and not self._running_call.done():
-            self._close_after(self._running_call, environment)
+            self._running_call.add_done_callback(lambda _: self._close_in_background(environment))
         else:
             await self._close_environment(environment)
-
-    def _close_after(self, running_call: asyncio.Future[Any], environment: Any) -> None:
-        """Close the environment in the background, once a call has returned."""
-        running_call.add_done_callback(lambda _: self._close_in_background(environment))
 
     def _close_in_background(self, environment: Any) -> None:
         task = asyncio.get_running_loop().create_task(self._close_environment(environment))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,7 +86,11 @@ class Rescorer(EpisodeRun):
         self._functions = self._user_functions = functions
         self._cluster = cluster
         if self.judge is not None:
-            judge = RewardFunction(JUDGE, config.judge_weight, self._judge_score)
+            judge = RewardFunction(
+                JUDGE,
+                config.judge_weight,
+                lambda episode: self._judgements[episode.episode_id].score,
+            )
             self._functions = RewardFunctions(
                 (*functions.functions, judge), functions.environment_weight
             )
@@ -138,13 +142,10 @@ class Rescorer(EpisodeRun):
             )
         return (ids for ids in groups if not self._pending.isdisjoint(ids))
 
-    def work(self, item: Sequence[str]) -> Coroutine[None, None, None]:
-        return self._score_unit(item)
-
-    async def _score_unit(self, ids: Sequence[str]) -> None:
-        self._active_ids.update(ids)
+    async def work(self, item: Sequence[str]) -> None:
+        self._active_ids.update(item)
         try:
-            episodes = self._source.read(ids)
+            episodes = self._source.read(item)
             if self.judge is not None:
                 await self._judge_unit([episode for episode in episodes if not episode.broken])
             for episode in episodes:
@@ -155,8 +156,8 @@ class Rescorer(EpisodeRun):
         except LudusError as error:  # A reward function failed, or a file cannot be used.
             self.fail(error, "scoring failed")
         finally:
-            self._active_ids.difference_update(ids)
-            for episode_id in ids:
+            self._active_ids.difference_update(item)
+            for episode_id in item:
                 self._judgements.pop(episode_id, None)
                 self.end(episode_id)
 
@@ -174,9 +175,6 @@ class Rescorer(EpisodeRun):
                     "cached": judgement.cached,
                 }
                 self._judgement_log.append(json.dumps(fields).encode() + b"\n")
-
-    def _judge_score(self, episode: Episode) -> float | None:
-        return self._judgements[episode.episode_id].score
 
     async def _record(self, episode: Episode) -> None:
         """Score an episode and write it; a failure of the judge makes it a broken one."""
