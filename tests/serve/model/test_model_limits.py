@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -208,6 +209,24 @@ def test_of_many_mistakes_the_first_is_reported(
     with serving_model(record=tmp_path / "run") as served:
         assert served.post(path, body).status_code == 400
     assert counts and counts[0] <= 4  # One for each form of a prompt.
+
+
+def test_large_bodies_are_parsed_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    parse, parsing, most = request_body._parse, 0, 0
+
+    def parse_slowly(*args: Any) -> Any:
+        nonlocal parsing, most
+        parsing += 1
+        most = max(most, parsing)
+        time.sleep(0.05)
+        parsing -= 1
+        return parse(*args)
+
+    monkeypatch.setattr(request_body, "_parse", parse_slowly)
+    with serving_model() as served, ThreadPoolExecutor(4) as pool:
+        bodies = [{"prompt": "x " * 40_000}] * 4
+        answers = list(pool.map(lambda body: served.post("/tokenize", body), bodies))
+    assert {each.status_code for each in answers} == {400} and most == 1
 
 
 def test_long_tools_and_bodies_are_processed_off_the_event_loop(

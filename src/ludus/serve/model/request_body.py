@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from threading import Lock
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from fastapi import Request
@@ -12,6 +13,9 @@ from pydantic_core import from_json
 from ludus.policy.runtime import MAX_CHARS_ON_LOOP, run_off_loop
 from ludus.serve.model.api_errors import ApiError, from_validation_error
 from ludus.serve.model.prompt_limit import PromptLimit
+
+_PARSING_LARGE_BODY = Lock()
+"""Parsing holds the GIL and takes memory, so that large bodies are parsed one after the other."""
 
 Body = TypeVar("Body", bound="RequestBody")
 Item = TypeVar("Item")
@@ -39,7 +43,12 @@ async def parse_body(request: Request, kind: type[Body], limit: PromptLimit | No
     content = await request.body()
     if len(content) <= MAX_CHARS_ON_LOOP:
         return _parse(content, kind, limit)
-    return await run_off_loop(_parse, content, kind, limit)
+    return await run_off_loop(_parse_alone, content, kind, limit)
+
+
+def _parse_alone(content: bytes, kind: type[Body], limit: PromptLimit | None) -> Body:
+    with _PARSING_LARGE_BODY:
+        return _parse(content, kind, limit)
 
 
 def _parse(content: bytes, kind: type[Body], limit: PromptLimit | None) -> Body:
