@@ -15,7 +15,7 @@ from pseudo_terminal import open_terminal, screens, stderr_on_a_terminal
 from tiny_tokenizers import of_family
 
 from cli.collect_cli import COUNTER, PYTHONPATH, TESTS
-from cli.train_cli import FAST_OPTIONS, OFFLINE_ENV, save_model, write_rows
+from cli.train_cli import FAST_OPTIONS, OFFLINE_ENV, save_model, write_pairs, write_rows
 from ludus.cli.display import status
 from ludus.cli.display.formatting import format_estimate
 from ludus.cli.display.status import LiveStatus, LogStatus, PhaseView
@@ -44,7 +44,7 @@ def build_commands(model: Path, home: Path) -> dict[str, tuple[str | Path, ...]]
         "collect": ("collect", COUNTER, "--provider", "hf", "--model", model, "-n", "2", "-o", out),
         "eval": ("eval", COUNTER, "-c", f"base=hf:{model}", "-n", "2", "-o", out),
         "sft": ("train", "sft", data, "-m", model, "-o", out),
-        "dpo": ("train", "dpo", data, "-m", model, "-o", out),
+        "dpo": ("train", "dpo", write_pairs(home / "pairs"), "-m", model, "-o", out),
         "grpo": ("train", "grpo", COUNTER, "-m", model, "-o", out, "--steps", "1"),
     }
 
