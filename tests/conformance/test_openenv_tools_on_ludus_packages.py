@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml  # type: ignore[import-untyped]
-from cli.collect_cli import CLEAN_ENV
+from cli.collect_cli import CLEAN_ENV, PYTHONPATH
 from ludus_process import run_ludus, served_by_program
 from openenv.cli._cli_utils import validate_env_structure
 from openenv.cli._validation import validate_multi_mode_deployment
@@ -33,7 +33,7 @@ def test_a_new_package_is_valid(tmp_path: Path) -> None:
     manifest = yaml.safe_load((package / "openenv.yaml").read_text())
     assert manifest["name"] == "find_number" and manifest["app"] == "server.app:app"
     script = "from server.app import app; from find_number.client import FindNumberEnv"
-    path = os.pathsep.join((os.environ["PYTHONPATH"], str(package / "src")))
+    path = os.pathsep.join((PYTHONPATH, str(package / "src")))
     env = {**os.environ, "PYTHONPATH": path}
     subprocess.run([sys.executable, "-c", script], cwd=package, env=env, check=True)
 
@@ -60,7 +60,7 @@ def test_a_build_keeps_the_validation_block_of_the_author(tmp_path: Path) -> Non
     package = tmp_path / "find_number"
     own = (package / "openenv.yaml").read_text().replace("[0.0, 1.0]", "[-1.0, 2.0]")
     (package / "openenv.yaml").write_text(own)
-    path = os.pathsep.join((os.environ["PYTHONPATH"], str(package / "src")))
+    path = os.pathsep.join((PYTHONPATH, str(package / "src")))
     command = ("build", "find_number:FindNumber", "--no-build", "-o", "context")
     done = run_ludus(*command, cwd=tmp_path, env={**CLEAN_ENV, "PYTHONPATH": path})
     assert done.returncode == 0, done.stderr

@@ -203,7 +203,6 @@ def test_packing_raises_for_a_vision_model(tmp_path: Path, rows: Path, base: str
             {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
             "URL",
         ),
-        ({"type": "text", "text": "<|image_pad|>"}, "0 images"),
     ],
 )
 def test_invalid_content_parts_raise_with_the_location(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from array import array
-from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
@@ -45,7 +44,7 @@ class LineIndex:
             raise self._truncated_error(file)
         start = starts[at]
         line = os.pread(self._descriptors[file], starts[at + 1] - start, start)
-        return line.removeprefix(BOM_UTF8).strip()
+        return line.strip()
 
     def count_lines(self, file: int) -> int:
         return len(self._offsets[file].starts) - 1

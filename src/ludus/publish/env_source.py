@@ -143,15 +143,21 @@ def _source_files(module: Path, *, entered: tuple[Path, ...] = ()) -> Iterator[P
         raise ConfigError(f"{module} is in a loop of links: remove the link.")
     entered = (*entered, real)
     for path in sorted(module.iterdir()):
-        if any(fnmatchcase(path.name, pattern) for pattern in _IGNORED):
+        if _is_ignored(path.name):
             continue
         # os.path, because `resolve` raises on a link to itself.
-        if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(entered[0]):
+        inside = Path(os.path.relpath(os.path.realpath(path), entered[0]))
+        if path.is_symlink() and any(map(_is_ignored, inside.parts)):
             raise ConfigError(
-                f"{path} is a link to {path.readlink()}, which is not in the package and is "
-                "not copied. Remove the link, or put the file in its place."
+                f"{path} is a link to {path.readlink()}, which is hidden or not in the package and "
+                "is not copied. Remove the link, or put the file in its place."
             )
         yield from _source_files(path, entered=entered)
+
+
+def _is_ignored(name: str) -> bool:
+    """Whether a file or folder is not copied: hidden ones, and `..` on the way out of a package."""
+    return any(fnmatchcase(name, pattern) for pattern in _IGNORED)
 
 
 def _module_path(module: str) -> Path:

@@ -112,11 +112,13 @@ def build(package: Path) -> subprocess.CompletedProcess[str]:
     return run_ludus(*command, cwd=package.parent, env=CLEAN_ENV)
 
 
-def test_a_link_that_leaves_the_package_is_refused(package: Path, tmp_path: Path) -> None:
+def test_a_link_to_what_is_not_copied_is_refused(package: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "passwords.txt").touch()
-    for target in (outside / "passwords.txt", outside, tmp_path / "missing"):
+    hidden = package / ".env"
+    hidden.write_text("HF_TOKEN=hf_1")
+    for target in (outside / "passwords.txt", outside, tmp_path / "missing", hidden):
         (package / "data").symlink_to(target)
         refused = build(package)
         assert refused.returncode == 1 and str(target) in error_line(refused)

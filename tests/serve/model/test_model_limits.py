@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
+from pydantic import ValidationError
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 from world import wait_until
 
 from ludus.serve.config import ServeError
 from ludus.serve.model import request_body
+from ludus.serve.model.api_errors import from_validation_error
 from ludus.serve.model.model_config import ModelServeConfig, check_model_config
 from serve.model.model_serving import QUESTION, ServedModel, random_policy, serving_model
 from serve.silent_client import SilentClient
@@ -107,6 +111,10 @@ _LONG = "x" * 300_000
 _CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": f'"{_LONG}"'}}
 
 
+def _tool(schema: dict[str, object]) -> dict[str, object]:
+    return {"type": "function", "function": {"name": "f", "parameters": schema}}
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -120,7 +128,18 @@ _CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": f
             CHAT,
             {"messages": QUESTION, "tools": [{"function": {"name": "f", "description": _LONG}}]},
         ),
+        (CHAT, {"messages": QUESTION, "tools": [_tool({"enum": [1] * 20_000})]}),
+        (CHAT, {"messages": QUESTION, "tools": [_tool({"enum": [[]] * 20_000})]}),
+        (CHAT, {"messages": QUESTION, "tools": [_tool({"enum": [10**4000] * 100})]}),
+        (CHAT, {"messages": QUESTION, "chat_template_kwargs": {"enable_thinking": [1] * 20_000}}),
         ("/v1/responses", {"input": QUESTION, "instructions": _LONG}),
+        (
+            "/v1/responses",
+            {
+                "input": "x",
+                "tools": [{"type": "function", "name": "f", "parameters": {"a": _LONG}}],
+            },
+        ),
         ("/v1/completions", {"prompt": _LONG}),
         ("/v1/completions", {"prompt": "x " * 20_000}),
         ("/tokenize", {"prompt": _LONG}),
@@ -147,6 +166,67 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_rendered_and_tokenized
         refused = served.post(path, body)
         assert refused.status_code == 400
         assert refused.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_fields_that_are_not_rendered_do_not_count_as_prompt() -> None:
+    other = {"user": _LONG, "stop": ["y" * 1024] * 16, "x": [{}] * 20_000, "max_tokens": 1}
+    image = {"type": "input_image", "image_url": f"data:image/png;base64,{_LONG}"}
+    output = {"type": "function_call_output", "call_id": "a", "output": [image]}
+    with serving_model() as served:
+        reasons = [{"role": "user", "content": "x", "encrypted_content": _LONG}]
+        assert served.post(CHAT, {**other, "messages": reasons}).status_code == 200
+        assert served.post("/v1/responses", {**other, "input": reasons}).status_code == 200
+        refused = served.post("/v1/responses", {"input": [output]}).json()["error"]
+        assert "images" in refused["message"] and refused["code"] is None
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": ["x"] * 30_000}),
+        (CHAT, {"messages": [{"role": "user", "content": [1] * 30_000}]}),
+        ("/v1/responses", {"input": ["x"] * 30_000}),
+        ("/v1/responses", {"input": "x", "include": [1] * 30_000}),
+        ("/v1/responses", {"input": "x", "metadata": {"a": "x" * 513}}),
+        ("/v1/responses", {"input": "x", "metadata": {str(key): "x" for key in range(17)}}),
+        ("/v1/completions", {"prompt": [*([1] * 30_000), "x"]}),
+        ("/v1/completions", {"prompt": [[1]] * 30_000}),
+        ("/tokenize", {"messages": [None] * 30_000}),
+        ("/sessions/x/reward", {"rewards": {str(key): "x" for key in range(30_000)}}),
+    ],
+)
+def test_of_many_mistakes_the_first_is_reported(
+    path: str, body: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million errors would take gigabytes."""
+    counts = []
+
+    def count_errors(error: ValidationError) -> object:
+        counts.append(error.error_count())
+        return from_validation_error(error)
+
+    monkeypatch.setattr(request_body, "from_validation_error", count_errors)
+    with serving_model(record=tmp_path / "run") as served:
+        assert served.post(path, body).status_code == 400
+    assert counts and counts[0] <= 4  # One for each form of a prompt.
+
+
+def test_large_bodies_are_parsed_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    parse, parsing, most = request_body._parse, 0, 0
+
+    def parse_slowly(*args: Any) -> Any:
+        nonlocal parsing, most
+        parsing += 1
+        most = max(most, parsing)
+        time.sleep(0.05)
+        parsing -= 1
+        return parse(*args)
+
+    monkeypatch.setattr(request_body, "_parse", parse_slowly)
+    with serving_model() as served, ThreadPoolExecutor(4) as pool:
+        bodies = [{"prompt": "x " * 40_000}] * 4
+        answers = list(pool.map(lambda body: served.post("/tokenize", body), bodies))
+    assert {each.status_code for each in answers} == {400} and most == 1
 
 
 def test_long_tools_and_bodies_are_processed_off_the_event_loop(
@@ -215,7 +295,7 @@ def test_stop_sequences_are_limited() -> None:
     with serving_model() as served:
         for stop in ("x" * 2000, ["x", "y" * 2000], ["x"] * 17, [""]):
             assert served.post(CHAT, {**BODY, "stop": stop}).status_code == 400
-        assert served.post(CHAT, {**BODY, "stop": ["x" * 1024] * 4}).status_code == 200
+        assert served.post(CHAT, {**BODY, "stop": ["x" * 1024] * 16}).status_code == 200
 
 
 def test_numbers_that_float32_cannot_hold_are_sampled_greedily() -> None:

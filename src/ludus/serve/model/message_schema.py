@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message, Part, Text
 from ludus.data.tool_schema import JsonObject
 from ludus.serve.model.api_errors import ApiError
-from ludus.serve.model.request_body import RequestBody
+from ludus.serve.model.request_body import Items, RequestBody
 
 
 class ImageUrlBody(RequestBody):
@@ -37,7 +37,7 @@ def _text_to_parts(content: Any) -> Any:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-Parts = Annotated[list[PartBody], BeforeValidator(_text_to_parts)]
+Parts = Annotated[Items[PartBody], BeforeValidator(_text_to_parts)]
 """The content of a message, which may also be written as a text."""
 
 
@@ -56,7 +56,7 @@ class MessageBody(RequestBody):
     content: Parts = Field(default_factory=list)
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: list[CallBody] = Field(default_factory=list)
+    tool_calls: Items[CallBody] = Field(default_factory=list)
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -116,10 +116,10 @@ ToolChoiceField = Annotated[ToolChoice, BeforeValidator(_to_tool_choice)]
 class Conversation(RequestBody):
     """Messages and tools, as chat completions and `/tokenize` take them."""
 
-    messages_fields: ClassVar[tuple[str, ...]] = ("messages",)
+    prompt_fields: ClassVar[tuple[str, ...]] = ("messages", "tools", "chat_template_kwargs")
 
-    messages: list[MessageBody] = Field(default_factory=list)
-    tools: list[ToolBody] = Field(default_factory=list)
+    messages: Items[MessageBody] = Field(default_factory=list)
+    tools: Items[ToolBody] = Field(default_factory=list)
     tool_choice: ToolChoiceField = ToolChoice()
     chat_template_kwargs: JsonObject = Field(default_factory=dict)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from ludus.data.tool_schema import JsonObject
 from ludus.serve.model.api_errors import ApiError
 
 _MAX_CHARS_PER_TOKEN = 128
@@ -17,6 +18,8 @@ _EXTRA_TOKENS_PER_PIECE = 4
 _NOT_RENDERED = ("response_format", "text")
 """Fields that are no part of the prompt."""
 _IMAGE_TYPES = ("image_url", "input_image")
+_JSON_FIELDS = ("tools", "chat_template_kwargs")
+"""Fields that a template may write as JSON, so that each value is at least one token."""
 
 
 class PromptLimit:
@@ -49,21 +52,29 @@ class PromptLimit:
             if num_tokens > context:
                 raise _too_long(context, "more", param)
 
-    def check_body(self, data: Any, fields: Sequence[str]) -> None:
-        """Raise if the strings of a request's body, without its images, are together too long.
+    def check_size(self, data: Any, fields: Sequence[str]) -> None:
+        """Raise if the prompt of a body has more objects than the context has tokens.
 
         Args:
-            data: The JSON of a body that has not been validated.
+            data: The JSON of a body that has not been validated, which would take long for it.
             fields: The fields that hold the prompt.
         """
-        if not isinstance(data, dict):
-            return
-        param = next((name for name in fields if data.get(name)), fields[0])
-        messages = data.get(param)
-        messages = messages if isinstance(messages, list) else []
-        data = {name: value for name, value in data.items() if name not in _NOT_RENDERED}
-        without_images = {**data, param: list(map(_without_images, messages)) or data.get(param)}
-        texts, num_objects = _collect_texts(without_images)
+        if isinstance(data, dict):
+            for name in fields:
+                self.check((), num_objects=_count_objects(data.get(name), name), param=name)
+
+    def check_body(self, body: JsonObject) -> None:
+        """Raise if the texts of a prompt, without its images, are together too long.
+
+        Args:
+            body: The fields that hold the prompt, as they are rendered.
+        """
+        texts, num_objects = list[str](), 0
+        for name, value in body.items():
+            shown = list(map(_without_images, value)) if isinstance(value, list) else value
+            texts += _collect_texts(shown, with_names=name in _JSON_FIELDS)
+            num_objects += _count_objects(shown, name)
+        param = next((name for name, value in body.items() if value), "messages")
         self.check(texts, num_objects=num_objects, param=param)
 
 
@@ -83,28 +94,48 @@ def _pieces(texts: Iterable[str]) -> Iterator[str]:
                 yield text[start : start + _PIECE_CHARS]
 
 
-def _without_images(message: Any) -> Any:
-    content = message.get("content") if isinstance(message, dict) else None
-    if not isinstance(content, list):
-        return message
-    return {**message, "content": [part for part in content if not _is_image(part)]}
+def _without_images(item: Any) -> Any:
+    """A message, or an item of the Responses API, without the parts that are images."""
+    if not isinstance(item, dict):
+        return item
+    return {
+        name: [part for part in value if not _is_image(part)] if isinstance(value, list) else value
+        for name, value in item.items()
+    }
 
 
 def _is_image(part: Any) -> bool:
     return isinstance(part, dict) and part.get("type") in _IMAGE_TYPES
 
 
-def _collect_texts(data: Any) -> tuple[list[str], int]:
-    """All strings of JSON data, with the names of fields, and the number of its objects."""
-    remaining, texts, num_objects = [data], list[str](), 0
+def _collect_texts(data: Any, *, with_names: bool) -> list[str]:
+    """All strings of JSON data, and numbers as they are written; also the names of fields."""
+    remaining, texts = [data], list[str]()
     while remaining:
         value = remaining.pop()
         if isinstance(value, str):
             texts.append(value)
         elif isinstance(value, dict):
-            num_objects += 1
-            texts.extend(value)
+            texts.extend(value if with_names else ())
             remaining.extend(value.values())
         elif isinstance(value, list):
             remaining.extend(value)
-    return texts, num_objects
+        elif value is not None:
+            texts.append(str(value))
+    return texts
+
+
+def _count_objects(data: Any, name: str) -> int:
+    """The number of objects in a field, or of all values in one that is rendered as JSON."""
+    remaining, num_objects, counts_all = [data], 0, name in _JSON_FIELDS
+    while remaining:
+        value = remaining.pop()
+        if isinstance(value, dict):
+            num_objects += 1
+            remaining.extend(value.values())
+        elif isinstance(value, list):
+            num_objects += counts_all
+            remaining.extend(value)
+        else:
+            num_objects += counts_all
+    return num_objects

@@ -6,16 +6,19 @@ the reply, but are not supported, are refused.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from ludus.data.tool_schema import JsonObject
 from ludus.serve.model.api_errors import ApiError
 from ludus.serve.model.message_schema import Conversation, MessageBody
-from ludus.serve.model.request_body import RequestBody
+from ludus.serve.model.request_body import Items, RequestBody
 
 _MAX_STOP_SEQUENCES = 16
+_MAX_PROMPTS = 4096
+_MAX_REWARDS = 1000
 _MAX_STOP_CHARS = 1024
 """Of each sequence: all are compared with the end of the text at every token."""
 _MAX_TOP_LOGPROBS = 20
@@ -42,7 +45,7 @@ class SamplingBody(RequestBody):
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=-1, le=2**31 - 1)
     seed: int | None = None
-    stop: str | list[str] = Field(default_factory=list)
+    stop: str | Items[str] = Field(default_factory=list)
     stream: bool = False
 
     @model_validator(mode="before")
@@ -144,7 +147,7 @@ class ChatBody(ChoicesBody, Conversation):
 
     prompt_field: ClassVar[str] = "messages"
 
-    messages: list[MessageBody] = Field(min_length=1)
+    messages: Items[MessageBody] = Field(min_length=1)
     response_format: ResponseFormat = ResponseFormat()
     logprobs: bool = False
     top_logprobs: int = Field(default=0, ge=0, le=_MAX_TOP_LOGPROBS)
@@ -165,10 +168,18 @@ class CompletionBody(ChoicesBody):
         "response_format": ({"type": "text"},),
     }
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | Items[str] | Items[int] | Items[Items[int]]
     logprobs: int | None = Field(default=None, ge=0, le=_MAX_TOP_LOGPROBS)
 
-    @property
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _limit_prompts(cls, value: Any) -> Any:
+        is_list = isinstance(value, list) and not isinstance(next(iter(value), 0), int)
+        if is_list and len(value) > _MAX_PROMPTS:
+            raise ValueError(f"at most {_MAX_PROMPTS} prompts are allowed, got {len(value):,}")
+        return value
+
+    @cached_property
     def prompts(self) -> list[str | list[int]]:
         if isinstance(self.prompt, str):
             return [self.prompt]
@@ -179,7 +190,7 @@ class CompletionBody(ChoicesBody):
 class TokenizeBody(Conversation):
     """A request to `/tokenize`, as vLLM has it: messages, or a text."""
 
-    messages_fields: ClassVar[tuple[str, ...]] = ("messages", "prompt")
+    prompt_fields: ClassVar[tuple[str, ...]] = (*Conversation.prompt_fields, "prompt")
 
     model: str = ""
     prompt: str | None = None
@@ -198,3 +209,10 @@ class RewardBody(RequestBody):
     reward: float | None = Field(default=None, allow_inf_nan=False)
     rewards: dict[str, float] = Field(default_factory=dict)
     """Named parts of the reward."""
+
+    @field_validator("rewards", mode="before")
+    @classmethod
+    def _limit_rewards(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > _MAX_REWARDS:
+            raise ValueError(f"a reward has at most {_MAX_REWARDS} parts, got {len(value):,}")
+        return value

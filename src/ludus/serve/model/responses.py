@@ -134,7 +134,7 @@ class Responses:
             "output": [],
             "parallel_tool_calls": body.parallel_tool_calls,
             "previous_response_id": None,
-            "reasoning": body.reasoning,
+            "reasoning": body.reasoning and body.reasoning.model_dump(),
             "store": False,
             "temperature": sampling.temperature,
             "text": body.text.to_json(),

@@ -20,10 +20,11 @@ from ludus.serve.model.message_schema import (
     ToolChoiceField,
     ToolFunctionBody,
 )
-from ludus.serve.model.request_body import RequestBody
+from ludus.serve.model.request_body import Items, RequestBody
 from ludus.serve.model.request_schema import ChatBody, ResponseFormat, SamplingBody
 
 _STATE_FIELDS = ("previous_response_id", "conversation")
+_MAX_METADATA_PAIRS, _MAX_METADATA_CHARS = 16, 512
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -56,8 +57,8 @@ class ReasoningText(RequestBody):
 class ReasoningItem(RequestBody):
     """The reasoning before a reply, or a summary of it."""
 
-    summary: list[ReasoningText] = Field(default_factory=list)
-    content: list[ReasoningText] = Field(default_factory=list)
+    summary: Items[ReasoningText] = Field(default_factory=list)
+    content: Items[ReasoningText] = Field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -114,10 +115,22 @@ class TextOptions(RequestBody):
         return {"format": {**fields, "type": self.format.type}}
 
 
+class ReasoningOptions(RequestBody):
+    """Returned as they came, without an effect."""
+
+    effort: str | None = Field(default=None, max_length=64)
+    summary: str | None = Field(default=None, max_length=64)
+
+
 class ResponsesBody(SamplingBody):
     """A request to `/v1/responses`."""
 
-    messages_fields: ClassVar[tuple[str, ...]] = ("input",)
+    prompt_fields: ClassVar[tuple[str, ...]] = (
+        "input",
+        "instructions",
+        "tools",
+        "chat_template_kwargs",
+    )
 
     neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = {
         **SamplingBody.neutral_values,
@@ -127,17 +140,17 @@ class ResponsesBody(SamplingBody):
         "truncation": ("disabled",),
     }
 
-    input: list[InputItem] = Field(min_length=1)
+    input: Items[InputItem] = Field(min_length=1)
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
-    tools: list[ResponsesTool] = Field(default_factory=list)
+    tools: Items[ResponsesTool] = Field(default_factory=list)
     tool_choice: ToolChoiceField = ToolChoice()
     parallel_tool_calls: bool = True
     chat_template_kwargs: JsonObject = Field(default_factory=dict)
     text: TextOptions = TextOptions()
-    reasoning: JsonObject | None = None
-    metadata: JsonObject = Field(default_factory=dict)
-    include: list[str] = Field(default_factory=list)
+    reasoning: ReasoningOptions | None = None
+    metadata: dict[str, str] = Field(default_factory=dict)
+    include: Items[str] = Field(default_factory=list)
 
     @model_validator(mode="before")
     @classmethod
@@ -150,6 +163,23 @@ class ResponsesBody(SamplingBody):
                     param=name,
                 )
         return data
+
+    @field_validator("metadata", mode="before")
+    @classmethod
+    def _limit_metadata(cls, value: Any) -> Any:
+        """As OpenAI limits it: each event of a stream may repeat it."""
+        if not isinstance(value, dict):
+            return value
+        texts = [text for pair in value.items() for text in pair if isinstance(text, str)]
+        if (
+            len(value) > _MAX_METADATA_PAIRS
+            or max(map(len, texts), default=0) > _MAX_METADATA_CHARS
+        ):
+            raise ValueError(
+                f"at most {_MAX_METADATA_PAIRS} pairs of texts with {_MAX_METADATA_CHARS} "
+                "characters are allowed"
+            )
+        return value
 
     @field_validator("input", mode="before")
     @classmethod

@@ -60,7 +60,8 @@ class TextCompletions:
     async def open(self, body: CompletionBody, session_id: str | None) -> TextCall:
         """Take places in the queue and tokenize the prompts, or raise what is wrong with them."""
         async with AsyncExitStack() as stack:
-            stack.enter_context(self._generator.admission.admit(max(1, len(body.prompts)) * body.n))
+            num_prompts = len(await run_off_loop(lambda: body.prompts))
+            stack.enter_context(self._generator.admission.admit(max(1, num_prompts) * body.n))
             prompts = await run_off_loop(lambda: list(map(self._tokenize, body.prompts)))
             if not prompts:
                 raise ApiError("The prompt is empty.", param="prompt")
