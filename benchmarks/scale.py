@@ -116,7 +116,7 @@ async def measure(num_episodes: int, nodes: int, path: Path) -> dict[str, float]
         with Journal.open(folder.episodes_path) as journal:
             index = ResumeIndex(run=folder.metadata.digest, checksum=Checksum())
             collector = Collector(config, agent, folder, plan, endpoints, index, ignore_progress)
-            collector._runner.workers = workers
+            collector.workers = workers
             started_at, cpu_started_at = time.monotonic(), time.process_time()
             await collector.run(journal)
             seconds, cpu = time.monotonic() - started_at, time.process_time() - cpu_started_at
