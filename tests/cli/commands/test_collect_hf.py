@@ -21,6 +21,7 @@ from cli.collect_cli import (
     start_collect,
 )
 from cli.in_process import Result, Runner
+from ludus.cli.program import name_flags
 from ludus.errors import ConfigError, RunError
 
 
@@ -65,10 +66,10 @@ def test_a_local_model_plays_and_the_same_command_resumes(taught: Path, tmp_path
     [
         (("--model", "empty", "--dtype", "float32"), "empty"),
         (("--model", "empty", "--extra", '{"topk": 3}'), "'top_k'"),
-        (("--model", "empty", "--max-cost", "1"), "max_cost"),
+        (("--model", "empty", "--max-cost", "1"), "--max-cost"),
         (("--model", "empty", "--max-retries", "0"), "--max-retries"),
         (("--model", "empty", "--call-timeout", "9s"), "--call-timeout"),
-        ((), "model"),
+        ((), "--model"),
     ],
 )
 def test_invalid_options_print_one_line_and_write_nothing(
@@ -77,7 +78,7 @@ def test_invalid_options_print_one_line_and_write_nothing(
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
     done = invoke_collect(COUNTER, "--provider", "hf", *options)
-    assert isinstance(done.exception, ConfigError) and words in str(done.exception)
+    assert isinstance(done.exception, ConfigError) and words in name_flags(str(done.exception))
     assert "\n" not in str(done.exception)
     assert done.stdout == "" and not (tmp_path / "runs").exists()
 

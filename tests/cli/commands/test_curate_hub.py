@@ -66,7 +66,7 @@ def test_a_failed_upload_keeps_the_data_set_and_prints_the_retry_command(tmp_pat
 def test_private_creates_a_private_repo(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", *EPISODES)
     with fake_hub() as hub:
-        command = (run, "-o", tmp_path / "data", "-H", "ada/words", "--private", "--json")
+        command = (run, "-o", tmp_path / "data", "-H", "ada/words:private", "--json")
         output = stdout_of(curate(*command, env=logged_in(hub, tmp_path)))
     report, pushed = (json.loads(line) for line in output.splitlines())
     assert report["rows"] == {"train": 12}
