@@ -53,7 +53,7 @@ async def test_nobody_waits_behind_a_slow_question() -> None:
     (stopped,) = process_pool()._queues[asyncio.get_running_loop()]._busy
     os.kill(stopped.pid, signal.SIGSTOP)
     try:
-        quick = asyncio.gather(*(sums(seed).question_async(0) for seed in range(3)))
+        quick = asyncio.gather(*(sums(seed).question_async(0) for seed in (0, 2, 3)))
         assert all(isinstance(one, Question) for one in await asyncio.wait_for(quick, 120))
         assert not slow.done()
     finally:

@@ -112,7 +112,7 @@ def test_a_trained_model_shows_its_training(
     create_record(Path("model"), record_fields())
     output = show_output("model")
     assert "320 rows of data/wordle" in output and "not finished" in output
-    assert "--model model" in output and "-c trained=hf:model" in output
+    assert "--agent hf:model" in output and "-c trained=hf:model" in output
 
 
 def test_an_unshowable_target_suggests_a_command(
