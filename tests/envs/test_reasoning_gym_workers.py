@@ -48,10 +48,12 @@ async def test_replies_reach_the_one_who_asked_whatever_their_order() -> None:
 @pytest.mark.skipif(MAX_WORKERS < 2, reason="needs two processors")
 async def test_nobody_waits_behind_a_slow_question() -> None:
     await sums(0).question_async(0)
+    queue = process_pool()._queues[asyncio.get_running_loop()]
+    stopped = queue._idle[-1]
+    os.kill(stopped.pid, signal.SIGSTOP)
     slow = asyncio.create_task(sums(1).question_async(0))
     await asyncio.sleep(0)  # It is sent.
-    (stopped,) = process_pool()._queues[asyncio.get_running_loop()]._busy
-    os.kill(stopped.pid, signal.SIGSTOP)
+    assert [*queue._busy] == [stopped]
     try:
         quick = asyncio.gather(*(sums(seed).question_async(0) for seed in (0, 2, 3)))
         assert all(isinstance(one, Question) for one in await asyncio.wait_for(quick, 120))
