@@ -251,6 +251,7 @@ def test_tokens_and_rows_are_coloured_by_their_masks(browser: Any, work: Path) -
 
         page.goto(f"{viewed.address}#/dataset?key=data")
         page.locator(".dataset-row").click()
+        page.locator(".transcript").get_by_text("Hello.").wait_for()
         page.get_by_label("Student").fill("student")
         page.get_by_label("Student").press("Enter")
         shown.wait_for()
