@@ -320,3 +320,23 @@ def test_a_server_that_dies_during_play_is_one_line() -> None:
         _, errors = player.communicate("left\n", timeout=60)
     assert player.returncode == 1
     assert errors.count("\n") == 1 and "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("collect",), "ENV is missing. `ludus collect --help` says what it is."),
+        (
+            ("train", "grpo", "catch", "-m", "m"),
+            "--output-dir is missing.",
+        ),
+        (("collect", "catch", "--num-episodes"), "--num-episodes needs a value."),
+        (("collect", "catch", "more"), "Unexpected argument: more."),
+    ],
+)
+def test_a_wrong_command_line_is_explained_in_one_line(
+    arguments: tuple[str, ...], message: str
+) -> None:
+    done = run_ludus(*arguments)
+    assert done.returncode == 2 and done.stderr.startswith(message)
+    assert done.stderr.count("\n") == 1

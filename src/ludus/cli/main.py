@@ -15,6 +15,7 @@ from ludus.cli.program import (
     HELP_ALL,
     INSTALL_COMPLETION,
     apply_settings,
+    describe_usage_error,
     examples_of,
     find_command,
     flags_of,
@@ -81,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         build_app(arguments)(expand_aliases(arguments))
     except CycloptsError as error:
-        print_error(" ".join(str(error).split()))
+        print_error(describe_usage_error(error))
         return 2
     except LudusError as error:
         # With several processes (torchrun) only rank 0 prints.

@@ -26,8 +26,9 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from cyclopts import App, Group, Parameter, Token
+from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter, Token
 from cyclopts.argument import Argument, ArgumentCollection
+from cyclopts.exceptions import UnusedCliTokensError
 
 from ludus import options
 from ludus.cli.commands import SECTIONS
@@ -265,6 +266,19 @@ def name_flags(message: str, flags: Mapping[str, Flag] | None = None) -> str:
         return match[0]
 
     return _ARGUMENT.sub(translate, message)
+
+
+def describe_usage_error(error: CycloptsError) -> str:
+    """What is wrong with a command line, in one line."""
+    if isinstance(error, MissingArgumentError) and error.argument is not None:
+        name = error.keyword or error.argument.name
+        if error.keyword:
+            return f"{name} needs a value."
+        command = " ".join(("ludus", *(error.command_chain or ())))
+        return f"{name} is missing. `{command} --help` says what it is."
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        return f"Unexpected argument: {' '.join(error.unused_tokens)}."
+    return " ".join(str(error).split())
 
 
 def name_command_flags(message: str, command: Sequence[str]) -> str:
