@@ -36,6 +36,8 @@ SYSTEM_PROMPT = (
     "words alone do nothing here."
 )
 DEFAULT_MAX_TURNS = 20
+_REWARD_DIGITS = 12
+"""Decimals of a sum of rewards: more of them are rounding errors."""
 NOT_RUN_MESSAGE = "Error: This call was not run, because the episode had ended before it."
 _STOP_REASONS_WITHOUT_CALL = {
     FinishReason.LENGTH: StopReason.MAX_TOKENS,
@@ -226,7 +228,12 @@ class RewardSum:
     @property
     def total(self) -> float | None:
         """The return; None (unscored) where the episode ended and no result had a reward."""
-        return None if self.done and not self.step_rewards else math.fsum(self.step_rewards)
+        if not self.step_rewards:
+            return None if self.done else 0.0
+        # Shares of 1 such as 0.5 / 37 add up to 1, not to 0.9999999999999999, which is no success.
+        several = len(self.step_rewards) > 1
+        total = math.fsum(self.step_rewards)
+        return round(total, _REWARD_DIGITS) if several else total
 
     @property
     def turn_rewards(self) -> tuple[float, ...]:

@@ -23,6 +23,7 @@ from ludus.agents.agent import EpisodeContext, Player
 from ludus.agents.oracle import OracleAgent
 from ludus.cli.display.run_display import JsonRunDisplay, RunDisplay
 from ludus.cli.display.status import LogStatus
+from ludus.data.episode_reader import episodes
 from ludus.rollout import CollectConfig
 from ludus.rollout.collect import collect as collect_episodes
 
@@ -30,10 +31,18 @@ from ludus.rollout.collect import collect as collect_episodes
 def test_the_turns_that_the_rules_give_are_played_and_a_lower_limit_is_said(tmp_path: Path) -> None:
     grids = ("sudoku", "-n", "3", "--task", '{"size": 9, "difficulty": "hard"}')
     whole = collect(*grids, "-o", tmp_path / "whole")
-    assert read_summary(tmp_path / "whole")["mean_reward"] == pytest.approx(1.0)
+    assert read_summary(tmp_path / "whole")["mean_reward"] == 1.0
     assert "cut off" not in whole.stdout
     short = collect(*grids, "--max-turns", "4", "-o", tmp_path / "short")
     assert "3 of 3 episodes were cut off at 4 turns; raise --max-turns." in short.stdout
+    game = collect("openspiel:connect_four", "--agent", "random", "-n", "2", cwd=tmp_path)
+    assert "cut off" not in game.stdout
+
+
+def test_shares_of_a_solved_puzzle_add_up_to_the_full_reward(tmp_path: Path) -> None:
+    run = collect("sudoku", "-n", "20", "--task", "size=9", "-o", tmp_path / "run")
+    assert run.returncode == 0
+    assert {episode.reward for episode in episodes(tmp_path / "run")} == {1.0}
 
 
 def test_the_summary_names_the_counts_the_reward_and_the_folder(tmp_path: Path) -> None:

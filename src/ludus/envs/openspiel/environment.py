@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 DEFAULT_GAME = "catch"
 _MAX_DEALS = 100
+_MAX_TURNS = 200
+"""The turns of games whose rules allow thousands of moves, such as chess."""
 _OPPONENT_STYLES = {
     "random": "moves at random",
     "mcts": "chooses its moves by tree search",
@@ -116,6 +118,7 @@ class OpenSpiel(ToolEnvironment):
             raise ValueError(f"seat must be between 0 and {players - 1}, got {seat}.")
         self.seat = self.rng.randrange(players) if seat is None else seat
         self.opponent, self.simulations = opponent, simulations
+        self.max_turns = min(self.game.max_game_length(), _MAX_TURNS)
         self._deal()
         return self._observe([self._introduction(), *self._opponent_moves], phase="initial")
 
