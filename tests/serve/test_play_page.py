@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import struct
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import zlib
 from typing import Any
 
+import pytest
 from browser import browser, needs_chromium, open_page
 from world import Counter, Served, Slow, Two, serving, wait_until
 
@@ -68,6 +70,63 @@ def test_a_game_of_wordle_is_won_by_keyboard(browser: Any) -> None:
         page.keyboard.press("Enter")
         page.locator(".dock textarea:focus").wait_for()
         assert page.locator(".entry").count() == 1
+
+
+def rewards_of(page: Any) -> list[list[str]]:
+    """Text and colours of each reward: of the steps in their order, and at last the total."""
+    page.get_by_role("status").wait_for()
+    badges = page.locator(".entry .badge, [role=status] .badge").filter(has_text="reward").all()
+    return [[badge.inner_text(), *badge.get_attribute("class").split()[1:]] for badge in badges]
+
+
+def test_a_lost_game_is_not_green(browser: Any) -> None:
+    with serving("wordle") as served, open_page(browser) as page:
+        open_game(page, served, '{"words":["crane"],"max_turns":1}')
+        assert "The word was CRANE" in play(page, "crate").inner_text()
+        assert rewards_of(page) == [["reward 0.32"], ["total reward 0.32"]]
+
+
+class Steps(ToolEnvironment):
+    """Each step has a reward of its own, and the last one says whether the task is solved."""
+
+    def reset(
+        self, *, seed: int | None = None, rewards: list[float], solved: float | None = None
+    ) -> str:
+        self.rewards = rewards
+        self.parts = {} if solved is None else {"solved": solved}
+        return "Go on."
+
+    @tool
+    def go(self) -> str:
+        """Go on."""
+        reward, *self.rewards = self.rewards
+        if not self.rewards:
+            return self.finish(reward, "There.", **self.parts)
+        self.award(reward)
+        return "Once more."
+
+
+@pytest.mark.parametrize(
+    ("task", "end"),
+    [
+        ({"rewards": [0.5, 0.25], "solved": 1.0}, ["good"]),
+        ({"rewards": [0.5, 1.25], "solved": 0.0}, []),
+        ({"rewards": [0.5, 0.25]}, []),
+        ({"rewards": [0.5, 0.5]}, ["good"]),
+        # Floating point makes this 0.9999999999999999.
+        ({"rewards": [0.1] * 10}, ["good"]),
+    ],
+)
+def test_only_the_end_of_a_solved_game_is_green(
+    browser: Any, task: dict[str, Any], end: list[str]
+) -> None:
+    with serving(Steps) as served, open_page(browser) as page:
+        open_game(page, served, json.dumps(task))
+        for entries in range(1, 2 * len(task["rewards"]), 2):
+            page.locator(".dock button", has_text="go").click()
+            page.locator(".entry").nth(entries + 1).wait_for()
+        *steps, last, total = [tones for _, *tones in rewards_of(page)]
+        assert not any(steps) and last == total == end
 
 
 def test_two_pages_do_not_see_each_others_game(browser: Any) -> None:

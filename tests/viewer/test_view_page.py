@@ -324,6 +324,26 @@ def test_only_episodes_that_are_solved_are_green(browser: Any, work: Path) -> No
         assert lost.get_attribute("class").split() == ["badge"]
 
 
+def test_only_the_last_reply_of_a_solved_episode_is_green(browser: Any, work: Path) -> None:
+    messages = (
+        Message(role="user", content="Go on."),
+        Message(role="assistant", content="First."),
+        Message(role="assistant", content="Second."),
+    )
+    steps: dict[str, Any] = {"messages": messages, "turn_rewards": (0.25, 0.25), "turns": 2}
+    for number, solved in enumerate((0.0, 1.0)):
+        episode = make_episode(number, "", reward=0.5, rewards={"solved": solved}, **steps)
+        write_episodes(work / "runs" / "r", episode)
+    with viewing(work) as viewed, open_page(browser) as page:
+        viewed.wait_until_indexed()
+        for line, tones in enumerate(([[], []], [[], ["good"]])):
+            page.goto(f"{viewed.address}#/episode?of=runs/r&line={line}")
+            page.locator("h1", has_text=f"0badcafe-{line:06d}").wait_for()
+            badges = page.locator(".transcript .badge")
+            wait_until(lambda badges=badges: badges.count() == 2)
+            assert [each.get_attribute("class").split()[1:] for each in badges.all()] == tones
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_no_page_is_wider_than_the_screen(browser: Any, two_runs: Viewed, width: int) -> None:
     pages = (

@@ -1,7 +1,7 @@
-import type { Json, JsonObject } from "../shared/json";
+import { type Json, type JsonObject, isObject } from "../shared/json";
 import type { Schema } from "../shared/schema";
 import { ServerError } from "../shared/server";
-import { Session, SessionEnded, type StepResult } from "./session";
+import { Session, SessionEnded, type StepResult, metadataOf } from "./session";
 
 export interface Tool {
   name: string;
@@ -41,12 +41,16 @@ export interface GameView {
   tools: Tool[] | null;
   /** The sum of the rewards; null while there was none. */
   reward: number | null;
+  /** The sum of the parts `solved` of the rewards; null while there was none. */
+  solved: number | null;
   state: Json;
   error: string | null;
   needsToken: boolean;
 }
 
 const MAX_RANDOM_SEED = 100_000;
+/** Decimals of a sum of rewards: more of them are rounding errors. */
+const REWARD_DIGITS = 12;
 
 /** A player's games on a session of their own. `onChange` gets a new view after each change. */
 export class Game {
@@ -64,6 +68,7 @@ export class Game {
       task: {},
       tools: environment.tools,
       reward: null,
+      solved: null,
       state: null,
       error: null,
       needsToken: false,
@@ -81,7 +86,8 @@ export class Game {
       this.session ??= await this.openSession();
       const result = await this.session.reset(task);
       const tools = this.environment.tools ?? ((await this.session.listTools()) as unknown as Tool[]);
-      this.update({ events: [{ kind: "reset", task, result }], task, tools, reward: result.reward });
+      const events: GameEvent[] = [{ kind: "reset", task, result }];
+      this.update({ events, ...addUp(events), task, tools });
       await this.settle(result);
     });
   }
@@ -90,8 +96,8 @@ export class Game {
   async call(call: Call): Promise<boolean> {
     return this.attempt(async () => {
       const result = await this.session!.step(this.toAction(call));
-      const total = result.reward === null ? this.view.reward : (this.view.reward ?? 0) + result.reward;
-      this.update({ events: [...this.view.events, { kind: "call", call, result }], reward: total });
+      const events: GameEvent[] = [...this.view.events, { kind: "call", call, result }];
+      this.update({ events, ...addUp(events) });
       await this.settle(result);
     });
   }
@@ -147,4 +153,24 @@ export class Game {
     this.view = { ...this.view, ...change };
     this.onChange(this.view);
   }
+}
+
+/** The reward of a game, and its part `solved`, as the record of an episode has them. */
+function addUp(events: GameEvent[]): { reward: number | null; solved: number | null } {
+  const results = events.map(({ result }) => result);
+  return { reward: sum(results.map(({ reward }) => reward)), solved: sum(results.map(solvedPart)) };
+}
+
+function solvedPart(result: StepResult): number | null {
+  const { rewards } = metadataOf(result);
+  return isObject(rewards) && typeof rewards.solved === "number" ? rewards.solved : null;
+}
+
+/** The sum of the values that are known; null if none is. */
+function sum(values: (number | null)[]): number | null {
+  const known = values.filter((value) => value !== null);
+  if (known.length === 0) return null;
+  const total = known.reduce((before, value) => before + value, 0);
+  // Shares of 1 such as 0.5 / 37 add up to 1, not to 0.9999999999999999, which is no success.
+  return Number(total.toFixed(REWARD_DIGITS));
 }

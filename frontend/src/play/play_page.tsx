@@ -27,6 +27,7 @@ export function PlayPage(props: { environment: EnvironmentInterface; onTokenNeed
   const help = useRef<HTMLDialogElement>(null);
   const code = useRef<HTMLDialogElement>(null);
   const started = view.events.length > 0;
+  const outcome = outcomeTone(view.reward, view.solved);
   document.title = `${environment.id} · Ludus`;
 
   const focusIn = (place: { current: HTMLElement | null }) =>
@@ -131,10 +132,10 @@ export function PlayPage(props: { environment: EnvironmentInterface; onTokenNeed
         </section>
         {started ? (
           <>
-            <Transcript entries={toEntries(view.events)} label="Game" />
+            <Transcript entries={toEntries(view.events, outcome)} label="Game" />
             <div class="dock card" ref={dock} aria-busy={view.busy} hidden={showsSetup}>
               {!showsSetup && view.error && <ErrorLine text={view.error} />}
-              {view.phase === "over" && <Outcome reward={view.reward} steps={game.calls.length} />}
+              {view.phase === "over" && <Outcome reward={view.reward} tone={outcome} steps={game.calls.length} />}
               {view.phase === "playing" ? (
                 <Dock tools={view.tools ?? []} selected={selected} onSelect={setSelected} onCall={call} />
               ) : (
@@ -206,11 +207,11 @@ function Tools({ environment }: { environment: EnvironmentInterface }) {
   );
 }
 
-function Outcome({ reward, steps }: { reward: number | null; steps: number }) {
+function Outcome({ reward, tone, steps }: { reward: number | null; tone: string; steps: number }) {
   return (
     <p role="status">
       <strong>The episode is over</strong> after {steps} {steps === 1 ? "step" : "steps"}.{" "}
-      <span class={`badge ${outcomeTone(reward)}`}>{reward === null ? "no reward" : `total reward ${formatReward(reward)}`}</span>
+      <span class={`badge ${tone}`}>{reward === null ? "no reward" : `total reward ${formatReward(reward)}`}</span>
     </p>
   );
 }

@@ -1,4 +1,4 @@
-import type { Json, JsonObject } from "../shared/json";
+import { type Json, type JsonObject, isObject } from "../shared/json";
 import { ServerError, fetchJson, token } from "../shared/server";
 
 /** An error frame of the server; the session goes on unless `closed` is set. */
@@ -19,6 +19,12 @@ export interface StepResult {
   reward: number | null;
   done: boolean;
   metadata?: JsonObject;
+}
+
+/** The metadata of a result, which versions of OpenEnv have in different places. */
+export function metadataOf({ metadata, observation }: StepResult): JsonObject {
+  const found = metadata ?? observation.metadata ?? null;
+  return isObject(found) ? found : {};
 }
 
 interface Frame {

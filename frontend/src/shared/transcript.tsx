@@ -13,6 +13,8 @@ export interface Entry {
   /** Addresses of images: `data:` URLs or paths on this server. */
   images?: string[];
   reward?: number | null;
+  /** The `outcomeTone` of the episode, in the entry that ends it. */
+  outcome?: string | undefined;
   done?: boolean;
   /** Short facts that stand beside the title, such as the number of the step. */
   note?: string;
@@ -41,7 +43,7 @@ export function TranscriptEntry({ entry }: { entry: Entry }) {
         <div>
           <strong>{entry.title}</strong> {entry.note}
         </div>
-        {entry.reward != null && <Reward value={entry.reward} />}
+        {entry.reward != null && <Reward value={entry.reward} outcome={entry.outcome} />}
         {entry.done && <span class="badge">done</span>}
         {entry.raw !== undefined && (
           <button
@@ -63,8 +65,9 @@ export function TranscriptEntry({ entry }: { entry: Entry }) {
   );
 }
 
-export function Reward({ value }: { value: number }) {
-  const tone = value > 0 ? "good" : value < 0 ? "bad" : "";
+/** The reward of a step. Only the outcome makes it green: a step of a lost game may have a reward above 0. */
+function Reward({ value, outcome }: { value: number; outcome: string | undefined }) {
+  const tone = outcome ?? (value < 0 ? "bad" : "");
   return <span class={`badge ${tone}`}>reward {formatReward(value)}</span>;
 }
 

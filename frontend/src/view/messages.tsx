@@ -1,5 +1,5 @@
 import type { Json } from "../shared/json";
-import { type Entry, TranscriptEntry } from "../shared/transcript";
+import { type Entry, TranscriptEntry, outcomeTone } from "../shared/transcript";
 import { LongText } from "./long_text";
 import { formatNumber } from "./format";
 import type { Episode, Message, ToolCall } from "./types";
@@ -53,6 +53,7 @@ export function MessageEntry(props: {
   message: Message;
   title?: string;
   reward?: number | undefined;
+  outcome?: string | undefined;
   note?: string;
   tutor?: Message | null | undefined;
 }) {
@@ -64,6 +65,7 @@ export function MessageEntry(props: {
     images,
     note: props.note ?? "",
     reward: props.reward ?? null,
+    outcome: props.outcome,
     details: (
       <>
         {message.reasoning_content && (
@@ -93,9 +95,11 @@ export function MessageEntry(props: {
   return <TranscriptEntry entry={entry} />;
 }
 
-/** The transcript of an episode: every reply with the reward of its turn. */
+/** The transcript of an episode: every reply with the reward of its turn, the last one in the colour of the outcome. */
 export function EpisodeTranscript(props: { episode: Episode; advantages: number[] | null }) {
   const { episode, advantages } = props;
+  const lastReply = episode.messages.findLastIndex((message) => message.role === "assistant");
+  const outcome = outcomeTone(episode.reward, episode.rewards?.solved);
   let turn = -1;
   return (
     <ol class="transcript" aria-label="Transcript">
@@ -114,6 +118,7 @@ export function EpisodeTranscript(props: { episode: Episode; advantages: number[
             key={at}
             message={message}
             reward={episode.turn_rewards?.[turn]}
+            outcome={at === lastReply ? outcome : undefined}
             note={notes.filter(Boolean).join(" · ")}
             tutor={episode.tutor_replies?.[turn]}
           />
