@@ -13,6 +13,7 @@ import yaml  # type: ignore[import-untyped]
 from curation.attempts import attempt, call, model, read_rows, user, write_run
 from ludus.curation import CurateConfig, CurateReport, curate
 from ludus.data.episode import StopReason
+from ludus.data.resume_index import read_resume_index
 from ludus.errors import RunError
 
 EVERYTHING = CurateConfig(
@@ -110,6 +111,23 @@ def test_the_card_has_split_and_rewards(tmp_path: Path) -> None:
     assert f"{report.tasks['test']} in test" in card
     low, high = report.rewards["min"], report.rewards["max"]
     assert f"{low:.3f} to {high:.3f}" in card
+
+
+def test_the_mean_on_the_card_is_the_mean_reward_of_the_run(tmp_path: Path) -> None:
+    rewards = {"a": (0.0, 0.0, 0.0), "b": (0.5,), "c": (1.0, 0.25)}
+    run = write_run(
+        tmp_path / "run",
+        *(
+            attempt(f"{task}{number}", reward, task=task)
+            for task, attempts in rewards.items()
+            for number, reward in enumerate(attempts)
+        ),
+        attempt("broken", None, task="c", stop_reason=StopReason.BROKEN),
+    )
+    report = curate([run], tmp_path / "out", CurateConfig())
+    listed = read_resume_index(run / "episodes.jsonl").totals.rewards.estimate()
+    assert listed is not None and report.rewards["mean"] == listed.value == 0.375
+    assert "a mean over tasks of 0.375" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_the_command_is_on_the_card(tmp_path: Path) -> None:

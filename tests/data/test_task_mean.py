@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sys import float_info
+
 import pytest
 
 from ludus.data.intervals import mean_interval, wilson_interval
@@ -36,6 +38,14 @@ def test_rewards_of_any_size_have_an_interval(scale: float) -> None:
     assert [end / scale for end in sorted(found.interval)] == pytest.approx(
         sorted(expected, reverse=scale < 0)
     )
+
+
+def test_an_interval_ends_at_the_largest_float() -> None:
+    found = rewards_of(
+        *zip("abcdef", (1.7e308, -1e308, 0.0, 0.0, 0.0, 0.5), strict=True)
+    ).estimate()
+    assert found is not None and found.high == float_info.max
+    assert found.low is not None and -1.7e308 < found.low < 0
 
 
 def test_equal_rewards_have_no_interval_whatever_rounding_does() -> None:

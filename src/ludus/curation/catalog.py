@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ludus.curation.line_index import LineIndex
 from ludus.curation.load_episodes import load_episodes
 from ludus.data.locked_database import DUCKDB_MEMORY_LIMIT
+from ludus.data.task_mean import MeanEstimate, query_mean_reward
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -150,6 +151,12 @@ class Catalog:
         """How many of the kept episodes are trained on by the replies of a tutor."""
         query = "SELECT count(*) FROM episodes WHERE reason IS NULL AND tutored"
         return int(self.sql(query)[0][0])
+
+    @property
+    def mean_reward(self) -> MeanEstimate | None:
+        """The mean reward of the kept episodes."""
+        kept = "(SELECT * FROM episodes WHERE reason IS NULL)"
+        return query_mean_reward(self._database, kept, task="task")
 
     @property
     def excluded_counts(self) -> dict[str, int]:

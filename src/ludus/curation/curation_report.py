@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from ludus.curation.catalog import UNREADABLE, Catalog, FilterStep
 from ludus.curation.split import SplitByTask
@@ -34,7 +33,7 @@ class CurateReport:
     unreadable: tuple[str, ...] = ()
     """The first unreadable lines, as `file:line`."""
     rewards: dict[str, float] = field(default_factory=dict)
-    """`min`, `mean` and `max` reward of the kept episodes."""
+    """`min` and `max` reward of the kept episodes, and their `mean` over tasks."""
     tutored: int = 0
     """Kept episodes whose rows have their loss on the replies of a tutor."""
     agreement: float | None = None
@@ -56,11 +55,10 @@ def build_report(catalog: Catalog, written: WrittenRows, split: SplitByTask) -> 
             "WHERE reason IS NULL GROUP BY 1"
         )
     )
-    rewards: tuple[Any, ...] = catalog.sql(
-        # Scaled, so that the sum of huge rewards does not overflow.
-        "SELECT min(reward), avg(reward / pow(2, 64)) * pow(2, 64), max(reward) FROM episodes "
-        "WHERE reason IS NULL"
-    )[0]
+    [(low, high)] = catalog.sql(
+        "SELECT min(reward), max(reward) FROM episodes WHERE reason IS NULL"
+    )
+    mean = catalog.mean_reward
     unreadable = catalog.sql(
         "SELECT rowid FROM episodes WHERE reason = ? ORDER BY rowid LIMIT ?",
         UNREADABLE,
@@ -76,9 +74,7 @@ def build_report(catalog: Catalog, written: WrittenRows, split: SplitByTask) -> 
         families=split.near_copies,
         test_target=split.test_target,
         unreadable=tuple("{}:{}".format(*catalog.location(row)) for (row,) in unreadable),
-        rewards=dict(zip(("min", "mean", "max"), rewards, strict=True))
-        if rewards[0] is not None
-        else {},
+        rewards={} if mean is None else {"min": low, "mean": mean.value, "max": high},
         tutored=catalog.tutored,
         agreement=written.agreement,
         masked_rows=written.masked,

@@ -137,7 +137,7 @@ def _summary_section(report: CurateReport) -> str:
     text += f"{report.episodes:,} episodes, curated with Ludus."
     if report.rewards:
         low, mean, high = (f"{report.rewards[name]:.3f}" for name in ("min", "mean", "max"))
-        text += f" Their rewards range from {low} to {high}, with a mean of {mean}."
+        text += f" Their rewards range from {low} to {high}, with a mean over tasks of {mean}."
     if report.tutored:
         text += f" {report.tutored:,} of them have their loss on the replies of a tutor"
         if report.agreement is not None:

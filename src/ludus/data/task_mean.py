@@ -9,13 +9,17 @@ and only if it has a reward. One that a limit ended counts with the reward that 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from math import frexp, fsum, isfinite, ldexp
-from typing import Self
+from math import copysign, frexp, fsum, isfinite, ldexp
+from sys import float_info
+from typing import TYPE_CHECKING, Self
 
 from ludus.data.intervals import Interval, mean_interval, share_interval
 from ludus.data.tool_schema import JsonObject
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,33 @@ def estimate_mean(means: Sequence[float], n: int, *, is_share: bool) -> MeanEsti
     interval, value = mean_interval(scaled), ldexp(fsum(scaled) / len(scaled), exponent)
     if interval is None:
         return MeanEstimate(value, None, None, n)
-    return MeanEstimate(value, ldexp(interval.low, exponent), ldexp(interval.high, exponent), n)
+    low, high = (_saturating_ldexp(end, exponent) for end in interval)
+    return MeanEstimate(value, low, high, n)
+
+
+def _saturating_ldexp(value: float, exponent: int) -> float:
+    """`value * 2**exponent`, or the largest float: an interval may be wider than its rewards."""
+    try:
+        return ldexp(value, exponent)
+    except OverflowError:
+        return copysign(float_info.max, value)
+
+
+def query_mean_reward(
+    database: DuckDBPyConnection, episodes: str, *, task: str
+) -> MeanEstimate | None:
+    """The mean reward of a table or subquery of episodes; None without a scored one.
+
+    `task` is the column that names the task. The episodes that do not count must be left out.
+    """
+    tasks = database.execute(
+        # Scaled, so that the sum of huge rewards does not overflow.
+        "SELECT avg(reward / pow(2, 64)) * pow(2, 64) AS mean, count(*) AS n, "
+        "bool_and(reward IN (0, 1)) AS is_binary "
+        f"FROM {episodes} WHERE reward NOT NULL GROUP BY {task}"
+    ).fetchnumpy()
+    n, is_share = int(tasks["n"].sum()), bool(tasks["is_binary"].all())
+    return estimate_mean(tasks["mean"].tolist(), n, is_share=is_share)
 
 
 @dataclass(slots=True)
@@ -75,13 +105,6 @@ class TaskRewards:
     _sums: array[float] = field(default_factory=lambda: array("d"), repr=False)
     _counts: array[int] = field(default_factory=lambda: array("q"), repr=False)
     _sum_of_means: float = 0.0
-
-    @classmethod
-    def from_sums(cls, sums: Iterable[float], counts: Iterable[int], *, is_binary: bool) -> Self:
-        """The rewards of tasks whose sums are known."""
-        rewards = cls(is_binary=is_binary, _sums=array("d", sums), _counts=array("q", counts))
-        rewards.n = sum(rewards._counts)
-        return rewards
 
     def add(self, task: str, reward: float) -> None:
         self.n += 1

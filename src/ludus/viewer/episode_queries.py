@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ludus.curation.load_episodes import check_load_condition
 from ludus.data.episode import SOLVED_PART, StopReason
 from ludus.data.locked_database import quote_sql
-from ludus.data.task_mean import TaskRewards
+from ludus.data.task_mean import query_mean_reward
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 from ludus.viewer.episode_index import EpisodeIndex
@@ -176,13 +176,7 @@ def _compute_stats(cursor: DuckDBPyConnection) -> JsonObject:
     row = cursor.execute(f"SELECT {', '.join(_SUMMARY.values())} FROM selected").fetchall()[0]
     summary = dict(zip(_SUMMARY, row, strict=True))
     summary["broken"] = summary["episodes"] - summary.pop("played")
-    sums = cursor.execute(
-        "SELECT sum(reward) AS total, count(*) AS n, bool_and(reward IN (0, 1)) AS is_binary "
-        "FROM selected WHERE reward NOT NULL GROUP BY group_id"
-    ).fetchnumpy()
-    mean = TaskRewards.from_sums(
-        sums["total"].tolist(), sums["n"].tolist(), is_binary=bool(sums["is_binary"].all())
-    ).estimate()
+    mean = query_mean_reward(cursor, "selected", task="group_id")
     summary |= {"mean": mean.value if mean else None, "interval": mean.interval if mean else None}
     stop_reasons = cursor.execute(
         "SELECT stop_reason, count(*) FROM selected GROUP BY 1 ORDER BY 2 DESC, 1"
