@@ -146,6 +146,20 @@ def test_the_test_loss_is_a_line_of_the_loss_also_if_it_is_a_single_point(tmp_pa
     assert "test" in render_chart(chart)
 
 
+def test_a_training_of_one_step_has_its_test_loss(tmp_path: Path) -> None:
+    lines = [{"step": 1, "loss": 2.0}, {"step": 1, "eval_loss": 1.98765}]
+    model = write_training(tmp_path / "model", "sft", lines)
+    assert not section_of(model).charts and facts_of(section_of(model))["Test loss"] == "1.988"
+    text = report(model, tmp_path / "report.md", format="md").read_text()
+    assert "Test loss" in text and "1.988" in text
+
+
+def test_the_last_test_loss_of_an_unfinished_training_is_a_fact(tmp_path: Path) -> None:
+    lines = [{"step": step, "loss": 1.0, "eval_loss": 3.0 / step} for step in (1, 2, 3)]
+    model = write_training(tmp_path / "model", "dpo", [*lines, {"step": 4, "loss": 1.0}])
+    assert facts_of(section_of(model))["Test loss"] == "1"
+
+
 def test_all_lines_of_a_chart_are_smoothed_over_the_same_steps() -> None:
     zigzag = [(float(step), float(step % 2)) for step in range(1, 49)]
     chart = LineChart("Reward", [Series("all", zigzag), Series("half", zigzag[:24])])

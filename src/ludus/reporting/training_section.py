@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic_core import from_json
 
@@ -13,7 +12,9 @@ from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import (
     EPISODES_FILE,
     RECORD_FILE,
+    LogEntry,
     log_points,
+    metric_values,
     read_log,
     summarize_training,
 )
@@ -48,11 +49,10 @@ def training_section(path: Path, *, samples: int, name_flags: NameFlags) -> Sect
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path / RECORD_FILE} cannot be read: {error}.") from None
     lines = list(read_log(path))
-    final = object_field(record, "metrics")
     findings, headline = list[Finding](), summarize_training(record, lines)
     if kind == "grpo":
         findings = _diagnose(path, name_flags)
-    charts, facts = _curves(lines), _facts(record, final)
+    charts, facts = _curves(lines), _facts(record, lines)
     transcripts = []
     if (path / EPISODES_FILE).is_file():
         summary = summarize_episodes(path / EPISODES_FILE, samples)
@@ -73,14 +73,17 @@ def training_section(path: Path, *, samples: int, name_flags: NameFlags) -> Sect
     )
 
 
-def _facts(record: JsonObject, final: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _facts(record: JsonObject, lines: Sequence[LogEntry]) -> list[tuple[str, str]]:
     data, environment = object_field(record, "data"), object_field(record, "environment")
+    final, test_losses = object_field(record, "metrics"), metric_values(lines, "eval_loss")
     seconds, tokens = final.get("seconds"), final.get("tokens")
     facts = [
         ("Model", str(record.get("model", ""))),
         ("Data", f"{data['path']}, {data.get('rows', 0):,} rows" if data.get("path") else ""),
         ("Environment", str(environment.get("spec", ""))),
         ("Steps", f"{final['steps']:,}" if final.get("steps") is not None else "not finished"),
+        # Also here, because a training of one step has no curve.
+        ("Test loss", f"{test_losses[-1]:.4g}" if test_losses else ""),
         ("Time", _format_time(seconds) if seconds else ""),
         ("Tokens", f"{tokens:,}" if tokens else ""),
         ("Device", ", ".join(map(str, record.get("devices") or ()))),
@@ -92,7 +95,7 @@ def _format_time(seconds: float) -> str:
     return f"{seconds / 60:,.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
 
 
-def _curves(lines: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def _curves(lines: Sequence[LogEntry]) -> list[Chart]:
     charts: list[Chart] = []
     for title, metrics in _CURVES:
         series = [
