@@ -172,5 +172,5 @@ function sum(values: (number | null)[]): number | null {
   if (known.length === 0) return null;
   const total = known.reduce((before, value) => before + value, 0);
   // Shares of 1 such as 0.5 / 37 add up to 1, not to 0.9999999999999999, which is no success.
-  return Number(total.toFixed(REWARD_DIGITS));
+  return known.length > 1 ? Number(total.toFixed(REWARD_DIGITS)) : total;
 }
