@@ -340,7 +340,7 @@ def test_only_the_last_reply_of_a_solved_episode_is_green(browser: Any, work: Pa
             page.goto(f"{viewed.address}#/episode?of=runs/r&line={line}")
             page.locator("h1", has_text=f"0badcafe-{line:06d}").wait_for()
             badges = page.locator(".transcript .badge")
-            wait_until(lambda badges=badges: badges.count() == 2)
+            badges.nth(1).wait_for()
             assert [each.get_attribute("class").split()[1:] for each in badges.all()] == tones
 
 
