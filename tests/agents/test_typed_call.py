@@ -101,6 +101,7 @@ def test_a_line_is_parsed_as_a_call(line: str, arguments: dict[str, Any]) -> Non
         ("paint red 1 maybe", "JSON list, not '1'"),
         ('say {"word": "x"}', "'word'. Did you mean 'words'?"),
         ('say {"words"', "JSON"),
+        ('say {"words":' + "[" * 5000, "JSON"),
     ],
 )
 def test_an_invalid_line_is_explained(line: str, reason: str) -> None:

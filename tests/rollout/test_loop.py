@@ -184,14 +184,16 @@ async def test_calls_in_one_turn_are_run_in_order_and_each_is_answered() -> None
 
 
 async def test_a_call_that_is_not_json_is_answered_and_counted_and_the_episode_goes_on() -> None:
-    agent = ScriptedAgent(raw_call("add", '{"number": 5'), raw_call("add", "[5]"), add(5))
+    nested = raw_call("add", "[" * 5000 + "]" * 5000)
+    agent = ScriptedAgent(raw_call("add", '{"number": 5'), raw_call("add", "[5]"), nested, add(5))
     episode = await played(agent, goal=5)
-    wrong, not_object, right = (m.text for m in episode.messages if m.role == "tool")
+    wrong, not_object, too_deep, right = (m.text for m in episode.messages if m.role == "tool")
     assert "not JSON" in wrong
     assert 'Write them like {"number": …}.' in wrong
     assert "not a JSON object" in not_object
+    assert "nested too deeply" in too_deep
     assert right == "Total 5."
-    assert (episode.malformed_calls, episode.reward) == (2, 1.0)
+    assert (episode.malformed_calls, episode.reward) == (3, 1.0)
     assert episode.messages[2].tool_calls[0].function.arguments == '{"number": 5'  # type: ignore[index]
 
 
@@ -219,13 +221,13 @@ async def test_a_whole_call_in_a_reply_that_was_cut_off_after_it_is_run() -> Non
 
 
 async def test_an_unknown_tool_and_arguments_that_do_not_fit_are_malformed() -> None:
-    agent = ScriptedAgent(ToolCall(name="ad"), add("many"), add(-1), add(5))
+    agent = ScriptedAgent(ToolCall(name="ad"), add("many"), add("[" * 5000), add(-1), add(5))
     episode = await played(agent, goal=5)
-    unknown, unfit, forbidden, _ = (m.text for m in episode.messages if m.role == "tool")
+    unknown, unfit, too_deep, forbidden, _ = (m.text for m in episode.messages if m.role == "tool")
     assert "Did you mean 'add'?" in unknown
-    assert "number" in unfit
+    assert "number" in unfit and "number" in too_deep
     assert forbidden == "Error: Only numbers above zero can be added."
-    assert episode.malformed_calls == 2
+    assert episode.malformed_calls == 3
 
 
 async def test_each_way_to_stop_has_its_name() -> None:

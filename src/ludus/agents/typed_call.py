@@ -106,7 +106,7 @@ def usage_line(tool: ToolSpec) -> str:
 def _parse_json_arguments(tool: ToolSpec, line: str) -> JsonObject:
     try:
         arguments = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidCall(f"Invalid JSON: {error}.") from None
     known = tool.parameters()
     for name in arguments:

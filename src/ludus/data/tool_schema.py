@@ -98,7 +98,7 @@ def _coerce_to_number(value: Any) -> Any:
         return value
     try:
         return json.loads(value.strip())
-    except ValueError:
+    except (ValueError, RecursionError):
         return value
 
 

@@ -197,5 +197,5 @@ def _calls_key(message: Message) -> list[tuple[str, Any]]:
 def _parse_json(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

@@ -375,6 +375,8 @@ class _EpisodeInProgress:
             problem = "not a JSON object."
         except ValueError as error:
             arguments, problem = None, f"not JSON ({error})."
+        except RecursionError:
+            arguments, problem = None, "nested too deeply."
         if isinstance(arguments, dict):
             return arguments
         for tool in self.session.tools:

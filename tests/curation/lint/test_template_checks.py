@@ -145,6 +145,14 @@ def test_arguments_that_the_template_encodes_twice() -> None:
     assert check_under("qwen3", row('{"word": "a"}')) == {}
 
 
+def test_arguments_that_are_nested_too_deeply() -> None:
+    row = {
+        "messages": [said("user", "Go."), calling(call("guess", "[" * 1100 + "]" * 1100))],
+        "tools": TOOLS,
+    }
+    assert check_under("qwen3", row) == {}
+
+
 def test_content_parts_are_marked_too() -> None:
     parts = [{"type": "text", "text": "Look."}, {"type": "text", "text": "And say."}]
     row = {"messages": [{"role": "user", "content": parts}, said("assistant", "Done.")]}

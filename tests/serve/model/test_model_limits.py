@@ -168,6 +168,27 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_rendered_and_tokenized
         assert refused.json()["error"]["code"] == "context_length_exceeded"
 
 
+_NESTED = {"name": "f", "arguments": "[" * 1100 + "]" * 1100}
+_NESTED_CALL = {"id": "a", "type": "function", "function": _NESTED}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": [{"role": "assistant", "tool_calls": [_NESTED_CALL]}]}),
+        ("/tokenize", {"messages": [{"role": "assistant", "tool_calls": [_NESTED_CALL]}]}),
+        ("/v1/responses", {"input": [{"type": "function_call", "call_id": "a", **_NESTED}]}),
+    ],
+)
+def test_arguments_of_calls_that_are_nested_too_deeply_are_text(
+    path: str, body: dict[str, list[Any]]
+) -> None:
+    (messages,) = body.values()
+    messages += QUESTION
+    with serving_model(random_policy(context=8_000)) as served:
+        assert served.post(path, {**body, "max_tokens": 1}).status_code == 200
+
+
 def test_fields_that_are_not_rendered_do_not_count_as_prompt() -> None:
     other = {"user": _LONG, "stop": ["y" * 1024] * 16, "x": [{}] * 20_000, "max_tokens": 1}
     image = {"type": "input_image", "image_url": f"data:image/png;base64,{_LONG}"}

@@ -164,6 +164,19 @@ def test_an_edited_history_starts_the_tokens_over(tmp_path: Path) -> None:
     assert episode.messages[1].text == "The answer is 42."
 
 
+def test_a_call_that_comes_back_nested_too_deeply_is_another_call(tmp_path: Path) -> None:
+    question = counter_question()
+    with serving_model(player(), record=tmp_path / "run") as served:
+        client, messages = served.client(), list[Any](question["messages"])
+        options = {"tools": question["tools"], "max_tokens": 64, "model": "player"}
+        say(client, messages, session="s", **options)
+        (call,) = messages[-1]["tool_calls"]
+        call["function"]["arguments"] = "[" * 1100 + "]" * 1100
+        messages.append({"role": "tool", "tool_call_id": call["id"], "content": "Total 2."})
+        with pytest.raises(BadRequestError, match="context length"):
+            say(client, messages, session="s", **options)
+
+
 def test_a_session_without_calls_ends_without_a_reward(tmp_path: Path) -> None:
     with serving_model(record=tmp_path / "run", session_timeout=0.05) as served:
         say(served.client(), list[Any](QUESTION), session="s")

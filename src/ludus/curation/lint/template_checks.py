@@ -196,7 +196,7 @@ def _double_encodes_arguments(
         calls = []
         for call in message.get("tool_calls") or ():
             function = call.get("function", call)
-            with suppress(TypeError, ValueError):
+            with suppress(TypeError, ValueError, RecursionError):
                 changed = {**function, "arguments": json.loads(function.get("arguments"))}
                 call = {**call, "function": changed} if "function" in call else changed
             calls.append(call)

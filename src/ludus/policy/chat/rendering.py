@@ -200,7 +200,7 @@ def _parse_call_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call["function"]
     try:
         arguments = json.loads(function["arguments"])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return dict(call)
     if not isinstance(arguments, dict):
         return dict(call)

@@ -14,6 +14,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,11 +177,10 @@ def _mark_arguments(arguments: Any, word: str) -> Any:
     if isinstance(arguments, dict):
         return {**arguments, word: word}
     if isinstance(arguments, str):
-        try:
-            parsed = json.loads(arguments)
-        except ValueError:
-            return arguments + word
-        return json.dumps({**parsed, word: word}) if isinstance(parsed, dict) else arguments + word
+        with suppress(ValueError, RecursionError):
+            if isinstance(parsed := json.loads(arguments), dict):
+                return json.dumps({**parsed, word: word})
+        return arguments + word
     return {word: word}
 
 
