@@ -70,7 +70,18 @@ SMOLLM2 = ("--model", "smollm2", "-o", "models/out")
         (("train", "grpo", "wordle", *SMOLLM2, "--set", "num_generation=8"), "--group-size"),
         (("train", "sft", "data/sums", *SMOLLM2, "--set", "warmup_steps=few"), "'few'"),
         (("train", "sft", "data/sums", *SMOLLM2, "--set", "learning_rate=0"), "--learning-rate"),
+        (("train", "sft", "data/sums", *SMOLLM2, "--set", "optim=bogus"), "'bogus'"),
+        (("train", "sft", "data/sums", *SMOLLM2, "--set", "lr_scheduler_type=bogus"), "cosine"),
+        (("train", "sft", "data/sums", *SMOLLM2, "--set", "eval_strategy=bogus"), "epoch"),
+        (("train", "sft", "data/sums", *SMOLLM2, "--set", "logging_strategy=bogus"), "epoch"),
+        (("train", "sft", "data/sums", *SMOLLM2, "--set", "loss_type=bogus"), "dft"),
+        (("train", "grpo", "wordle", *SMOLLM2, "--set", "loss_type=bogus"), "dapo"),
+        (
+            ("train", "sft", "data/sums", *SMOLLM2, "--set", "gradient_checkpointing_kwargs=3"),
+            "JSON object",
+        ),
         (("train", "sft", "data/sums", *SMOLLM2), "data/sums/train.jsonl:1 has no messages"),
+        (("train", "sft", "data/asked", *SMOLLM2), "data/asked has no assistant message"),
         (("train", "sft", "data/bad", *SMOLLM2), "data/bad/train.jsonl:2 is not JSON"),
         (("train", "sft", "data/none", *SMOLLM2), "data/none has no rows"),
         (("train", "dpo", "data/sft", *SMOLLM2), "`ludus train sft`"),
@@ -91,7 +102,11 @@ def test_errors_are_reported_before_heavy_imports(
     (tmp_path / "models" / "wordle").mkdir(parents=True)
     (tmp_path / "models" / "empty").mkdir()
     good = '{"messages": [{"role": "assistant", "content": "4"}]}\n'
-    rows = {"sums": '{"messages": []}\n', "bad": f"{good}{{no\n", "none": "", "sft": good}
+    asked = '{"messages": [{"role": "user", "content": "2 + 2"}]}\n' * 3
+    rows = {
+        "sums": '{"messages": []}\n', "bad": f"{good}{{no\n", "none": "", "sft": good,
+        "asked": asked,
+    }  # fmt: skip
     for name, text in rows.items():
         (tmp_path / "data" / name).mkdir(parents=True)
         (tmp_path / "data" / name / "train.jsonl").write_text(text)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import fields
+from enum import Enum, EnumType
 from pathlib import Path
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 import pytest
 import trl
@@ -21,7 +22,7 @@ from ludus.train.overrides import (
     drop_redundant,
     parse_override_assignments,
     parse_overrides,
-    read_field_types,
+    read_fields,
 )
 from ludus.train.trl_config import build_trl_config
 from train.grpo.toy_environments import small_config
@@ -165,9 +166,37 @@ def test_non_decisive_fields_exist_in_trl_and_are_not_managed() -> None:
 
 
 def test_an_error_of_trl_becomes_one_line() -> None:
-    with pytest.raises(ConfigError, match="sideways") as raised:
-        sft_config(lr_scheduler_type="sideways")
+    with pytest.raises(ConfigError, match="full eval") as raised:
+        sft_config(bf16_full_eval="true", fp16_full_eval="true")
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "value", "hint"),
+    [
+        ("sft", "optim", "adamw_troch", "'adamw_torch'"),
+        ("sft", "lr_scheduler_type", "sideways", "cosine"),
+        ("sft", "loss_type", "bogus", "nll, dft"),
+        ("dpo", "loss_type", '["sigmoid", "bogus"]', "ipo"),
+        ("grpo", "loss_type", "bogus", "dr_grpo, dapo"),
+        ("sft", "gradient_checkpointing_kwargs", "3", "JSON object"),
+        ("sft", "lr_scheduler_kwargs", "[3]", "JSON object"),
+        ("sft", "lr_scheduler_kwargs", 3, "JSON object"),
+        ("grpo", "accelerator_config", "missing.json", "file"),
+    ],
+)
+def test_a_value_that_the_field_does_not_take_raises(
+    method: str, key: str, value: Any, hint: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{key} .*{hint}") as raised:
+        parse_overrides(method, {key: value})
+    assert "\n" not in str(raised.value)
+
+
+def test_an_object_may_be_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "accelerator.json"
+    file.write_text('{"split_batches": true}')
+    assert sft_config(accelerator_config=str(file)).accelerator_config.split_batches
 
 
 def test_managed_fields_exist_in_trl() -> None:
@@ -207,11 +236,14 @@ def test_invalid_assignments_raise(text: str) -> None:
         parse_override_assignments(text.split())
 
 
-@pytest.mark.parametrize(
+CONFIGS = pytest.mark.parametrize(
     ("method", "config"), [("sft", trl.SFTConfig), ("dpo", trl.DPOConfig), ("grpo", trl.GRPOConfig)]
 )
+
+
+@CONFIGS
 def test_field_types_are_those_of_the_config_class(method: str, config: type) -> None:
-    types = read_field_types(method)
+    types = {name: field.types for name, field in read_fields(method).items()}
     assert types.keys() == {field.name for field in fields(config)}
     for name, hint in get_type_hints(config).items():
         members = {get_origin(each) or each for each in get_args(hint) or (hint,)}
@@ -221,6 +253,19 @@ def test_field_types_are_those_of_the_config_class(method: str, config: type) ->
         assert types[name] & builtin == members & builtin, name
         # Enums and literals are given as text.
         assert (str in types[name]) == bool(members - builtin), name
+
+
+@CONFIGS
+def test_choices_are_those_of_the_config_class(method: str, config: type) -> None:
+    choices = {name: field.choices for name, field in read_fields(method).items()}
+    for name, hint in get_type_hints(config).items():
+        for enum in (each for each in get_args(hint) if isinstance(each, EnumType)):
+            assert choices[name] == [member.value for member in cast(type[Enum], enum)]
+    built = config(use_cpu=True)
+    for name, known in choices.items():
+        values = getattr(built, name)
+        for value in values if isinstance(values, list) else [values]:
+            assert not known or value is None or value in known, name
 
 
 def test_bad_overrides_raise_without_importing_trl_or_torch() -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -100,12 +102,25 @@ _TRL_SOURCES = (
     ("transformers", "training_args.py"),
 )
 """Where the config class of a method and its bases are defined."""
+_ENUM_SOURCES = (("transformers", "training_args.py"), ("transformers", "trainer_utils.py"))
+_FILE_FIELDS = ("accelerator_config", "deepspeed", "fsdp_config")
+"""Fields whose JSON object may also be in a file, which is given by its path."""
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _NULLS = ("none", "null")
 _TYPE_NAMES: Mapping[type, str] = {
-    bool: "true or false", int: "a whole number", float: "a number", dict: "JSON", list: "JSON",
+    bool: "true or false", int: "a whole number", float: "a number", dict: "a JSON object",
+    list: "a JSON list",
 }  # fmt: skip
 _BUILTIN_TYPES = {each.__name__: each for each in _TYPE_NAMES}
+
+
+@dataclass(frozen=True, slots=True)
+class TrlField:
+    """What the value of a field of TRL's config may be."""
+
+    types: frozenset[type]
+    choices: Sequence[str]
+    """The names that it takes, of an optimizer for instance; empty: any text."""
 
 
 def parse_override_assignments(assignments: Iterable[str]) -> dict[str, Any]:
@@ -136,13 +151,14 @@ def parse_overrides(
     Managed fields are left out if they have their `effective` value, or if none of these is known
     yet, and raise otherwise. Neither TRL nor torch is imported.
     """
-    types = read_field_types(method) if overrides else {}
+    fields = read_fields(method) if overrides else {}
     parsed = {}
     for key, value in overrides.items():
-        if key not in types:
-            raise _unknown_field_error(key, types, managed)
-        new = _parse_value(key, value, types[key]) if isinstance(value, str) else value
+        if key not in fields:
+            raise _unknown_field_error(key, fields, managed)
+        new = _parse_value(key, value, fields[key].types) if isinstance(value, str) else value
         if (reason := _managed_reason(key, managed)) is None:
+            _check_value(key, new, fields[key])
             parsed[key] = new
         elif effective is not None and (key not in effective or effective[key] != new):
             raise ConfigError(f"`overrides`: {key} is managed by Ludus: {reason}.")
@@ -150,24 +166,25 @@ def parse_overrides(
 
 
 @cache
-def read_field_types(method: str) -> Mapping[str, frozenset[type]]:
-    """The fields of TRL's config with the types that their values may have.
+def read_fields(method: str) -> Mapping[str, TrlField]:
+    """The fields of TRL's config.
 
     They are read from the source: importing TRL takes seconds, and a bad override should be
     reported before that.
     """
-    types: dict[str, frozenset[type]] = {}
-    for package, pattern in _TRL_SOURCES:
-        spec = find_spec(package)
-        if spec is None or not spec.submodule_search_locations:
-            raise MissingExtra.of("train", "Training")
-        file = Path(spec.submodule_search_locations[0]) / pattern.format(method=method)
-        for node in ast.parse(file.read_text(encoding="utf-8")).body:
-            for line in node.body if isinstance(node, ast.ClassDef) else ():
-                if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-                    # The config's own annotation comes before that of its bases.
-                    types.setdefault(line.target.id, frozenset(_annotated_types(line.annotation)))
-    return types
+    enums = {
+        node.name: node
+        for node in _read_classes(_ENUM_SOURCES, method)
+        if "ExplicitEnum" in map(ast.unparse, node.bases)
+    }
+    fields: dict[str, TrlField] = {}
+    for node in _read_classes(_TRL_SOURCES, method):
+        for line in node.body:
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+                types = frozenset(_annotated_types(line.annotation))
+                # The config's own annotation comes before that of its bases.
+                fields.setdefault(line.target.id, TrlField(types, _choices(line, enums)))
+    return fields
 
 
 def drop_redundant(
@@ -211,6 +228,48 @@ def _parse_value(key: str, text: str, kinds: frozenset[type]) -> Any:
     raise ConfigError(
         f"`overrides`: {key} must be {' or '.join(dict.fromkeys(expected))}, got {text!r}."
     )
+
+
+def _check_value(key: str, value: Any, field: TrlField) -> None:
+    """Raise for a value that TRL would reject only after torch is imported, or crash on."""
+    for text in value if isinstance(value, list) else [value]:
+        if field.choices and isinstance(text, str) and text not in field.choices:
+            hint = did_you_mean(text, field.choices, f"Use {', '.join(field.choices)}.")
+            raise ConfigError(f"`overrides`: {key} cannot be {text!r}. {hint}")
+    in_file = key in _FILE_FIELDS and isinstance(value, str) and Path(value).is_file()
+    if dict in field.types and not (value is None or isinstance(value, dict) or in_file):
+        file = " or a file with one" if key in _FILE_FIELDS else ""
+        raise ConfigError(f"`overrides`: {key} must be a JSON object{file}, got {value!r}.")
+
+
+def _read_classes(sources: Iterable[tuple[str, str]], method: str) -> Iterator[ast.ClassDef]:
+    """The classes in modules of packages that are not imported."""
+    for package, pattern in sources:
+        spec = find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            raise MissingExtra.of("train", "Training")
+        file = Path(spec.submodule_search_locations[0]) / pattern.format(method=method)
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                yield node
+
+
+def _choices(line: ast.AnnAssign, enums: Mapping[str, ast.ClassDef]) -> Sequence[str]:
+    """The values of the field's enum, or the `choices` in its metadata."""
+    for name in ast.walk(line.annotation):
+        if isinstance(name, ast.Name) and name.id in enums:
+            members = (each for each in enums[name.id].body if isinstance(each, ast.Assign))
+            return [ast.literal_eval(member.value) for member in members]
+    metadata: dict[str, Any] = {}
+    for keyword in line.value.keywords if isinstance(line.value, ast.Call) else ():
+        if keyword.arg == "metadata":
+            with suppress(ValueError):  # Not all choices are literals.
+                metadata = ast.literal_eval(keyword.value)
+    if ast.unparse(line.target) == "loss_type" and "choices" not in metadata:
+        # DPO and GRPO quote them in the help, as they do `other_field='value'`.
+        return [*dict.fromkeys(re.findall(r"(?<!=)'(\w+)'", metadata.get("help", "")))]
+    choices: Sequence[str] = metadata.get("choices", ())
+    return choices
 
 
 def _annotated_types(annotation: ast.expr) -> Iterator[type]:

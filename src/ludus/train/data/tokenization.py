@@ -22,7 +22,7 @@ from typing import Any
 
 from ludus.data.training_row import InvalidRow, parse_row_columns
 from ludus.errors import ConfigError, RequestRefused, TemplateRefused
-from ludus.policy.chat.rendering import RenderedConversation, render_many
+from ludus.policy.chat.rendering import Conversation, RenderedConversation, render_many
 from ludus.policy.vision.processor import VisionProcessor
 from ludus.policy.vision.row_images import (
     ContentPartError,
@@ -155,7 +155,7 @@ class TokenizedRows:
 
 
 def check_rows(data: TrainingData, method: Method) -> None:
-    """Raise for a data set without rows, and for an invalid row among the first ones.
+    """Check the first rows: raise if one is invalid, if there are none, or if none has a loss.
 
     Tokenization finds the others, after seconds in which torch and the tokenizer are loaded.
     """
@@ -163,18 +163,30 @@ def check_rows(data: TrainingData, method: Method) -> None:
     for split in (data.train, data.test):
         if split is None:
             continue
-        is_empty = True
+        rows_read, has_loss = 0, False
         for batch in split.batches(_BATCH_ROWS):
-            is_empty = False
+            rows_read += len(batch)
             for number, row in batch:
                 try:
-                    parse_conversations(row, method)
+                    sides = parse_conversations(row, method)
                 except InvalidRow as error:
                     raise ConfigError(f"{split.location(number)} {error}.") from error
+                has_loss = has_loss or all(map(_has_reply, sides))
             if split is data.test or time.monotonic() > deadline:
                 break
-        if is_empty and split is data.train:
+        if not rows_read and split is data.train:
             raise ConfigError(f"{data.name} has no rows to train on.")
+        if not has_loss and split is data.train:
+            raise ConfigError(
+                f"{data.name} has no assistant message to train on (rows read: {rows_read:,}). "
+                "Rows need messages with the role `assistant`."
+            )
+
+
+def _has_reply(side: Conversation) -> bool:
+    """Whether a message bears loss."""
+    messages = side.messages[side.num_prompt_messages :]
+    return any(each["role"] == "assistant" and each.get("weight") != 0 for each in messages)
 
 
 def tokenize(
