@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from policy.models import saved
+from policy.models import saved, tiny
 from safetensors.torch import load_file
+from tiny_tokenizers import student
 
 from ludus import dpo, sft
 from ludus.errors import TrainingDiverged
@@ -65,4 +66,26 @@ def test_a_model_whose_weights_are_not_finite_is_not_saved(tmp_path: Path, base:
     out, config = tmp_path / "out", train_config(learning_rate=INFINITE_AFTER, steps=1, epochs=None)
     with pytest.raises(TrainingDiverged, match="step 1: "):
         sft(sft_data(tmp_path / "d"), base, out, config)
+    assert not (out / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("lora", [None, Lora(rank=2)], ids=["whole", "merged adapter"])
+def test_a_model_whose_weights_overflow_in_its_dtype_is_not_saved(
+    tmp_path: Path, lora: Lora | None
+) -> None:
+    """Training computes in float32, which holds what float16 does not."""
+    base, out = tmp_path / "base", tmp_path / "out"
+    tokenizer = student()
+    tiny(tokenizer).half().save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    config = train_config(learning_rate=1e6, steps=1, epochs=None, lora=lora)
+    with pytest.raises(TrainingDiverged, match=r"step 1: .*float16"):
+        sft(sft_data(tmp_path / "d"), str(base), out, config)
+    assert not list(out.rglob("*.safetensors"))
+
+
+def test_training_stops_at_a_test_loss_that_is_not_finite(tmp_path: Path, base: str) -> None:
+    out, data = tmp_path / "out", sft_data(tmp_path / "d", rows=2, test=2)
+    with pytest.raises(TrainingDiverged, match="step 1: the test loss"):
+        sft(data, base, out, train_config(learning_rate=TOO_HIGH))
     assert not (out / "model.safetensors").exists()

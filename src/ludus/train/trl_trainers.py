@@ -82,7 +82,9 @@ class TrainerMixin:
     def check_weights(self, model: Any) -> None:
         """Raise before weights that are not finite are saved."""
         if (name := find_nonfinite_weights(model)) is not None:
-            raise self.diverged(cast(Any, self).state.global_step, f"{name} is not finite")
+            dtype = str(model.dtype).removeprefix("torch.")
+            symptom = f"{name} is not finite in {dtype}"
+            raise self.diverged(cast(Any, self).state.global_step, symptom)
 
     def diverged(self, step: int, symptom: str) -> TrainingDiverged:
         kept = latest_checkpoint(self.callback.out)
@@ -110,11 +112,16 @@ class TrainerMixin:
         model.load_state_dict(stored.state_dict())
 
     def evaluation_loop(self, dataloader: Any, *rest: Any, **more: Any) -> Any:
-        self.callback.start_evaluation(cast(Any, self).num_examples(dataloader))
+        trainer = cast(Any, self)
+        self.callback.start_evaluation(trainer.num_examples(dataloader))
         try:
-            return cast(Any, super()).evaluation_loop(dataloader, *rest, **more)
+            measured = cast(Any, super()).evaluation_loop(dataloader, *rest, **more)
         finally:
             self.callback.finish_evaluation()
+        # The mean over all ranks.
+        if not isfinite(measured.metrics.get("eval_loss", 0.0)):
+            raise self.diverged(trainer.state.global_step, "the test loss is not finite")
+        return measured
 
     def prediction_step(self, model: Any, inputs: Any, *rest: Any, **more: Any) -> Any:
         prediction = cast(Any, super()).prediction_step(model, inputs, *rest, **more)

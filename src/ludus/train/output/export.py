@@ -36,12 +36,11 @@ def export_model(context: TrainContext, trainer: Any) -> None:
         model = trainer.accelerator.unwrap_model(trainer.model)
     else:
         model = rebuild_model(state, context.config, context.model_ref)
-    trainer.check_weights(model)
     # Where the disk is full, no half of a model is left.
     draft = context.out / _DRAFT_DIR
     shutil.rmtree(draft, ignore_errors=True)
     try:
-        _save_model(context, model, draft)
+        _save_model(context, trainer, model, draft)
         set_chat_format(context.tokenizer, context.chat_format)
         context.tokenizer.save_pretrained(draft)
         # Give the weights, which safetensors creates for the owner alone, the mode of other files.
@@ -73,11 +72,13 @@ def rebuild_model(state: Mapping[str, Any], config: BaseTrainConfig, model_ref: 
     return model
 
 
-def _save_model(context: TrainContext, model: Any, folder: Path) -> None:
+def _save_model(context: TrainContext, trainer: Any, model: Any, folder: Path) -> None:
+    """Save the adapter or the model, or both; raises for weights that are not finite."""
     import torch
 
     lora = context.config.lora
     if lora is not None:
+        trainer.check_weights(model)
         for peft_config in model.peft_config.values():
             peft_config.base_model_name_or_path = context.model_ref.portable_name
         adapter_dir = folder / ADAPTER_DIR if lora.merge_adapter else folder
@@ -92,4 +93,7 @@ def _save_model(context: TrainContext, model: Any, folder: Path) -> None:
     before = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
     tokens = list(dict.fromkeys([*sorted(context.chat_format.stop_token_ids), *before]))
     model.generation_config.eos_token_id = tokens[0] if len(tokens) == 1 else tokens
-    model.to(getattr(torch, published_dtype(context.model_ref))).save_pretrained(folder)
+    model = model.to(getattr(torch, published_dtype(context.model_ref)))
+    # A finite float32 number may be infinite in float16.
+    trainer.check_weights(model)
+    model.save_pretrained(folder)
