@@ -1,7 +1,7 @@
 """Check what the stages of a recipe name, before the first one starts.
 
-Environments and their task arguments, models, data, runs, reward functions and fields of TRL's
-config. Results of earlier stages are left out: they need not exist yet.
+Environments and their task arguments, models, data, runs, reward functions, fields of TRL's config
+and vLLM. Results of earlier stages are left out: they need not exist yet.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ def _check_files(stage: Stage) -> None:
 def _check_training(stage: Stage) -> None:
     from ludus.policy.model_ref import check_name
     from ludus.scoring.reward_functions import import_reward_functions
+    from ludus.train.grpo.vllm_engine import check_vllm_installed
     from ludus.train.overrides import parse_override_assignments, parse_overrides
 
     if stage.command not in _TRAINERS:
@@ -81,6 +82,8 @@ def _check_training(stage: Stage) -> None:
         check_name(name)
     overrides = parse_override_assignments(_named(stage, "set"))
     parse_overrides(_TRAINERS[stage.command], overrides, effective=None)
+    if "vllm_mode" in stage.options:
+        check_vllm_installed()
     import_reward_functions(_named(stage, "reward_func"), argument="reward_func")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 import tomllib
 from pathlib import Path
 
@@ -156,6 +157,19 @@ def test_mistakes_are_named_before_anything_starts(
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     assert words in error_of("quickstart", *arguments)
     assert not [*tmp_path.iterdir()]
+
+
+def test_missing_vllm_is_named_before_anything_starts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "loop.toml").write_text(
+        '[collect]\nenv = "catch"\nnum_episodes = 2\n'
+        '[grpo]\nenv = "catch"\nmodel = "smollm2"\nsteps = 1\nvllm_mode = "colocate"\n'
+    )
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    message = error_of("loop.toml")
+    assert message.startswith("[grpo]") and "needs vLLM" in message
+    assert not (folder / "runs").exists()
 
 
 @pytest.mark.parametrize(

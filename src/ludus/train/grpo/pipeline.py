@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ludus.data.training_log import EPISODES_FILE
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.environment.task_buckets import build_buckets, parse_axes, select_environments
-from ludus.errors import ConfigError, OutOfMemory, RunError, TrainingDiverged
+from ludus.errors import OutOfMemory, RunError, TrainingDiverged
 from ludus.policy.load_errors import require_transformers
 from ludus.policy.preflight import check_model
 from ludus.policy.vision.trainer_inputs import drop_empty_image_inputs
@@ -32,6 +31,7 @@ from ludus.train.grpo.start_kl import StartKL
 from ludus.train.grpo.task_dataset import build_task_dataset
 from ludus.train.grpo.trainer import build_trainer
 from ludus.train.grpo.trl_grpo_config import check_overrides, is_sharded
+from ludus.train.grpo.vllm_engine import check_vllm_installed
 from ludus.train.output import checkpoints
 from ludus.train.output.disk_space import choose_kept_checkpoints, report_full_disk
 from ludus.train.output.finalize import finalize, finished_result, is_finished
@@ -81,8 +81,8 @@ def grpo(
     buckets = build_buckets(environments, axes, config.task, option="curriculum")
     check_model(model, device=config.device, dtype=config.precision)
     check_overrides(config, out)
-    if config.vllm_mode and find_spec("vllm") is None:
-        raise ConfigError("`vllm_mode` needs vLLM. Install it: pip install 'trl[vllm]'")
+    if config.vllm_mode:
+        check_vllm_installed()
     rewards = import_reward_functions(config.reward_funcs)
     progress.phase(PhaseProgress("Loading PyTorch and TRL", in_log=True))
     # Also what is needed only at the end, such as the plot: it must not fail then.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
+from ludus.errors import ConfigError
 from ludus.policy.engine.decode_stats import DecodeStats
 from ludus.policy.engine.engine_api import (
     Completion,
@@ -13,6 +15,11 @@ from ludus.policy.engine.engine_api import (
     PollRequests,
     Request,
 )
+
+
+def check_vllm_installed() -> None:
+    if find_spec("vllm") is None:
+        raise ConfigError("`vllm_mode` needs vLLM. Install it: pip install 'trl[vllm]'")
 
 
 class VllmEngine:
