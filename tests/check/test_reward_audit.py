@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from itertools import islice
 
@@ -14,6 +15,12 @@ from ludus.check.weak_players import weak_strategies
 from ludus.data.tool_schema import ToolSpec
 
 CHECK = "weak players score below the oracle"
+
+
+@pytest.fixture
+def no_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reward_audit, "SOFT_LIMIT_S", math.inf)
+    monkeypatch.setattr(reward_audit, "HARD_LIMIT_S", math.inf)
 
 
 async def audit(name: str, *, seeds: int = 5) -> CheckFinding:
@@ -140,6 +147,31 @@ class Sum(Riddle):
         return ToolCall(name="answer", arguments={"text": text})
 
 
+class Unpatched(Riddle):
+    """A data set of reasoning_gym, with the library's own scorer."""
+
+    data_set = "puzzle24"
+
+    def reset(self, *, seed: int | None = None) -> str:
+        from reasoning_gym.factory import create_dataset
+
+        self.dataset = create_dataset(self.data_set, seed=seed, size=1)
+        self.entry = self.dataset[0]
+        return str(self.entry["question"])
+
+    def score(self, text: str) -> float:
+        return float(self.dataset.score_answer(text, self.entry))
+
+    def oracle(self) -> ToolCall:
+        return ToolCall(name="answer", arguments={"text": self.entry["answer"]})
+
+
+class UnpatchedCountdown(Unpatched):
+    """The same, where each question has its own target."""
+
+    data_set = "countdown"
+
+
 class Close(Riddle):
     """Gives six tenths for any number."""
 
@@ -207,8 +239,11 @@ class Endless(Riddle):
         ("Skewed", {"always yes"}),
         ("Premises", {"the premises joined"}),
         ("Sum", {"the first number", "the largest number"}),
+        ("Unpatched", {"always 1*1*3*8", "target out of pi/pi, plus numbers times 0"}),
+        ("UnpatchedCountdown", {"target out of pi/pi, plus numbers times 0"}),
     ],
 )
+@pytest.mark.usefixtures("no_time_limits")
 async def test_player_that_earns_too_much_is_named(name: str, guilty: set[str]) -> None:
     found = await audit(name)
     assert found.verdict == "fail" and found.advice
@@ -219,6 +254,14 @@ async def test_high_floor_is_a_warning() -> None:
     found = await audit("Close")
     assert found.verdict == "warn" and found.advice
     assert "always 0 0.6; oracle 1 " in found.detail
+
+
+@pytest.mark.usefixtures("no_time_limits")
+async def test_floor_is_played_until_it_is_clearly_above_half_or_below() -> None:
+    pytest.importorskip("textarena", reason="needs the extra textarena")
+    report = await run_checks("textarena:GuessTheNumber-v0")
+    weak = report.findings[-1]
+    assert (weak.check, weak.verdict) == (CHECK, "warn"), weak.detail
 
 
 @pytest.mark.parametrize("name", ["Riddle", "Guess", "Loses"])
@@ -300,7 +343,9 @@ def test_chance_leaves_a_comparison_undecided() -> None:
     (few,) = RewardAudit("oracle", [1.0] * 8, {"lucky": lucky}).compare()
     assert few.is_undecided and not few.is_clear
     (many,) = RewardAudit("oracle", [1.0] * 128, {"lucky": lucky * 16}).compare()
-    assert many.is_clear and not many.is_undecided
+    assert many.is_clear and many.is_undecided, "a floor at half of what can be earned"
+    (low,) = RewardAudit("oracle", [1.0] * 128, {"lucky": (lucky + [0.0] * 8) * 8}).compare()
+    assert low.is_clear and not low.is_undecided
     (few,) = RewardAudit("oracle", [1.0] * 8, {"always": [1.0] * 8}).compare()
     assert few.is_undecided and not few.is_clear
     (always,) = RewardAudit("oracle", [1.0] * 32, {"always": [1.0] * 32}).compare()

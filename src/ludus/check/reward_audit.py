@@ -80,10 +80,11 @@ class Comparison:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether more seeds may decide if the player is clearly below."""
+        """Whether more seeds may decide if the player is clearly below, or earns most."""
         if self.tops_most_seeds:
             return False
-        is_near = self.interval.low <= self.margin < self.interval.high
+        low, high = self.interval
+        is_near = any(low <= bound < high for bound in (self.margin, self.scale / 2))
         return is_near or 2 * self.tops > self.seeds
 
     @property

@@ -28,8 +28,12 @@ Answer = Callable[[str], str]
 CONSTANTS = (
     *("0", "1", "-1", "2", "5", "10", "100", "0.5", "1e308", "nan", "inf", "True", "False"),
     *("true", "false", "yes", "no", "Yes", "No", "none", "A", "B", "C", "D", "[]", "{}", "[0]"),
+    "1*1*3*8",
 )
+MAX_ONES = 1000
+"""The largest target that is written as a sum of ones."""
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?")
+_NUMBER_LIST = re.compile(r"\d+(?:, \d+)+")
 _LIST_ITEM = re.compile(r"^\s*(?:[-*•]|\d+[.):])\s+(.+)$", re.MULTILINE)
 _QUOTED = re.compile(r"""\"([^"\n]+)\"|(?<!\w)'([^'\n]+)'(?!\w)|`([^`\n]+)`""")
 _BRACKETED = re.compile(r"\[[^][\n]+\]")
@@ -123,6 +127,13 @@ def _numbers(prompt: str) -> list[str]:
     return _NUMBER.findall(prompt)
 
 
+def _target_without_numbers(prompt: str) -> str:
+    """The largest number of a prompt as a sum of pi/pi, which is at most `MAX_ONES`."""
+    target = min(MAX_ONES, max(map(float, _numbers(prompt)), default=0.0))
+    numbers = _pick(_NUMBER_LIST, 0, prompt).replace(", ", "+")
+    return "+".join(["pi/pi"] * int(target)) + f"+({numbers or 0})*(E-E)"
+
+
 COPIES: Mapping[str, Answer] = {
     "the copied prompt": lambda prompt: prompt,
     "the last line": lambda prompt: prompt.strip().rpartition("\n")[2],
@@ -139,6 +150,7 @@ COPIES: Mapping[str, Answer] = {
     "all numbers added": lambda prompt: " + ".join(_numbers(prompt)),
     "all numbers but the last added": lambda prompt: " + ".join(_numbers(prompt)[:-1]),
     "all numbers multiplied": lambda prompt: "*".join(_numbers(prompt)),
+    "target out of pi/pi, plus numbers times 0": _target_without_numbers,
     "the premises joined": lambda prompt: " ∧ ".join(f"({x})" for x in _LIST_ITEM.findall(prompt)),
     "the first list item": partial(_pick, _LIST_ITEM, 0),
     "the last list item": partial(_pick, _LIST_ITEM, -1),
