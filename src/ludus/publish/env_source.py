@@ -30,12 +30,21 @@ LUDUS = "ludus-rl"
 _METADATA_FILES = ("METADATA", "entry_points.txt")
 _IGNORED = ("__pycache__", "*.pyc", ".*")
 _SECRET_NAMES = (
-    *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.env", ".env*"),
-    *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", ".netrc", "_netrc", ".pypirc", ".npmrc"),
-    *("credentials", "credentials.json", "client_secret*.json", "service*account*.json"),
-    *("token", "token.json", "secrets.json", "secrets.toml", "secrets.yaml", "secrets.yml"),
+    *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.tfstate"),
+    *("*.env", ".env*", ".netrc", "_netrc", ".pypirc", ".npmrc", "auth.json"),
+    *("client_secret*.json", "service*account*.json"),
 )
-_PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY")
+_SECRET_STEMS = (
+    *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "gcp*key", "*api_key", "*private_key"),
+    *("*credentials", "kubeconfig", "secret", "secrets", "password", "passwords"),
+    *("token", "hf_token", "*api_token", "*access_token", "*auth_token"),
+)
+"""Names without the suffix, of files that have one of these."""
+_DATA_SUFFIXES = ("", ".json", ".yaml", ".yml", ".toml", ".ini", ".txt", ".csv")
+_BACKUP = re.compile(r"([._](bak|backup|old|orig)|~)$")
+_PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----(?:\\[nr]|\s)")
+"""White space follows, which JSON escapes; in code that looks for keys, none does."""
+_KEY_SEARCH_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -120,11 +129,15 @@ def find_source(spec: str, *, extra_requirements: Iterable[str] = ()) -> EnvSour
 
 
 def looks_secret(file: Path) -> bool:
-    """Whether a file has the name of a file of credentials, or begins with a private key."""
-    if any(fnmatchcase(file.name.lower(), pattern) for pattern in _SECRET_NAMES):
+    """Whether a file has the name of a file of credentials, or a private key near its beginning."""
+    name = Path(_BACKUP.sub("", file.name.lower().replace("-", "_")))
+    stems = _SECRET_STEMS if name.suffix in _DATA_SUFFIXES else ()
+    if _matches(name.name, _SECRET_NAMES) or _matches(name.stem, stems):
         return True
     with file.open("rb") as stream:
-        return _PRIVATE_KEY.match(stream.read(64)) is not None
+        # Without the null bytes of UTF-16.
+        beginning = stream.read(_KEY_SEARCH_BYTES).replace(b"\0", b"")
+    return _PRIVATE_KEY.search(beginning) is not None
 
 
 def _source_files(module: Path, *, entered: tuple[Path, ...] = ()) -> Iterator[Path]:
@@ -145,19 +158,28 @@ def _source_files(module: Path, *, entered: tuple[Path, ...] = ()) -> Iterator[P
     for path in sorted(module.iterdir()):
         if _is_ignored(path.name):
             continue
-        # os.path, because `resolve` raises on a link to itself.
-        inside = Path(os.path.relpath(os.path.realpath(path), entered[0]))
-        if path.is_symlink() and any(map(_is_ignored, inside.parts)):
-            raise ConfigError(
-                f"{path} is a link to {path.readlink()}, which is hidden or not in the package and "
-                "is not copied. Remove the link, or put the file in its place."
-            )
+        _require_inside(path, entered[0])
         yield from _source_files(path, entered=entered)
+
+
+def _require_inside(path: Path, folder: Path) -> None:
+    """Raise ConfigError if a path is a link to what is hidden, or not below the folder."""
+    # os.path, because `resolve` raises on a link to itself.
+    inside = Path(os.path.relpath(os.path.realpath(path), os.path.realpath(folder)))
+    if path.is_symlink() and any(map(_is_ignored, inside.parts)):
+        raise ConfigError(
+            f"{path} is a link to {path.readlink()}, which is hidden or not in {folder} and is not "
+            "copied. Remove the link, or put the file in its place."
+        )
 
 
 def _is_ignored(name: str) -> bool:
     """Whether a file or folder is not copied: hidden ones, and `..` on the way out of a package."""
-    return any(fnmatchcase(name, pattern) for pattern in _IGNORED)
+    return _matches(name, _IGNORED)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _module_path(module: str) -> Path:
@@ -182,6 +204,7 @@ def _imported_neighbours(file: Path) -> Iterator[Path]:
             continue
         top = file.parent / Path(source).relative_to(file.parent).parts[0]
         if top.stem == name and top != file:
+            _require_inside(top, file.parent)
             yield top
 
 

@@ -18,6 +18,7 @@ from stand_in_engine import StandInEngine, stand_in_engine
 from cli.collect_cli import CLEAN_ENV, PYTHONPATH, error_line, read_episodes
 from ludus.data.atomic_write import lock_dir
 
+PRIVATE_KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n"
 PIP_INSTALL = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation")
 
 
@@ -108,6 +109,7 @@ def package(tmp_path: Path) -> Path:
 
 
 def build(package: Path) -> subprocess.CompletedProcess[str]:
+    """Build an environment in a package or file, which is called `Mine`."""
     command = ("build", f"{package.name}:Mine", "--no-build", "-o", "context")
     return run_ludus(*command, cwd=package.parent, env=CLEAN_ENV)
 
@@ -131,6 +133,27 @@ def test_a_link_to_what_is_not_copied_is_refused(package: Path, tmp_path: Path) 
     assert not copied.is_symlink() and copied.read_text() == "inside"
 
 
+def test_a_link_beside_a_file_to_another_folder_is_refused(tmp_path: Path) -> None:
+    elsewhere, project = tmp_path / "elsewhere", tmp_path / "project"
+    (elsewhere / "hlp").mkdir(parents=True)
+    (elsewhere / "hlp/__init__.py").touch()
+    (elsewhere / "words.py").touch()
+    (project / "inside/hlp").mkdir(parents=True)
+    (project / "inside/hlp/__init__.py").touch()
+    file = project / "mine.py"
+    for name, module in (("hlp", "hlp"), ("words.py", "words")):
+        file.write_text(f"import {module}\nfrom ludus.envs.catch import Catch as Mine\n")
+        (project / name).symlink_to(elsewhere / name)
+        refused = build(file)
+        assert refused.returncode == 1 and str(elsewhere / name) in error_line(refused)
+        assert not (project / "context").exists()
+        (project / name).unlink()
+    file.write_text("import hlp\nfrom ludus.envs.catch import Catch as Mine\n")
+    (project / "hlp").symlink_to("inside/hlp")
+    assert build(file).returncode == 0
+    assert (project / "context/src/hlp/__init__.py").is_file()
+
+
 def test_links_that_form_a_loop_are_refused_in_one_line(package: Path) -> None:
     (package / "first").mkdir()
     (package / "second").mkdir()
@@ -148,7 +171,7 @@ def test_files_that_look_like_secrets_stop_the_command(package: Path, tmp_path: 
     (package / "data").mkdir()
     names = ("credentials.json", "data/id_rsa", "data/notes.txt", "Server.PEM")
     for name in names:
-        (package / name).write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
+        (package / name).write_text(PRIVATE_KEY)
     (package / "secrets.py").touch()
     refused = build(package)
     assert refused.returncode == 1 and not (tmp_path / "context").exists()
@@ -160,6 +183,44 @@ def test_files_that_look_like_secrets_stop_the_command(package: Path, tmp_path: 
     (tmp_path / "context/.env").write_text("HF_TOKEN=hf_1")
     refused = build(package)
     assert refused.returncode == 1 and ".env" in error_line(refused)
+
+
+def test_secrets_are_known_by_their_names(package: Path) -> None:
+    names = {
+        *("google_credentials.json", "application_default_credentials.json", "aws_credentials"),
+        *("credentials.yaml", "credentials.toml", "credentials.json.bak", "gcp-key.json"),
+        *("id_rsa.bak", "id_rsa_backup", "id_rsa_work", "private.ppk", "kubeconfig", "token.txt"),
+        *("hf_token", "secret.txt", "passwords.txt", "auth.json", "terraform.tfstate"),
+    }
+    plain = {
+        *("tokenizer.json", "tokenizer_config.json", "tokens.py", "special_tokens_map.json"),
+        *("secret_santa.py", "secret_words.txt", "credentials.py", "id_rsa.pub", "author.json"),
+        *("answer_key.json", "password_game.json", "service_accounts.csv"),
+    }
+    for name in names | plain:
+        (package / name).touch()
+    named = error_line(build(package)).split(": these files")[0].removeprefix("Error: ")
+    assert set(named.split(", ")) == {f"secretive/{name}" for name in names}
+
+
+def test_a_private_key_need_not_be_at_the_start(package: Path) -> None:
+    contents = [
+        *(
+            f"{before}{PRIVATE_KEY}".encode()
+            for before in ("\n", "\ufeff", "\r\n" * 1000, "Bag: 1\n")
+        ),
+        PRIVATE_KEY.encode("utf-16"),
+        json.dumps({"type": "service_account", "private_key": PRIVATE_KEY}).encode(),
+    ]
+    for number, content in enumerate(contents):
+        (package / f"{number}.txt").write_bytes(content)
+    refused = error_line(build(package))
+    assert all(f"secretive/{number}.txt" in refused for number in range(len(contents)))
+
+
+def test_code_that_looks_for_private_keys_is_no_secret(package: Path) -> None:
+    (package / "scan.py").write_text("KEYS = ['-----BEGIN RSA PRIVATE KEY-----', 'PRIVATE KEY']\n")
+    assert build(package).returncode == 0
 
 
 @pytest.mark.slow
