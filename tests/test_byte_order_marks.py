@@ -17,11 +17,16 @@ from ludus.curation.importers.run_import import import_files
 from ludus.curation.importers.verifiers_importer import VerifiersImporter
 from ludus.data.episode import Episode
 from ludus.data.episode_reader import episodes
+from ludus.data.resume_index import read_resume_index
 from ludus.envs.mcp.tasks import load_task_file
 from ludus.recipe.recipe_file import read_recipe
 from ludus.rollout.plan import read_tasks
 from ludus.scoring.source_run import index_episodes
 from ludus.train.data.loading import JsonlRows
+from ludus.viewer.episode_detail import read_fields
+from ludus.viewer.episode_index import EpisodeIndex
+from ludus.viewer.episode_queries import EpisodeFilter, EpisodeQueries
+from ludus.viewer.library import find_entries
 
 ROW = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
 RESULT = '{"prompt": "a", "completion": "b", "reward": 1.0}\n'
@@ -88,6 +93,15 @@ def test_no_episode_of_a_marked_run_is_lost_unnoticed(tmp_path: Path) -> None:
     journal = run / "episodes.jsonl"
     journal.write_bytes(BOM_UTF8 + journal.read_bytes())
     assert len(list(episodes(journal))) == len(index_episodes(journal)) == 2
-    # DuckDB skips the marked line, and the report names it.
-    report = curate([run], tmp_path / "out", CurateConfig())
-    assert report.unreadable == (f"{journal}:1",)
+    index = read_resume_index(journal)
+    assert (index.totals.episodes, index.unreadable) == (2, 0)
+    where = "run = 'run'"
+    report = curate([run], tmp_path / "out", CurateConfig(to="episodes", where=where))
+    assert report.unreadable == ()
+    assert [each.episode_id for each in episodes(tmp_path / "out/train.jsonl")] == ["one", "two"]
+    with EpisodeIndex() as shown:
+        shown.add_entries(list(find_entries([run]).values()))
+        shown.update()
+        rows = EpisodeQueries(shown).page(EpisodeFilter(), 0, 9)["rows"]
+        assert [row["episode_id"] for row in rows] == ["one", "two"]
+        assert read_fields(shown, rows[0]["run"], 0)["episode_id"] == "one"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from pathlib import Path
 
 import pytest
@@ -28,17 +29,20 @@ def parse_task(catalog: Catalog, row: int) -> str | None:
         return None
 
 
+def lines_of(file: Path) -> list[bytes]:
+    content = file.read_bytes().removeprefix(BOM_UTF8)
+    return [line.strip() for line in content.split(b"\n")]
+
+
 def check(catalog: Catalog) -> int:
     """Check that each row matches its line and location, and return the number of rows."""
     table = catalog.sql("SELECT rowid, file, readable, task FROM episodes ORDER BY rowid")
     for row, file, readable, task in table:
         path, number = catalog.location(row)
         assert path == catalog.files[file]
-        assert path.read_bytes().split(b"\n")[number - 1].strip() == catalog.read_line(row)
+        assert lines_of(path)[number - 1] == catalog.read_line(row)
         assert not readable or parse_task(catalog, row) == task
-    lines = sum(
-        bool(line.strip()) for file in catalog.files for line in file.read_bytes().split(b"\n")
-    )
+    lines = sum(bool(line) for file in catalog.files for line in lines_of(file))
     assert len(table) == lines
     return lines
 
@@ -80,9 +84,10 @@ def test_windows_line_endings_and_a_missing_last_newline(tmp_path: Path) -> None
     assert read(tmp_path, (A + B).strip(), C.strip()) == three
 
 
-def test_a_truncated_line_and_a_byte_order_mark_cost_one_line(tmp_path: Path) -> None:
+def test_a_truncated_line_costs_one_line_and_a_byte_order_mark_none(tmp_path: Path) -> None:
     assert read(tmp_path, A + B[:-20]) == ["task of a"]
-    assert read(tmp_path, b"\xef\xbb\xbf" + A + B) == ["task of b"]
+    assert read(tmp_path, BOM_UTF8 + A + B, A) == ["task of a", "task of b", "task of a"]
+    assert read(tmp_path, BOM_UTF8 + b"\n" + A + BOM_UTF8 + B) == ["task of a"]
     assert read(tmp_path, A + B.strip() + C + B) == ["task of a", "task of b"]
 
 

@@ -14,6 +14,7 @@ from itertools import compress, count, filterfalse
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from ludus.data.jsonl import skip_mark
 from ludus.errors import RunError
 
 _READ_BLOCK_BYTES = 1 << 18
@@ -23,8 +24,8 @@ _SPACE, _NEWLINE = 32, 10
 class LineIndex:
     """The lines of several files. Files are opened and indexed at the first access.
 
-    Lines are returned without surrounding whitespace: DuckDB skips more kinds of whitespace than
-    JSON allows.
+    Lines are returned without surrounding whitespace, of which DuckDB skips more kinds than JSON
+    allows, and the first one without a byte-order mark.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -60,6 +61,7 @@ class LineIndex:
             return
         try:
             with self._files[file].open("rb", buffering=_READ_BLOCK_BYTES) as source:
+                skip_mark(source)
                 lines = compress(filterfalse(bytes.isspace, source), marks)
                 yield from zip(compress(count(), marks), compress(marks, marks), lines, strict=True)
         except ValueError:
@@ -101,10 +103,11 @@ class _LineOffsets(NamedTuple):
 
 def _index_lines(file: Path) -> _LineOffsets:
     """Index a file. Files without blank lines, nearly all, are only searched for newlines."""
-    starts, position, at_line_start = array("q", [0]), 0, True
+    starts, at_line_start = array("q"), True
     block = bytearray(_READ_BLOCK_BYTES)
     add_start, find = starts.append, block.find
     with file.open("rb", buffering=0) as source:
+        add_start(position := skip_mark(source))
         while size := source.readinto(block):
             if at_line_start and block[0] <= _SPACE:
                 return _index_lines_with_blanks(file)
@@ -128,8 +131,9 @@ def _index_lines_with_blanks(file: Path) -> _LineOffsets:
 
     A blank line becomes trailing whitespace of the line before it.
     """
-    starts, numbers, position = array("q"), array("q"), 0
+    starts, numbers = array("q"), array("q")
     with file.open("rb") as source:
+        position = skip_mark(source)
         for number, line in enumerate(source, 1):
             if not line.isspace():
                 starts.append(position)

@@ -6,12 +6,14 @@ DuckDB reads the files in parallel, and parses only the fields that the query us
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ludus.data.episode import StopReason
+from ludus.data.jsonl import skip_mark
 from ludus.data.locked_database import (
     check_single_query,
     describe_sql_error,
@@ -118,6 +120,9 @@ def load_episodes(
 
     With `labels` an episode that has a tutor's replies is `tutored`.
     """
+    sources = [
+        _without_mark(file, folder / f"unmarked_{at}.jsonl") for at, file in enumerate(files)
+    ]
     for max_line_bytes in _MAX_LINE_BYTES:
         with ExitStack() as stack:
             # Opened again for every limit: once it is open, its number of threads is fixed.
@@ -125,14 +130,14 @@ def load_episodes(
                 open_locked_database(
                     "Curating",
                     temp_directory=folder,
-                    readable_files=files,
+                    readable_files=sources,
                     memory_limit=memory_limit,
                     threads=1 if max_line_bytes > _MAX_PARALLEL_LINE_BYTES else None,
                 )
             )
             if where is not None:
                 check_load_condition(database, where)
-            query = _load_query(files, where, contents, labels, max_line_bytes)
+            query = _load_query(files, sources, where, contents, labels, max_line_bytes)
             if _create_table(database, query, where):
                 stack.pop_all()
                 return database
@@ -159,18 +164,37 @@ def _create_table(database: DuckDBPyConnection, query: str, where: str | None) -
     return True
 
 
+def _without_mark(file: Path, copy: Path) -> Path:
+    """The file, or a copy without a byte-order mark: DuckDB cannot read a line behind one."""
+    try:
+        with file.open("rb") as source:
+            if not skip_mark(source):
+                return file
+            with copy.open("wb") as target:
+                shutil.copyfileobj(source, target)
+    except OSError as error:
+        raise RunError(f"Cannot read {file}: {error.strerror or error}.") from error
+    return copy
+
+
 def _load_query(
-    files: Sequence[Path], where: str | None, contents: bool, labels: bool, max_line_bytes: int
+    files: Sequence[Path],
+    sources: Sequence[Path],
+    where: str | None,
+    contents: bool,
+    labels: bool,
+    max_line_bytes: int,
 ) -> str:
-    paths = ", ".join(quote_sql(str(file)) for file in files)
-    globs = ", ".join(quote_sql(escape_glob(str(file))) for file in files)
+    """`sources` is read for `files`."""
+    names, paths = (", ".join(quote_sql(str(each)) for each in group) for group in (files, sources))
+    globs = ", ".join(quote_sql(escape_glob(str(file))) for file in sources)
     types = ", ".join(
         f"{quote_sql(name)}: {quote_sql(sql_type)}" for name, sql_type in COLUMN_TYPES.items()
     )
     return f"""
         CREATE OR REPLACE TABLE episodes AS
         SELECT
-            list_position([{paths}], filename)::INTEGER - 1 AS file,
+            list_position([{names}], filename)::INTEGER - 1 AS file,
             coalesce(version = 1 AND episode_id NOT NULL AND stop_reason NOT NULL
                 AND environment NOT NULL AND group_id NOT NULL, false) AS readable,
             stop_reason IN ({_FAULT_REASONS}) AS broken,
@@ -186,10 +210,13 @@ def _load_query(
             NULL::VARCHAR AS split
         FROM (
             SELECT *, {SELECT_DERIVED}
-            FROM read_json(
-                [{globs}], format = 'newline_delimited', ignore_errors = true, filename = true,
-                compression = 'none', maximum_object_size = {max_line_bytes},
-                columns = {{{types}}}
+            FROM (
+                SELECT * REPLACE ([{names}][list_position([{paths}], filename)] AS filename)
+                FROM read_json(
+                    [{globs}], format = 'newline_delimited', ignore_errors = true, filename = true,
+                    compression = 'none', maximum_object_size = {max_line_bytes},
+                    columns = {{{types}}}
+                )
             )
         )
     """

@@ -6,6 +6,7 @@ from codecs import BOM_UTF8
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from pydantic_core import SchemaValidator, core_schema
 
@@ -30,6 +31,11 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
+def skip_mark(file: BinaryIO) -> int:
+    """Move to the first line of a file, behind a byte-order mark; returns the offset."""
+    return file.seek(len(BOM_UTF8) if file.read(len(BOM_UTF8)) == BOM_UTF8 else 0)
+
+
 def read_lines(path: Path) -> Iterator[bytes]:
     """Yield all lines of a JSONL file; an `OSError` is raised as `RunError`."""
     try:
@@ -51,7 +57,7 @@ def line_too_long(path: Path) -> RunError:
 def is_json_object(line: bytes) -> bool:
     """Whether a line of a JSONL file is a JSON object in UTF-8."""
     try:
-        _ANY_OBJECT.validate_json(line)
+        _ANY_OBJECT.validate_json(line.removeprefix(BOM_UTF8))
     except ValueError:
         return False
     return True

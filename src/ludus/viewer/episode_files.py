@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from array import array
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -80,6 +81,8 @@ class EpisodeFile:
 
     def read_appended(self, max_bytes: int) -> Sequence[bytes]:
         """Read complete lines after the indexed ones; an incomplete last line is left for later."""
+        if not self.position and self._read(0, len(BOM_UTF8)) == BOM_UTF8:
+            self.starts[0] = len(BOM_UTF8)
         while True:
             block = self._read(self.position, max_bytes)
             end = block.rfind(b"\n") + 1
