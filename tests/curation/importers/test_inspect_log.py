@@ -2,7 +2,9 @@
 
 import sys
 import tracemalloc
+from base64 import b64encode
 from pathlib import Path
+from random import Random
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 from zlib import crc32
 
@@ -125,6 +127,41 @@ def test_a_member_that_expands_too_much_is_unreadable(
     tracemalloc.stop()
     assert isinstance(good, Episode) and "expands to more than 1 MiB" in str(bomb)
     assert peak < 6_000_000
+
+
+_FILLER = b64encode(Random(0).randbytes(900_000))
+"""Hardly compressible, so that the archive may expand to a hundred times as much."""
+_MANY_VALUES = b"{}," * 1_000_000 + b"{}"
+
+
+@pytest.mark.parametrize("name", ["header.json", "samples/bomb_epoch_1.json"])
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b'{"messages":[%b]}' % _MANY_VALUES, "more than 1,000,000 values"),
+        (b'{"x":"%b","messages":[%b]}' % (_FILLER, _MANY_VALUES), "more than 1,000,000 values"),
+        (b'{"x":"%b%b"}' % (_FILLER, b"x" * (7 << 20)), "more than 8 MiB"),
+    ],
+)
+def test_a_member_that_would_take_too_much_memory_is_not_parsed(
+    tmp_path: Path, name: str, content: bytes, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspect_log, "MAX_LINE_BYTES", 8 << 20)
+    path = write_log(tmp_path, header=None if name == "header.json" else "header.json")
+    with ZipFile(path, "a", ZIP_DEFLATED) as archive:
+        archive.writestr(name, content)
+    tracemalloc.start()
+    (refused,) = unreadable_reasons(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert refused.startswith(f"{name}: ") and reason in refused
+    assert peak < 12_000_000
+
+
+def test_commas_in_texts_are_no_values(tmp_path: Path) -> None:
+    text = ',{["\\' * 300_000
+    (episode,) = episodes(write_log(tmp_path, build_sample(id=text)))
+    assert episode.task["id"] == text
 
 
 @pytest.mark.skipif(PYTHON_READS_ZSTANDARD, reason="Python reads zstandard itself")

@@ -14,6 +14,7 @@ import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 from zipfile import BadZipFile, ZipFile, ZipInfo
@@ -26,6 +27,7 @@ from ludus.curation.importers.base import (
     describe_placeholder,
     require_object,
 )
+from ludus.data.jsonl import MAX_LINE_BYTES
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import MissingExtra, RunError
 
@@ -39,11 +41,14 @@ _SPLIT_SAMPLE_MEMBER = re.compile(r"samples/.+_epoch_\d+/sample\.json", re.DOTAL
 # The header is written last. Until then, the first member has the same fields.
 _HEADER_MEMBERS = ("header.json", "_journal/start.json")
 _LOCAL_HEADER_BYTES = 30
-# A member may be larger if it takes at least a hundredth of that in the archive: a few kilobytes
-# can expand to gigabytes, and what is parsed takes up to thirty times as much again.
+# A member may be larger, up to `MAX_LINE_BYTES`, if it takes at least a hundredth of that in the
+# archive: a few kilobytes can expand to gigabytes.
 _MAX_MEMBER_BYTES = 32 << 20
 _MAX_COMPRESSION_RATIO = 100
 _READ_BYTES = 4096
+# Of one member: `{}` takes three bytes with its comma, and thirty times as much once it is parsed.
+_MAX_VALUES = 1_000_000
+_STRING_OR_VALUE = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|([{\[,])', re.DOTALL)
 # Raised by zipfile for damaged archives; a negative offset is an OSError.
 _ZIP_ERRORS = (BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError)
 
@@ -119,7 +124,8 @@ def _read_eval_log(
                 _read_member(archive, file, first) if first is not None else None
             )
         except ValueError as error:
-            yield UnreadableRecord.from_error(path, None, error)
+            name = None if first is None else first.filename
+            yield UnreadableRecord.from_error(path, None, error, record=name)
             return
         for name, info in members.items():
             if _SAMPLE_MEMBER.fullmatch(name):
@@ -149,7 +155,7 @@ def _read_member(archive: ZipFile, file: BinaryIO, info: ZipInfo) -> object:
         raise FormatError(f"damaged: {error}") from None
 
 
-def _decompress_zstd(file: BinaryIO, info: ZipInfo) -> bytes:
+def _decompress_zstd(file: BinaryIO, info: ZipInfo) -> bytearray:
     """Read a zstandard member, possibly of several frames; zipfile cannot before Python 3.14."""
     try:
         zstandard = import_module("zstandard")
@@ -171,15 +177,18 @@ def _decompress_zstd(file: BinaryIO, info: ZipInfo) -> bytes:
     return content
 
 
-def _read_limited(member: IO[bytes], info: ZipInfo, file: BinaryIO) -> bytes:
+def _read_limited(member: IO[bytes], info: ZipInfo, file: BinaryIO) -> bytearray:
     """Decompress in small pieces, so that no step can take much memory before the limit is met."""
     packed = min(info.compress_size, os.fstat(file.fileno()).st_size)
-    limit, content = max(_MAX_MEMBER_BYTES, packed * _MAX_COMPRESSION_RATIO), bytearray()
+    limit = min(max(_MAX_MEMBER_BYTES, packed * _MAX_COMPRESSION_RATIO), MAX_LINE_BYTES)
+    content = bytearray()
     while piece := member.read(_READ_BYTES):
         content += piece
         if len(content) > limit:
-            raise FormatError(
-                f"it expands to more than {limit >> 20:,} MiB, {_MAX_COMPRESSION_RATIO} times its "
-                "size or more"
-            )
-    return bytes(content)
+            raise FormatError(f"it expands to more than {limit >> 20:,} MiB")
+    if sum(map(content.count, (b"{", b"[", b","))) > _MAX_VALUES:
+        # Those in strings are no values.
+        values = (found for found in _STRING_OR_VALUE.finditer(content) if found[1])
+        if next(islice(values, _MAX_VALUES, None), None):
+            raise FormatError(f"it has more than {_MAX_VALUES:,} values")
+    return content
