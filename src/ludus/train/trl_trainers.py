@@ -82,7 +82,7 @@ class TrainerMixin:
     def check_weights(self, model: Any) -> None:
         """Raise before weights that are not finite are saved."""
         if (name := find_nonfinite_weights(model)) is not None:
-            dtype = str(model.dtype).removeprefix("torch.")
+            dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
             symptom = f"{name} is not finite in {dtype}"
             raise self.diverged(cast(Any, self).state.global_step, symptom)
 
