@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,43 +13,12 @@ from ludus.errors import RunError
 from ludus.train import Lora
 from train.sample_rows import sft_data
 from train.short_runs import RecordingProgress, train_config
-
-Resize = Callable[[str], None]
+from train.small_disks import Resize, claim_free, one_line
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(saved(tmp_path_factory.mktemp("base")))
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[tuple[Path, Resize]]:
-    """A small file system, and a function that resizes it."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-
-    def mount(*options: str) -> bool:
-        command = ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", str(folder)]
-        return subprocess.run(command, capture_output=True).returncode == 0
-
-    if not shutil.which("mount") or os.geteuid() or not mount("size=64k"):
-        pytest.skip("only root can mount a small file system, and not in every container")
-    try:
-        yield folder, lambda size: None if mount("remount", f"size={size}") else pytest.fail(size)
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def claim_free(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
-    """Let any disk have so many free bytes."""
-    usage = shutil.disk_usage("/")._replace(free=free)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-
-
-def one_line(caught: pytest.ExceptionInfo[RunError]) -> str:
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
 
 
 @pytest.mark.parametrize(
