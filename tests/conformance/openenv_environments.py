@@ -146,7 +146,7 @@ class CountingEnvironment(CalculatorEnvironment):
             return number
 
 
-class CountedStepsEnvironment(CalculatorEnvironment):
+class CountedStepsEnvironment(CountingEnvironment):
     """Overrides `step` alone, as classes did before OpenEnv had async steps."""
 
     def __init__(self) -> None:

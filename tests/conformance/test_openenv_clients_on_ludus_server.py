@@ -147,8 +147,11 @@ async def test_an_mcp_class_of_theirs_is_served_unchanged() -> None:
             assert await client.call_tool("shout", word="oi") == "OI"
 
 
-async def test_tools_keep_the_state_of_their_connection_for_the_whole_session() -> None:
-    with serving(CountingEnvironment) as served:
+@pytest.mark.parametrize("environment", [CountingEnvironment, CountedStepsEnvironment])
+async def test_tools_keep_the_state_of_their_connection_for_the_whole_session(
+    environment: type,
+) -> None:
+    with serving(environment) as served:
         async with MCPToolClient(base_url=served.url) as client:
             await client.reset()
             assert [await client.call_tool("count") for _ in range(2)] == [1, 2]
@@ -157,7 +160,7 @@ async def test_tools_keep_the_state_of_their_connection_for_the_whole_session() 
         async with MCPToolClient(base_url=served.url) as other:
             assert await other.call_tool("count") == 1
         await until(lambda: len(served.sessions) == 0)
-    async with LocalSession(build_env_spec(CountingEnvironment)) as session:
+    async with LocalSession(build_env_spec(environment)) as session:
         await session.reset()
         assert [(await session.call("count")).content for _ in range(3)] == ["1", "2", "3"]
         mcp_client = session.runner.environment.mcp_client

@@ -12,6 +12,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -62,6 +63,16 @@ def _episode_continues() -> Iterator[None]:
             # The message is for a model; the log has the line of the author's code.
             error.author_line = None
         raise
+
+
+async def _await_on(
+    loop: asyncio.AbstractEventLoop, method: Callable[..., Any], *arguments: Any
+) -> Any:
+    """Await a method on this event loop, which need not be the caller's."""
+    if asyncio.get_running_loop() is loop:
+        return await method(*arguments)
+    running = asyncio.run_coroutine_threadsafe(method(*arguments), loop)
+    return await asyncio.wrap_future(running)
 
 
 class EnvironmentRunner:
@@ -129,9 +140,18 @@ class EnvironmentRunner:
         be a connection of its own.
         """
         connect = getattr(self._environment, "mcp_session", None)
-        if callable(connect) and "step" in self.env_spec.async_methods:
-            self._mcp_session = AsyncExitStack()
-            await self._mcp_session.enter_async_context(connect())
+        # On the event loop, a step that is not async would wait for a tool that runs there too.
+        waits_on_loop = self._runs_on_loop and "step" not in self.env_spec.async_methods
+        if not callable(connect) or waits_on_loop:
+            return
+        self._mcp_session = AsyncExitStack()
+        await self._mcp_session.enter_async_context(connect())
+        # A step in a thread runs the tools on an event loop of its own, but the connection can only
+        # be used on this one.
+        for name in ("_async_call_tool", "_async_list_tools"):
+            method = getattr(self._environment, name)
+            bound = partial(_await_on, asyncio.get_running_loop(), method)
+            setattr(self._environment, name, bound)
 
     @property
     def environment(self) -> Any:
