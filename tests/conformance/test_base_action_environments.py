@@ -114,8 +114,15 @@ def import_only_the_observation(package: Path) -> None:
     )
 
 
-@pytest.mark.usefixtures("package")
-async def test_the_action_that_the_module_imports_is_the_type_of_the_actions() -> None:
+@pytest.mark.parametrize("signature", ["action: Action) -> Observation", "action)"])
+async def test_the_action_that_the_module_imports_is_the_type_of_the_actions(
+    package: Path, signature: str
+) -> None:
+    path = package / "server" / "environment.py"
+    check = "        if not isinstance(action, CodeAction): raise TypeError(type(action))\n"
+    annotated = "    def step(self, action: Action) -> Observation:\n"
+    text = path.read_text().replace(annotated, f"    def step(self, {signature}:\n{check}")
+    path.write_text(text)
     async with connect(SPEC).session() as session:
         (tool,) = session.tools
         assert (tool.name, tool.description) == ("code", "Run code.")
@@ -127,6 +134,19 @@ async def test_the_action_that_the_module_imports_is_the_type_of_the_actions() -
 def test_the_action_is_found_in_the_models_module_beside_the_environment(package: Path) -> None:
     import_only_the_observation(package)
     assert arguments_of(SPEC) == {"code"}
+
+
+def test_the_action_is_found_where_the_models_module_is_a_package(package: Path) -> None:
+    (package / "models").mkdir()
+    (package / "models.py").rename(package / "models" / "code.py")
+    (package / "models" / "__init__.py").write_text("from .code import CodeAction, CodeObservation")
+    import_only_the_observation(package)
+    assert arguments_of(SPEC) == {"code"}
+    (package / "server" / "environment.py").write_text(
+        ENVIRONMENT.format(imports="", observation="Observation")
+    )
+    del sys.modules["code_env.server.environment"], sys.modules["code_env.models"]
+    assert arguments_of(SPEC) == {"code"}, "also if nothing has imported it"
 
 
 def test_the_models_module_is_found_where_the_folders_are_no_packages(package: Path) -> None:

@@ -7,6 +7,7 @@ the class has imported it.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -194,10 +195,19 @@ def _model_types(cls: type[Any]) -> tuple[type[BaseModel], type[BaseModel], type
     getter = getattr(cls, "state", None)
     state = _type_hints(getter.fget).get("return") if isinstance(getter, property) else None
     return (
-        actions[0] if actions else Action,
-        observation if _is_model(observation) else Observation,
+        actions[0] if actions else _library_type(cls, Action),
+        observation if _is_model(observation) else _library_type(cls, Observation),
         state if _is_model(state) else State,
     )
+
+
+def _library_type(cls: type, base: type[BaseModel]) -> type[BaseModel]:
+    """The base class of actions or observations in the library of the class, for missing hints."""
+    for owner in reversed(cls.__mro__):
+        found = getattr(sys.modules.get(owner.__module__), base.__name__, None)
+        if _is_model(found) and is_base(found):
+            return found
+    return base
 
 
 def _observation_type(method: Any) -> type[BaseModel] | None:

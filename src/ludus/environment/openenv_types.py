@@ -73,8 +73,9 @@ def visible_subclasses(
     own = _subclasses_in(sys.modules.get(cls.__module__), base)
     known = dict(own)
     for folder in _folders(cls):
-        with suppress(Exception):  # The environment itself does not need this module.
-            known = _subclasses_in(_load_models(folder / "models.py"), base) | known
+        for path in (folder / "models.py", folder / "models" / "__init__.py"):
+            with suppress(Exception):  # The environment itself does not need this module.
+                known = _subclasses_in(_load_models(path), base) | known
     return own, known
 
 
