@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import runpy
+import sys
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -29,6 +32,7 @@ from world import Counter
 from ludus import Action, Observation, connect
 from ludus.envs.echo import Echo, EchoAction, EchoEnv, EchoObservation
 from ludus.errors import ConfigError
+from ludus.publish.openenv_files import app_module
 from ludus.serve import create_app
 from ludus.serve.config import ServeError
 
@@ -198,9 +202,10 @@ def test_a_server_that_others_reach_answers_to_any_host_until_hosts_are_given(
     for loopback in ("127.0.0.1", "[::1]", "[::ffff:127.0.0.1]"):
         assert get_status(app, loopback, "localhost:8000") == 200
         assert get_status(app, loopback, space) == 421, "DNS rebinding"
-    for variable in ("", "*.hf.space, env.example"):
+    both = ["*.hf.space", "env.example"]
+    for variable, hosts in (("", both), ("*.hf.space, env.example", None), (both[0], both[1:])):
         monkeypatch.setenv("LUDUS_ALLOW_HOSTS", variable)
-        app = create_app(*models, allow_hosts=None if variable else ["*.hf.space", "env.example"])
+        app = create_app(*models, allow_hosts=hosts)
         assert get_status(app, "127.0.0.1", space) == 200
         assert get_status(app, "172.17.0.2", "env.example") == 200
         assert get_status(app, "172.17.0.2", "other.example") == 421
@@ -218,6 +223,32 @@ def test_a_page_of_an_allowed_origin_may_use_it(monkeypatch: pytest.MonkeyPatch)
         assert http.get("/metadata", headers=headers).status_code == 200
     with pytest.raises(ServeError, match=r"'play\.example'"):
         create_app(*models, allow_origins=["play.example"])
+
+
+def test_in_a_space_the_hub_may_show_the_pages_in_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = (GuessEnvironment, GuessAction, GuessObservation)
+    framed = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "iframe"}
+    with TestClient(create_app(*models)) as http:
+        assert http.get("/web", headers=framed).status_code == 403
+    monkeypatch.setenv("SPACE_ID", "user/guess")
+    with TestClient(create_app(*models)) as http:
+        assert http.get("/web", headers=framed).status_code == 200
+        assert http.get("/state", headers=framed).status_code == 403
+    with TestClient(create_app(*models, allow_origins=[])) as http:
+        assert http.get("/web", headers=framed).status_code == 403
+
+
+def test_a_written_application_accepts_the_hosts_in_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    file = tmp_path / "server" / "app.py"
+    file.parent.mkdir()
+    file.write_text(app_module("catch"))
+    monkeypatch.setenv("LUDUS_ALLOW_HOSTS", "env.example")
+    app = runpy.run_path(str(file))["app"]
+    for host, status in (("u-g.hf.space", 200), ("env.example", 200), ("other.example", 421)):
+        assert get_status(app, "172.17.0.2", host) == status
 
 
 def test_a_token_in_the_environment_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

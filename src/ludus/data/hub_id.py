@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+HUB_ORIGIN = "https://huggingface.co"
+"""The site that shows a Space in a frame."""
 LOCAL_FOLDERS = frozenset(
     ("checkpoints", "data", "evals", "models", "out", "output", "outputs", "runs")
 )

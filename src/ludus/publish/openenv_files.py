@@ -6,13 +6,12 @@ import json
 import re
 
 from ludus.client.container import SERVER_PORT
+from ludus.data.hub_id import HUB_ORIGIN
 from ludus.data.markdown import to_single_line
 from ludus.publish.env_source import EnvSource
 
 SPACE_HOSTS = "*.hf.space"
 """Hosts that the server accepts besides loopback names."""
-HUB_ORIGIN = "https://huggingface.co"
-"""The site that shows a Space in a frame."""
 MANIFEST_FILE = "openenv.yaml"
 _VALIDATION_BLOCK = re.compile(r"^validation:.*\n(?:(?:[ \t].*)?\n)*", re.MULTILINE)
 
@@ -83,15 +82,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from ludus.environment.registry import find_environment
 from ludus.serve.app import create_app
-from ludus.serve.config import ServeConfig
+from ludus.serve.config import ServeConfig, add_names
 
 env_spec = find_environment({spec!r})
 config = ServeConfig(
     host="0.0.0.0",
     max_sessions=1024 if env_spec.concurrent else 1,
     token=os.environ.get("LUDUS_TOKEN"),
-    allow_hosts=("{SPACE_HOSTS}",),
-    allow_origins=("{HUB_ORIGIN}",),
+    allow_hosts=add_names(["{SPACE_HOSTS}"], variable="LUDUS_ALLOW_HOSTS"),
+    allow_origins=add_names(["{HUB_ORIGIN}"], variable="LUDUS_ALLOW_ORIGINS"),
 )
 app = create_app(env_spec, config)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -15,6 +17,8 @@ from ludus.protocol.loopback import is_loopback
 
 MIB = 1024 * 1024
 DEFAULT_SESSIONS = 1024
+HOSTS_VARIABLE, ORIGINS_VARIABLE = "LUDUS_ALLOW_HOSTS", "LUDUS_ALLOW_ORIGINS"
+"""Environment variables whose names are accepted besides `allow_hosts` and `allow_origins`."""
 _NULL_ORIGIN = "null"
 
 
@@ -26,6 +30,12 @@ def split_names(text: str | Iterable[str] | None) -> tuple[str, ...]:
     """The names of hosts or origins; in an environment variable commas or blanks separate them."""
     joined = text if isinstance(text, str) else ",".join(text or ())
     return tuple(joined.replace(",", " ").split())
+
+
+def add_names(given: str | Iterable[str] | None, *, variable: str) -> tuple[str, ...]:
+    """The names that are given, and those in an environment variable."""
+    names = (*split_names(given), *split_names(os.environ.get(variable)))
+    return tuple(dict.fromkeys(names))
 
 
 @dataclass(frozen=True)
@@ -49,10 +59,10 @@ class ListenConfig:
             "Server",
             advanced=True,
             name="allow_host",
-            env_var="LUDUS_ALLOW_HOSTS",
+            env_var=HOSTS_VARIABLE,
             metavar="NAME",
             default="any, unless --host is loopback",
-            combine=split_names,
+            combine=partial(add_names, variable=HOSTS_VARIABLE),
         ),
     ] = ()
     """Accepted Host header besides loopback names and `host`: a name, *.domain or *; repeatable."""
@@ -62,10 +72,10 @@ class ListenConfig:
             "Server",
             advanced=True,
             name="allow_origin",
-            env_var="LUDUS_ALLOW_ORIGINS",
+            env_var=ORIGINS_VARIABLE,
             metavar="ORIGIN",
             default="none",
-            combine=split_names,
+            combine=partial(add_names, variable=ORIGINS_VARIABLE),
         ),
     ] = ()
     """Accepted Origin header besides the server's own: https://HOST or *; repeatable."""

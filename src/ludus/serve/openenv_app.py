@@ -15,10 +15,18 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel
 
+from ludus.data.hub_id import HUB_ORIGIN
 from ludus.environment.introspection import build_env_spec
 from ludus.errors import ConfigError
 from ludus.serve.app import create_app as build_app
-from ludus.serve.config import ServeConfig, check_listen_config, limit_sessions, split_names
+from ludus.serve.config import (
+    HOSTS_VARIABLE,
+    ORIGINS_VARIABLE,
+    ServeConfig,
+    add_names,
+    check_listen_config,
+    limit_sessions,
+)
 
 _MODES = ("simulation", "production")
 
@@ -46,7 +54,8 @@ def create_app(
     """Build the application that serves one environment.
 
     Args:
-        env: the class of the environment, or a factory function; not an instance.
+        env: the class of the environment, or a factory function, which is called once here to
+            learn the class; not an instance.
         action_cls: the type of actions.
         observation_cls: the type of observations.
         env_name: the name of the environment for clients.
@@ -60,11 +69,12 @@ def create_app(
             or `simulation`.
         reset_observation_cls: the type of the observation of a reset, if it differs.
         token: bearer token that clients must send; by default LUDUS_TOKEN.
-        allow_hosts: accepted Host headers besides loopback names: a name, `*.domain` or `*`; by
-            default LUDUS_ALLOW_HOSTS, separated by commas. Without either, a connection over
+        allow_hosts: accepted Host headers besides loopback names: a name, `*.domain` or `*`. Those
+            in LUDUS_ALLOW_HOSTS, separated by commas, are added. Without either, a connection over
             loopback must name loopback, and any other connection may name any host.
         allow_origins: accepted Origin headers besides the server's own: `https://HOST` or `*`; by
-            default LUDUS_ALLOW_ORIGINS, separated by commas.
+            default the Hub's in a Space, which is shown in a frame of the Hub. Those in
+            LUDUS_ALLOW_ORIGINS, separated by commas, are added.
     """
     if not callable(env):
         raise ConfigError(
@@ -76,6 +86,8 @@ def create_app(
     mode = str(getattr(mode, "value", mode) or os.environ.get("OPENENV_MODE") or _MODES[0]).lower()
     if mode not in _MODES:
         raise ConfigError(f"`mode` must be one of {', '.join(_MODES)}, got {mode!r}.")
+    if allow_origins is None and "SPACE_ID" in os.environ:
+        allow_origins = [HUB_ORIGIN]
     env_spec = build_env_spec(env, name=env_name)
     env_spec = env_spec.with_types(
         action=action_cls,
@@ -85,12 +97,8 @@ def create_app(
     )
     config = ServeConfig(
         token=token or os.environ.get("LUDUS_TOKEN") or None,
-        allow_hosts=split_names(
-            os.environ.get("LUDUS_ALLOW_HOSTS") if allow_hosts is None else allow_hosts
-        ),
-        allow_origins=split_names(
-            os.environ.get("LUDUS_ALLOW_ORIGINS") if allow_origins is None else allow_origins
-        ),
+        allow_hosts=add_names(allow_hosts, variable=HOSTS_VARIABLE),
+        allow_origins=add_names(allow_origins, variable=ORIGINS_VARIABLE),
     )
     check_listen_config(config)
     max_sessions = max_concurrent_envs

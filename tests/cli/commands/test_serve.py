@@ -47,6 +47,20 @@ def test_a_port_in_use_is_one_line() -> None:
             assert port in done.stderr
 
 
+def test_hosts_and_origins_of_the_variables_add_to_the_options() -> None:
+    options = ("--allow-host", "*.hf.space", "--allow-origin", "https://a.example")
+    env = {"LUDUS_ALLOW_HOSTS": "my-env, other", "LUDUS_ALLOW_ORIGINS": "https://b.example"}
+
+    def status(**headers: str) -> int:
+        return httpx.get(f"{program.url}/schema", headers=headers).status_code
+
+    with served_by_program("catch", *options, env=env) as program:
+        hosts = ("u-g.hf.space", "my-env:8000", "other", "third.example")
+        assert [status(Host=host) for host in hosts] == [200, 200, 200, 421]
+        origins = ("https://a.example", "https://b.example", "https://c.example")
+        assert [status(Origin=origin) for origin in origins] == [200, 200, 403]
+
+
 def test_an_empty_token_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("\n")
     done = run_ludus("serve", "echo", "--token-file", str(tmp_path / "token"))
