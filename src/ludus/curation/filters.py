@@ -153,6 +153,16 @@ def keep_best_of_group(catalog: Catalog) -> None:
     )
 
 
+def keep_first_of_group(catalog: Catalog) -> None:
+    """Keep one attempt at each task, so that the tasks have the order of their first attempts."""
+    exclude_by_window(
+        catalog,
+        "same task",
+        "row_number() OVER (PARTITION BY task ORDER BY rowid) > 1",
+        detail="the first attempt at each task",
+    )
+
+
 def exclude_by_window(
     catalog: Catalog, reason: str, condition: str, *, among: str = "true", detail: str
 ) -> None:

@@ -142,8 +142,8 @@ def _filter_episodes(
         pairs.build_pairs(catalog, pairing=config.pairs, min_margin=config.min_margin)
         if config.dedupe:
             pairs.exclude_duplicate_pairs(catalog)
-    if config.to == "nemo-gym-input" and not config.best_of_group:
-        filters.keep_best_of_group(catalog)
+    if config.to == "nemo-gym-input":
+        filters.keep_first_of_group(catalog)
     if config.test_size is None or not catalog.kept:
         return split.SplitByTask()
     progress("splitting", 0, None)

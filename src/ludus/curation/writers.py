@@ -41,7 +41,10 @@ _ROW_BUILDERS: dict[str, Callable[[Episode, RowConfig], Iterable[JsonObject]]] =
     "sft": sft_rows,
     "dpo": tutor_pair_rows,
     "openenv": lambda episode, config: [openenv_writer.build_record(episode)],
-    "nemo-gym-input": lambda episode, config: [nemo_gym_writer.build_input(episode)],
+}
+_GYM_LINES = {
+    "nemo-gym": nemo_gym_writer.build_rollout,
+    "nemo-gym-input": nemo_gym_writer.build_input,
 }
 NO_LOSS = "no loss"
 _PROGRESS_INTERVAL_ROWS = 1_000
@@ -170,10 +173,10 @@ def _iter_rows(
     """Yield the split and the line of each row of the kept episodes; of pairs, those of tutors."""
     build_rows = _ROW_BUILDERS.get(to)
     numbers = nemo_gym_writer.RolloutNumbers()
-    if to == "nemo-gym":
+    if build_line := _GYM_LINES.get(to):
 
         def build_rows(episode: Episode, config: RowConfig) -> list[JsonObject]:
-            return [nemo_gym_writer.build_rollout(episode, numbers)]
+            return [build_line(episode, numbers)]
 
     seen: set[int] = set()
     for row, mark, line in catalog.read_lines(

@@ -143,6 +143,28 @@ def test_skipped_files_of_a_folder_are_listed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("version https://git-lfs.github.com/spec/v1\nsize 9\n", "`git lfs pull`"),
+        ('{"response_1": "a", "response_2": "b", "ranking": 1}\n', "a judge's comparison"),
+    ],
+)
+def test_a_file_in_a_folder_of_gym_that_has_no_rollouts_is_named_for_what_it_is(
+    content: str, reason: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "gym"
+    folder.mkdir()
+    (folder / "other.jsonl").write_text(content)
+    error = error_line(run_import("nemo-gym", folder, "-o", tmp_path / "run"))
+    assert "other.jsonl" in error and reason in error
+    write_gym_file(folder)
+    done = run_import("nemo-gym", folder, "-o", tmp_path / "run")
+    (warning,) = done.stderr.splitlines()
+    assert done.returncode == 0 and "other.jsonl" in warning and reason in warning
+    assert len(read_episodes(tmp_path / "run")) == 2
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("messages", "nowhere.jsonl"), "nowhere.jsonl"),

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 
-from curation.attempts import curate_episodes, many, read_rows
+from curation.attempts import attempt, curate_episodes, many, read_rows
 from curation.exporters.conversations import episodes
 from curation.importers.gym_lines import (
     TOOL,
@@ -162,6 +162,28 @@ def test_rollouts_are_numbered_by_task_and_attempt(tmp_path: Path) -> None:
     assert import_rollout(tmp_path, lines[5]).task == own.task
 
 
+def test_inputs_have_the_numbers_of_their_rollouts(tmp_path: Path) -> None:
+    attempts = [
+        attempt(f"{task}{number}", reward, task=task)
+        for task, number, reward in (("a", 0, 0.0), ("b", 0, 1.0), ("a", 1, 1.0), ("c", 0, 1.0))
+    ]
+    curate_episodes(tmp_path / "rollouts", *attempts, to="nemo-gym")
+    curate_episodes(tmp_path / "inputs", *attempts, to="nemo-gym-input")
+    rollouts, inputs = (
+        [
+            (
+                row["responses_create_params"]["input"][0]["content"],
+                row["_ng_task_index"],
+                row["_ng_rollout_index"],
+            )
+            for row in read_rows(tmp_path / to / "out" / "train.jsonl")
+        ]
+        for to in ("rollouts", "inputs")
+    )
+    assert inputs == [("What is a?", 0, 0), ("What is b?", 1, 0), ("What is c?", 2, 0)]
+    assert set(rollouts) == {*inputs, ("What is a?", 0, 1)}
+
+
 def test_an_unscored_attempt_is_masked() -> None:
     line = build_rollout(build_episode(environment="e", messages=(), reward=None))
     assert (line["reward"], line["mask_sample"]) == (0.0, True)
@@ -182,6 +204,7 @@ def test_an_input_has_only_prompt_and_task(tmp_path: Path) -> None:
         },
         "expected_answer": "y",
         "_ng_task_index": 0,
+        "_ng_rollout_index": 0,
         "agent_ref": {"type": "responses_api_agents", "name": "words_agent"},
     }
     assert json.loads(json.dumps(input_line)) == input_line

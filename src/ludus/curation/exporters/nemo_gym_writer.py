@@ -105,10 +105,12 @@ def build_rollout(episode: Episode, numbers: RolloutNumbers | None = None) -> Js
     }
 
 
-def build_input(episode: Episode) -> JsonObject:
+def build_input(episode: Episode, numbers: RolloutNumbers | None = None) -> JsonObject:
     """Build a line of an input file: the task without the attempt and its sampling settings.
 
-    The fields of the task are next to the request, where Gym's verifiers expect them.
+    The fields of the task are next to the request, where Gym's verifiers expect them. `numbers` are
+    those of the file, by which Gym finds the rollouts of a task. Without an agent of Gym the line
+    has none, because Gym would prefer it to the `agent_name` of a collection.
     """
     request = _build_request(episode)
     if isinstance(request.get("metadata"), dict):  # It has the seed of the attempt.
@@ -117,6 +119,7 @@ def build_input(episode: Episode) -> JsonObject:
     return {
         "responses_create_params": {k: v for k, v in request.items() if v is not None},
         **_task_fields(episode),
+        **(numbers or RolloutNumbers()).add(episode),
         **_agent_ref(episode),
     }
 

@@ -60,6 +60,8 @@ def is_inspect_log(file: Path) -> bool:
 
 def read_samples(path: Path) -> Iterator[tuple[JsonObject, JsonObject] | UnreadableRecord]:
     """Yield the header of the log with each sample, whatever the status of the run."""
+    if path.exists() and not path.is_file():
+        raise RunError(f"Cannot read {path}: it is not a regular file.")
     try:
         with path.open("rb") as file:
             zipped = file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC

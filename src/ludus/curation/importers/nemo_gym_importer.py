@@ -21,6 +21,7 @@ from ludus.curation.importers.base import (
     as_object,
     build_episode,
     build_fault,
+    describe_placeholder,
     list_files,
     parse_number,
     read_jsonl,
@@ -77,22 +78,12 @@ class NemoGymImporter:
         """Return the file itself, or all files of a folder with rollouts or failures.
 
         Gym writes inputs, metrics and verdicts into the same folder, also as JSONL. Rollouts are
-        recognized by the first lines of a file.
+        recognized by the first lines of a file. Placeholders and comparisons by a judge are
+        returned too: reading them says what they are.
         """
         if not path.is_dir():
             return [path]
-        files = []
-        for file in list_files(path):
-            if file.suffix != ".jsonl":
-                continue
-            for _, line in islice(numbered_lines(file), _PEEK_LINES):
-                try:
-                    fields = from_json(line)
-                except ValueError:
-                    continue
-                if isinstance(fields, dict) and _is_rollout(fields):
-                    files.append(file)
-                break
+        files = [file for file in list_files(path) if file.suffix == ".jsonl" and _is_read(file)]
         if not files:
             raise RunError(
                 f"There are no rollouts of NeMo Gym in {path}: no .jsonl file has a line with "
@@ -122,17 +113,33 @@ class NemoGymImporter:
         return read_jsonl(path, lambda line: iter([_parse_gym_rollout(line, task_fields)]))
 
 
+def _is_read(file: Path) -> bool:
+    for number, line in islice(numbered_lines(file), _PEEK_LINES):
+        if number == 1 and describe_placeholder(line) is not None:
+            return True
+        try:
+            fields = from_json(line)
+        except ValueError:
+            continue
+        return isinstance(fields, dict) and (_is_rollout(fields) or _is_comparison(fields))
+    return False
+
+
 def _is_rollout(line: JsonObject) -> bool:
     return any(name in line for name in ("response", "output", "_ng_failure_class"))
+
+
+def _is_comparison(line: JsonObject) -> bool:
+    prompt = as_object(line.get("responses_create_params")).get("input")
+    items = prompt if isinstance(prompt, list) else []
+    roles = {str(as_object(item).get("role")) for item in items}
+    return any(roles.issuperset(pair) or line.keys() >= set(pair) for pair in _COMPARED)
 
 
 def _parse_gym_rollout(line: JsonObject, task_fields: set[str] | None) -> Episode:
     """Parse a line. Without `task_fields`, all fields not known to be others are the task's."""
     params = require_object(line.get("responses_create_params") or {}, "responses_create_params")
-    prompt = params.get("input")
-    items = prompt if isinstance(prompt, list) else []
-    roles = {str(as_object(item).get("role")) for item in items}
-    if any(roles.issuperset(pair) or line.keys() >= set(pair) for pair in _COMPARED):
+    if _is_comparison(line):
         raise FormatError("a judge's comparison of two responses, not a rollout")
     if not _is_rollout(line):
         raise FormatError("it has no `response`, so it is not a rollout")

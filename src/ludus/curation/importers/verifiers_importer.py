@@ -34,6 +34,7 @@ from ludus.curation.importers.base import (
 )
 from ludus.curation.importers.chat_messages import parse_messages, parse_tools, wrap_chat_content
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Usage
+from ludus.data.jsonl import read_text
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
@@ -71,7 +72,7 @@ class VerifiersImporter:
         run: JsonObject = {}
         for name in _METADATA_FILES:
             try:
-                content = (path.parent / name).read_text(encoding="utf-8-sig")
+                content = read_text(path.parent / name)
                 if name.endswith(".json"):
                     run |= as_object(from_json(content))
                 else:
