@@ -77,6 +77,7 @@ def write_build_context(
             source.slug,
             source.version,
             source.env_spec.description,
+            max_reward=getattr(source.env_spec.cls, "max_reward", None),
             validation=author_validation(source),
         ),
         CARD_FILE: space_card(source),

@@ -13,17 +13,25 @@ from ludus.publish.env_source import EnvSource
 SPACE_HOSTS = "*.hf.space"
 """Hosts that the server accepts besides loopback names."""
 MANIFEST_FILE = "openenv.yaml"
+ANY_REWARD = (-1_000_000.0, 1_000_000.0)
+"""The declared range of unbounded or unknown rewards: OpenEnv wants two finite numbers."""
 _VALIDATION_BLOCK = re.compile(r"^validation:.*\n(?:(?:[ \t].*)?\n)*", re.MULTILINE)
 
 
 def manifest(
-    name: str, version: str = "0.1.0", description: str = "", *, validation: str = ""
+    name: str,
+    version: str = "0.1.0",
+    description: str = "",
+    *,
+    max_reward: float | None = 1.0,
+    validation: str = "",
 ) -> str:
     """OpenEnv's manifest. Every text is JSON, which is valid YAML.
 
     `validation` is the block of the author, which `openenv validate` reads; by default that of
-    `openenv init`.
+    `openenv init`, with the range of rewards that `max_reward` of the environment allows.
     """
+    rewards = (0.0, float(max_reward)) if max_reward is not None and max_reward > 0 else ANY_REWARD
     values = {
         "spec_version": 1,
         "name": name,
@@ -38,7 +46,7 @@ def manifest(
     block = f"""\
 validation:
   reward:
-    range: [0.0, 1.0]
+    range: {list(rewards)}
     oracle_tolerance: 0.0
     floor_margin: 0.1
   resources:
