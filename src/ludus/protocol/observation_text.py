@@ -32,12 +32,16 @@ _ANSWER_FIELD = re.compile(r"(^|_)(answers?|solution|ground_truth|secret(_\w+)?)
 """Fields that may hold the answer: not shown where a main text may be the question."""
 _GAME_ID = re.compile(r"\w+-v\d+(-\w+)*")
 """What TextArena sends as `prompt` after the rules: `Sudoku-v0`."""
-_GAME_FIELDS = {
-    "info_state": ("legal_actions", "game_phase", "current_player_id", "opponent_last_action"),
-    "legal_players": ("prompt", "messages", "current_player_id"),
+_REPEATED_FIELDS = {
+    "info_state": (
+        *("info_state", "legal_actions", "game_phase"),
+        *("current_player_id", "opponent_last_action"),
+    ),
+    "legal_players": ("legal_players", "prompt", "messages", "current_player_id"),
+    "actions_left": ("axtree_txt",),
 }
-"""The fields of OpenSpiel's and of TextArena's observations, by the one that tells them from
-others. A text beside them says the same."""
+"""The fields of OpenSpiel's, TextArena's and our browsergym's observations that a text beside them
+repeats in other words, by a field that tells these observations from others."""
 _MIN_REPEATED = 40
 """Minimum length of a text that counts as a repetition when it is part of another one."""
 REPEATED_REASON, INTERNAL_REASON = "shown in another field", "for the infrastructure"
@@ -154,8 +158,8 @@ class _ViewBuilder:
         if name == "last_action_error" and (not observation[name] or observation.get("error")):
             return REPEATED_REASON
         if self._main == "text" and any(
-            field in observation and name in (field, *others)
-            for field, others in _GAME_FIELDS.items()
+            field in observation and name in repeated
+            for field, repeated in _REPEATED_FIELDS.items()
         ):
             return REPEATED_REASON
         if name.endswith("_shape") and name.removesuffix("_shape") in observation:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from browsergym.core import observation as extraction
 from browsergym.core.constants import BROWSERGYM_ID_ATTRIBUTE
 from browsergym.miniwob.base import AbstractMiniwobTask
+from browsergym.utils.obs import flatten_axtree_to_str
 from playwright.sync_api import Browser as PlaywrightBrowser
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Locator, Page, Playwright, Route, sync_playwright
@@ -202,7 +203,7 @@ class BrowserSession:
         if self._screenshot:
             screenshot = base64.b64encode(self._page.screenshot()).decode("ascii")
         return {
-            "elements": self._read_elements(),
+            **self.read_page(),
             "url": self._page.url,
             "raw_reward": float(raw_reward),
             "done": bool(done),
@@ -210,7 +211,8 @@ class BrowserSession:
             "screenshot": screenshot,
         }
 
-    def _read_elements(self) -> list[JsonObject]:
+    def read_page(self) -> JsonObject:
+        """The elements of the page, and its accessibility tree as BrowserGym writes it."""
         for attempt in range(1, MAX_EXTRACTIONS + 1):
             try:
                 self._page.evaluate("() => { __ludus_clock.native = true }")
@@ -230,7 +232,10 @@ class BrowserSession:
         properties = extraction.extract_dom_extra_properties(snapshot, scale_factor=1.0)
         clickable = frozenset(bid for bid, each in properties.items() if each["clickable"])
         elements = read_tree(tree["nodes"], clickable=clickable, classes=classes, texts=texts)
-        return [asdict(element) for element in elements]
+        return {
+            "elements": [asdict(element) for element in elements],
+            "axtree": flatten_axtree_to_str(tree),
+        }
 
 
 def _answer_request(route: Route) -> None:

@@ -21,14 +21,14 @@ class BrowserGymObservation(Observation):
     instruction: str = ""
     """What a player has to know; in the first observation only."""
     error: str = ""
-    """Why the last action was not carried out."""
+    """Always empty, as OpenEnv sends it. `text` says why the last action was not carried out."""
     text: str = ""
-    """The accessibility tree of the page, or how the episode has ended."""
+    """The page as a model is shown it, how the episode has ended, or why an action failed."""
     url: str = ""
     screenshot: str | None = None
     """The page as PNG, in base64, if the task asks for it."""
     axtree_txt: str = ""
-    """The accessibility tree of the page."""
+    """The accessibility tree of the page, in full and as BrowserGym writes it."""
     pruned_html: str = ""
     """Always empty."""
     last_action_error: bool = False

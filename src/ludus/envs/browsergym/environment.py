@@ -50,7 +50,9 @@ class BrowserGym(ToolEnvironment):
         Besides calls of tools, OpenEnv's `action_str`: a call in text, `click('13')`.
     Observation:
         The goal and the accessibility tree of the page, with `screenshot` also an image. An action
-        that could not be carried out is answered with the reason.
+        that could not be carried out is answered with the reason. Beside this text the fields of
+        OpenEnv's observation: `axtree_txt` is the tree as BrowserGym writes it, also after an
+        action that failed and at the end.
     Reward:
         What the page gives, without its discount for time: 1.0 for the goal, on some pages less
         for an answer that is nearly right; 0.0 instead of its negative rewards. Its part `raw` is
@@ -88,6 +90,7 @@ class BrowserGym(ToolEnvironment):
         self.goal = ""
         self.url = ""
         self.elements: list[Element] = []
+        self._axtree: str | None = None
         self.actions_left = 0
 
     @classmethod
@@ -141,8 +144,15 @@ class BrowserGym(ToolEnvironment):
             call = parse_action(action.action_str, {name: getattr(self, name) for name in tools})
             observation = getattr(self, call.name)(**tools[call.name].bind(call.arguments))
         except (ToolError, InvalidArguments) as error:
+            if self._axtree is None:
+                self._axtree = self._ask("read_page", timeout=self._action_timeout)["axtree"]
             observation = BrowserGymObservation(
-                goal=self.goal, error=str(error), last_action_error=True
+                goal=self.goal,
+                text=f"Error: {error}",
+                axtree_txt=self._axtree,
+                last_action_error=True,
+                actions_left=self.actions_left,
+                reward=0.0,
             )
         observation.url = self.url
         return self._apply_outcome(observation)
@@ -254,6 +264,8 @@ class BrowserGym(ToolEnvironment):
             arguments["bid"] = arguments["bid"].strip().strip("[]")
         page = self._ask("act", timeout=self._action_timeout, action=action, arguments=arguments)
         if page["refusal"] is not None:
+            # It may have changed the page all the same: `press` moves the focus before it fails.
+            self._axtree = None
             self._refuse(page["refusal"])
         self.actions_left -= 1
         return self._observe(page)
@@ -270,6 +282,7 @@ class BrowserGym(ToolEnvironment):
         """The observation of a page; ends the episode with the page or the last action."""
         self.url = page["url"]
         self.elements = [Element(**each) for each in page["elements"]]
+        self._axtree = page["axtree"]
         raw = page["raw_reward"]
         tree = render_tree(self.elements)
         text = tree
@@ -283,9 +296,10 @@ class BrowserGym(ToolEnvironment):
         return BrowserGymObservation(
             goal=self.goal,
             text=text,
-            axtree_txt=tree if text == tree else "",
+            axtree_txt=page["axtree"],
             screenshot=page["screenshot"],
             actions_left=self.actions_left,
+            reward=0.0,
             **fields,
         )
 
