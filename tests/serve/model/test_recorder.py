@@ -197,7 +197,7 @@ def test_a_session_of_any_name_gets_its_reward(tmp_path: Path, name: str) -> Non
     assert episode.agent["session"] == name
 
 
-@pytest.mark.parametrize("name", ["", "a b", "x" * 257, "\u017c\u00f3\u0142w"])
+@pytest.mark.parametrize("name", ["", "a b", ".", "..", "x" * 257, "\u017c\u00f3\u0142w"])
 def test_a_name_that_no_reward_could_reach_is_refused(tmp_path: Path, name: str) -> None:
     with serving_model(record=tmp_path / "run") as served:
         headers = [(SESSION.encode(), name.encode())]

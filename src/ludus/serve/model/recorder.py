@@ -197,10 +197,11 @@ class Recorder:
 def _check_name(session_id: str) -> None:
     """Raise for a name that cannot be written in the path of a reward."""
     is_ascii = session_id.isascii() and session_id.isprintable() and " " not in session_id
-    if not is_ascii or not 1 <= len(session_id) <= _MAX_NAME_CHARS:
+    # Clients resolve the two names in a path, also when they are percent-encoded.
+    if not is_ascii or not 1 <= len(session_id) <= _MAX_NAME_CHARS or session_id in (".", ".."):
         raise ApiError(
             f"A session's name must be 1 to {_MAX_NAME_CHARS} printable ASCII characters without "
-            f"spaces, got {session_id[:100]!r}.",
+            f"spaces, and not `.` or `..`, got {session_id[:100]!r}.",
             param="Ludus-Session",
         )
 
