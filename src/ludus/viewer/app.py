@@ -7,8 +7,11 @@ know it. Host and Origin are checked as by `ludus serve`.
 from __future__ import annotations
 
 import secrets
+import signal
 import socket
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -241,12 +244,29 @@ def view(
         bind_socket(HOST, port) as bound,
         Library(folders, name_flags=name_flags) as library,
     ):
-        build_server(library, bound, on_ready).run(sockets=[bound])
+        server = build_server(library, bound, on_ready)
+        server.run(sockets=[bound])
+    if server.force_exit:
+        signal.raise_signal(signal.SIGINT)
+
+
+class ViewServer(InterruptibleServer):
+    """A server of which the second Ctrl-C ends the process, also while a request hangs.
+
+    Python waits at its end for the threads of requests, such as one that reads from a pipe.
+    """
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with super().capture_signals():
+            yield
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def build_server(
     library: Library, bound: socket.socket, on_ready: Callable[[str], None]
-) -> InterruptibleServer:
+) -> ViewServer:
     """The server of the page, with a new token."""
     token = create_token()
     address = f"http://{HOST}:{bound.getsockname()[1]}/{token}/"
@@ -257,4 +277,4 @@ def build_server(
         lifespan="off",
         timeout_graceful_shutdown=1,
     )
-    return InterruptibleServer(config, lambda: on_ready(address))
+    return ViewServer(config, lambda: on_ready(address))
