@@ -1,4 +1,4 @@
-"""Files that an editor on Windows saved with a byte-order mark are read like all others."""
+"""Files that a user names: with a byte-order mark, or without an end."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ import pytest
 from curation.attempts import attempt, write_run
 
 from ludus.agents.prices import PriceTable
+from ludus.cli.program import _read_table
+from ludus.cli.server_options import resolve_token
 from ludus.curation import CurateConfig, curate
 from ludus.curation.importers.inspect_log import read_samples
 from ludus.curation.importers.run_import import import_files
 from ludus.curation.importers.verifiers_importer import VerifiersImporter
+from ludus.data import jsonl
 from ludus.data.episode import Episode
 from ludus.data.episode_reader import episodes
 from ludus.data.resume_index import read_resume_index
 from ludus.envs.mcp.tasks import load_task_file
+from ludus.errors import LudusError
 from ludus.recipe.recipe_file import read_recipe
 from ludus.rollout.plan import read_tasks
 from ludus.scoring.source_run import index_episodes
@@ -29,6 +33,7 @@ from ludus.viewer.episode_queries import EpisodeFilter, EpisodeQueries
 from ludus.viewer.library import find_entries
 
 ROW = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
+TASK = '{"prompt": "a", "expected": "b"}\n'
 RESULT = '{"prompt": "a", "completion": "b", "reward": 1.0}\n'
 READERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
     "rollouts": ("a.jsonl", ROW * 2, lambda file: import_rows(file)),
@@ -44,6 +49,8 @@ READERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
         '[[tasks]]\nprompt = "a"\nexpected = "b"\n',
         lambda file: load_task_file(file).tasks,
     ),
+    "tasks of MCP as JSON": ("t.json", f"[{TASK}]", lambda file: load_task_file(file).tasks),
+    "tasks of MCP as JSONL": ("t.jsonl", TASK, lambda file: load_task_file(file).tasks),
     "prices": (
         "prices.json",
         '{"m": {"input": 1, "output": 2}}',
@@ -54,6 +61,8 @@ READERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
         '[collect]\nenv = "catch"\n',
         lambda file: [stage.options for stage in read_recipe(str(file)).stages],
     ),
+    "settings of a command": ("c.toml", "steps = 5\n", lambda file: _read_table(str(file))),
+    "token": ("token", "s3cret\n", lambda file: resolve_token(None, file)),
     "metadata of a run": (
         "metadata.json",
         '{"env_id": "owls"}',
@@ -86,6 +95,17 @@ def test_a_byte_order_mark_is_no_content(tmp_path: Path, kind: str) -> None:
         file.write_bytes(mark + text.encode())
         contents.append(read(file))
     assert contents[0] and contents[0] == contents[1]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in READERS if kind != "metadata of a run"])
+def test_a_file_without_an_end_is_refused(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 1 << 20)
+    name, _, read = READERS[kind]
+    (tmp_path / name).symlink_to("/dev/zero")
+    with pytest.raises(LudusError):
+        read(tmp_path / name)
 
 
 def test_no_episode_of_a_marked_run_is_lost_unnoticed(tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import warnings
-from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ludus.data.episode import Usage
+from ludus.data.jsonl import read_text
 from ludus.errors import ConfigError
 
 PriceFn = Callable[[Usage], float | None]
@@ -75,9 +75,11 @@ class PriceTable:
 
 def _load_rates(path: Path) -> dict[str, Rate]:
     try:
-        return _PRICE_FILE.validate_json(path.read_bytes().removeprefix(BOM_UTF8))
+        return _PRICE_FILE.validate_json(read_text(path))
     except OSError as error:
         raise ConfigError(f"The price file {path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"The price file {path} is not a text file in UTF-8.") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = " -> ".join(str(step) for step in first["loc"]) or "the file itself"

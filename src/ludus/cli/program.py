@@ -352,8 +352,10 @@ def to_text(value: Any) -> str:
 
 
 def _read_table(name: str) -> dict[str, Any]:
+    from ludus.data.jsonl import read_text
+
     try:
-        return tomllib.loads(Path(name).expanduser().read_text(encoding="utf-8-sig"))
+        return tomllib.loads(read_text(Path(name).expanduser()))
     except OSError as error:
         raise ConfigError(f"--config {name} cannot be read: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -38,8 +38,10 @@ def resolve_token(token: str | None, token_file: Path | None) -> str | None:
 
 
 def _read_token(file: Path) -> str:
+    from ludus.data.jsonl import read_text
+
     try:
-        token = file.read_text(encoding="utf-8-sig").strip()
+        token = read_text(file).strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"--token-file {file} cannot be read: {reason}.") from None

@@ -1,7 +1,8 @@
-"""Lines of JSONL files."""
+"""Lines of JSONL files, and small text files, which have limits."""
 
 from __future__ import annotations
 
+import errno
 from codecs import BOM_UTF8
 from collections.abc import Iterator
 from functools import partial
@@ -14,6 +15,8 @@ from ludus.errors import RunError
 
 MAX_LINE_BYTES = 256 << 20
 """Of a line that is read: parsed, it takes several times as much memory."""
+MAX_TEXT_CHARS = 50_000_000
+"""Of a text file that is read as a whole."""
 _BLOCK_BYTES = 4 << 20
 # Validates a line without building Python objects: a tenth of the time of `from_json`.
 _ANY_OBJECT = SchemaValidator(core_schema.typed_dict_schema({}, extra_behavior="ignore"))
@@ -52,6 +55,18 @@ def line_too_long(path: Path) -> RunError:
     return RunError(
         f"{path} has a line of more than {MAX_LINE_BYTES >> 20} MB, and cannot be read as JSONL."
     )
+
+
+def read_text(path: Path, max_chars: int = MAX_TEXT_CHARS) -> str:
+    """Read a text file in UTF-8, such as a configuration, without a byte-order mark.
+
+    Raises `OSError`, also for a file that is too long, and `UnicodeDecodeError`.
+    """
+    with path.open(encoding="utf-8-sig") as file:
+        text = file.read(max_chars + 1)
+    if len(text) > max_chars:
+        raise OSError(errno.EFBIG, f"it has more than {max_chars:,} characters", str(path))
+    return text
 
 
 def is_json_object(line: bytes) -> bool:

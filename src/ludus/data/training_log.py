@@ -64,6 +64,9 @@ def is_before_checkpoint(entry: LogEntry, step: int) -> bool:
 
 def read_log(out: Path) -> Iterator[JsonObject]:
     """Yield the lines of the log; what is not a JSON object is skipped."""
+    if not (out / LOG_FILE).is_file():
+        # Opening a pipe would wait for its writer.
+        return
     try:
         with (out / LOG_FILE).open("rb") as file:
             for line in file:

@@ -21,6 +21,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from ludus.data.jsonl import read_text
 from ludus.data.run_folder import RUNS_DIR
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, did_you_mean, similar_path_hint
@@ -140,8 +141,7 @@ def _read_text(source: str) -> tuple[str, str]:
     if source in shipped and not path.is_file():
         return source, shipped[source]
     try:
-        with path.open(encoding="utf-8-sig") as file:
-            text = file.read(_MAX_CHARS + 1)
+        text = read_text(path, _MAX_CHARS)
     except FileNotFoundError:
         hint = did_you_mean(source, shipped) or similar_path_hint(source)
         hint = hint or f"Built-in recipes: {', '.join(shipped)}."
@@ -150,8 +150,6 @@ def _read_text(source: str) -> tuple[str, str]:
         raise ConfigError(f"{source} is not a text file in UTF-8.") from None
     except OSError as error:
         raise ConfigError(f"{source} cannot be read: {error.strerror}.") from None
-    if len(text) > _MAX_CHARS:
-        raise ConfigError(f"{source} is no recipe: it has more than {_MAX_CHARS:,} characters.")
     return path.stem, text
 
 

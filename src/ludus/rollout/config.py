@@ -300,9 +300,10 @@ def _task_file_digests(mixture: Mixture) -> Iterator[tuple[str, str]]:
         if not spec.startswith("mcp") or "#" not in spec:
             continue
         name = spec.rpartition("#")[2]
+        file = Path(name).expanduser()
         with suppress(OSError, ValueError):  # A missing file is reported when it is played.
-            text = Path(name).expanduser().read_text(encoding="utf-8")
-            yield name, f"{stable_hash(text):016x}"
+            if file.is_file():
+                yield name, f"{stable_hash(file.read_text(encoding='utf-8')):016x}"
 
 
 def _without_addresses(description: JsonObject) -> JsonObject:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ludus.cli import common
 from ludus.cli.program import command
+from ludus.data.jsonl import read_text
 from ludus.errors import ConfigError
 from ludus.options import Option, expand_path
 from ludus.policy.agent_factory import AgentConfig
@@ -146,7 +147,7 @@ def _run_rescore(
 
 def _read_criteria(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8-sig")
+        return read_text(file)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"`judge_prompt` {file} cannot be read: {reason}.") from error

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ludus.data.jsonl import numbered_lines
+from ludus.data.jsonl import numbered_lines, read_text
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.faults import log_fault
 from ludus.environment.source_file import SourceFile
@@ -172,12 +172,14 @@ def _load(path: Path, changed_at: int) -> TaskFile:
                     line_numbers.append(number)
                     data["tasks"].append(_parse_line(line, number))
             case ".toml":
-                data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+                data = tomllib.loads(read_text(path))
             case ".json":
-                data = json.loads(path.read_text(encoding="utf-8-sig"))
+                data = json.loads(read_text(path))
                 data = {"tasks": data} if isinstance(data, list) else data
             case _:
                 raise ConfigError(f"The task file {path} must end in .jsonl, .json or .toml.")
+    except OSError as error:
+        raise ConfigError(f"The task file {path} cannot be read: {error.strerror}.") from None
     except RecursionError:
         raise ConfigError(f"{path} cannot be parsed: it is nested too deeply.") from None
     except ValueError as error:
