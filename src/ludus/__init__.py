@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 # OpenMP reads it when torch is loaded: on a CPU, threads that wait for one another sleep. Otherwise
-# they spin, and beside other work they burn the time that the thread they wait for needs.
+# they spin, and beside other work they burn the time that the thread they wait for needs. Intel's
+# and LLVM's OpenMP, and MKL on any of them, read it as well.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _HOMES = {

@@ -93,6 +93,10 @@ SMOLLM2 = ("--model", "smollm2", "-o", "models/out")
         (("train", "grpo", "wordle", *SMOLLM2, "--set", "num_iterations=two"), "'two'"),
         (("train", "grpo", "wordle", *SMOLLM2, "--set", "top_p=2"), "--top-p"),
         (("train", "grpo", "wordle", *SMOLLM2, "--reward-func", "nowhere:f"), "nowhere"),
+        (("train", "tutor", "wordle", *SMOLLM2, "--set", "nope=1"), "nope"),
+        (("train", "tutor", "wordle", *SMOLLM2, "--set", "optim=bogus"), "'bogus'"),
+        (("train", "sft", "/dev/zero", *SMOLLM2), "regular file"),
+        (("collect", "wordle", "--tasks", "/dev/zero"), "regular file"),
         (("lint", "data/sums", "--student", "models/wordl"), "'models/wordle'"),
     ],
 )

@@ -6,11 +6,13 @@ Each class reads observations as the script does: from these fields, by these wo
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +30,7 @@ OPENSPIEL_FIELDS = (
     *("info_state", "legal_actions", "game_phase"),
     *("current_player_id", "opponent_last_action"),
 )
+BROWSERGYM_FIELDS = ("goal", "axtree_txt", "error", "last_action_error")
 ECHO_FIELDS = ("echoed_message", "message_length")
 
 
@@ -344,24 +347,25 @@ def test_a_class_of_two_games_opens_a_client_for_every_episode() -> None:
 class BrowserGymLLMEnv:
     """Raises the limit of the connection, acts by strings, and shows goal, error and tree."""
 
-    def __init__(self, url: str, task_name: str, max_steps: int = 10) -> None:
-        self.client = BrowserGymEnv(base_url=url).sync()
+    def __init__(self, client: Any, action: type, task_name: str, max_steps: int = 10) -> None:
+        self.client, self.action = client, action
         self.task_name, self.max_steps = task_name, max_steps
 
-    def reset(self) -> str:
+    def reset(self, seed: int) -> str:
         self.reward, self.steps = 0.0, 0
-        self.client.connect()
-        protocol: Any = self.client._ws and self.client._ws.protocol
+        client = self.client.client
+        client.connect()
+        protocol: Any = client._ws and client._ws.protocol
         name = "max_message_size" if hasattr(protocol, "max_message_size") else "max_size"
         if getattr(protocol, name) == 2**20:
             setattr(protocol, name, 100 * 2**20)
-        result = self.client.reset(task_name=self.task_name)
+        result = self.client.reset(task_name=self.task_name, seed=seed)
         self.done = result.done
         return self._format(result.observation)
 
     def act(self, action: str) -> str:
         self.steps += 1
-        result = self.client.step(BrowserGymAction(action_str=action))
+        result = self.client.step(self.action(action_str=action))
         step_reward = float(result.reward or 0.0)
         self.reward = float(step_reward > 0) if result.done else step_reward
         self.done = result.done or self.steps >= self.max_steps
@@ -377,20 +381,65 @@ class BrowserGymLLMEnv:
 
 
 @needs_chromium
-def test_browsergym_shows_goal_error_and_page_and_is_rewarded_for_the_task() -> None:
+def test_browsergym_shows_the_same_pages_and_rewards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("browsergym.miniwob", reason="needs the extra browsergym")
-    with serving("browsergym:click-test-2") as served:
-        env = BrowserGymLLMEnv(served.url, "click-test")
-        first = env.reset()
-        assert first.startswith("Goal: Click the button.\n\nPage structure:\n")
-        button = re.search(r"\[(\w+)\] button 'Click Me!'", first)
-        assert button is not None
-        assert "Error: No action is named 'send_keys'" in env.act("send_keys('a')")
-        assert (env.done, env.reward) == (False, 0.0)
-        assert "Page structure:" in env.act("noop()")
-        assert env.act(f"click({button[1]!r})").startswith("Goal: ")
-        assert (env.done, env.reward) == (True, 1.0)
-        env.client.close()
+    from conformance.openenv_browsergym import (
+        BrowserGymEnvironment,
+        install_browser,
+        serving_pages,
+    )
+
+    def play(client: Any, action: type) -> tuple[list[str], float, list[tuple[Any, ...]]]:
+        env = BrowserGymLLMEnv(client, action, "enter-text")
+        shown = [env.reset(seed=3)]
+        name = re.search(r'Enter "(\w+)"', shown[0])
+        field = re.search(r"\[(\w+)\] textbox", shown[0])
+        button = re.search(r"\[(\w+)\] button", shown[0])
+        assert name and field and button
+        for text in (
+            "send_keys('a')",
+            "click('99')",
+            f"fill({field[1]!r}, {name[1]!r})",
+            f"click({button[1]!r})",
+        ):
+            assert not env.done
+            shown.append(env.act(text))
+        assert env.done
+        return shown, env.reward, client.results
+
+    monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path))
+    install_browser(tmp_path)
+    with serving_pages() as pages:
+        monkeypatch.setenv("MINIWOB_URL", pages)
+        sides = (
+            Side(partial(serving, "browsergym"), BrowserGymEnv, BrowserGymAction),
+            Side(
+                partial(
+                    their_server,
+                    BrowserGymEnvironment,
+                    theirs.BrowserGymAction,
+                    theirs.BrowserGymObservation,
+                ),
+                their_client(theirs.BrowserGymObservation),
+                theirs.BrowserGymAction,
+            ),
+        )
+        ours, openenvs = (result for result, _ in play_both(sides, BROWSERGYM_FIELDS, play))
+    assert _without_hosts(ours) == _without_hosts(openenvs)
+    assert ours[1] == 1.0
+    assert [fields["last_action_error"] for fields, _, _ in ours[2]] == [
+        False,
+        True,
+        True,
+        *2 * [False],
+    ]
+
+
+def _without_hosts(played: Any) -> Any:
+    """What was played, without the addresses at which the pages are."""
+    return json.loads(re.sub(r"http://[\w.:]+/", "/", json.dumps(played)))
 
 
 def test_echo_gets_each_message_back_with_a_reward_for_its_length() -> None:

@@ -153,12 +153,15 @@ def test_it_is_played_over_the_wire_with_action_strings() -> None:
     with serving(spec) as served, BrowserGymEnv(base_url=served.url).sync() as client:
         first = client.reset(task_name="click-test", seed=7)
         assert "[13] button" in first.observation.text
-        assert first.observation.axtree_txt == first.observation.text
+        assert "\n\t[13] button 'Click Me!'" in first.observation.axtree_txt
         wrong = client.step(BrowserGymAction(action_str="__import__('os').getpid()"))
         assert wrong.observation.last_action_error and not wrong.done
+        assert (wrong.reward, wrong.observation.error) == (0.0, "")
+        assert wrong.observation.text.startswith("Error: An action is one call")
+        assert wrong.observation.axtree_txt == first.observation.axtree_txt
         result = client.step(BrowserGymAction(action_str="click('13')"))
         assert (result.reward, result.done) == (1.0, True)
-        assert client.state().step_count == 1
+        assert client.state().step_count == 2
 
 
 @pytest.mark.slow
@@ -173,7 +176,7 @@ def test_it_is_played_by_openenvs_own_client() -> None:
             return [(result.reward, result.done) for result in results]
 
     with serving(build_env_spec(BrowserGym, name="browsergym")) as served:
-        assert asyncio.run(play(served.url)) == [(None, False), (1.0, True)]
+        assert asyncio.run(play(served.url)) == [(0.0, False), (1.0, True)]
 
 
 def test_a_page_that_does_not_exist_is_refused(environment: BrowserGym) -> None:

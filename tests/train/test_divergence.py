@@ -41,6 +41,16 @@ def test_sft_stops_at_the_first_loss_that_is_not_finite(
     assert not (out / "model.safetensors").exists()
 
 
+def test_sft_stops_at_a_gradient_that_is_not_finite_though_the_loss_is(tmp_path: Path) -> None:
+    base, tokenizer = tmp_path / "base", student()
+    model = tiny(tokenizer)
+    model.model.norm.weight.data *= 1e22  # The square of such a gradient is no float32 number.
+    model.save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    with pytest.raises(TrainingDiverged, match="step 1: the norm of the gradient is not finite"):
+        sft(sft_data(tmp_path / "d"), str(base), tmp_path / "out", train_config())
+
+
 def test_dpo_stops_at_the_first_loss_that_is_not_finite(tmp_path: Path, base: str) -> None:
     rows, out = write_jsonl(tmp_path / "rows.jsonl", map(dpo_row, range(6))), tmp_path / "out"
     with pytest.raises(TrainingDiverged, match="step 2: "):

@@ -146,7 +146,8 @@ _NON_TASK_FIELDS = (_REQUEST_FIELD, "agent_ref")
 def read_tasks(path: Path) -> tuple[JsonObject, ...]:
     """The tasks of a JSONL file, in order. Empty lines are skipped."""
     if not path.is_file():
-        raise ConfigError(f"The task file {path} does not exist.")
+        problem = "is not a regular file" if path.exists() else "does not exist"
+        raise ConfigError(f"The task file {path} {problem}.")
     tasks = tuple(_parse_task(line, f"{path}:{number}") for number, line in numbered_lines(path))
     if not tasks:
         raise ConfigError(

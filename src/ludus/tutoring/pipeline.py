@@ -27,10 +27,12 @@ from ludus.rollout.collect import CollectResult, collect
 from ludus.rollout.config import CollectConfig
 from ludus.rollout.episode_run import EpisodeRun
 from ludus.rollout.progress import Notice, PhaseProgress, ProgressEvent, RunStarted
+from ludus.train.config import with_defaults
 from ludus.train.offline import sft
 from ludus.train.output.record import read_record
 from ludus.train.output.training_folder import check_model_outside
 from ludus.train.progress import NoProgress, TrainProgress
+from ludus.train.trl_config import check_overrides
 from ludus.tutoring.config import TutorConfig
 from ludus.tutoring.rounds import (
     RoundLog,
@@ -172,6 +174,7 @@ def tutor(
     if config.base_url is None:
         environments.check_installed()
     check_model(model, device=config.train.device, dtype=config.train.precision)
+    check_overrides("sft", with_defaults(config.train, "sft"), out)
     check_model_outside(out, resolve_model(model, notify=progress.say))
     settings = {
         "environment": str(environments),

@@ -145,6 +145,8 @@ def open_data(data: str | Path) -> TrainingData:
         return _open_folder(name, path)
     if path.is_file():
         return TrainingData(name, _open_file(path))
+    if path.exists():
+        raise ConfigError(f"The data set {name!r} is neither a folder nor a regular file.")
     if "/" not in name or not is_hub_id(name, file_suffixes=_SUFFIXES):
         hint = similar_path_hint(name) or (
             "Name a folder that `ludus curate` wrote, a .jsonl or .parquet file, or org/name on "
