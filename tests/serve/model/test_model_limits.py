@@ -15,14 +15,16 @@ import httpx
 import openai
 import pytest
 from pydantic import ValidationError
+from tiny_tokenizers import student
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 from world import wait_until
 
 from ludus.serve.config import ServeError
 from ludus.serve.model import request_body
-from ludus.serve.model.api_errors import from_validation_error
+from ludus.serve.model.api_errors import ApiError, from_validation_error
 from ludus.serve.model.model_config import ModelServeConfig, check_model_config
+from ludus.serve.model.prompt_limit import PromptLimit
 from serve.model.model_serving import QUESTION, ServedModel, random_policy, serving_model
 from serve.silent_client import SilentClient
 
@@ -44,6 +46,14 @@ def test_a_full_queue_refuses_with_the_time_to_wait() -> None:
         assert [each.result().status_code for each in waiting] == [200, 200]
         assert served.post(CHAT, BODY).status_code == 200
         assert served.metric(IN_FLIGHT) == 0
+
+
+def test_a_model_of_unknown_context_has_a_limit_of_its_prompts() -> None:
+    limit = PromptLimit(student(), None)
+    limit.check_size({"messages": [{}] * 1_000}, ("messages",))
+    with pytest.raises(ApiError) as refused:
+        limit.check_size({"messages": [{}] * 500_000}, ("messages",))
+    assert refused.value.code == "context_length_exceeded"
 
 
 def test_choices_count_in_the_queue() -> None:

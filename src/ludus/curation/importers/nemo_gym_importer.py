@@ -83,7 +83,9 @@ class NemoGymImporter:
         """
         if not path.is_dir():
             return [path]
-        files = [file for file in list_files(path) if file.suffix == ".jsonl" and _is_read(file)]
+        files = [
+            file for file in list_files(path) if file.suffix == ".jsonl" and _is_gym_output(file)
+        ]
         if not files:
             raise RunError(
                 f"There are no rollouts of NeMo Gym in {path}: no .jsonl file has a line with "
@@ -113,7 +115,7 @@ class NemoGymImporter:
         return read_jsonl(path, lambda line: iter([_parse_gym_rollout(line, task_fields)]))
 
 
-def _is_read(file: Path) -> bool:
+def _is_gym_output(file: Path) -> bool:
     for number, line in islice(numbered_lines(file), _PEEK_LINES):
         if number == 1 and describe_placeholder(line) is not None:
             return True

@@ -15,8 +15,8 @@ _USUAL_CHARS_PER_TOKEN = 8
 _PIECE_CHARS = 16_384
 _EXTRA_TOKENS_PER_PIECE = 4
 """So many tokens at most are due to the cuts on both sides of a piece."""
-_NOT_RENDERED = ("response_format", "text")
-"""Fields that are no part of the prompt."""
+_UNKNOWN_CONTEXT = 131_072
+"""The most tokens of a prompt for a model that does not name its context."""
 _IMAGE_TYPES = ("image_url", "input_image")
 _JSON_FIELDS = ("tools", "chat_template_kwargs")
 """Fields that a template may write as JSON, so that each value is at least one token."""
@@ -26,13 +26,13 @@ class PromptLimit:
     """The most text that the model's context can hold."""
 
     def __init__(self, tokenizer: Any, context_length: int | None) -> None:
-        self._tokenizer, self._context_length = tokenizer, context_length
+        self._tokenizer = tokenizer
+        self._context_length = context_length or _UNKNOWN_CONTEXT
 
     @property
-    def always_fits(self) -> float:
+    def always_fits(self) -> int:
         """Texts that are not longer than this are not counted here, but when they are tokenized."""
-        context = self._context_length
-        return float("inf") if context is None else context * _USUAL_CHARS_PER_TOKEN
+        return self._context_length * _USUAL_CHARS_PER_TOKEN
 
     def check(self, texts: Sequence[str], *, num_objects: int = 0, param: str) -> None:
         """Raise if the texts of a prompt are together longer than the context.
@@ -41,7 +41,7 @@ class PromptLimit:
         to the time of tokenizing a full context: to be called off the event loop.
         """
         context, num_chars = self._context_length, sum(map(len, texts))
-        if context is None or (num_chars <= self.always_fits and num_objects <= context):
+        if num_chars <= self.always_fits and num_objects <= context:
             return
         if num_chars > context * _MAX_CHARS_PER_TOKEN or num_objects > context:
             raise _too_long(context, f"{num_chars:,} characters in {num_objects:,} objects", param)
