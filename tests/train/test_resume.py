@@ -29,7 +29,13 @@ from ludus.train.resume import check_same_run
 from train import killed_run
 from train.sample_records import record_fields
 from train.sample_rows import sft_data
-from train.short_runs import RecordingProgress, read_curve, same_curve, train_config
+from train.short_runs import (
+    RecordingProgress,
+    flip_a_bit,
+    read_curve,
+    same_curve,
+    train_config,
+)
 
 
 @pytest.fixture(scope="module")
@@ -122,12 +128,6 @@ def test_a_checkpoint_is_complete_when_its_state_file_is(tmp_path: Path) -> None
 
 def cut_in_half(file: Path) -> None:
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-
-
-def flip_a_bit(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[-5] ^= 1
-    file.write_bytes(content)
 
 
 DAMAGES = {
