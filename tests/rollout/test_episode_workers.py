@@ -10,15 +10,20 @@ import pytest
 from ludus_process import run_ludus, start_ludus
 
 from ludus import Episode
+from ludus.agents.oracle import OracleAgent
 from ludus.agents.random_agent import RandomAgent
 from ludus.agents.scripted import ScriptedAgent
+from ludus.client.event_loop import run_async
 from ludus.data.episode_reader import episodes
 from ludus.environment.faults import FaultHandler, capture_faults
 from ludus.errors import ConfigError, StoppedEarly, WorkersFailed
 from ludus.rollout import collector as collector_module
 from ludus.rollout import workers as workers_module
 from ludus.rollout.collector import Collector
-from ludus.rollout.process_worker import ProcessWorker
+from ludus.rollout.loop import EpisodeLimits
+from ludus.rollout.plan import Assignment
+from ludus.rollout.process_worker import ProcessWorker, ProcessWorkers
+from ludus.rollout.workers import EpisodePlay
 
 from .small_runs import Stopping, quick_config, read, run
 
@@ -251,3 +256,19 @@ def test_a_worker_that_hangs_ends_with_a_killed_parent(tmp_path: Path, fragile: 
         process.communicate()
     assert int(marker.read_text()) in pids
     wait_until_gone(pids)
+
+
+def test_a_block_for_a_worker_that_has_ended_is_no_error() -> None:
+    play = EpisodePlay(
+        agent=OracleAgent(),
+        specs={"wordle": "wordle"},
+        limits=EpisodeLimits(),
+        system_prompt=None,
+    )
+
+    async def main() -> None:
+        worker = await ProcessWorkers(play).start_worker()
+        await worker.end()
+        worker.send([(Assignment.of("wordle", seed=0), 0)])
+
+    run_async(main())

@@ -36,7 +36,9 @@ class ProcessWorker(Worker):
 
     def send(self, items: Sequence[Any]) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(pickle.dumps(items))
+        # Replies that were still in its pipe send further blocks to a worker that has ended.
+        if not self.process.stdin.is_closing():
+            self.process.stdin.write(pickle.dumps(items))
 
     async def read_reply(self) -> BlockReply:
         reply: BlockReply = await self.read_object()

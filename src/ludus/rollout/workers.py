@@ -133,7 +133,7 @@ class Worker(ABC):
 
     @abstractmethod
     def send(self, items: Sequence[Any]) -> None:
-        """Send a block."""
+        """Send a block; one for a worker that has ended is not lost, because it is in `blocks`."""
 
     @abstractmethod
     async def read_reply(self) -> BlockReply:
