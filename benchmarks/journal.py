@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ludus.data.checksum import Checksum
 from ludus.data.episode import Episode, StopReason, Usage
+from ludus.data.files import Checksum
 from ludus.data.resume_index import read_resume_index
 
 BLOCK_BYTES = 4 << 20

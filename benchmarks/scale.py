@@ -26,8 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ludus.agents.oracle import OracleAgent
-from ludus.data.checksum import Checksum
 from ludus.data.episode import format_episode_id
+from ludus.data.files import Checksum
 from ludus.data.journal import Journal
 from ludus.data.resume_index import ResumeIndex, read_resume_index
 from ludus.data.run_folder import RunFolder

@@ -17,7 +17,7 @@ from ludus.curation import CurateConfig, curate
 from ludus.curation.importers.inspect_log import read_samples
 from ludus.curation.importers.run_import import import_files
 from ludus.curation.importers.verifiers_importer import VerifiersImporter
-from ludus.data import jsonl
+from ludus.data import json_files
 from ludus.data.episode import Episode
 from ludus.data.episode_reader import episodes
 from ludus.data.resume_index import read_resume_index
@@ -101,7 +101,7 @@ def test_a_byte_order_mark_is_no_content(tmp_path: Path, kind: str) -> None:
 def test_a_file_without_an_end_is_refused(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(json_files, "MAX_LINE_BYTES", 1 << 20)
     name, _, read = READERS[kind]
     (tmp_path / name).symlink_to("/dev/zero")
     with pytest.raises(LudusError):

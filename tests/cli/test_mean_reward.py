@@ -11,7 +11,7 @@ from ludus_process import run_ludus
 from viewer.viewing import viewing
 
 from ludus.data.episode import Episode, StopReason, format_episode_id
-from ludus.data.intervals import mean_interval
+from ludus.data.estimates import mean_interval
 from ludus.data.run_folder import RunFolder
 from ludus.evaluation.metrics import MEAN_REWARD, build_metrics, estimate, load_attempts
 from ludus.reporting.pipeline import read_section

@@ -9,7 +9,7 @@ import pytest
 
 from curation.attempts import attempt, read_rows, write_run
 from ludus.curation import CurateConfig, curate
-from ludus.data.atomic_write import LOCK_FILE
+from ludus.data.files import LOCK_FILE
 from ludus.errors import ConfigError, RunError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from ludus.data.intervals import Interval, expanded_percentile_interval
+from ludus.data.estimates import Interval, expanded_percentile_interval
 
 
 def interval_of_mean(values: list[float], *, rounds: int = 400, seed: int = 0) -> Interval:

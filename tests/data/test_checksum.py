@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from pathlib import Path
 
-from ludus.data.checksum import file_digest
+from ludus.data.files import file_digest
 
 
 def test_the_digest_is_the_sha256_of_the_files(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ludus.data.hub_id import is_hub_id
+from ludus.data.hub import is_hub_id
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-0.6B", "gpt2", "my-org/data.set", "org/runs"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ludus.data.jsonable import to_jsonable
+from ludus.data.json_files import to_jsonable
 
 
 def test_values_that_json_cannot_hold_become_the_name_of_their_type() -> None:

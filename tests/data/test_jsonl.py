@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ludus.data import jsonl
-from ludus.data.jsonl import numbered_lines
+from ludus.data import json_files
+from ludus.data.json_files import numbered_lines
 from ludus.errors import RunError
 
 
@@ -19,7 +19,7 @@ def test_lines_have_their_numbers_and_blank_ones_are_skipped(tmp_path: Path) -> 
 def test_a_line_without_an_end_is_not_read_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(json_files, "MAX_LINE_BYTES", 1 << 20)
     fits = b"[" + b" " * ((1 << 20) - 3) + b"]\n"
     (tmp_path / "long.jsonl").write_bytes(fits + b" " + fits)
     lines = numbered_lines(tmp_path / "long.jsonl")

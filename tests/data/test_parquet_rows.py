@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ludus.data.parquet_rows import ParquetRows
+from ludus.data.locked_database import ParquetRows
 from ludus.errors import RunError
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from data.sample_episodes import RUN, attempt, written
 from ludus.data import resume_index as reading
-from ludus.data.checksum import Checksum
+from ludus.data.files import Checksum
 from ludus.data.messages import Message
 from ludus.data.resume_index import read_resume_index
 

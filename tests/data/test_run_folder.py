@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ludus.data.config_diff import config_digest
+from ludus.data.config import config_digest
 from ludus.data.run_folder import RunFolder, create_unused_dir, find_runs
 from ludus.errors import RunError
 

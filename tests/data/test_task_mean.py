@@ -6,8 +6,7 @@ from sys import float_info
 
 import pytest
 
-from ludus.data.intervals import mean_interval, wilson_interval
-from ludus.data.task_mean import TaskRewards, format_mean
+from ludus.data.estimates import TaskRewards, format_mean, mean_interval, wilson_interval
 
 
 def rewards_of(*pairs: tuple[str, float]) -> TaskRewards:

@@ -10,8 +10,8 @@ import pytest
 
 from diagnose.runs import Sample, episode
 from ludus.data.episode import Fault
+from ludus.data.estimates import REWARD_TOLERANCE
 from ludus.data.messages import Message
-from ludus.data.task_mean import REWARD_TOLERANCE
 from ludus.diagnose import read_episode_stats
 from ludus.diagnose.episode_stats import (
     EpisodeStats,

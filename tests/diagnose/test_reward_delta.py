@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from diagnose.runs import Sample, level, ramp
-from ludus.data.intervals import Interval
+from ludus.data.estimates import Interval
 from ludus.diagnose import RewardChange, RewardScale, diagnose
 from ludus.diagnose.episode_stats import EpisodeStats, RunEpisodes, group_episodes
 from ludus.diagnose.reward_delta import (

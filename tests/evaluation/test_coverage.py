@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from ludus.data.intervals import Interval, mean_interval, share_interval
+from ludus.data.estimates import Interval, mean_interval, share_interval
 from ludus.evaluation.metrics import paired_share_interval, pass_at_k
 
 DRAWS = 2_000

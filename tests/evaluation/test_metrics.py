@@ -7,8 +7,7 @@ from itertools import combinations
 import pytest
 
 from evaluation.small_evaluations import attempt
-from ludus.data.intervals import Interval, mean_interval, wilson_interval
-from ludus.data.task_mean import MeanEstimate
+from ludus.data.estimates import Interval, MeanEstimate, mean_interval, wilson_interval
 from ludus.evaluation.metrics import (
     Attempt,
     build_metrics,

@@ -7,8 +7,8 @@ from typing import Any
 
 from huggingface_hub import DatasetCard
 
-from ludus.data.dataset_schema import COLUMNS
 from ludus.data.episode import Episode
+from ludus.data.hub import COLUMNS
 from ludus.publish.run_card import card_for_run, render_card
 from publish.sample_episodes import SETTINGS, SUMMARY, episode, run_folder
 

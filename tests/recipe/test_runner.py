@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ludus
-from ludus.data.atomic_write import lock_dir
+from ludus.data.files import lock_dir
 from ludus.errors import OtherSettings, RunError
 from ludus.recipe.fingerprint import RecipeState
 from ludus.recipe.plan import StagePlan, plan_recipe

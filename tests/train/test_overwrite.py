@@ -12,7 +12,7 @@ import pytest
 from policy.models import adapted, saved
 
 from ludus import sft
-from ludus.data.atomic_write import LOCK_FILE
+from ludus.data.files import LOCK_FILE
 from ludus.errors import ConfigError, LudusError, MissingExtra, RunError
 from ludus.train.output import training_folder
 from ludus.train.output.checkpoints import CheckpointState, mark_complete

@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ludus.data.episode import Usage
-from ludus.data.jsonl import read_text
+from ludus.data.json_files import read_text
 from ludus.errors import ConfigError
 
 PriceFn = Callable[[Usage], float | None]

@@ -21,7 +21,7 @@ from ludus.check.findings import (
     skip_if_reported,
 )
 from ludus.client.endpoint import connect
-from ludus.data.config_types import check_at_least
+from ludus.data.config import check_at_least
 from ludus.environment.registry import is_remote
 from ludus.errors import BadEnvironment, ExecutionFailed, FactoryFailed, LudusError
 

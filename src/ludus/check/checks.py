@@ -19,7 +19,7 @@ from ludus.client.endpoint import Endpoint, LocalEndpoint
 from ludus.client.server_http import fetch_json_object
 from ludus.client.session import Session
 from ludus.client.websocket import WebSocketClient
-from ludus.data.intervals import MIN_SAMPLES
+from ludus.data.estimates import MIN_SAMPLES
 from ludus.data.messages import content_text
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.registry import find_environment, is_remote

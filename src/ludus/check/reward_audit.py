@@ -20,7 +20,7 @@ from ludus.check.episodes import EpisodePlayer, Transcript, offers_oracle
 from ludus.check.weak_players import WeakAgent, weak_strategies
 from ludus.client.endpoint import LocalEndpoint, connect
 from ludus.client.session import Session
-from ludus.data.intervals import MIN_SAMPLES, Interval, mean_interval
+from ludus.data.estimates import MIN_SAMPLES, Interval, mean_interval
 from ludus.environment.spec import EnvSpec
 
 MARGIN = 0.1

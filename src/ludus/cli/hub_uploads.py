@@ -20,7 +20,7 @@ def is_run(folder: Path) -> bool:
 
 def run_files(folder: Path) -> list[str]:
     """The files of a run that are uploaded; records for OpenEnv are written with the upload."""
-    from ludus.data.dataset_schema import OPENENV_RESULTS_FILE
+    from ludus.data.hub import OPENENV_RESULTS_FILE
     from ludus.publish.hub_upload import RUN_FILES
 
     return [name for name in RUN_FILES if name == OPENENV_RESULTS_FILE or (folder / name).is_file()]

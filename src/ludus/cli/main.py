@@ -134,6 +134,6 @@ def main() -> None:
 
 def _versions() -> str:
     from ludus.cli.installation.packages import RELEVANT_PACKAGES
-    from ludus.data.versions import versions
+    from ludus.data.run_folder import versions
 
     return "\n".join(f"{name} {version}" for name, version in versions(*RELEVANT_PACKAGES).items())

@@ -352,7 +352,7 @@ def to_text(value: Any) -> str:
 
 
 def _read_table(name: str) -> dict[str, Any]:
-    from ludus.data.jsonl import read_text
+    from ludus.data.json_files import read_text
 
     try:
         return tomllib.loads(read_text(Path(name).expanduser()))

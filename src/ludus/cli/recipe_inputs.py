@@ -56,7 +56,7 @@ def _check_files(stage: Stage) -> None:
     from pathlib import Path
 
     from ludus.cli.run_lookup import resolve_run_path
-    from ludus.data.hub_id import is_hub_id
+    from ludus.data.hub import is_hub_id
     from ludus.errors import RunError
     from ludus.train.data.loading import open_data
     from ludus.train.data.tokenization import check_rows

@@ -38,7 +38,7 @@ def resolve_token(token: str | None, token_file: Path | None) -> str | None:
 
 
 def _read_token(file: Path) -> str:
-    from ludus.data.jsonl import read_text
+    from ludus.data.json_files import read_text
 
     try:
         token = read_text(file).strip()

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ludus.curation.line_index import LineIndex
 from ludus.curation.load_episodes import load_episodes
+from ludus.data.estimates import MeanEstimate, query_mean_reward
 from ludus.data.locked_database import DUCKDB_MEMORY_LIMIT
-from ludus.data.task_mean import MeanEstimate, query_mean_reward
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -11,8 +11,8 @@ from ludus.curation.config import CurateConfig
 from ludus.curation.curation_report import CurateReport
 from ludus.curation.file_formats import COLUMNS_BY_KIND
 from ludus.curation.output_dir import CARD_FILE
-from ludus.data.dataset_schema import DATASETS_VERSION
-from ludus.data.markdown import (
+from ludus.data.hub import (
+    DATASETS_VERSION,
     build_front_matter,
     code_block,
     front_matter_size_category,
@@ -20,8 +20,8 @@ from ludus.data.markdown import (
     markdown_table,
     to_single_line,
 )
+from ludus.data.run_folder import versions
 from ludus.data.stage_output import CURATION_FILE
-from ludus.data.versions import versions
 
 _TAGS = ("ludus", "tool-use")
 _TITLES = {

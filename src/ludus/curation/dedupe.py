@@ -17,7 +17,7 @@ from ludus.curation.catalog import Catalog
 from ludus.curation.filters import BEST_FIRST, exclude_by_window
 from ludus.curation.similarity import MinHashIndex, SimilarTasks, TaskPrompts, shingles
 from ludus.data.episode import Episode
-from ludus.data.jsonl import numbered_lines
+from ludus.data.json_files import numbered_lines
 from ludus.data.messages import completion_text, prompt_text
 from ludus.errors import ConfigError, RunError
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ludus.data.dataset_schema import COLUMNS as EPISODE
-from ludus.data.dataset_schema import FLOAT, JSON_LIST, TEXT, Column
+from ludus.data.hub import COLUMNS as EPISODE
+from ludus.data.hub import FLOAT, JSON_LIST, TEXT, Column
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, MissingExtra, RunError
 

@@ -15,7 +15,7 @@ from math import isfinite
 from typing import Annotated
 
 from ludus.curation.catalog import Catalog
-from ludus.data.config_types import check_at_least, check_field_types
+from ludus.data.config import check_at_least, check_field_types
 from ludus.errors import ConfigError
 from ludus.options import Option
 

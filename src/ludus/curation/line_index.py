@@ -14,7 +14,7 @@ from itertools import compress, count, filterfalse
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from ludus.data.jsonl import skip_mark
+from ludus.data.json_files import skip_mark
 from ludus.errors import RunError
 
 _READ_BLOCK_BYTES = 1 << 18

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ludus.data.episode import StopReason
-from ludus.data.jsonl import skip_mark
+from ludus.data.json_files import skip_mark
 from ludus.data.locked_database import (
     check_single_query,
     describe_sql_error,

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from ludus.curation.config import CurateConfig
-from ludus.data.atomic_write import atomic_dir, existing_files
+from ludus.data.files import atomic_dir, existing_files
 from ludus.data.stage_output import CURATION_FILE
 from ludus.errors import RunError
 

@@ -19,7 +19,7 @@ from ludus.curation.load_episodes import find_episode_files
 from ludus.curation.output_dir import hash_output_files, is_rerun, open_output_dir
 from ludus.curation.token_lengths import measure_file
 from ludus.curation.writers import CurateProgress, write_left_out, write_rows
-from ludus.data.atomic_write import lock_dir
+from ludus.data.files import lock_dir
 from ludus.errors import RunError
 from ludus.policy.tokenizer import load_tokenizer
 from ludus.policy.vision.processor import load_vision_processor

@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 from pydantic_core import from_json
 
 from ludus.curation.catalog import Catalog
-from ludus.data.checksum import stable_hash
+from ludus.data.files import stable_hash
 from ludus.data.messages import prompt_text
 from ludus.errors import MissingExtra
 

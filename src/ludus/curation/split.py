@@ -14,7 +14,7 @@ from math import floor
 from ludus.curation.catalog import Catalog
 from ludus.curation.dedupe import count_duplicate_tasks
 from ludus.curation.similarity import SimilarTasks, TaskPrompt, TaskPrompts
-from ludus.data.checksum import stable_hash
+from ludus.data.files import stable_hash
 from ludus.errors import ConfigError, RunError
 
 TRAIN, TEST = "train", "test"

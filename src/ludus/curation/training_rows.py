@@ -12,7 +12,7 @@ from typing import Annotated
 
 from ludus.curation.tool_call_text import get_call_format, render_messages
 from ludus.curation.tutor_labels import TrainedMessages, labelled_turns, trained_messages
-from ludus.data.config_types import check_field_types
+from ludus.data.config import check_field_types
 from ludus.data.episode import Episode
 from ludus.data.messages import Message, Text, messages_before_reply
 from ludus.data.tool_schema import JsonObject, parse_arguments

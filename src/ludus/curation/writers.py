@@ -28,9 +28,9 @@ from ludus.curation.training_rows import (
     tutor_pair_rows,
 )
 from ludus.curation.tutor_labels import count_agreement
-from ludus.data.checksum import stable_hash
 from ludus.data.episode import Episode
 from ludus.data.episode_reader import has_canonical_head
+from ludus.data.files import stable_hash
 from ludus.data.messages import without_call_ids
 from ludus.data.tool_schema import JsonObject
 

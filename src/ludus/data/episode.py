@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import to_json
 
-from ludus.data.checksum import stable_hash
+from ludus.data.files import stable_hash
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
 

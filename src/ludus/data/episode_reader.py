@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json
 
 from ludus.data.episode import Episode, StopReason, Usage
-from ludus.data.jsonl import numbered_lines
+from ludus.data.json_files import numbered_lines
 from ludus.errors import RunError
 
 EPISODE_VERSION = 1

@@ -15,7 +15,7 @@ from typing import Self
 
 from pydantic_core import from_json
 
-from ludus.data.atomic_write import fsync_path, lock_file
+from ludus.data.files import fsync_path, lock_file
 from ludus.errors import RunError
 
 _BLOCK_BYTES = 64 << 10

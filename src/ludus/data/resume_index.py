@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
 
-from ludus.data.checksum import Checksum
 from ludus.data.episode import StopReason
 from ludus.data.episode_reader import EpisodeHead, parse_head
-from ludus.data.jsonl import is_json_object, read_lines
-from ludus.data.task_mean import TaskRewards
+from ludus.data.estimates import TaskRewards
+from ludus.data.files import Checksum
+from ludus.data.json_files import is_json_object, read_lines
 
 _MAX_REMEMBERED = 10
 _GROWTH_BYTES = 64 << 10

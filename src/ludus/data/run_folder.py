@@ -9,20 +9,21 @@ runs/wordle/
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
-from ludus.data.atomic_write import DRAFT_SUFFIX, create_atomically, fsync_path, write_atomically
-from ludus.data.config_diff import config_digest, describe_differences
-from ludus.data.jsonable import dump_json
+from ludus.data.config import config_digest, describe_differences
+from ludus.data.files import DRAFT_SUFFIX, create_atomically, fsync_path, write_atomically
+from ludus.data.json_files import dump_json
 from ludus.data.tool_schema import JsonObject
-from ludus.data.versions import versions
 from ludus.errors import OtherSettings, RunError
 
 RUN_FILE, SUMMARY_FILE = "run.json", "summary.json"
@@ -252,3 +253,17 @@ def _read_json_object(file: Path) -> JsonObject | None:
     if not isinstance(value, dict):
         raise RunError(f"{file} is not a JSON object.")
     return value
+
+
+DISTRIBUTION = "ludus-rl"
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Versions of Ludus, Python and the installed `packages`."""
+    installed = {"ludus": version(DISTRIBUTION), "python": platform.python_version()}
+    for name in packages:
+        try:
+            installed[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return installed

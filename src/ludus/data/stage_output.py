@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic_core import from_json
 
 from ludus.data.episode_reader import holds_episodes
-from ludus.data.jsonable import object_field
+from ludus.data.json_files import object_field
 from ludus.data.run_folder import RUN_FILE, SUMMARY_FILE
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import EPISODES_FILE, LOG_FILE, RECORD_FILE

@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ludus.data.atomic_write import write_atomically
-from ludus.data.jsonable import dump_json, object_field, to_jsonable
+from ludus.data.files import write_atomically
+from ludus.data.json_files import dump_json, object_field, to_jsonable
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 

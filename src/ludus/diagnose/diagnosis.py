@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pydantic_core import from_json
 
-from ludus.data.jsonable import int_field, object_field
-from ludus.data.task_mean import MeanEstimate
+from ludus.data.estimates import MeanEstimate
+from ludus.data.json_files import int_field, object_field
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import (
     EPISODES_FILE,

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from math import fsum
 from statistics import fmean
 
-from ludus.data.intervals import MIN_SAMPLES, Interval, expanded_percentile_interval
-from ludus.data.task_mean import TaskRewards
+from ludus.data.estimates import MIN_SAMPLES, Interval, TaskRewards, expanded_percentile_interval
 from ludus.data.training_log import metric, metric_values, step_number
 from ludus.diagnose.episode_stats import EpisodeGroupStats, RunEpisodes
 from ludus.diagnose.step_log import StepLog, metric_mean

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 
-from ludus.data.task_mean import MeanEstimate
+from ludus.data.estimates import MeanEstimate
 from ludus.evaluation.metrics import ACCURACY, PASS_PREFIX, Metric
 from ludus.evaluation.results import CandidateScore, Evaluation
 from ludus.evaluation.slices import Slice

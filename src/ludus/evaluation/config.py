@@ -8,7 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from ludus.data.config_types import check_field_types
+from ludus.data.config import check_field_types
 from ludus.errors import ConfigError
 from ludus.options import Option, expand_path, parse_assignments
 from ludus.rollout.config import RolloutConfig

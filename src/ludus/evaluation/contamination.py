@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from pydantic_core import from_json
 
-from ludus.data.jsonl import numbered_lines
+from ludus.data.json_files import numbered_lines
 from ludus.data.messages import prompt_text
 from ludus.errors import ConfigError, RunError
 from ludus.evaluation.metrics import Attempt

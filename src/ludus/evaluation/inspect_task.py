@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Player, Reply
-from ludus.data.config_diff import config_digest
+from ludus.data.config import config_digest
 from ludus.data.episode import Episode, Usage
 from ludus.data.messages import Call, Function, Message, Text
 from ludus.data.tool_schema import ToolSpec

@@ -14,10 +14,16 @@ from math import comb, fsum, sqrt
 
 from ludus.data.episode import Episode
 from ludus.data.episode_reader import EpisodeHead, episodes
-from ludus.data.intervals import Interval, is_binary, mean_interval, wilson_interval
+from ludus.data.estimates import (
+    Interval,
+    MeanEstimate,
+    estimate_mean,
+    is_binary,
+    mean_interval,
+    wilson_interval,
+)
 from ludus.data.messages import messages_before_reply
 from ludus.data.run_folder import RunFolder
-from ludus.data.task_mean import MeanEstimate, estimate_mean
 from ludus.data.tool_schema import JsonObject
 
 

@@ -19,11 +19,11 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ludus.data.atomic_write import atomic_dir, existing_files
-from ludus.data.config_diff import config_digest, describe_differences
-from ludus.data.jsonable import object_field, to_jsonable
+from ludus.data.config import config_digest, describe_differences
+from ludus.data.estimates import MeanEstimate
+from ludus.data.files import atomic_dir, existing_files
+from ludus.data.json_files import object_field, to_jsonable
 from ludus.data.run_folder import RUN_FILE, SUMMARY_FILE, RunFolder
-from ludus.data.task_mean import MeanEstimate
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import OtherSettings, RunError
 from ludus.evaluation.config import EvalConfig

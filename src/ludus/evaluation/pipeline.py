@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ludus.client.event_loop import to_sync
-from ludus.data.atomic_write import lock_dir
-from ludus.data.run_folder import RunFolder, find_unused_dir
-from ludus.data.versions import versions
+from ludus.data.files import lock_dir
+from ludus.data.run_folder import RunFolder, find_unused_dir, versions
 from ludus.environment.mixture import Mixture
 from ludus.evaluation.candidates import (
     Candidate,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from ludus.data.jsonable import dump_json
-from ludus.data.markdown import code_block, inline_code, markdown_table, to_single_line
+from ludus.data.hub import code_block, inline_code, markdown_table, to_single_line
+from ludus.data.json_files import dump_json
 from ludus.data.run_folder import SUMMARY_FILE
 from ludus.evaluation.charts import render_chart, render_level_chart
 from ludus.evaluation.output_dir import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ludus.data.task_mean import MeanEstimate
+from ludus.data.estimates import MeanEstimate
 from ludus.data.tool_schema import JsonObject
 from ludus.evaluation.contamination import KnownQuestions, exclude_known
 from ludus.evaluation.metrics import (

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ludus.data.task_mean import MeanEstimate
+from ludus.data.estimates import MeanEstimate
 from ludus.data.tool_schema import JsonObject
 from ludus.evaluation.metrics import (
     COMPARED_METRICS,

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ludus.data.intervals import MIN_SAMPLES
-from ludus.data.task_mean import MeanEstimate
+from ludus.data.estimates import MIN_SAMPLES, MeanEstimate
 from ludus.evaluation.metrics import Metric
 from ludus.evaluation.results import Evaluation
 from ludus.evaluation.slices import Slice

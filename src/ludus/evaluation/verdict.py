@@ -12,8 +12,7 @@ from enum import StrEnum
 from math import ceil, floor, fsum, log10, sqrt
 from statistics import NormalDist
 
-from ludus.data.intervals import MIN_SAMPLES, Z_975
-from ludus.data.task_mean import MeanEstimate
+from ludus.data.estimates import MIN_SAMPLES, Z_975, MeanEstimate
 from ludus.data.tool_schema import JsonObject
 from ludus.evaluation.metrics import PASS_PREFIX, Metric, PairedTask, mean
 

@@ -16,8 +16,8 @@ from ludus.agents.agent import (
     Player,
     Reply,
 )
-from ludus.data.checksum import stable_hash
 from ludus.data.episode import Usage
+from ludus.data.files import stable_hash
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.worker_threads import WorkerThread

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ludus.data.hub_id import is_hub_id
+from ludus.data.hub import is_hub_id
 from ludus.errors import ConfigError, closest_match, similar_path_hint
 from ludus.policy import smollm2
 from ludus.policy.hf_logging import suppress_hf_logging

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ludus.client.container import SERVER_PORT
-from ludus.data.atomic_write import atomic_dir, existing_files, lock_dir
-from ludus.data.hub_id import HUB_ORIGIN
-from ludus.data.markdown import build_front_matter, code_block, to_single_line
+from ludus.data.files import atomic_dir, existing_files, lock_dir
+from ludus.data.hub import HUB_ORIGIN, build_front_matter, code_block, to_single_line
 from ludus.errors import ConfigError
 from ludus.publish.env_source import EnvSource, looks_secret
 from ludus.publish.hub_upload import SPACE, push_folder

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ludus.data.dataset_schema import OPENENV_RESULTS_FILE
+from ludus.data.hub import OPENENV_RESULTS_FILE
 from ludus.data.run_folder import RUN_FILE, SUMMARY_FILE
 from ludus.errors import ConfigError, MissingCredentials, MissingExtra, PublishFailed
 from ludus.publish.run_card import CARD_FILE, EPISODES_FILE, card_for_run

@@ -6,8 +6,7 @@ import json
 import re
 
 from ludus.client.container import SERVER_PORT
-from ludus.data.hub_id import HUB_ORIGIN
-from ludus.data.markdown import to_single_line
+from ludus.data.hub import HUB_ORIGIN, to_single_line
 from ludus.publish.env_source import EnvSource
 
 SPACE_HOSTS = "*.hf.space"

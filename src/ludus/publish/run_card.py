@@ -13,14 +13,13 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ludus.data.dataset_schema import (
+from ludus.data.estimates import format_mean
+from ludus.data.hub import (
     COLUMNS,
     DATASETS_VERSION,
     OPENENV_COLUMNS,
     OPENENV_RESULTS_FILE,
     Column,
-)
-from ludus.data.markdown import (
     build_front_matter,
     code_block,
     front_matter_size_category,
@@ -29,7 +28,6 @@ from ludus.data.markdown import (
     to_single_line,
 )
 from ludus.data.run_folder import RUN_FILE, SUMMARY_FILE
-from ludus.data.task_mean import format_mean
 from ludus.data.tool_schema import JsonObject
 
 CARD_FILE = "README.md"

@@ -18,7 +18,7 @@ from ludus.agents.api_keys import API_PROVIDERS
 from ludus.agents.prices import PriceTable
 from ludus.data.episode import Episode, Usage
 from ludus.data.episode_reader import episodes
-from ludus.data.jsonable import dump_json
+from ludus.data.json_files import dump_json
 from ludus.environment.registry import is_remote
 from ludus.environment.task_buckets import parse_axes
 from ludus.errors import LudusError

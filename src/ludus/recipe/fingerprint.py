@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import ludus
-from ludus.data.atomic_write import write_atomically
+from ludus.data.files import write_atomically
 from ludus.data.run_folder import RUNS_DIR
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.registry import is_remote, registered_environments

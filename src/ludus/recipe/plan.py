@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ludus.data.config_diff import describe_changes
+from ludus.data.config import describe_changes
 from ludus.errors import ConfigError, did_you_mean
 from ludus.recipe.fingerprint import RecipeState, StageRecord, changed_keys, fingerprint_stage
 from ludus.recipe.recipe_file import Recipe, Stage

@@ -21,7 +21,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ludus.data.jsonl import read_text
+from ludus.data.json_files import read_text
 from ludus.data.run_folder import RUNS_DIR
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, did_you_mean, similar_path_hint

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from ludus.data.atomic_write import lock_dir
+from ludus.data.files import lock_dir
 from ludus.errors import OtherSettings, RunError
 from ludus.recipe.fingerprint import RecipeState, StageRecord, content_digest, stat_digest
 from ludus.recipe.plan import StagePlan, plan_stage

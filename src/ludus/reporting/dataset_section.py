@@ -9,9 +9,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ludus.data.jsonable import object_field
-from ludus.data.jsonl import numbered_lines
-from ludus.data.parquet_rows import ParquetRows
+from ludus.data.json_files import numbered_lines, object_field
+from ludus.data.locked_database import ParquetRows
 from ludus.data.stage_output import CURATION_FILE, StageOutput
 from ludus.errors import RunError
 from ludus.reporting.document import BarChart, FindingKind, Section, Table, Transcript

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ludus.data.markdown import code_block, inline_code, markdown_table, to_single_line
+from ludus.data.hub import code_block, inline_code, markdown_table, to_single_line
 from ludus.data.sparkline import sparkline
 from ludus.reporting.document import (
     REPORT_MARK,

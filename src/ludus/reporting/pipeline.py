@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from ludus.data.atomic_write import write_atomically
-from ludus.data.config_types import check_at_least
+from ludus.data.config import check_at_least
+from ludus.data.files import write_atomically
+from ludus.data.run_folder import versions
 from ludus.data.stage_output import find_output
-from ludus.data.versions import versions
 from ludus.errors import ConfigError, NameFlags, RunError, similar_path_hint
 from ludus.reporting.dataset_section import dataset_section
 from ludus.reporting.document import REPORT_MARK, Document, Section

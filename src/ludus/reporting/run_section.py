@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ludus.data.intervals import MIN_SAMPLES
+from ludus.data.estimates import MIN_SAMPLES
 from ludus.data.run_folder import RUN_FILE, RunFolder
 from ludus.data.tool_schema import JsonObject
 from ludus.reporting.document import BarChart, Chart, Finding, Histogram, Section

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic_core import from_json
 
-from ludus.data.jsonable import object_field
+from ludus.data.json_files import object_field
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import (
     EPISODES_FILE,

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ludus.client.event_loop import to_sync
-from ludus.data.checksum import Checksum
-from ludus.data.config_diff import config_digest
+from ludus.data.config import config_digest
 from ludus.data.episode_reader import format_damaged_lines
+from ludus.data.files import Checksum
 from ludus.data.journal import Journal
 from ludus.data.resume_index import ResumeIndex, read_resume_index
 from ludus.data.run_folder import RUN_FILE, RUNS_DIR, RunFolder, create_unused_dir

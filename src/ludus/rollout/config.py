@@ -14,8 +14,8 @@ from typing import Annotated, Any, ClassVar
 from ludus.agents.agent import Agent
 from ludus.agents.combined_agent import ExploringAgent, TutoredAgent
 from ludus.agents.oracle import OracleAgent
-from ludus.data.checksum import stable_hash
-from ludus.data.config_types import check_at_least, check_field_types, check_positive
+from ludus.data.config import check_at_least, check_field_types, check_positive
+from ludus.data.files import stable_hash
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.environment.task_buckets import Bucket, build_buckets, parse_axes, select_environments

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
-from ludus.data.checksum import stable_hash
 from ludus.data.episode import format_episode_id, task_group_id
-from ludus.data.jsonl import numbered_lines
+from ludus.data.files import stable_hash
+from ludus.data.json_files import numbered_lines
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
 from ludus.environment.task_buckets import Bucket, evenly

@@ -11,10 +11,10 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ludus.data.checksum import Checksum
 from ludus.data.episode import Episode, StopReason, Usage
 from ludus.data.episode_reader import EpisodeHead
-from ludus.data.jsonl import read_lines
+from ludus.data.files import Checksum
+from ludus.data.json_files import read_lines
 from ludus.data.resume_index import ResumeIndex, ResumeTotals, read_resume_index
 from ludus.data.run_folder import RUN_FILE, RunFolder
 

@@ -14,8 +14,13 @@ from math import atanh, ceil, sqrt, tanh
 from random import Random
 from typing import NamedTuple
 
-from ludus.data.intervals import MIN_SAMPLES, Z_975, Interval, expanded_percentile_interval
-from ludus.data.task_mean import is_zero_variance
+from ludus.data.estimates import (
+    MIN_SAMPLES,
+    Z_975,
+    Interval,
+    expanded_percentile_interval,
+    is_zero_variance,
+)
 from ludus.data.tool_schema import JsonObject
 
 _MAX_ROUNDS, _MIN_ROUNDS = 1_000, 200

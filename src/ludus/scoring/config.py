@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from ludus.data.checksum import stable_hash
-from ludus.data.config_types import check_field_types
+from ludus.data.config import check_field_types
+from ludus.data.files import stable_hash
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.rubric import EpisodeFunction, Rubric
 from ludus.errors import ConfigError

@@ -20,8 +20,8 @@ from weakref import WeakValueDictionary
 from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Reply
 from ludus.agents.provider import ResponseCache
 from ludus.agents.scripted import FunctionAgent, ReplyFunction
-from ludus.data.checksum import stable_hash
 from ludus.data.episode import Episode, Usage
+from ludus.data.files import stable_hash
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import (

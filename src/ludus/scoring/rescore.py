@@ -10,10 +10,10 @@ from typing import Any
 from pydantic_core import from_json
 
 from ludus.client.event_loop import to_sync
-from ludus.data.config_diff import config_digest
+from ludus.data.config import config_digest
+from ludus.data.estimates import TaskRewards, is_zero_variance
 from ludus.data.journal import Journal
 from ludus.data.run_folder import RunFolder, create_unused_dir
-from ludus.data.task_mean import TaskRewards, is_zero_variance
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 from ludus.rollout.progress import Notice, ProgressCallback, ignore_progress

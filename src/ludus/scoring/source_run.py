@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from pydantic_core import from_json
 
-from ludus.data.config_diff import config_digest
+from ludus.data.config import config_digest
 from ludus.data.episode import Episode, StopReason
 from ludus.data.episode_reader import EpisodeHead, parse_head
-from ludus.data.jsonl import read_lines
+from ludus.data.json_files import read_lines
 from ludus.data.run_folder import RUN_FILE, RunFolder
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from ludus.data.config_types import check_field_types
+from ludus.data.config import check_field_types
 from ludus.environment.spec import EnvSpec
 from ludus.errors import LudusError
 from ludus.options import Option, parse_duration, parse_mebibytes, parse_timeout

@@ -15,7 +15,7 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from ludus.data.hub_id import HUB_ORIGIN
+from ludus.data.hub import HUB_ORIGIN
 from ludus.environment.introspection import build_env_spec
 from ludus.errors import ConfigError
 from ludus.serve.app import create_app as build_app

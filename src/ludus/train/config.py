@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
-from ludus.data.config_types import check_at_least, check_field_types, check_positive
+from ludus.data.config import check_at_least, check_field_types, check_positive
 from ludus.errors import ConfigError, did_you_mean
 from ludus.options import Option, parse_assignments, parse_duration, parse_settings
 from ludus.train.overrides import parse_override_assignments

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ludus.data.config_diff import describe_differences
-from ludus.data.jsonable import to_jsonable
+from ludus.data.config import describe_differences
+from ludus.data.json_files import to_jsonable
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import truncate_log
 from ludus.errors import OtherSettings, RunError

@@ -12,7 +12,7 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-from ludus.data.jsonable import to_jsonable
+from ludus.data.json_files import to_jsonable
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 from ludus.policy.device import choose_device, choose_dtype

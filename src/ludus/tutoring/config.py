@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from ludus.agents.agent import Agent
 from ludus.agents.oracle import OracleAgent
-from ludus.data.config_types import check_at_least
+from ludus.data.config import check_at_least
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 from ludus.options import Option

@@ -15,8 +15,8 @@ from ludus.agents.agent import Agent
 from ludus.client.event_loop import run_sync
 from ludus.curation.config import CurateConfig
 from ludus.curation.pipeline import curate
-from ludus.data.atomic_write import lock_dir
 from ludus.data.episode_reader import episodes
+from ludus.data.files import lock_dir
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import ConfigError
 from ludus.policy.device import release_gpu_memory

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from ludus.curation.tutor_labels import count_agreement
-from ludus.data.atomic_write import LOCK_FILE, write_atomically
-from ludus.data.config_diff import describe_differences
+from ludus.data.config import describe_differences
 from ludus.data.episode import Episode
-from ludus.data.jsonable import to_jsonable
-from ludus.data.task_mean import TaskRewards
+from ludus.data.estimates import TaskRewards
+from ludus.data.files import LOCK_FILE, write_atomically
+from ludus.data.json_files import to_jsonable
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import OtherSettings, RunError
 from ludus.train.output.model_card import build_model_card

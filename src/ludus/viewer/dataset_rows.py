@@ -12,9 +12,9 @@ from typing import Any, Self
 from pydantic_core import from_json
 
 from ludus.curation.line_index import LineIndex
-from ludus.data.jsonl import numbered_lines
+from ludus.data.json_files import numbered_lines
+from ludus.data.locked_database import ParquetRows
 from ludus.data.messages import prompt_text
-from ludus.data.parquet_rows import ParquetRows
 from ludus.data.stage_output import StageOutput
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError

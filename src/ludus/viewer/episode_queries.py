@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ludus.curation.load_episodes import check_load_condition
 from ludus.data.episode import SOLVED_PART, StopReason
+from ludus.data.estimates import query_mean_reward
 from ludus.data.locked_database import quote_sql
-from ludus.data.task_mean import query_mean_reward
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 from ludus.viewer.episode_index import EpisodeIndex

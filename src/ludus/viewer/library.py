@@ -9,7 +9,7 @@ from threading import Event, Thread
 from time import time
 from typing import Self
 
-from ludus.data.jsonable import object_field
+from ludus.data.json_files import object_field
 from ludus.data.run_folder import walk_run_folders
 from ludus.data.stage_output import StageOutput, find_output
 from ludus.data.tool_schema import JsonObject

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-from ludus.data.config_diff import compare_settings
-from ludus.data.jsonable import object_field
+from ludus.data.config import compare_settings
+from ludus.data.estimates import MeanEstimate
+from ludus.data.json_files import object_field
 from ludus.data.stage_output import StageOutput
-from ludus.data.task_mean import MeanEstimate
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import LogEntry, metric, read_log, step_number
 from ludus.errors import NameFlags

@@ -16,7 +16,7 @@ from publish.fake_hub import TOKEN, fake_hub
 from stand_in_engine import StandInEngine, stand_in_engine
 
 from cli.collect_cli import CLEAN_ENV, PYTHONPATH, error_line, read_episodes
-from ludus.data.atomic_write import lock_dir
+from ludus.data.files import lock_dir
 
 PRIVATE_KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n"
 PIP_INSTALL = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation")

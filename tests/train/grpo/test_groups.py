@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ludus import ToolEnvironment, grpo, tool
-from ludus.data.task_mean import is_zero_variance
+from ludus.data.estimates import is_zero_variance
 from ludus.errors import RunError
 from ludus.train.grpo.groups import split_into_groups, zero_variance_mask
 from ludus.train.grpo.rewards import sum_rewards

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ludus.data.run_folder import versions
 from ludus.data.training_log import append_log, read_log
-from ludus.data.versions import versions
 from ludus.errors import RunError
 from ludus.train.output.record import create_record, finish_record, read_record
 from ludus.train.output.record_schema import FinalMetrics, rename_settings

@@ -10,7 +10,7 @@ import pytest
 from policy.models import saved
 
 from ludus import sft
-from ludus.data.atomic_write import LOCK_FILE
+from ludus.data.files import LOCK_FILE
 from ludus.errors import RunError
 from ludus.train.distributed import Distributed
 from ludus.train.output import training_folder

@@ -27,7 +27,7 @@ def new(
 
     Example: ludus new chain-sum && ludus run chain-sum.toml --dry-run
     """
-    from ludus.data.atomic_write import create_atomically
+    from ludus.data.files import create_atomically
     from ludus.errors import ConfigError, RunError, did_you_mean
     from ludus.recipe.recipe_file import read_recipe, shipped_recipes
 

@@ -26,7 +26,7 @@ def play(
     import asyncio
 
     from ludus.cli.display.environment_errors import record_environment_errors
-    from ludus.data.config_types import check_at_least
+    from ludus.data.config import check_at_least
 
     arguments = dict(task)
     check_at_least("seed", seed, 0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ludus.cli import common
 from ludus.cli.program import command
-from ludus.data.jsonl import read_text
+from ludus.data.json_files import read_text
 from ludus.errors import ConfigError
 from ludus.options import Option, expand_path
 from ludus.policy.agent_factory import AgentConfig

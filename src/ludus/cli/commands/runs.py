@@ -57,7 +57,7 @@ def runs(
 
 def _training_runs(root: Path) -> Iterator[RunFolder]:
     """The episodes of GRPO trainings, as runs: their folders have no `run.json`."""
-    from ludus.data.config_diff import config_digest
+    from ludus.data.config import config_digest
     from ludus.data.run_folder import RunFolder, RunMetadata, walk_run_folders
     from ludus.errors import RunError
 

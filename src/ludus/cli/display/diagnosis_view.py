@@ -133,7 +133,7 @@ def _bucket_table(diagnosis: Diagnosis) -> Table:
 
 
 def _reward_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    from ludus.data.task_mean import format_mean
+    from ludus.data.estimates import format_mean
     from ludus.diagnose.reward_delta import format_change_with_interval, format_reward
 
     change, mean = diagnosis.reward, diagnosis.mean_reward

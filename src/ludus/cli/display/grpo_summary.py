@@ -19,7 +19,7 @@ class GRPOSummary(TrainSummary):
     _cached_diagnosis: Diagnosis | None = None
 
     def as_json(self, result: TrainResult) -> dict[str, Any]:
-        from ludus.data.jsonable import to_jsonable
+        from ludus.data.json_files import to_jsonable
 
         fields = super().as_json(result)
         if result.stopped is None and (diagnosis := self._read_diagnosis(result)) is not None:

@@ -10,10 +10,10 @@ from ludus.cli.display.formatting import (
     format_dollars,
     plural,
 )
-from ludus.data.task_mean import format_mean
+from ludus.data.estimates import format_mean
 
 if TYPE_CHECKING:
-    from ludus.data.intervals import Interval
+    from ludus.data.estimates import Interval
     from ludus.scoring.agreement import Agreement
     from ludus.scoring.rescore import RescoreResult
 

@@ -130,7 +130,7 @@ class JsonTrainDisplay(TrainDisplay):
         self._emit("said", message=name_flags(message))
 
     def _emit(self, kind: str, **fields: Any) -> None:
-        from ludus.data.jsonable import to_jsonable
+        from ludus.data.json_files import to_jsonable
 
         line = json.dumps(to_jsonable({"event": kind, **fields}), allow_nan=False)
         print(line, file=self._stream, flush=True)

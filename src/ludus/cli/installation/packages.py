@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from ludus.cli.installation.findings import Finding
-from ludus.data.versions import DISTRIBUTION
+from ludus.data.run_folder import DISTRIBUTION
 
 RELEVANT_PACKAGES = (
     *("torch", "transformers", "trl", "accelerate", "peft", "datasets", "vllm"),

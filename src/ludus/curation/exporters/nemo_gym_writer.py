@@ -15,8 +15,8 @@ from ludus.curation.importers.nemo_gym_importer import (
     is_task_field,
 )
 from ludus.curation.importers.responses_api import build_items, flatten_tool
-from ludus.data.checksum import stable_hash
 from ludus.data.episode import Episode, StopReason
+from ludus.data.files import stable_hash
 from ludus.data.messages import messages_before_reply
 from ludus.data.tool_schema import JsonObject, parse_arguments
 

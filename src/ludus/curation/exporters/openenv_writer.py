@@ -13,10 +13,10 @@ from pathlib import Path
 from pydantic_core import to_json
 
 from ludus.curation.importers.base import EXTRA_KEY, extra_fields
-from ludus.data.atomic_write import atomic_file
-from ludus.data.dataset_schema import OPENENV_RESULTS_FILE
 from ludus.data.episode import Episode
 from ludus.data.episode_reader import episodes
+from ludus.data.files import atomic_file
+from ludus.data.hub import OPENENV_RESULTS_FILE
 from ludus.data.tool_schema import JsonObject, parse_arguments
 
 _NATIVE_FIELDS = ("episode_id", "done", "task", "rewards")

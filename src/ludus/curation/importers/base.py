@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Usage, task_group_id
-from ludus.data.jsonl import numbered_lines
+from ludus.data.json_files import numbered_lines
 from ludus.data.messages import Message, messages_before_reply
 from ludus.data.tool_schema import JsonObject, parse_arguments
 

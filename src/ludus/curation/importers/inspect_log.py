@@ -27,7 +27,7 @@ from ludus.curation.importers.base import (
     describe_placeholder,
     require_object,
 )
-from ludus.data.jsonl import MAX_LINE_BYTES
+from ludus.data.json_files import MAX_LINE_BYTES
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import MissingExtra, RunError
 

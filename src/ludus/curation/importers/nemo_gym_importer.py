@@ -36,7 +36,7 @@ from ludus.curation.importers.responses_api import (
     to_chat_messages,
 )
 from ludus.data.episode import Episode, Fault, StopReason
-from ludus.data.jsonl import numbered_lines
+from ludus.data.json_files import numbered_lines
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError

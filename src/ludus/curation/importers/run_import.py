@@ -16,9 +16,8 @@ from ludus.curation.importers.messages_importer import MessagesImporter
 from ludus.curation.importers.nemo_gym_importer import NemoGymImporter
 from ludus.curation.importers.openenv_importer import OpenEnvImporter
 from ludus.curation.importers.verifiers_importer import VerifiersImporter
-from ludus.data.atomic_write import atomic_dir, existing_files, lock_dir
-from ludus.data.checksum import stable_hash
 from ludus.data.episode import Episode, format_episode_id
+from ludus.data.files import atomic_dir, existing_files, lock_dir, stable_hash
 from ludus.data.journal import Journal
 from ludus.data.run_folder import RUN_FILE, SUMMARY_FILE, RunFolder
 from ludus.errors import ConfigError, RunError, did_you_mean

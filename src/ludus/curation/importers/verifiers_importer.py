@@ -34,7 +34,7 @@ from ludus.curation.importers.base import (
 )
 from ludus.curation.importers.chat_messages import parse_messages, parse_tools, wrap_chat_content
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Usage
-from ludus.data.jsonl import read_text
+from ludus.data.json_files import read_text
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 

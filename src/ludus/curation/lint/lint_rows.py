@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pydantic_core import from_json, to_json
 
-from ludus.data.checksum import stable_hash
-from ludus.data.jsonl import numbered_lines
+from ludus.data.files import stable_hash
+from ludus.data.json_files import numbered_lines
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_row import TrainingRow, parse_training_row, row_kind
 from ludus.errors import RunError

@@ -17,7 +17,7 @@ from ludus.curation.lint.report import Finding, LintExample, LintReport
 from ludus.curation.lint.student import Student
 from ludus.curation.lint.template_checks import check_row_with_template
 from ludus.curation.token_lengths import TokenLengths
-from ludus.data.config_types import check_at_least
+from ludus.data.config import check_at_least
 from ludus.data.training_row import InvalidRow
 
 LintProgress = Callable[[int, int], None]

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ludus.data.jsonl import numbered_lines, read_text
+from ludus.data.json_files import numbered_lines, read_text
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.faults import log_fault
 from ludus.environment.source_file import SourceFile

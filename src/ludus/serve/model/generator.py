@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ludus.data.checksum import stable_hash
+from ludus.data.files import stable_hash
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, LudusError
 from ludus.policy.chat.template_kwargs import (

@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from ludus.data.checksum import stable_hash
 from ludus.data.episode import Episode, format_episode_id
+from ludus.data.files import stable_hash
 from ludus.data.journal import Journal
 from ludus.data.messages import Message
 from ludus.data.run_folder import RunFolder

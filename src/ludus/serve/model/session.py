@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from ludus.data.checksum import stable_hash
 from ludus.data.episode import Episode, StopReason, Timing, Tokens, Usage, task_group_id
+from ludus.data.files import stable_hash
 from ludus.data.messages import ImagePart, Message, messages_before_reply
 from ludus.data.tool_schema import JsonObject, parse_arguments
 from ludus.policy.engine.sampling import SamplingParams

@@ -15,10 +15,9 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ludus.data.checksum import file_digest
-from ludus.data.hub_id import is_hub_id
-from ludus.data.jsonable import object_field, prune_nulls
-from ludus.data.jsonl import numbered_lines
+from ludus.data.files import file_digest
+from ludus.data.hub import is_hub_id
+from ludus.data.json_files import numbered_lines, object_field, prune_nulls
 from ludus.data.run_folder import RUN_FILE
 from ludus.data.stage_output import CURATION_FILE
 from ludus.data.tool_schema import JsonObject

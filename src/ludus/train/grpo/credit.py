@@ -29,7 +29,7 @@ from statistics import fmean, variance
 from typing import Any
 
 from ludus.data.episode import Episode
-from ludus.data.task_mean import is_zero_variance
+from ludus.data.estimates import is_zero_variance
 from ludus.train.grpo.groups import split_into_groups
 
 TurnValues = tuple[float, ...]

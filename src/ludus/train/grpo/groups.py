@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from math import isnan
 from typing import Any, TypeVar
 
-from ludus.data.checksum import stable_hash
 from ludus.data.episode import Episode
-from ludus.data.task_mean import is_zero_variance
+from ludus.data.estimates import is_zero_variance
+from ludus.data.files import stable_hash
 from ludus.errors import RunError
 
 Item = TypeVar("Item")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from ludus.data.config_types import check_at_least
+from ludus.data.config import check_at_least
 from ludus.environment.task_buckets import parse_axes
 from ludus.errors import ConfigError
 from ludus.options import Option

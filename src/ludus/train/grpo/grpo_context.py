@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ludus.data.config_diff import config_digest
+from ludus.data.config import config_digest
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import EPISODES_FILE
 from ludus.environment.mixture import Mixture

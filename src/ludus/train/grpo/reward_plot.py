@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from ludus.data.atomic_write import atomic_file
+from ludus.data.files import atomic_file
 from ludus.data.training_log import log_points, read_buckets
 from ludus.errors import MissingExtra
 from ludus.train.grpo.curriculum_plot import plot_buckets

@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ludus.data.atomic_write import write_atomically
 from ludus.data.episode import Episode
+from ludus.data.files import write_atomically
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.rollout_batch import RolloutRow, to_rollout_row
 from ludus.train.output.checkpoints import start_rows_path

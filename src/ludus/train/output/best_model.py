@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ludus.data.atomic_write import write_atomically
-from ludus.data.checksum import Checksum
+from ludus.data.files import Checksum, write_atomically
 from ludus.errors import RunError
 from ludus.train.output.checkpoints import CHECKPOINTS_DIR
 

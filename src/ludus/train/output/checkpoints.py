@@ -11,8 +11,7 @@ import shutil
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from ludus.data.atomic_write import write_atomically
-from ludus.data.checksum import Checksum
+from ludus.data.files import Checksum, write_atomically
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ludus.data.atomic_write import atomic_file
+from ludus.data.files import atomic_file
 from ludus.data.training_log import log_points
 from ludus.errors import MissingExtra
 

@@ -6,7 +6,7 @@ import json
 import shlex
 from typing import Any
 
-from ludus.data.markdown import build_front_matter, code_block, inline_code, to_single_line
+from ludus.data.hub import build_front_matter, code_block, inline_code, to_single_line
 from ludus.data.tool_schema import JsonObject
 from ludus.policy import smollm2
 from ludus.train.output import card_tables

@@ -11,11 +11,11 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from ludus.data.atomic_write import write_atomically
-from ludus.data.jsonable import dump_json, to_jsonable
+from ludus.data.files import write_atomically
+from ludus.data.json_files import dump_json, to_jsonable
+from ludus.data.run_folder import versions
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import RECORD_FILE
-from ludus.data.versions import versions
 from ludus.errors import RunError
 from ludus.policy import smollm2
 from ludus.train.output.record_schema import (

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 
-from ludus.data.atomic_write import LOCK_FILE, lock_dir
+from ludus.data.files import LOCK_FILE, lock_dir
 from ludus.data.training_log import EPISODES_FILE, LOG_FILE, RECORD_FILE, read_log
 from ludus.errors import LudusError, RunError
 from ludus.policy.model_ref import ModelKind, ModelRef, base_model_name, find_local_model

@@ -14,7 +14,7 @@ from typing import Any
 
 from ludus.client.event_loop import run_sync
 from ludus.data.episode import Episode, Tokens, format_episode_id
-from ludus.data.task_mean import is_zero_variance
+from ludus.data.estimates import is_zero_variance
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
 from ludus.scoring.reward_functions import RewardFunctions

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from ludus.client.event_loop import run_sync
-from ludus.data.checksum import stable_hash
+from ludus.data.files import stable_hash
 from ludus.errors import ConfigError, LudusError
 from ludus.policy.engine.batcher import RequestBatcher, SamplingParams
 

@@ -1,19 +1,25 @@
-"""The types and ranges of a config's fields, checked when it is constructed.
+"""Configs: the types and ranges of their fields, their digest, and what differs between two.
 
-A value of another type would be noticed late, by an operation that does not name the field.
+Fields are checked when a config is constructed: a value of another type would be noticed late, by
+an operation that does not name the field.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
+from hashlib import blake2b
+from itertools import takewhile
 from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+from ludus.data.json_files import dump_json
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, did_you_mean
 
 _MAX_VALUE_CHARS = 200
@@ -99,3 +105,74 @@ def _fits(value: Any, hint: Any) -> bool:
             return len(value) == len(arguments) and all(map(_fits, value, arguments))
         return all(_fits(each, arguments[0]) for each in value)
     return isinstance(value, origin or hint)
+
+
+_EXCERPT_CHARS = 60
+_EXCERPT_LEAD = 20
+_NOT_SET = "not set"
+
+
+def config_digest(settings: JsonObject) -> str:
+    """Eight hex digits, the same for equal settings, independent of the order of their keys."""
+    text = dump_json(_normalize_numbers(settings), sort_keys=True)
+    return blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+def describe_differences(there: JsonObject, here: JsonObject) -> Iterator[str]:
+    """Yield `temperature: 0.2 there, 0.7 here` for every setting that differs."""
+    for key, old, new in _excerpt_differences(there, here):
+        yield f"{key}: {old} there, {new} here"
+
+
+def describe_changes(before: JsonObject, after: JsonObject) -> Iterator[str]:
+    """Yield `steps 24 -> 200` for every setting that has changed."""
+    for key, old, new in _excerpt_differences(before, after):
+        yield f"{key} {old} -> {new}"
+
+
+def _excerpt_differences(old: JsonObject, new: JsonObject) -> Iterator[tuple[str, str, str]]:
+    """Yield name and both values; of long values the part where they begin to differ."""
+    for key, before, after in compare_settings(old, new)[0]:
+        pairs = zip(before, after, strict=False)
+        num_equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        start = max(0, num_equal - _EXCERPT_LEAD)
+        yield key, _config_value_excerpt(before, start), _config_value_excerpt(after, start)
+
+
+def compare_settings(there: JsonObject, here: JsonObject) -> tuple[list[tuple[str, str, str]], int]:
+    """The settings that differ, as dotted name and both values in JSON; and how many are equal."""
+    old, new = dict(_flatten_config(there)), dict(_flatten_config(here))
+    differences = [
+        (key, before, after)
+        for key in sorted(old | new)
+        if (before := old.get(key, _NOT_SET)) != (after := new.get(key, _NOT_SET))
+        and not any(other.startswith(f"{key}.") for other in old | new)
+    ]
+    return differences, sum(new.get(key) == value for key, value in old.items())
+
+
+def _flatten_config(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every leaf of nested settings under its dotted name, as JSON."""
+    if isinstance(value, Mapping) and (value or not key):
+        for name, item in value.items():
+            yield from _flatten_config(item, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, json.dumps(_normalize_numbers(value), ensure_ascii=False)
+
+
+def _config_value_excerpt(text: str, start: int) -> str:
+    """At most `_EXCERPT_CHARS` characters of a setting's value, from `start` on."""
+    if len(text) <= _EXCERPT_CHARS:
+        return text
+    start = min(start, len(text) - _EXCERPT_CHARS)
+    end = start + _EXCERPT_CHARS
+    return f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
+
+
+def _normalize_numbers(value: Any) -> Any:
+    """Convert 1.0 to 1, so that equal numbers from the command line and from TOML compare equal."""
+    if isinstance(value, Mapping):
+        return {key: _normalize_numbers(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_normalize_numbers(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,22 +1,110 @@
-"""Schema of data sets, above all of `episodes.jsonl`, for the `dataset_info` of a card.
+"""What the Hub reads: ids, the Markdown and YAML of cards, and the schema of a data set.
 
-Without it, `datasets` infers the columns from the first ten megabytes. That fails as soon as a
-later row differs (the first broken episode, the task of another environment), and turns the text
-"42" into a number where some messages have images. So the card declares every column.
-
-Columns whose fields are the same in all rows are structs. The others have the type `json`: they
-come back as they were written, without missing keys filled in. The uploaded file is the one that
-Ludus reads.
-
-`datasets` parses every line again for `json` columns. So floats keep ten decimals, and integers are
-limited to 64 bits. It must be version 4.7 or newer, as for TRL.
+Without a schema, `datasets` infers the columns from the first ten megabytes. That fails as soon as
+a later row differs (the first broken episode, the task of another environment), and turns the text
+"42" into a number if some messages have images. So the card declares every column. Columns whose
+fields are the same in all rows are structs. The others have the type `json`: they come back as
+they were written, without missing keys filled in, with ten decimals and integers of 64 bits.
 """
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from ludus.data.tool_schema import JsonObject
+
+HUB_ORIGIN = "https://huggingface.co"
+"""The site that shows a Space in a frame."""
+LOCAL_FOLDERS = frozenset(
+    ("checkpoints", "data", "evals", "models", "out", "output", "outputs", "runs")
+)
+"""Folder names used by Ludus' commands and by most projects; none is an organization on the Hub."""
+
+
+def is_hub_id(name: str, *, file_suffixes: tuple[str, ...] = ()) -> bool:
+    """Whether `name` may be looked up on the Hub: `org/name`, or a single word.
+
+    False if it begins like a path, ends with one of `file_suffixes`, or its first part is a
+    folder here or usually is one (`models/wordle`).
+    """
+    folder, _, rest = name.partition("/")
+    if (
+        not folder
+        or not name
+        or name.startswith((".", "~"))
+        or name.endswith(("/", *file_suffixes))
+    ):
+        return False
+    if not rest:
+        return True
+    return "/" not in rest and folder not in LOCAL_FOLDERS and not Path(folder).is_dir()
+
+
+_SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"))
+
+
+def build_front_matter(
+    values: Mapping[str, Any], features: Sequence[JsonObject], *, description: str = ""
+) -> str:
+    """The YAML block that begins a card. Every value is written as JSON, which is valid YAML.
+
+    `datasets` caches a folder by its name and this block: a `description` that differs makes it
+    read changed files again.
+    """
+    lines = [f"{key}: {_yaml_value(value)}" for key, value in values.items() if value]
+    if features:
+        lines.append("dataset_info:")
+        if description:
+            lines.append(f"  description: {_yaml_value(description)}")
+        lines += ["  features:", *(f"  - {_yaml_value(feature)}" for feature in features)]
+    return "\n".join(["---", *lines, "---", ""])
+
+
+def front_matter_size_category(rows: Any) -> list[str]:
+    """The Hub's `size_categories` of so many rows; empty if their number is unknown."""
+    if not isinstance(rows, int):
+        return []
+    return [next((name for limit, name in _SIZES if rows < limit), "n>1M")]
+
+
+def _yaml_value(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def to_single_line(value: Any) -> str:
+    """Format a value as one line of printable characters, for YAML and table cells."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def inline_code(value: Any) -> str:
+    if value is None:
+        return ""
+    text = to_single_line(value)
+    marks = "`" * (_longest_backtick_run(text) + 1)
+    return f"{marks} {text} {marks}" if "`" in text else f"{marks}{text}{marks}"
+
+
+def code_block(text: str, language: str) -> str:
+    """A fenced code block, with a fence longer than any run of backticks in the text."""
+    fence = "`" * max(3, _longest_backtick_run(text) + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+def _longest_backtick_run(text: str) -> int:
+    return max(map(len, re.findall("`+", text)), default=0)
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    cells = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
 
 DATASETS_VERSION = "4.7"
 
