@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
-from ludus.policy.chat.reply_grammar import ReplyShape, read_reply_shape
 from ludus.policy.chat.reply_parser import ReplyParser
 from ludus.policy.engine.batcher import RequestBatcher, SamplingParams
 from ludus.policy.engine.hf_decoder import max_context_length
@@ -70,11 +69,6 @@ class PolicyRuntime:
             name: each for name, each in template["fields"].items() if name != "tool_calls"
         }
         return ReplyParser(self.policy.tokenizer, template, chat_format.stop_token_ids)
-
-    @cached_property
-    def reply_shape(self) -> ReplyShape:
-        """What grammars of replies are made from."""
-        return read_reply_shape(self.policy.tokenizer, self.policy.chat_format)
 
     def initial_prompt_ids(
         self, messages: Sequence[Message], tools: Sequence[JsonObject]

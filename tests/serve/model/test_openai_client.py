@@ -192,9 +192,12 @@ def test_unsupported_fields_are_refused_and_unknown_ones_ignored(nonsense: Serve
     body = {"messages": QUESTION, "max_tokens": 1}
     neutral = {"frequency_penalty": 0, "user": "me", "store": False, "stop": None, "foo": 1}
     assert nonsense.post("/v1/chat/completions", {**body, **neutral}).status_code == 200
-    refused = nonsense.post("/v1/chat/completions", {**body, "frequency_penalty": 1.5})
-    assert refused.status_code == 400
-    assert refused.json()["error"]["param"] == "frequency_penalty"
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
+    unsupported = {"frequency_penalty": 1.5, "response_format": schema, "tool_choice": "required"}
+    for name, value in unsupported.items():
+        refused = nonsense.post("/v1/chat/completions", {**body, name: value})
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == name
 
 
 def test_a_prompt_beyond_the_context_is_refused(nonsense: ServedModel) -> None:

@@ -202,7 +202,7 @@ def test_fields_that_agents_send_and_that_change_nothing_are_accepted(
         ({"truncation": "auto"}, "truncation"),
         ({"frequency_penalty": 1}, "frequency_penalty"),
         ({"include": ["message.output_text.logprobs"]}, "include"),
-        ({"text": {"format": {"type": "grammar"}}}, "text.format.type"),
+        ({"text": {"format": {"type": "json_object"}}}, "text.format.type"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
         ({"temperature": -1}, "temperature"),

@@ -23,7 +23,6 @@ from ludus.policy.engine.engine_api import (
     Request,
     no_more_requests,
 )
-from ludus.policy.engine.grammar import Grammar
 from ludus.policy.engine.hf_decoder import HFDecoder
 from ludus.policy.engine.request_queue import (
     InFlightBatch,
@@ -32,7 +31,7 @@ from ludus.policy.engine.request_queue import (
     ResultQueue,
     select_similar_lengths,
 )
-from ludus.policy.engine.sampling import SamplingParams, TopLogprobs
+from ludus.policy.engine.sampling import SamplingParams
 from ludus.policy.engine.scoped_settings import short_switch_interval, without_cudnn_sdpa
 
 if TYPE_CHECKING:
@@ -94,15 +93,12 @@ class RequestBatcher:
         seed: int,
         images: Sequence[ProcessedImage] = (),
         receive_tokens: ReceiveTokens | None = None,
-        grammar: Grammar | None = None,
-        top_logprobs: TopLogprobs | None = None,
     ) -> Completion:
         """Sample a completion. The same request and seed give the same result in any batch.
 
         Except for rounding: on a GPU the batch size changes the last bits of the logits, and so
         sometimes which of two close tokens is sampled. `receive_tokens` is called with the tokens,
-        as they are sampled; all of them come before the completion. `grammar` and `top_logprobs`
-        are those of `Request`.
+        as they are sampled; all of them come before the completion.
         """
         request = Request(
             tuple(prompt_ids),
@@ -111,8 +107,6 @@ class RequestBatcher:
             sampling,
             seed,
             tuple(images),
-            grammar=grammar,
-            top_logprobs=top_logprobs,
         )
         with self._condition:
             if self._closed:

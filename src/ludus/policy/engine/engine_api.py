@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ludus.errors import RequestRefused
 from ludus.policy.engine.decode_stats import DecodeStats
-from ludus.policy.engine.grammar import Constraint, Grammar
-from ludus.policy.engine.sampling import SamplingParams, TopLogprobs
+from ludus.policy.engine.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from ludus.policy.vision.images import ProcessedImage
@@ -42,19 +41,6 @@ class Request:
     """The images of the placeholders among the ids, in their order."""
     on_tokens: OnTokens | None = None
     """Called in the engine's thread with the tokens of the completion, as they are sampled."""
-    grammar: Grammar | None = None
-    """Allows no other completions. Their log-probabilities are those of the allowed tokens."""
-    top_logprobs: TopLogprobs | None = None
-    """Takes the most likely tokens at each position, before `on_tokens` is called with it."""
-
-    @property
-    def is_special(self) -> bool:
-        """Whether the logits of its row need `prepare_logits` in each step."""
-        return self.grammar is not None or self.top_logprobs is not None
-
-    def start_constraint(self) -> Constraint | None:
-        """Return the state of the grammar for one attempt at the completion."""
-        return None if self.grammar is None else self.grammar.start(self.stop_token_ids)
 
     def max_new_tokens(self, context: int | None) -> int:
         """Return the token budget of the completion, given the model's context length."""
@@ -72,8 +58,6 @@ class Completion:
     logprobs: tuple[float, ...]
     stopped: bool
     """Whether the last id is a stop token; otherwise the token budget was used up."""
-    failure: str | None = None
-    """Why the grammar could not be followed to its end."""
 
 
 DeliverCompletion = Callable[[int, Completion], None]

@@ -25,8 +25,7 @@ from ludus.policy.engine.engine_api import (
     Request,
     no_more_requests,
 )
-from ludus.policy.engine.grammar import Constraint
-from ludus.policy.engine.sampling import TokenSampler, prepare_logits
+from ludus.policy.engine.sampling import TokenSampler
 from ludus.policy.engine.shared_prefix import SharedPrefix, supports_shared_prefix
 
 MIN_SHARED_PREFIX_TOKENS = 8
@@ -50,7 +49,6 @@ class HFSequence:
     """Tokens that may still be sampled."""
     draw_uniform: Callable[[], float]
     """The request's own random numbers."""
-    constraint: Constraint | None
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     active: bool = True
@@ -62,8 +60,6 @@ class HFSequence:
         self.logprobs.append(logprob)
         self.remaining -= 1
         self.active = self.remaining > 0 and token not in self.request.stop_token_ids
-        if self.constraint is not None:
-            self.constraint.accept(token)
         if self.request.on_tokens is not None:
             self.request.on_tokens(len(self.ids) - 1, (token,), (logprob,))
 
@@ -75,8 +71,7 @@ class HFSequence:
     @property
     def completion(self) -> Completion:
         stopped = bool(self.ids) and self.ids[-1] in self.request.stop_token_ids
-        failure = None if self.constraint is None else self.constraint.failure
-        return Completion(tuple(self.ids), tuple(self.logprobs), stopped, failure)
+        return Completion(tuple(self.ids), tuple(self.logprobs), stopped)
 
 
 class HFDecoder:
@@ -116,7 +111,7 @@ class HFDecoder:
         for index, request in enumerate(requests):
             remaining = request.max_new_tokens(self.max_context)
             draw_uniform = random.Random(request.seed).random
-            row = HFSequence(index, request, remaining, draw_uniform, request.start_constraint())
+            row = HFSequence(index, request, remaining, draw_uniform)
             rows.append(row) if remaining > 0 else deliver(index, row.completion)
         if not rows:
             return
@@ -246,13 +241,6 @@ class DecodeBatch:
                 device=logits.device,
                 suppressed_ids=self._decoder.suppressed_ids,
             )
-        special = {
-            index: row
-            for index, row in enumerate(self.rows)
-            if row.request.is_special and row.active
-        }
-        if special:
-            logits = prepare_logits(logits, special)
         uniforms = [row.draw_uniform() if row.active else 0.0 for row in self.rows]
         sampled = self._sampler.sample(logits, uniforms)
         for row, token, logprob in zip(self.rows, *sampled, strict=True):

@@ -7,19 +7,11 @@ the other rows of the batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from ludus.errors import ConfigError
-from ludus.policy.engine.grammar import Constraint, mask_logits
-
-if TYPE_CHECKING:
-    from ludus.policy.engine.engine_api import Request
-
-
-IMPOSSIBLE_LOGPROB = -1e20
-"""Tokens that are masked have less, at any temperature."""
 
 _SMALLEST_FLOAT32 = 2.0**-126
 """Smaller numbers may be 0 in the tensors of a batch."""
@@ -46,53 +38,6 @@ class SamplingParams:
         if self.temperature < _SMALLEST_FLOAT32:
             object.__setattr__(self, "temperature", 0.0)
         object.__setattr__(self, "top_p", max(self.top_p, _SMALLEST_FLOAT32))
-
-
-class TopLogprobs:
-    """Collects the most likely tokens at each position of one completion."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.by_position: dict[int, list[tuple[int, float]]] = {}
-        """Ids and log-probabilities, most likely first; without tokens of probability 0."""
-
-
-class SampledRow(Protocol):
-    """A completion that is being sampled."""
-
-    @property
-    def request(self) -> Request: ...
-
-    @property
-    def constraint(self) -> Constraint | None: ...
-
-    @property
-    def ids(self) -> Sequence[int]: ...
-
-
-def prepare_logits(logits: Any, rows: Mapping[int, SampledRow]) -> Any:
-    """Mask what the grammars of these rows do not allow, and note the most likely tokens.
-
-    `rows` has them by their index in the batch. Returns the logits to sample from.
-    """
-    import torch
-
-    constraints = {i: row.constraint for i, row in rows.items() if row.constraint is not None}
-    if constraints:
-        logits = mask_logits(logits, constraints)
-    tops = {i: row.request.top_logprobs for i, row in rows.items() if row.request.top_logprobs}
-    if tops:
-        temperatures = [rows[i].request.sampling.temperature or 1.0 for i in tops]
-        divisor = torch.tensor(temperatures, device=logits.device).unsqueeze(1)
-        chosen = logits[torch.tensor(list(tops), device=logits.device)].float()
-        scaled = (chosen - chosen.amax(-1, keepdim=True)) / divisor
-        most = min(max(top.count for top in tops.values()), logits.shape[-1])
-        values, ids = torch.log_softmax(scaled, -1).topk(most)
-        for (i, top), *row in zip(tops.items(), ids.tolist(), values.tolist(), strict=True):
-            pairs = list(zip(*row, strict=True))[: top.count]
-            possible = [pair for pair in pairs if pair[1] > IMPOSSIBLE_LOGPROB]
-            top.by_position[len(rows[i].ids)] = possible
-    return logits
 
 
 class TokenSampler:

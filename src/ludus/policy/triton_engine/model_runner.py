@@ -6,7 +6,7 @@ which requests run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -53,7 +53,6 @@ TARGET_PROGRAMS = 264
 split long sequences over several programs."""
 MIN_SPLIT_TOKENS = 256
 """Shorter pieces of a sequence are not split further."""
-PrepareLogits = Callable[[Any], Any]
 
 
 class ModelRunner:
@@ -180,11 +179,10 @@ class ModelRunner:
         self._padded_rows = graph_size(len(rows), BATCH_SIZES)
         self._counts_are_zero = True
 
-    def launch_steps(self, steps: int, *, prepare_logits: PrepareLogits | None = None) -> None:
+    def launch_steps(self, steps: int) -> None:
         """Launch this many decoding steps, or one more, without waiting for them.
 
-        Rows that finish on the way stay as they are. `prepare_logits` changes the logits of each
-        step before a token is sampled from them.
+        Rows that finish on the way stay as they are.
         """
         if not self._counts_are_zero:
             self._batch.reset_counts()
@@ -194,16 +192,12 @@ class ModelRunner:
         programs = self._padded_rows * self._model.shape.num_kv_heads
         most = min(TARGET_PROGRAMS // programs, self.cache.slot_length // MIN_SPLIT_TOKENS, 32)
         splits = 1 << max(0, most.bit_length() - 1)
-        needs_filter = any(row.needs_filter for row in self._rows)
-        if needs_filter or prepare_logits is not None:
+        if any(row.needs_filter for row in self._rows):
             for _ in range(steps):
                 logits = self._graphs.run(
                     ("logits", self._padded_rows, splits), partial(self._logits, splits)
                 )
-                if prepare_logits is not None:
-                    logits = prepare_logits(logits)
-                if needs_filter:
-                    self._filter(logits)
+                self._filter(logits)
                 self._model.operations.sample(logits, self._batch)
             return
         for number in graph_launch_sizes(steps):

@@ -18,8 +18,6 @@ from ludus.policy.engine.engine_api import (
     PollRequests,
     Request,
 )
-from ludus.policy.engine.grammar import Constraint
-from ludus.policy.engine.sampling import prepare_logits
 from ludus.policy.triton_engine.batch_state import MAX_STEPS_PER_FETCH, RowState
 from ludus.policy.triton_engine.counter_rng import to_int64
 from ludus.policy.triton_engine.model_runner import ModelRunner
@@ -32,7 +30,6 @@ class _ScheduledRequest:
     index: int
     request: Request
     tokens_left: int
-    constraint: Constraint | None
     slot: int = -1
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -62,8 +59,7 @@ class _ScheduledRequest:
 
     @property
     def completion(self) -> Completion:
-        failure = None if self.constraint is None else self.constraint.failure
-        return Completion(tuple(self.ids), tuple(self.logprobs), self.hit_stop, failure)
+        return Completion(tuple(self.ids), tuple(self.logprobs), self.hit_stop)
 
     @property
     def row_state(self) -> RowState:
@@ -86,9 +82,6 @@ class _ScheduledRequest:
         self.ids += ids
         self.logprobs += logprobs
         self.tokens_left -= len(ids)
-        if self.constraint is not None:
-            for token in ids:
-                self.constraint.accept(token)
 
     def report_tokens(self) -> None:
         start, self.num_reported = self.num_reported, len(self.ids)
@@ -141,9 +134,7 @@ class Scheduler:
     def _enqueue(self, requests: Sequence[Request]) -> None:
         for request in requests:
             max_new_tokens = request.max_new_tokens(self._context_length)
-            row = _ScheduledRequest(
-                self._num_requests, request, max_new_tokens, request.start_constraint()
-            )
+            row = _ScheduledRequest(self._num_requests, request, max_new_tokens)
             self._num_requests += 1
             if row.tokens_left > 0:
                 self._waiting.append(row)
@@ -178,12 +169,7 @@ class Scheduler:
             self._runner.load_batch([row.row_state for row in self._running])
             self._batch_changed = False
         most_left = max(row.tokens_left for row in self._running)
-        special = {i: row for i, row in enumerate(self._running) if row.request.is_special}
-        if special:
-            # One step, because the mask of a token depends on the token before it.
-            self._runner.launch_steps(1, prepare_logits=lambda it: prepare_logits(it, special))
-        else:
-            self._runner.launch_steps(min(MAX_STEPS_PER_FETCH, most_left))
+        self._runner.launch_steps(min(MAX_STEPS_PER_FETCH, most_left))
         # Delivering wakes other threads. It is done here, where the device is busy meanwhile.
         self._deliver_output()
         output = self._runner.fetch_output()

@@ -53,30 +53,17 @@ class ChatCompletions:
             "finish_reason": reply.finish_reason,
         }
         if body.logprobs:
-            fields["logprobs"] = {
-                "content": self._logprobs(body, choice, completion.ids, completion.logprobs)
-            }
+            content = self._logprobs(body, completion.ids, completion.logprobs)
+            fields["logprobs"] = {"content": content}
         if body.return_token_ids:
             fields["token_ids"] = list(completion.ids)
         return fields
 
     def _logprobs(
-        self,
-        body: ChatBody,
-        choice: ChatChoice,
-        ids: Sequence[int],
-        logprobs: Sequence[float],
-        *,
-        start: int = 0,
+        self, body: ChatBody, ids: Sequence[int], logprobs: Sequence[float]
     ) -> list[JsonObject]:
-        return chat_logprobs(
-            self._sampler.tokenizer,
-            ids,
-            logprobs,
-            as_ids=body.return_tokens_as_token_ids,
-            top=choice.top_logprobs,
-            start=start,
-        )
+        as_ids = body.return_tokens_as_token_ids
+        return chat_logprobs(self._sampler.tokenizer, ids, logprobs, as_ids=as_ids)
 
     def stream(self, call: ChatCall) -> AsyncGenerator[bytes, None]:
         """Sample all choices, and yield server-sent events as tokens arrive."""
@@ -95,10 +82,9 @@ class ChatCompletions:
         body = call.body
         waiting: tuple[list[int], list[float]] = ([], [])
         """Tokens whose log-probabilities are sent with the next chunk."""
-        num_calls = num_sent = 0
+        num_calls = 0
 
         def put(delta: JsonObject, finish: str | None = None) -> None:
-            nonlocal num_sent
             chunk: JsonObject = {
                 "index": choice.index,
                 "delta": delta,
@@ -106,11 +92,10 @@ class ChatCompletions:
                 "finish_reason": finish,
             }
             if body.logprobs and waiting[0]:
-                content = self._logprobs(body, choice, *waiting, start=num_sent)
+                content = self._logprobs(body, *waiting)
                 chunk["logprobs"] = {"content": content}
             if body.return_token_ids:
                 chunk["token_ids"] = list(waiting[0])
-            num_sent += len(waiting[0])
             waiting[0].clear()
             waiting[1].clear()
             put_event(events.chunk(chunk))

@@ -8,11 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ludus.data.messages import Message
-from ludus.errors import AgentError, LudusError, TemplateRefused
-from ludus.policy.chat.reply_grammar import ReplyGrammar
+from ludus.errors import AgentError, TemplateRefused
 from ludus.policy.chat.reply_stream import ReplyDelta
-from ludus.policy.engine.grammar import Grammar, SchemaRefused
-from ludus.policy.engine.sampling import TopLogprobs
 from ludus.policy.runtime import PolicyRuntime
 from ludus.policy.sampled_conversation import SampledConversation
 from ludus.serve.model.api_errors import ApiError
@@ -34,7 +31,6 @@ class ChatChoice:
     index: int
     conversation: SampledConversation
     session: Session | None
-    top_logprobs: TopLogprobs | None
     prompt: Prompt = field(default_factory=lambda: Prompt(()))
 
 
@@ -88,39 +84,9 @@ class ChatSampler:
             for choice in choices:
                 ids = await _render_prompt(choice.conversation, messages)
                 choice.prompt = Prompt(ids, choice.conversation.images)
-            grammar = await self._compile_grammar(body, runtime, choices[0].prompt)
-            plan = self._generator.plan(body, [choices[0].prompt], grammar)
+            plan = self._generator.plan(body, [choices[0].prompt])
             return ChatCall(body, messages, plan, choices, stack.pop_all())
         raise AssertionError  # The stack swallows no exception.
-
-    async def _compile_grammar(
-        self, body: ChatBody, runtime: PolicyRuntime, prompt: Prompt
-    ) -> Grammar | None:
-        """The grammar of the replies, where the request has a format for them or requires calls."""
-        schema, functions = body.response_format.schema_of_content, body.required_functions
-        if schema is None and not functions:
-            return None
-        if functions:
-            schema = None  # The format is that of the content, and there is none.
-        else:
-            functions = [tool["function"] for tool in body.offered_tools]
-        names = ["response_format"] * (schema is not None)
-        names += [f"tool {each['name']}" for each in functions]
-        try:
-            bodies = runtime.reply_shape.bodies(schema, functions)
-            thinking = runtime.reply_shape.thinking_after(self.tokenizer, prompt.ids)
-            return await self._generator.grammars.compile(ReplyGrammar(thinking, bodies))
-        except ValueError as error:
-            raise ApiError(f"The reply cannot be constrained: {error}.", param="tools") from error
-        except LudusError as error:
-            # Not 503: the same request will not be answered later.
-            raise ApiError(str(error)) from error
-        except SchemaRefused as error:
-            name = names[error.index]
-            raise ApiError(
-                f"The JSON schema of {name} cannot be used: {error}.",
-                param=name if name == "response_format" else "tools",
-            ) from error
 
     async def _open_choices(
         self,
@@ -130,22 +96,20 @@ class ChatSampler:
         session_id: str | None,
         stack: AsyncExitStack,
     ) -> list[ChatChoice]:
-        tools, num_top = body.offered_tools, body.top_logprobs
-        tops = [TopLogprobs(num_top) if num_top else None for _ in range(body.n)]
+        tools = body.offered_tools
         if self._recorder is None:
             return [
-                ChatChoice(index, new_conversation(runtime, tools), None, top)
-                for index, top in enumerate(tops)
+                ChatChoice(index, new_conversation(runtime, tools), None) for index in range(body.n)
             ]
         if session_id is not None and body.n > 1:
             raise ApiError("n must be 1 in a session, which is one conversation.", param="n")
         choices = []
-        for index, top in enumerate(tops):
+        for index in range(body.n):
             session = await stack.enter_async_context(
                 self._recorder.use_session(session_id, messages, tools)
             )
             conversation = session.conversation_for(runtime, tools)
-            choices.append(ChatChoice(index, conversation, session, top))
+            choices.append(ChatChoice(index, conversation, session))
         return choices
 
     async def tokenize(self, body: Conversation) -> tuple[int, ...]:
@@ -158,9 +122,7 @@ class ChatSampler:
         """Sample all choices."""
         generations = await sample_choices(
             [
-                self._generator.generate(
-                    choice.prompt, call.plan, index=choice.index, top_logprobs=choice.top_logprobs
-                )
+                self._generator.generate(choice.prompt, call.plan, index=choice.index)
                 for choice in call.choices
             ]
         )
@@ -177,11 +139,7 @@ class ChatSampler:
             on_deltas(parser.feed(text) if text else (), ids, logprobs)
 
         generation = await self._generator.generate(
-            choice.prompt,
-            call.plan,
-            index=choice.index,
-            on_text=on_text,
-            top_logprobs=choice.top_logprobs,
+            choice.prompt, call.plan, index=choice.index, on_text=on_text
         )
         on_deltas(parser.finish(), (), ())
         return self._add_reply(call, choice, generation)
@@ -195,7 +153,6 @@ class ChatSampler:
                 usage=(len(choice.prompt.ids), len(generation.completion.ids)),
                 truncated=generation.finish_reason == "length",
                 sampling=call.plan.sampling,
-                constrained=call.plan.grammar is not None,
             )
         return Reply(message, generation)
 

@@ -18,8 +18,7 @@ from ludus.policy.chat.template_kwargs import (
     with_default_kwargs,
 )
 from ludus.policy.engine.batcher import Completion
-from ludus.policy.engine.grammar import Grammar, GrammarCompiler
-from ludus.policy.engine.sampling import SamplingParams, TopLogprobs
+from ludus.policy.engine.sampling import SamplingParams
 from ludus.policy.runtime import PolicyRuntime
 from ludus.serve.model.admission import Admission
 from ludus.serve.model.api_errors import ApiError
@@ -69,7 +68,6 @@ class SamplingPlan:
     sampling: SamplingParams
     stop: tuple[str, ...]
     seed: int
-    grammar: Grammar | None = None
 
     def choice_seed(self, index: int) -> int:
         return stable_hash(f"{self.seed}/{index}")
@@ -89,13 +87,10 @@ class Generator:
         self.runtime = runtime
         self.admission = Admission(metrics, max_batch=max_batch, max_queue=config.max_queue)
         self._config, self._metrics = config, metrics
-        self.grammars = GrammarCompiler(runtime.policy.tokenizer)
         self.prompt_limit = PromptLimit(runtime.policy.tokenizer, runtime.context_length)
         self._variants: dict[str, PolicyRuntime] = {}
 
-    def plan(
-        self, body: ChoicesBody, prompts: Sequence[Prompt], grammar: Grammar | None = None
-    ) -> SamplingPlan:
+    def plan(self, body: ChoicesBody, prompts: Sequence[Prompt]) -> SamplingPlan:
         """Check the request's limits, and resolve how to sample it."""
         limit, context = self._config.max_tokens, self.runtime.context_length
         if body.n > self._config.max_choices:
@@ -124,7 +119,6 @@ class Generator:
             else replace(self.runtime.sampling, **options),
             stop=body.stop_sequences,
             seed=secrets.randbits(63) if body.seed is None else body.seed,
-            grammar=grammar,
         )
 
     def with_template_kwargs(self, kwargs: JsonObject) -> PolicyRuntime:
@@ -155,7 +149,6 @@ class Generator:
         *,
         index: int = 0,
         on_text: OnText | None = None,
-        top_logprobs: TopLogprobs | None = None,
         skip_special_tokens: bool = False,
     ) -> Generation:
         """Sample the completion with this index; `on_text` is called with it as it is sampled."""
@@ -188,8 +181,6 @@ class Generator:
                 seed=plan.choice_seed(index),
                 images=prompt.images,
                 receive_tokens=receive_tokens if watches else None,
-                grammar=plan.grammar,
-                top_logprobs=top_logprobs,
             )
         )
         try:
@@ -205,8 +196,6 @@ class Generator:
             ) from error
         finally:
             sampling.cancel()
-        if completion is not None and completion.failure is not None:
-            raise ApiError(f"The reply could not follow its JSON schema: {completion.failure}.")
         rest = stream.finish() if watches else ""
         if rest and on_text is not None:
             on_text(rest, (), ())

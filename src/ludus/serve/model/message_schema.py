@@ -8,7 +8,6 @@ from pydantic import BeforeValidator, ConfigDict, Field
 
 from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message, Part, Text
 from ludus.data.tool_schema import JsonObject
-from ludus.serve.model.api_errors import ApiError
 from ludus.serve.model.request_body import Items, RequestBody
 
 
@@ -92,25 +91,7 @@ class ToolBody(RequestBody):
     function: ToolFunctionBody
 
 
-class ToolChoice(RequestBody):
-    """Whether a reply calls a tool, and which one."""
-
-    type: Literal["none", "auto", "required", "function"] = "auto"
-    name: str | None = None
-
-    def to_json(self) -> Any:
-        """As the Responses API writes it."""
-        return self.model_dump() if self.type == "function" else self.type
-
-
-def _to_tool_choice(value: Any) -> Any:
-    """Chat completions nest the name of the function, the Responses API does not."""
-    if isinstance(value, dict) and isinstance(value.get("function"), dict):
-        return {**value["function"], "type": value.get("type")}
-    return {"type": value} if isinstance(value, str) else value
-
-
-ToolChoiceField = Annotated[ToolChoice, BeforeValidator(_to_tool_choice)]
+ToolChoice = Literal["auto", "none"]
 
 
 class Conversation(RequestBody):
@@ -120,27 +101,14 @@ class Conversation(RequestBody):
 
     messages: Items[MessageBody] = Field(default_factory=list)
     tools: Items[ToolBody] = Field(default_factory=list)
-    tool_choice: ToolChoiceField = ToolChoice()
+    tool_choice: ToolChoice = "auto"
     chat_template_kwargs: JsonObject = Field(default_factory=dict)
 
     @property
     def offered_tools(self) -> list[JsonObject]:
-        if self.tool_choice.type == "none":
+        if self.tool_choice == "none":
             return []
         return [tool.model_dump() for tool in self.tools]
-
-    @property
-    def required_functions(self) -> list[JsonObject]:
-        """The functions of which the reply must call one; empty if it need not call any."""
-        if self.tool_choice.type not in ("required", "function"):
-            return []
-        name = self.tool_choice.name if self.tool_choice.type == "function" else None
-        functions = [tool.function.model_dump() for tool in self.tools]
-        chosen = [each for each in functions if name in (None, each["name"])]
-        if not chosen:
-            wanted = "any tools" if name is None else f"a tool {name!r:.100}"
-            raise ApiError(f"tool_choice needs {wanted} among the tools.", param="tool_choice")
-        return chosen
 
     def to_messages(self) -> tuple[Message, ...]:
         return tuple(message.to_message() for message in self.messages)

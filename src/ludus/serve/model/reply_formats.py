@@ -10,7 +10,6 @@ from typing import Any
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
 from ludus.policy.chat.reply_stream import ReplyDelta
-from ludus.policy.engine.sampling import TopLogprobs
 from ludus.serve.model.api_errors import ApiError
 from ludus.serve.model.event_stream import encode_event
 from ludus.serve.model.text_stream import REPLACEMENT_CHAR
@@ -82,28 +81,17 @@ def delta_to_json(delta: ReplyDelta, num_calls: int) -> JsonObject:
 
 
 def chat_logprobs(
-    tokenizer: Any,
-    ids: Sequence[int],
-    logprobs: Sequence[float],
-    *,
-    as_ids: bool,
-    top: TopLogprobs | None,
-    start: int,
+    tokenizer: Any, ids: Sequence[int], logprobs: Sequence[float], *, as_ids: bool
 ) -> list[JsonObject]:
-    """The entries of `logprobs.content` in a chat completion, from its token `start` on."""
-
-    def entry(token_id: int, logprob: float) -> JsonObject:
+    """The entries of `logprobs.content` in a chat completion."""
+    entries = []
+    for token_id, logprob in zip(ids, logprobs, strict=True):
         text = token_text(tokenizer, token_id, as_ids=as_ids)
         # A token may be a part of a character, whose bytes are not known here.
         is_text = not as_ids and REPLACEMENT_CHAR not in text
         encoded = list(text.encode("utf-8", "replace")) if is_text else None
-        return {"token": text, "logprob": logprob, "bytes": encoded}
-
-    positions = {} if top is None else top.by_position
-    return [
-        {**entry(*pair), "top_logprobs": [entry(*each) for each in positions.get(position, ())]}
-        for position, pair in enumerate(zip(ids, logprobs, strict=True), start)
-    ]
+        entries.append({"token": text, "logprob": logprob, "bytes": encoded, "top_logprobs": []})
+    return entries
 
 
 def text_logprobs(
@@ -113,28 +101,17 @@ def text_logprobs(
     *,
     offset: int,
     as_ids: bool,
-    top: TopLogprobs | None,
-    start: int,
 ) -> JsonObject:
-    """The `logprobs` of a text completion from its token `start` on, whose text is at `offset`."""
+    """The `logprobs` of a piece of a text completion, whose text is at `offset`."""
     tokens = [token_text(tokenizer, token_id, as_ids=as_ids) for token_id in ids]
     offsets = []
     for token in tokens:
         offsets.append(offset)
         offset += len(token)
-    positions = {} if top is None else top.by_position
-    likely = [
-        {token_text(tokenizer, each, as_ids=as_ids): value for each, value in positions.get(at, ())}
-        for at in range(start, start + len(ids))
-    ]
     return {
         "tokens": tokens,
         "token_logprobs": list(logprobs),
-        # The sampled token is one of them, also where others are more likely.
-        "top_logprobs": [
-            {**others, token: value}
-            for others, token, value in zip(likely, tokens, logprobs, strict=True)
-        ],
+        "top_logprobs": [{token: value} for token, value in zip(tokens, logprobs, strict=True)],
         "text_offset": offsets,
     }
 

@@ -7,9 +7,9 @@ the reply, but are not supported, are refused.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ludus.data.tool_schema import JsonObject
 from ludus.serve.model.api_errors import ApiError
@@ -21,7 +21,6 @@ _MAX_PROMPTS = 4096
 _MAX_REWARDS = 1000
 _MAX_STOP_CHARS = 1024
 """Of each sequence: all are compared with the end of the text at every token."""
-_MAX_TOP_LOGPROBS = 20
 
 
 class StreamOptions(RequestBody):
@@ -95,6 +94,8 @@ class ChoicesBody(SamplingBody):
         "echo": (False,),
         "suffix": ("",),
         "prompt_logprobs": (0,),
+        "top_logprobs": (0,),
+        "response_format": ({"type": "text"},),
     }
     prompt_field: ClassVar[str]
     """The field that the prompt is made of, for errors."""
@@ -117,59 +118,22 @@ class ChoicesBody(SamplingBody):
         return "max_completion_tokens" if self.max_completion_tokens else "max_tokens"
 
 
-class JsonSchemaBody(RequestBody):
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    json_schema: JsonObject = Field(alias="schema")
-    """`strict` is ignored: the schema always holds."""
-
-
-class ResponseFormat(RequestBody):
-    type: Literal["text", "json_object", "json_schema"] = "text"
-    json_schema: JsonSchemaBody | None = None
-
-    @model_validator(mode="after")
-    def _require_schema(self) -> Self:
-        if self.type == "json_schema" and self.json_schema is None:
-            raise ValueError("json_schema is missing")
-        return self
-
-    @property
-    def schema_of_content(self) -> JsonObject | None:
-        """The JSON schema of the reply; None for any text."""
-        if self.type == "json_schema" and self.json_schema is not None:
-            return self.json_schema.json_schema
-        return {"type": "object"} if self.type == "json_object" else None
-
-
 class ChatBody(ChoicesBody, Conversation):
     """A request to `/v1/chat/completions`."""
 
     prompt_field: ClassVar[str] = "messages"
 
     messages: Items[MessageBody] = Field(min_length=1)
-    response_format: ResponseFormat = ResponseFormat()
     logprobs: bool = False
-    top_logprobs: int = Field(default=0, ge=0, le=_MAX_TOP_LOGPROBS)
-
-    @model_validator(mode="after")
-    def _check_top_logprobs(self) -> Self:
-        if self.top_logprobs and not self.logprobs:
-            raise ApiError("top_logprobs needs logprobs.", param="top_logprobs")
-        return self
 
 
 class CompletionBody(ChoicesBody):
     """A request to `/v1/completions`."""
 
     prompt_field: ClassVar[str] = "prompt"
-    neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = {
-        **ChoicesBody.neutral_values,
-        "response_format": ({"type": "text"},),
-    }
 
     prompt: str | Items[str] | Items[int] | Items[Items[int]]
-    logprobs: int | None = Field(default=None, ge=0, le=_MAX_TOP_LOGPROBS)
+    logprobs: int | None = Field(default=None, ge=0, le=1)
 
     @field_validator("prompt", mode="before")
     @classmethod

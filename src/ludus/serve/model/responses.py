@@ -21,7 +21,6 @@ from ludus.serve.model.responses_schema import ResponsesBody
 _PARAMS = {
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
-    "response_format": "text.format",
 }
 """Fields of a response request, by their names in the chat request."""
 
@@ -137,8 +136,8 @@ class Responses:
             "reasoning": body.reasoning and body.reasoning.model_dump(),
             "store": False,
             "temperature": sampling.temperature,
-            "text": body.text.to_json(),
-            "tool_choice": body.tool_choice.to_json(),
+            "text": body.text.model_dump(),
+            "tool_choice": body.tool_choice,
             "tools": [tool.model_dump() for tool in body.tools],
             "top_p": sampling.top_p,
             "truncation": "disabled",

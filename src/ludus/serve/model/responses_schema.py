@@ -17,11 +17,10 @@ from ludus.serve.model.message_schema import (
     Parts,
     ToolBody,
     ToolChoice,
-    ToolChoiceField,
     ToolFunctionBody,
 )
 from ludus.serve.model.request_body import Items, RequestBody
-from ludus.serve.model.request_schema import ChatBody, ResponseFormat, SamplingBody
+from ludus.serve.model.request_schema import ChatBody, SamplingBody
 
 _STATE_FIELDS = ("previous_response_id", "conversation")
 _MAX_METADATA_PAIRS, _MAX_METADATA_CHARS = 16, 512
@@ -99,20 +98,12 @@ class ResponsesTool(RequestBody):
         return ToolBody(function=ToolFunctionBody.model_validate({"name": self.name, **fields}))
 
 
+class TextFormat(RequestBody):
+    type: Literal["text"] = "text"
+
+
 class TextOptions(RequestBody):
-    format: ResponseFormat = ResponseFormat()
-
-    @field_validator("format", mode="before")
-    @classmethod
-    def _nest_schema(cls, value: Any) -> Any:
-        """As chat completions have it."""
-        is_schema = isinstance(value, dict) and value.get("type") == "json_schema"
-        return {"type": "json_schema", "json_schema": value} if is_schema else value
-
-    def to_json(self) -> JsonObject:
-        schema = self.format.json_schema
-        fields = {} if schema is None else schema.model_dump(by_alias=True)
-        return {"format": {**fields, "type": self.format.type}}
+    format: TextFormat = TextFormat()
 
 
 class ReasoningOptions(RequestBody):
@@ -144,7 +135,7 @@ class ResponsesBody(SamplingBody):
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
     tools: Items[ResponsesTool] = Field(default_factory=list)
-    tool_choice: ToolChoiceField = ToolChoice()
+    tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
     chat_template_kwargs: JsonObject = Field(default_factory=dict)
     text: TextOptions = TextOptions()
@@ -208,8 +199,7 @@ class ResponsesBody(SamplingBody):
             **sampling,
             messages=messages,
             tools=[tool.to_chat_tool() for tool in self.tools],
-            tool_choice=self.tool_choice.to_json(),
-            response_format=self.text.format,
+            tool_choice=self.tool_choice,
             max_completion_tokens=self.max_output_tokens,
             chat_template_kwargs=self.chat_template_kwargs,
         )

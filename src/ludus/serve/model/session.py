@@ -44,7 +44,6 @@ class Session:
         self._usage = Usage()
         self._truncated = False
         self._sampling: SamplingParams | None = None
-        self._constrained = False
         self.started_at = self._ended_at = datetime.now(UTC)
 
     @property
@@ -68,7 +67,6 @@ class Session:
         usage: tuple[int, int],
         truncated: bool,
         sampling: SamplingParams,
-        constrained: bool,
     ) -> None:
         """Keep a reply to these messages; `usage` has its prompt and completion tokens."""
         self._messages = (*messages, reply)
@@ -77,7 +75,6 @@ class Session:
             self._tools = tuple(self._conversation_key[1])
         self._usage += Usage(prompt_tokens=usage[0], completion_tokens=usage[1])
         self._truncated, self._sampling = truncated, sampling
-        self._constrained = self._constrained or constrained
         self._ended_at = datetime.now(UTC)
         self.history_key = history_key(self._messages, self._tools)
 
@@ -97,8 +94,6 @@ class Session:
             agent={
                 **agent,
                 **{name: value for name, value in sampling.items() if value is not None},
-                # Log-probabilities of masked distributions are not those of the model alone.
-                **({"constrained": True} if self._constrained else {}),
                 "session": self.id,
             },
             messages=self._messages,

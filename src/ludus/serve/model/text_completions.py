@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from ludus.data.tool_schema import JsonObject
-from ludus.policy.engine.sampling import TopLogprobs
 from ludus.policy.runtime import run_off_loop
 from ludus.serve.model.api_errors import ApiError
 from ludus.serve.model.concurrent_choices import PutEvent, sample_choices, stream_choices
@@ -29,8 +28,6 @@ class TextCall:
     body: CompletionBody
     plan: SamplingPlan
     prompts: list[Prompt]
-    tops: list[TopLogprobs | None]
-    """The most likely tokens of each choice."""
     stack: AsyncExitStack
 
     @property
@@ -66,11 +63,7 @@ class TextCompletions:
             if not prompts:
                 raise ApiError("The prompt is empty.", param="prompt")
             plan = self._generator.plan(body, prompts)
-            tops = [
-                TopLogprobs(body.logprobs) if body.logprobs else None
-                for _ in range(len(prompts) * body.n)
-            ]
-            return TextCall(body, plan, prompts, tops, stack.pop_all())
+            return TextCall(body, plan, prompts, stack.pop_all())
         raise AssertionError  # The stack swallows no exception.
 
     def _tokenize(self, prompt: str | list[int]) -> Prompt:
@@ -124,16 +117,13 @@ class TextCompletions:
     async def _stream_choice(
         self, call: TextCall, index: int, events: CompletionEvents, put_event: PutEvent
     ) -> Generation:
-        length = num_sent = 0
+        length = 0
 
         def on_text(text: str, ids: Sequence[int], logprobs: Sequence[float]) -> None:
-            nonlocal length, num_sent
-            choice = self._choice_to_json(
-                call, index, text, ids, logprobs, offset=length, start=num_sent
-            )
+            nonlocal length
+            choice = self._choice_to_json(call, index, text, ids, logprobs, offset=length)
             put_event(events.chunk(choice))
             length += len(text)
-            num_sent += len(ids)
 
         generation = await self._generate(call, index, on_text)
         finish = generation.finish_reason
@@ -148,7 +138,6 @@ class TextCompletions:
             call.plan,
             index=index,
             on_text=on_text,
-            top_logprobs=call.tops[index],
             skip_special_tokens=True,
         )
 
@@ -161,7 +150,6 @@ class TextCompletions:
         logprobs: Sequence[float],
         *,
         offset: int = 0,
-        start: int = 0,
         finish: str | None = None,
     ) -> JsonObject:
         fields: JsonObject = {
@@ -177,8 +165,6 @@ class TextCompletions:
                 logprobs,
                 offset=offset,
                 as_ids=call.body.return_tokens_as_token_ids,
-                top=call.tops[index],
-                start=start,
             )
         if call.body.return_token_ids:
             fields["token_ids"] = list(ids)
