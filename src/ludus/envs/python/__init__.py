@@ -7,7 +7,6 @@ import os
 import random
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from pydantic import Field
 
@@ -223,7 +222,7 @@ def _format_call(name: str, test: Case) -> str:
     return f"{name}({', '.join(map(repr, test.arguments))})"
 
 
-def _format_failure(name: str, test: Case, reply: Any) -> str:
+def _format_failure(name: str, test: Case, reply: object) -> str:
     """Say what a function did wrong; the reply may be any JSON value."""
     behavior = "did not return"
     if isinstance(reply, dict) and "value" in reply:
@@ -249,22 +248,22 @@ PARTIAL_CREDIT = 0.5
 """Bound of the reward if some tests fail."""
 
 
-def passes(test: Case, reply: Any) -> bool:
+def passes(test: Case, reply: object) -> bool:
     """Whether a reply of the sandbox, which may be any JSON value, is what the test expects."""
     return isinstance(reply, dict) and "value" in reply and equals(test.expected, reply["value"])
 
 
-def equals(expected: Any, actual: Any) -> bool:
+def equals(expected: object, actual: object) -> bool:
     """Whether two JSON values are the same: 1, 1.0 and True are three different values."""
     if type(expected) is not type(actual):
         return False
-    if isinstance(expected, list):
+    if isinstance(expected, list) and isinstance(actual, list):
         return len(expected) == len(actual) and all(map(equals, expected, actual))
-    if isinstance(expected, dict):
+    if isinstance(expected, dict) and isinstance(actual, dict):
         return expected.keys() == actual.keys() and all(
             equals(value, actual[key]) for key, value in expected.items()
         )
-    if isinstance(expected, float):
+    if isinstance(expected, float) and isinstance(actual, float):
         return math.isclose(expected, actual, rel_tol=1e-9, abs_tol=1e-9)
     return bool(expected == actual)
 
