@@ -83,7 +83,7 @@ _FORMS = (
 
 
 def size_bombs() -> list[str]:
-    """Answers whose size can be seen: each is refused, or harmless, within milliseconds."""
+    """Answers that are too large to evaluate, or look so: each is stopped, refused or harmless."""
     return [
         "2**(10**10)",
         "10**10**10",

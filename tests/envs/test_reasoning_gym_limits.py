@@ -11,29 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from envs.hostile_answers import EVALUATED, every, odd_texts, size_bombs
+from envs.hostile_answers import EVALUATED, every
 from envs.questions import ENDLESS, hosted
 from ludus.client.endpoint import connect
 from ludus.environment.worker_processes import WorkerLost
-from ludus.envs.reasoning_gym.environment import (
-    AnswerScore,
-    Dataset,
-    Question,
-    dataset_names,
-    process_pool,
-)
+from ludus.envs.reasoning_gym import ReasoningGym, ReasoningGymAction, ReasoningGymObservation
+from ludus.envs.reasoning_gym.environment import dataset_names, process_pool
 from ludus.envs.reasoning_gym.worker import ANSWER_MEMORY_BYTES, MIB
 from ludus.protocol.observation_text import render_observation
 
 
-async def asked(name: str) -> tuple[Dataset, Question]:
-    dataset = Dataset.create(name, {}, seed=1, size=1)
-    return dataset, await dataset.question_async(0)
+async def scored(name: str, answer: str) -> ReasoningGymObservation:
+    environment = ReasoningGym(name)
+    await environment.reset_async(seed=1, size=1)
+    return await environment.step_async(ReasoningGymAction(answer=answer))
 
 
-async def scores(name: str, answers: list[str]) -> list[AnswerScore]:
-    dataset, question = await asked(name)
-    return list(await asyncio.gather(*(dataset.score_async(question, a) for a in answers)))
+async def scores(name: str, answers: list[str]) -> list[float]:
+    seen = await asyncio.gather(*(scored(name, answer) for answer in answers))
+    return [one.score for one in seen if one.score is not None]
 
 
 def pids() -> set[int]:
@@ -50,16 +46,8 @@ async def test_no_hostile_answer_runs_where_answers_are_evaluated(tmp_path: Path
     answers = every(canary)
     for place, name in enumerate(EVALUATED):
         for score in await scores(name, answers[place :: len(EVALUATED)]):
-            assert score.value < 0.5, name
+            assert score < 0.5, name
     assert not canary.exists()
-
-
-async def test_no_answer_of_a_visible_size_costs_a_worker(tmp_path: Path) -> None:
-    await asked("puzzle24")
-    before = pids()
-    for name in ("puzzle24", "coin_flip", "rubiks_cube"):
-        await scores(name, [*size_bombs(), *odd_texts()])
-    assert before <= pids()
 
 
 @pytest.mark.slow
@@ -69,7 +57,7 @@ async def test_no_hostile_answer_runs_anywhere(tmp_path: Path) -> None:
     answers = every(canary)
     for name in dataset_names():
         for score in await scores(name, answers):
-            assert 0.0 <= score.value <= 1.0
+            assert 0.0 <= score <= 1.0
     assert not canary.exists()
 
 
@@ -96,7 +84,7 @@ async def test_a_model_is_told_why_its_answer_was_not_evaluated() -> None:
 async def test_memory_that_only_the_scorer_would_ask_for_is_not_given() -> None:
     """Fourteen thousand moves, ten thousand times each, would be a list of a gigabyte."""
     (score,) = await scores("rubiks_cube", ["F9999 " * 14_000])
-    assert score.value < 0.1
+    assert score < 0.1
     assert max(map(peak_mib, pids())) < 600
 
 
@@ -125,10 +113,11 @@ def test_memory_counts_from_the_start_of_each_request() -> None:
     assert limited(f"{again}; print('given')") == "given\n"
 
 
-async def killed_by(number: int) -> AnswerScore:
+async def killed_by(number: int) -> ReasoningGymObservation:
     """The score of an answer whose workers are all killed by this signal as soon as they start."""
-    dataset, question = await asked("simple_integration")
-    scoring = asyncio.create_task(dataset.score_async(question, ENDLESS))
+    environment = ReasoningGym("simple_integration")
+    await environment.reset_async(seed=1, size=1)
+    scoring = asyncio.create_task(environment.step_async(ReasoningGymAction(answer=ENDLESS)))
     killed: set[int] = set()
     while not scoring.done():
         for pid in pids() - killed:
@@ -140,8 +129,8 @@ async def killed_by(number: int) -> AnswerScore:
 
 
 async def test_an_answer_that_crashes_two_workers_is_worth_nothing() -> None:
-    score = await killed_by(signal.SIGSEGV)
-    assert score.value == 0.0 and score.note is not None
+    seen = await killed_by(signal.SIGSEGV)
+    assert seen.score == 0.0 and seen.note is not None
 
 
 async def test_workers_that_are_killed_from_outside_are_a_fault() -> None:

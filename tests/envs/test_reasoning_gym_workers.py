@@ -13,14 +13,20 @@ from typing import Any
 import pytest
 
 from ludus.environment.worker_processes import WorkerProcess, WorkerTimeout
-from ludus.envs.reasoning_gym import worker
-from ludus.envs.reasoning_gym.environment import MAX_WORKERS, Dataset, Question, process_pool
-
-SLOW = Dataset.create("futoshiki", {"min_board_size": 9, "max_board_size": 9}, seed=1, size=1)
+from ludus.envs.reasoning_gym import ReasoningGym, ReasoningGymAction, worker
+from ludus.envs.reasoning_gym.environment import MAX_WORKERS, process_pool
 
 
-def sums(seed: int) -> Dataset:
-    return Dataset.create("chain_sum", {}, seed=seed, size=1)
+def question(seed: int) -> str:
+    asked = ReasoningGym("chain_sum").reset(seed=seed, size=1).question
+    assert asked is not None
+    return asked
+
+
+async def question_async(seed: int) -> str:
+    asked = (await ReasoningGym("chain_sum").reset_async(seed=seed, size=1)).question
+    assert asked is not None
+    return asked
 
 
 def pids() -> list[int]:
@@ -29,42 +35,43 @@ def pids() -> list[int]:
 
 async def test_a_thousand_questions_at_once_need_no_thread() -> None:
     before = threading.active_count()
-    asked = await asyncio.gather(*(sums(seed).question_async(0) for seed in range(1000)))
+    asked = await asyncio.gather(*(question_async(seed) for seed in range(1000)))
     assert threading.active_count() == before
-    assert len({question.text for question in asked}) > 990
-    assert asked[7] == sums(7).question(0)
+    assert len({*asked}) > 990
+    assert asked[7] == question(7)
 
 
 async def test_replies_reach_the_one_who_asked_whatever_their_order() -> None:
-    async def both(seed: int) -> float:
-        dataset = sums(seed)
-        question = await dataset.question_async(0)
-        assert question.answer is not None
-        return (await dataset.score_async(question, question.answer)).value
+    async def both(seed: int) -> float | None:
+        environment = ReasoningGym("chain_sum")
+        await environment.reset_async(seed=seed, size=1)
+        call = environment.oracle()
+        assert call is not None
+        return (await environment.step_async(ReasoningGymAction(**call.arguments))).score
 
     assert await asyncio.gather(*(both(seed) for seed in range(100))) == [1.0] * 100
 
 
 @pytest.mark.skipif(MAX_WORKERS < 2, reason="needs two processors")
 async def test_nobody_waits_behind_a_slow_question() -> None:
-    await sums(0).question_async(0)
+    await question_async(0)
     queue = process_pool()._queues[asyncio.get_running_loop()]
     stopped = queue._idle[-1]
     os.kill(stopped.pid, signal.SIGSTOP)
-    slow = asyncio.create_task(sums(1).question_async(0))
+    slow = asyncio.create_task(question_async(1))
     await asyncio.sleep(0)  # It is sent.
     assert [*queue._busy] == [stopped]
     try:
-        quick = asyncio.gather(*(sums(seed).question_async(0) for seed in (0, 2, 3)))
-        assert all(isinstance(one, Question) for one in await asyncio.wait_for(quick, 120))
+        quick = asyncio.gather(*(question_async(seed) for seed in (0, 2, 3)))
+        assert all(await asyncio.wait_for(quick, 120))
         assert not slow.done()
     finally:
         os.kill(stopped.pid, signal.SIGCONT)
-    assert (await slow).text == sums(1).question(0).text
+    assert await slow == question(1)
 
 
 async def test_a_child_that_is_killed_costs_no_request() -> None:
-    asking = [asyncio.create_task(sums(seed).question_async(0)) for seed in range(300)]
+    asking = [asyncio.create_task(question_async(seed)) for seed in range(300)]
     await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
     for pid in pids():
         os.kill(pid, signal.SIGKILL)
@@ -74,7 +81,7 @@ async def test_a_child_that_is_killed_costs_no_request() -> None:
 @pytest.fixture
 def dead_idlers(monkeypatch: pytest.MonkeyPatch) -> None:
     """All children are idle and dead, and nobody has noticed: right after a kill it is so."""
-    asyncio.run(sums(0).question_async(0))
+    asyncio.run(question_async(0))
     home = process_pool()
     for child in [home.lend(new=True) for _ in range(3)]:
         home.give_back(child)
@@ -86,12 +93,12 @@ def dead_idlers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("dead_idlers")
 def test_an_event_loop_outlives_the_kill_of_all_children() -> None:
-    assert asyncio.run(sums(7).question_async(0)).text
+    assert asyncio.run(question_async(7))
 
 
 @pytest.mark.usefixtures("dead_idlers")
 def test_a_thread_outlives_the_kill_of_all_children() -> None:
-    assert sums(8).question(0).text
+    assert question(8)
 
 
 async def test_a_request_over_its_limit_fails_alone() -> None:
@@ -99,7 +106,7 @@ async def test_a_request_over_its_limit_fails_alone() -> None:
         b'{"do": "question", "limit": 0.05, "with": {"name": "futoshiki", "config": '
         b'{"min_board_size": 9, "max_board_size": 9}, "seed": 1, "size": 1, "index": 0}}'
     )
-    others = asyncio.gather(*(sums(seed).question_async(0) for seed in range(20)))
+    others = asyncio.gather(*(question_async(seed) for seed in range(20)))
     with pytest.raises(WorkerTimeout):
         await limited
     assert len(await others) == 20
@@ -107,8 +114,8 @@ async def test_a_request_over_its_limit_fails_alone() -> None:
 
 def test_loops_and_threads_hand_the_children_on() -> None:
     for seed in range(3):
-        later = asyncio.run(sums(seed).question_async(0))
-        assert later == sums(seed).question(0)
+        later = asyncio.run(question_async(seed))
+        assert later == question(seed)
     assert len(pids()) <= 2 * MAX_WORKERS
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NoReturn
 from ludus.data.tool_schema import JsonObject, ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import InvalidArguments, collect_tools, tool
-from ludus.envs.browsergym.client import BrowserGymAction, BrowserGymObservation
+from ludus.envs.browsergym import BrowserGymAction, BrowserGymObservation
 from ludus.envs.browsergym.oracles import ORACLES
 from ludus.envs.browsergym.page import INTERACTIVE_ROLES, Element, render_tree, task_names
 from ludus.envs.browsergym.worker import BrowserFailed, BrowserWorker, browser_pool, find_chromium

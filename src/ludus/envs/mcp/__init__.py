@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ludus.envs.lazy_names import lazy_names
+from ludus.envs import lazy_environment
+from ludus.envs.mcp.tasks import Attempt, PastCall
 
 if TYPE_CHECKING:
     from ludus.envs.mcp.environment import Mcp, McpHttp, McpHttps
-    from ludus.envs.mcp.tasks import Attempt, PastCall
 
 __all__ = ["Attempt", "Mcp", "McpHttp", "McpHttps", "PastCall"]
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "Attempt": "tasks",
-        "Mcp": "environment",
-        "McpHttp": "environment",
-        "McpHttps": "environment",
-        "PastCall": "tasks",
-    },
-    extra="mcp",
-    libraries=("mcp",),
+__getattr__ = lazy_environment(
+    __name__, "Mcp", "McpHttp", "McpHttps", extra="mcp", libraries=("mcp",)
 )

@@ -9,7 +9,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from ludus.client.env_client import EnvClient
 from ludus.data.tool_schema import JsonObject
-from ludus.envs.lazy_names import lazy_names
+from ludus.envs import lazy_environment
 from ludus.protocol.types import Action, State, TextObservation
 
 if TYPE_CHECKING:
@@ -50,6 +50,4 @@ class OpenSpielEnv(EnvClient[OpenSpielAction, OpenSpielObservation, State]):
 
 __all__ = ["OpenSpiel", "OpenSpielAction", "OpenSpielEnv", "OpenSpielObservation"]
 
-__getattr__ = lazy_names(
-    __name__, {"OpenSpiel": "environment"}, extra="openspiel", libraries=("pyspiel",)
-)
+__getattr__ = lazy_environment(__name__, "OpenSpiel", extra="openspiel", libraries=("pyspiel",))

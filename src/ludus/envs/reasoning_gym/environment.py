@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from decimal import Decimal
 from functools import cache, partial
 from typing import Any
 
@@ -21,19 +22,40 @@ from ludus.environment.worker_processes import (
     WorkerTimeout,
     pool_per_process,
 )
-from ludus.envs.reasoning_gym.client import ReasoningGymAction, ReasoningGymObservation
-from ludus.envs.reasoning_gym.solutions import perfect_answer, write_working
+from ludus.envs.reasoning_gym import ReasoningGymAction, ReasoningGymObservation
 from ludus.errors import did_you_mean
 from ludus.protocol.types import State
 
 DEFAULT_NAME = "chain_sum"
 DEFAULT_SIZE = 1000
+WITHOUT_ORACLE = frozenset(("boxnet", "rush_hour"))
+"""Data sets that do not come with answers."""
+MAX_WORKERS = min(8, os.cpu_count() or 1)
+QUESTION_TIMEOUT_S = 120.0
+SCORE_TIMEOUT_S = 2.0
+"""CPU time for generating a question, and for scoring an answer, which takes milliseconds."""
+
+process_pool = pool_per_process(
+    partial(
+        WorkerPool[WorkerProcess],
+        partial(
+            WorkerProcess,
+            "ludus.envs.reasoning_gym.worker",
+            PYTHONHASHSEED="0",
+            PYTHONUTF8="1",
+            OMP_NUM_THREADS="1",
+            OPENBLAS_NUM_THREADS="1",
+        ),
+        max_workers=MAX_WORKERS,
+    )
+)
+"""Returns the pool of this process."""
 
 
 class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, State]):
     """Answer a question of the reasoning_gym library, in one try.
 
-    Every data set of the library is a variant: `reasoning_gym:sudoku`. The bare name is chain_sum.
+    The data sets of the library are variants: `reasoning_gym:sudoku`. The bare name is chain_sum.
 
     Action:
         answer: the final answer, as text.
@@ -58,9 +80,10 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
 
     def __init__(self, variant: str | None = None) -> None:
         self._name = variant or DEFAULT_NAME
-        self._dataset: Dataset | None = None
+        self._dataset: JsonObject | None = None
+        """Its name, config, seed and size."""
         self._index = 0
-        self._question: Question | None = None
+        self._question: JsonObject | None = None
 
     @classmethod
     def variants(cls) -> Sequence[str]:
@@ -69,6 +92,10 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
     @classmethod
     def variant_task(cls, variant: str) -> JsonObject:
         return {"dataset_name": variant, "size": 1}
+
+    @classmethod
+    def oracle_variants(cls) -> Sequence[str]:
+        return [name for name in dataset_names() if name not in WITHOUT_ORACLE]
 
     @classmethod
     def argument_fields(cls, variant: str | None) -> Mapping[str, Sequence[str]]:
@@ -83,21 +110,32 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
         size: int | None = None,
     ) -> ReasoningGymObservation:
         dataset, index = self._select_question(dataset_name, dataset_config, seed, size)
-        return self._open_question(dataset, index, dataset.question(index))
+        with _explain_timeout(dataset):
+            reply = process_pool().ask(_question_request(dataset, index))
+        return self._open_question(dataset, index, reply)
 
     async def reset_async(self, **task: Any) -> ReasoningGymObservation:
         """`reset` for an event loop, which is not blocked meanwhile."""
         dataset, index = self._select_question(**task)
-        return self._open_question(dataset, index, await dataset.question_async(index))
+        with _explain_timeout(dataset):
+            reply = await process_pool().ask_async(_question_request(dataset, index))
+        return self._open_question(dataset, index, reply)
 
     def step(self, action: ReasoningGymAction) -> ReasoningGymObservation:
-        dataset, question = self._take_question()
-        return _build_score_observation(question, dataset.score(question, action.answer))
+        question, request = self._close_question(action.answer)
+        try:
+            reply = process_pool().ask(request)
+        except (WorkerTimeout, WorkerCrashed) as error:
+            return _score_observation(question, 0.0, _describe_limit(error))
+        return _score_observation(question, **reply["value"])
 
     async def step_async(self, action: ReasoningGymAction) -> ReasoningGymObservation:
-        dataset, question = self._take_question()
-        score = await dataset.score_async(question, action.answer)
-        return _build_score_observation(question, score)
+        question, request = self._close_question(action.answer)
+        try:
+            reply = await process_pool().ask_async(request)
+        except (WorkerTimeout, WorkerCrashed) as error:
+            return _score_observation(question, 0.0, _describe_limit(error))
+        return _score_observation(question, **reply["value"])
 
     def _select_question(
         self,
@@ -105,30 +143,57 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
         dataset_config: JsonObject | None = None,
         seed: int | None = None,
         size: int | None = None,
-    ) -> tuple[Dataset, int]:
+    ) -> tuple[JsonObject, int]:
         """The first question of a new data set, or the next one of the present data set."""
         arguments = (dataset_name, dataset_config, seed, size)
         if self._dataset is not None and all(argument is None for argument in arguments):
-            return self._dataset, (self._index + 1) % self._dataset.size
-        dataset = Dataset.create(
-            dataset_name or self._name,
-            dataset_config or {},
-            seed=random.SystemRandom().getrandbits(31) if seed is None else seed,
-            size=DEFAULT_SIZE if size is None else size,
-        )
+            return self._dataset, (self._index + 1) % self._dataset["size"]
+        name, config = dataset_name or self._name, dataset_config or {}
+        if name not in dataset_names():
+            hint = did_you_mean(name, dataset_names(), "See `ludus envs reasoning_gym`.")
+            raise ValueError(f"reasoning_gym has no data set {name!r}. {hint}")
+        if size is not None and size < 1:
+            raise ValueError(f"size must be positive, got {size}.")
+        if {"seed", "size"} & config.keys():
+            raise ValueError("seed and size are arguments of reset, beside dataset_config.")
+        dataset = {
+            "name": name,
+            "config": config,
+            "seed": random.SystemRandom().getrandbits(31) if seed is None else seed,
+            "size": size or DEFAULT_SIZE,
+        }
         return dataset, 0
 
     def _open_question(
-        self, dataset: Dataset, index: int, question: Question
+        self, dataset: JsonObject, index: int, reply: JsonObject
     ) -> ReasoningGymObservation:
-        self._dataset, self._index, self._question = dataset, index, question
-        return ReasoningGymObservation(question=question.text, dataset_metadata=question.metadata)
+        if "refused" in reply:
+            name, fields = dataset["name"], reply["fields"]
+            known = f"Its fields: {', '.join(fields) or 'none'}."
+            for field in dataset["config"]:
+                if field not in fields:
+                    hint = did_you_mean(field, fields, known)
+                    raise ValueError(f"The config of {name} has no field {field!r}. {hint}")
+            reason = reply["refused"].rstrip(".")
+            raise ValueError(f"{name} does not take this dataset_config: {reason}. {known}")
+        self._dataset, self._index, self._question = dataset, index, reply["value"]
+        return ReasoningGymObservation(
+            question=self._question["question"], dataset_metadata=self._question["metadata"]
+        )
 
-    def _take_question(self) -> tuple[Dataset, Question]:
+    def _close_question(self, answer: str) -> tuple[JsonObject, bytes]:
+        """The open question, and the request to score an answer to it."""
         if self._dataset is None or self._question is None:
             raise RuntimeError("No question is open. Call reset first.")
         question, self._question = self._question, None
-        return self._dataset, question
+        arguments = {
+            **self._dataset,
+            "entry": question["entry"],
+            # A model can write a lone surrogate, which cannot be encoded as UTF-8.
+            "answer": answer.encode("utf-8", "replace").decode(),
+            "answer_limit": SCORE_TIMEOUT_S,
+        }
+        return question, encode_request("score", arguments)
 
     @property
     def state(self) -> State:
@@ -136,9 +201,9 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
             return State()
         return State.model_validate(
             {
-                "dataset_name": self._dataset.name,
-                "seed": self._dataset.seed,
-                "size": self._dataset.size,
+                "dataset_name": self._dataset["name"],
+                "seed": self._dataset["seed"],
+                "size": self._dataset["size"],
                 "index": self._index,
             }
         )
@@ -147,173 +212,102 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
         """An answer with score 1.0; with `working`, after the steps to it in some data sets."""
         if self._question is None:
             return None
-        answer = perfect_answer(self._question.answer, self._question.metadata)
-        text = write_working(answer, self._question.metadata) if working else ""
+        metadata, answer = self._question["metadata"], self._question["answer"]
+        source = metadata["source_dataset"]
+        if source in WITHOUT_ORACLE:
+            raise NotImplementedError(f"There is no oracle for {source}.")
+        if source == "graph_color":
+            answer = json.dumps(metadata["possible_answer"])
+        elif source == "rubiks_cube":
+            answer = metadata["example_correct_answer"]
+        write = _WORKINGS.get(source) if working else None
+        text = "\n".join(write(answer, metadata)) if write else ""
         return ToolCall(name="answer", arguments={"answer": answer}, text=text)
 
 
-def _build_score_observation(question: Question, score: AnswerScore) -> ReasoningGymObservation:
+def _score_observation(
+    question: JsonObject, score: float, note: str | None
+) -> ReasoningGymObservation:
     return ReasoningGymObservation(
-        score=score.value,
-        correct_answer=question.answer,
-        note=score.note,
-        reward=score.value,
-        done=True,
+        score=score, correct_answer=question["answer"], note=note, reward=score, done=True
     )
 
 
-MAX_WORKERS = min(8, os.cpu_count() or 1)
-QUESTION_TIMEOUT_S = 120.0
-SCORE_TIMEOUT_S = 2.0
-"""CPU time for generating a question, and for scoring an answer, which takes milliseconds."""
-
-
-process_pool = pool_per_process(
-    partial(
-        WorkerPool[WorkerProcess],
-        partial(
-            WorkerProcess,
-            "ludus.envs.reasoning_gym.worker",
-            PYTHONHASHSEED="0",
-            PYTHONUTF8="1",
-            OMP_NUM_THREADS="1",
-            OPENBLAS_NUM_THREADS="1",
-        ),
-        max_workers=MAX_WORKERS,
-    )
-)
-"""Returns the pool of this process."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question, with its answer and metadata."""
-
-    text: str
-    answer: str | None
-    metadata: JsonObject
-    entry: str
-    """The library's pickled record of it, for the workers."""
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerScore:
-    """The score of an answer."""
-
-    value: float
-    note: str | None = None
-    """Why the evaluation was refused or aborted, if it was; the score is 0 then."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dataset:
-    """Questions by index; `Dataset.create` checks the arguments."""
-
-    name: str
-    config: Mapping[str, Any]
-    seed: int
-    size: int
-
-    @classmethod
-    def create(cls, name: str, config: Mapping[str, Any], *, seed: int, size: int) -> Dataset:
-        if name not in dataset_names():
-            hint = did_you_mean(name, dataset_names(), "See `ludus envs reasoning_gym`.")
-            raise ValueError(f"reasoning_gym has no data set {name!r}. {hint}")
-        if size < 1:
-            raise ValueError(f"size must be positive, got {size}.")
-        if {"seed", "size"} & config.keys():
-            raise ValueError("seed and size are arguments of reset, beside dataset_config.")
-        return cls(name, dict(config), seed, size)
-
-    def question(self, index: int) -> Question:
-        with self._explain_timeout():
-            return self._parse_question(process_pool().ask(self._question_request(index)))
-
-    async def question_async(self, index: int) -> Question:
-        with self._explain_timeout():
-            return self._parse_question(
-                await process_pool().ask_async(self._question_request(index))
-            )
-
-    def score(self, question: Question, answer: str) -> AnswerScore:
-        """Score an answer: 0 if its evaluation exceeds the limits."""
-        try:
-            return self._parse_score(process_pool().ask(self._score_request(question, answer)))
-        except (WorkerTimeout, WorkerCrashed) as error:
-            return _score_over_limits(error)
-
-    async def score_async(self, question: Question, answer: str) -> AnswerScore:
-        try:
-            return self._parse_score(
-                await process_pool().ask_async(self._score_request(question, answer))
-            )
-        except (WorkerTimeout, WorkerCrashed) as error:
-            return _score_over_limits(error)
-
-    def _question_request(self, index: int) -> bytes:
-        return encode_request("question", limit=QUESTION_TIMEOUT_S, **self._identity(), index=index)
-
-    def _score_request(self, question: Question, answer: str) -> bytes:
-        # A model can write a lone surrogate, which cannot be encoded as UTF-8.
-        encodable = answer.encode("utf-8", "replace").decode()
-        arguments = {**self._identity(), "entry": question.entry, "answer": encodable}
-        return encode_request(
-            "score", limit=QUESTION_TIMEOUT_S, answer_limit=SCORE_TIMEOUT_S, **arguments
-        )
-
-    def _parse_question(self, reply: JsonObject) -> Question:
-        if "refused" in reply:
-            fields: list[str] = reply["fields"]
-            known = f"Its fields: {', '.join(fields) or 'none'}."
-            for field in self.config:
-                if field not in fields:
-                    hint = did_you_mean(field, fields, known)
-                    raise ValueError(f"The config of {self.name} has no field {field!r}. {hint}")
-            reason = reply["refused"].rstrip(".")
-            raise ValueError(f"{self.name} does not take this dataset_config: {reason}. {known}")
-        value = reply["value"]
-        return Question(value["question"], value["answer"], value["metadata"], value["entry"])
-
-    @staticmethod
-    def _parse_score(reply: JsonObject) -> AnswerScore:
-        if "refused" in reply:
-            raise ValueError(reply["refused"])
-        return AnswerScore(float(reply["value"]["score"]), reply["value"]["note"])
-
-    @contextmanager
-    def _explain_timeout(self) -> Iterator[None]:
-        try:
-            yield
-        except WorkerTimeout:
-            raise ValueError(
-                f"{self.name} generated no question within {QUESTION_TIMEOUT_S:g} s. "
-                "Configure easier ones with dataset_config."
-            ) from None
-
-    def _identity(self) -> JsonObject:
-        return {"name": self.name, "config": self.config, "seed": self.seed, "size": self.size}
-
-
-def _score_over_limits(error: WorkerTimeout | WorkerCrashed) -> AnswerScore:
+def _describe_limit(error: WorkerTimeout | WorkerCrashed) -> str:
     if isinstance(error, WorkerTimeout):
-        return AnswerScore(0.0, f"The answer takes more than {SCORE_TIMEOUT_S:g} s to evaluate.")
-    return AnswerScore(0.0, "Evaluating the answer crashes the library.")
+        return f"The answer takes more than {SCORE_TIMEOUT_S:g} s to evaluate."
+    return "Evaluating the answer crashes the library."
+
+
+@contextmanager
+def _explain_timeout(dataset: JsonObject) -> Iterator[None]:
+    try:
+        yield
+    except WorkerTimeout:
+        raise ValueError(
+            f"{dataset['name']} generated no question within {QUESTION_TIMEOUT_S:g} s. "
+            "Configure easier ones with dataset_config."
+        ) from None
 
 
 @cache
 def dataset_names() -> tuple[str, ...]:
-    """The names of all data sets of the library, sorted."""
-    return tuple(process_pool().ask(encode_request("names", limit=QUESTION_TIMEOUT_S))["value"])
+    """The names of the data sets that are offered, sorted."""
+    return tuple(process_pool().ask(encode_request("names", {}))["value"])
 
 
 @cache
 def config_field_names(name: str) -> tuple[str, ...]:
     """The names of the fields of a data set's config, sorted."""
-    return tuple(
-        process_pool().ask(encode_request("fields", limit=QUESTION_TIMEOUT_S, name=name))["value"]
-    )
+    return tuple(process_pool().ask(encode_request("fields", {"name": name}))["value"])
 
 
-def encode_request(method: str, *, limit: float, **arguments: Any) -> bytes:
-    """Encode a request to a worker; `limit` is the CPU time that it may take, in seconds."""
-    return to_json({"do": method, "limit": limit, "with": arguments})
+def _question_request(dataset: JsonObject, index: int) -> bytes:
+    return encode_request("question", {**dataset, "index": index})
+
+
+def encode_request(method: str, arguments: JsonObject) -> bytes:
+    """Encode a request to a worker, with the CPU time that it may take, in seconds."""
+    return to_json({"do": method, "limit": QUESTION_TIMEOUT_S, "with": arguments})
+
+
+def _add_up_terms(answer: str, metadata: JsonObject) -> Iterator[str]:
+    first, *rest = metadata["expression"].split()
+    total = Decimal(first)
+    for sign, term in zip(rest[::2], rest[1::2], strict=True):
+        change = Decimal(term) if sign == "+" else -Decimal(term)
+        yield f"{total} {sign} {term} = {total + change}"
+        total += change
+
+
+def _divide_with_remainder(answer: str, metadata: JsonObject) -> Iterator[str]:
+    """Euclid's algorithm, of the first two numbers, then of the result and the third…"""
+    common, *others = metadata["numbers"]
+    for other in others:
+        large, small = max(common, other), min(common, other)
+        while small:
+            yield f"{large} = {large // small} * {small} + {large % small}"
+            large, small = small, large % small
+        common = large
+
+
+def _spell_both_ways(answer: str, metadata: JsonObject) -> Iterator[str]:
+    yield " ".join(metadata["word"])
+    yield " ".join(answer)
+
+
+def _count_by_word(answer: str, metadata: JsonObject) -> Iterator[str]:
+    letter, total = metadata["target_letter"], 0
+    for word in metadata["span"]:
+        if count := word.lower().count(letter.lower()):
+            yield f"{' '.join(word)}: {total} + {count} = {total + count}"
+            total += count
+
+
+_WORKINGS: Mapping[str, Callable[[str, JsonObject], Iterator[str]]] = {
+    "chain_sum": _add_up_terms,
+    "decimal_chain_sum": _add_up_terms,
+    "gcd": _divide_with_remainder,
+    "letter_counting": _count_by_word,
+    "spell_backward": _spell_both_ways,
+}

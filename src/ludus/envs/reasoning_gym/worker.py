@@ -14,25 +14,27 @@ import dataclasses
 import datetime
 import json
 import math
-import os
 import pickle
 import random
 import signal
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, BinaryIO
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ludus.environment.worker_processes import open_worker_pipes
-from ludus.envs.reasoning_gym.answers import AnswerRefused, check_answer
-from ludus.envs.reasoning_gym.scores import (
+from ludus.envs.reasoning_gym.scoring import (
+    EXCLUDED,
+    AnswerRefused,
     UnusableQuestion,
-    complete_entry,
+    check_answer,
     patch_library,
     require_usable,
 )
 
 if TYPE_CHECKING:
+    from reasoning_gym.composite import DatasetSpec
     from reasoning_gym.factory import ProceduralDataset
 
     from ludus.data.tool_schema import JsonObject
@@ -49,15 +51,12 @@ ANSWER_MEMORY_BYTES = 256 * MIB
 WALL_TIME_FACTOR = 10
 """The wall-clock limit of a request, as a multiple of its CPU limit."""
 
-_PAGE_BYTES = resource.getpagesize() if resource is not None else 4096
-
 
 RESEEDABLE = frozenset(
     (
         "arc_agi",
         "base_conversion",
         "caesar_cipher",
-        "codeio",
         "emoji_mystery",
         "figlet_font",
         "group_anagrams",
@@ -83,7 +82,7 @@ REDRAW_SEED_STRIDE = 100_000_000
 """A question without a correct answer is drawn again at most `MAX_REDRAWS` times, each time with a
 seed that is larger by `REDRAW_SEED_STRIDE`."""
 
-BETTER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+BETTER_DEFAULTS: Mapping[str, JsonObject] = {
     # Otherwise seven in ten answers are "Yes".
     "syllogism": {"invalid_ratio": 0.5},
 }
@@ -94,7 +93,7 @@ DEFAULT_COMPOSITE = ("chain_sum", "letter_counting", "spell_backward")
 
 
 def run_worker() -> None:
-    """Run the worker process, until its parent closes the pipe or exits."""
+    """Reply to requests until the parent closes the pipe or exits."""
     if resource is not None:
         # A worker that is ended by its limits writes no core file.
         _, hard = resource.getrlimit(resource.RLIMIT_CORE)
@@ -103,22 +102,17 @@ def run_worker() -> None:
     patch_library()
     # The parent may exit before it has read a reply.
     with suppress(BrokenPipeError):
-        serve(requests, replies)
-
-
-def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Reply to requests until the parent closes the pipe or exits."""
-    for line in requests:
-        request = json.loads(line)
-        limit_time(request["limit"])
-        limit_memory(QUESTION_MEMORY_BYTES)
-        try:
-            reply = {"value": _METHODS[request["do"]](**request["with"])}
-        except ConfigRefused as refusal:
-            reply = {"refused": str(refusal), "fields": refusal.fields}
-        limit_time(0)
-        replies.write(json.dumps(reply).encode() + b"\n")
-        replies.flush()
+        for line in requests:
+            request = json.loads(line)
+            limit_time(request["limit"])
+            limit_memory(QUESTION_MEMORY_BYTES)
+            try:
+                reply = {"value": _METHODS[request["do"]](**request["with"])}
+            except ConfigRefused as refusal:
+                reply = {"refused": str(refusal), "fields": refusal.fields}
+            limit_time(0)
+            replies.write(json.dumps(reply).encode() + b"\n")
+            replies.flush()
 
 
 def limit_time(seconds: float) -> None:
@@ -134,31 +128,23 @@ def limit_time(seconds: float) -> None:
 
 def limit_memory(extra: int) -> None:
     """Let allocations beyond `extra` bytes raise MemoryError. Linux only."""
-    usage_file = _usage_file()
-    if usage_file is None:
+    try:
+        usage = Path("/proc/self/statm").read_text()
+    except OSError:
         return
     # The sixth number is the pages of data memory, as RLIMIT_DATA counts them.
-    used = int(os.pread(usage_file, 256, 0).split()[5]) * _PAGE_BYTES
+    soft = int(usage.split()[5]) * resource.getpagesize() + extra
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    soft = used + extra
     if hard != resource.RLIM_INFINITY:
         soft = min(soft, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-@cache
-def _usage_file() -> int | None:
-    try:
-        return os.open("/proc/self/statm", os.O_RDONLY)
-    except OSError:
-        return None
-
-
 def handle_names() -> list[str]:
-    """Handle a request to the worker for the names of all data sets."""
+    """Handle a request to the worker for the names of the data sets that are offered."""
     from reasoning_gym.factory import DATASETS
 
-    return sorted(DATASETS)
+    return sorted(DATASETS.keys() - EXCLUDED)
 
 
 def handle_question(name: str, config: JsonObject, seed: int, size: int, index: int) -> JsonObject:
@@ -208,7 +194,7 @@ def handle_score(
     return {"score": value if math.isfinite(value) else 0.0, "note": None}
 
 
-def encode_reply_value(value: Any) -> Any:
+def encode_reply_value(value: object) -> object:
     """Convert a value to JSON types, for the reply of a worker."""
     if isinstance(value, str | int | None):
         return value
@@ -242,7 +228,11 @@ def build_entry(name: str, config: JsonObject, *, seed: int, size: int, index: i
         seed_global_rngs(draw_seed + index)
         try:
             entry: JsonObject = dataset[index]
-            complete_entry(entry)
+            metadata = entry["metadata"]
+            if name == "time_intervals" and metadata["task_type"].startswith("time"):
+                # A time of day is recorded with today's date, which the seed does not determine.
+                for key in ("start_time", "end_time"):
+                    metadata[key] = metadata[key].split()[-1]
             require_usable(entry, dataset)
             return entry
         except UnusableQuestion:
@@ -305,20 +295,22 @@ def _restore_types(name: str, config: JsonObject) -> JsonObject:
     return {field: _cast_like(defaults.get(field), value) for field, value in config.items()}
 
 
-def _dataset_specs(parts: Iterable[Any]) -> list[Any]:
+def _dataset_specs(parts: Iterable[str | JsonObject]) -> list[DatasetSpec]:
     """The data sets of a composite; an item may be a name."""
     from reasoning_gym.composite import DatasetSpec
 
     specs = []
     for part in parts:
         spec = {"weight": 1.0, "config": {}, **({"name": part} if isinstance(part, str) else part)}
+        if spec["name"] in EXCLUDED:
+            raise ValueError(f"{spec['name']} is not offered")
         specs.append(
             DatasetSpec(**{**spec, "config": _restore_types(spec["name"], spec["config"])})
         )
     return specs
 
 
-def _cast_like(default: Any, value: Any) -> Any:
+def _cast_like(default: object, value: object) -> object:
     if isinstance(default, datetime.date | datetime.time) and isinstance(value, str):
         return type(default).fromisoformat(value)
     if isinstance(default, tuple) and isinstance(value, list):
@@ -332,7 +324,7 @@ def _cast_like(default: Any, value: Any) -> Any:
     return value
 
 
-_METHODS: Mapping[str, Callable[..., Any]] = {
+_METHODS: Mapping[str, Callable[..., object]] = {
     "names": handle_names,
     "fields": lambda name: sorted(config_fields(name)),
     "question": handle_question,

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from ludus.client.env_client import EnvClient
 from ludus.data.tool_schema import JsonObject
-from ludus.envs.lazy_names import lazy_names
+from ludus.envs import lazy_environment
 from ludus.protocol.types import Action, State, TextObservation
 
 if TYPE_CHECKING:
@@ -56,6 +56,4 @@ __all__ = [
     "TextArenaObservation",
 ]
 
-__getattr__ = lazy_names(
-    __name__, {"TextArena": "environment"}, extra="textarena", libraries=("textarena",)
-)
+__getattr__ = lazy_environment(__name__, "TextArena", extra="textarena", libraries=("textarena",))
