@@ -94,17 +94,17 @@ def test_modules_to_save_are_applied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "variant"),
+    "config",
     [
-        ({"use_dora": True}, "DoRA"),
-        ({"lora_bias": True}, "LoRA with a bias"),
-        ({"alora_invocation_tokens": [5, 6], "task_type": "CAUSAL_LM"}, "ALora"),
+        {"use_dora": True},
+        {"lora_bias": True},
+        {"alora_invocation_tokens": [5, 6], "task_type": "CAUSAL_LM"},
     ],
 )
-def test_a_variant_of_lora_is_refused(config: dict[str, Any], variant: str) -> None:
+def test_a_variant_of_lora_is_refused(config: dict[str, Any]) -> None:
     # Qwen2 has biases, without which `lora_bias` is not possible.
     model = with_lora(model=build_model("qwen2"), target_modules=["q_proj"], **config)
-    assert variant in refusal_reason(model)
+    assert "adapter" in refusal_reason(model)
 
 
 def test_modules_to_save_are_not_applied_while_the_adapter_is_disabled() -> None:

@@ -7,9 +7,8 @@ import torch
 
 from ludus.policy.engine.sampling import SamplingParams, TokenSampler
 from ludus.policy.triton_engine.batch_state import BatchState, RowState
-from ludus.policy.triton_engine.counter_rng import gumbel_noise, to_int64
-from ludus.policy.triton_engine.reference_ops import ReferenceOps
-from ludus.policy.triton_engine.top_k_top_p import min_kept_logit
+from ludus.policy.triton_engine.reference_ops import ReferenceOps, gumbel_noise, min_kept_logit
+from ludus.policy.triton_engine.scheduler import to_int64
 from policy.forwards import fresh_logprobs, prompt, request
 from policy.triton_engine.tiny_models import build_engine, complete, shared_model
 

@@ -14,9 +14,7 @@ from ludus.policy.engine.engine_api import Completion, Request
 from ludus.policy.engine.sampling import SamplingParams
 from ludus.policy.triton_engine.batch_state import BatchState, RowState
 from ludus.policy.triton_engine.kv_cache import LayerCache
-from ludus.policy.triton_engine.llama_forward import Operations
-from ludus.policy.triton_engine.model_shape import ModelShape
-from ludus.policy.triton_engine.packed_weights import PackedLayer
+from ludus.policy.triton_engine.model_weights import ModelShape, PackedLayer
 from ludus.policy.triton_engine.reference_ops import ReferenceOps
 from policy.forwards import GREEDY, fresh_logprobs, prompt, request
 from policy.triton_engine.tiny_models import build_engine, build_model, complete, hf_generate
@@ -31,7 +29,7 @@ LOGPROB_TOLERANCE = 0.4
 """Error of log-probabilities after all layers; with other weights it is about 4."""
 
 
-def both_operations() -> tuple[Operations, Operations]:
+def both_operations() -> tuple[ReferenceOps, ReferenceOps]:
     from ludus.policy.triton_engine.triton_ops import TritonOps
 
     return TritonOps(), ReferenceOps()

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from ludus.policy.triton_engine.jit import jit_kernel
-from ludus.policy.triton_engine.model_shape import ModelShape
+from ludus.policy.triton_engine.matmul_kernels import jit_kernel
+from ludus.policy.triton_engine.model_weights import ModelShape
 
 
 @jit_kernel

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
-
-from ludus.policy.triton_engine.pinned_buffer import PinnedBuffer
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 TOKEN, POSITION, SLOT, SEED, TOKENS_LEFT, ACTIVE, TOP_K, NUM_NEW = range(8)
 """Rows of `BatchState.state`. TOKEN and POSITION: the next input token and its position. NUM_NEW:
@@ -57,8 +57,43 @@ class StepOutput:
     """Tokens since the last fetch: `ids[row][step]`, of which the first `counts[row]` are valid."""
 
     counts: list[int]
-    ids: Any
-    logprobs: Any
+    ids: list[list[int]]
+    logprobs: list[list[float]]
+
+
+class PinnedBuffer:
+    """An int64 array on the host, and its counterpart on the device.
+
+    They are copied through pinned memory: copies from pageable memory would block until everything
+    launched before them has finished.
+    """
+
+    def __init__(self, length: int, device: torch.device) -> None:
+        host = torch.zeros(length, dtype=torch.int64)
+        on_gpu = torch.device(device).type == "cuda"
+        self._host_tensor = host.pin_memory() if on_gpu else host
+        self._copy_done = torch.cuda.Event() if on_gpu else None
+        self.device_tensor = host.to(device, copy=True)
+        self.host_array: NDArray[np.int64] = self._host_tensor.numpy()
+
+    def wait(self) -> None:
+        """Wait for the last copy. Call it before writing: an upload may still be reading."""
+        if self._copy_done is not None:
+            self._copy_done.synchronize()
+
+    def upload(self, begin: int, end: int) -> None:
+        """Copy this range to the device, asynchronously."""
+        self._copy(self._host_tensor, self.device_tensor, begin, end)
+
+    def download(self, begin: int, end: int) -> None:
+        """Copy this range to the host, after all that was launched before, and wait for it."""
+        self._copy(self.device_tensor, self._host_tensor, begin, end)
+        self.wait()
+
+    def _copy(self, source: Tensor, target: Tensor, begin: int, end: int) -> None:
+        target[begin:end].copy_(source[begin:end], non_blocking=True)
+        if self._copy_done is not None:
+            self._copy_done.record()
 
 
 class BatchState:
@@ -69,9 +104,7 @@ class BatchState:
     only, by both, by the steps only. So an upload is one copy, and so is a download.
     """
 
-    def __init__(self, capacity: int, *, stops: int, device: Any) -> None:
-        import torch
-
+    def __init__(self, capacity: int, *, stops: int, device: torch.device) -> None:
         self.capacity = capacity
         outputs = MAX_STEPS_PER_FETCH * capacity
         # In units of int64, each of which holds two float32.

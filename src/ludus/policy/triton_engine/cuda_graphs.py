@@ -9,13 +9,18 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ludus.policy.engine.scoped_settings import ScopedSetting
 
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.cuda import CUDAGraph, Stream
+
 LONG_LAUNCH_STEPS, SHORT_LAUNCH_STEPS = 8, 2
 """Decoding steps that are captured as one graph."""
-Work = Callable[[], Any]
+Work = Callable[[], "Tensor | None"]
+"""Decoding steps return nothing, a forward pass the logits."""
 gc_disabled = ScopedSetting(
     gc.isenabled, lambda on: gc.enable() if on else gc.disable(), lambda usual: False
 )
@@ -25,7 +30,7 @@ gc_disabled = ScopedSetting(
 class NoGraphRunner:
     """Stands in for `CudaGraphRunner` on a CPU: runs the work each time."""
 
-    def run(self, key: Hashable, work: Work) -> Any:
+    def run(self, key: Hashable, work: Work) -> Tensor | None:
         return work()
 
     def clear(self) -> None:
@@ -39,12 +44,12 @@ class CudaGraphRunner:
     """
 
     def __init__(self) -> None:
-        self._graphs: dict[Hashable, tuple[Any, Any]] = {}
+        self._graphs: dict[Hashable, tuple[CUDAGraph, Tensor | None]] = {}
         self._not_captured: set[Hashable] = set()
-        self._pool: Any = None
-        self._capture_stream: Any = None
+        self._pool: tuple[int, int] | None = None
+        self._capture_stream: Stream | None = None
 
-    def run(self, key: Hashable, work: Work) -> Any:
+    def run(self, key: Hashable, work: Work) -> Tensor | None:
         """Run or replay the work. The next run of any work overwrites the returned tensors."""
         if key in self._graphs:
             graph, output = self._graphs[key]
@@ -66,7 +71,7 @@ class CudaGraphRunner:
         self._not_captured.clear()
         self._pool = None
 
-    def _capture(self, work: Work) -> tuple[Any, Any] | None:
+    def _capture(self, work: Work) -> tuple[CUDAGraph, Tensor | None] | None:
         """Capture the work; None if memory is short."""
         import torch
 
@@ -89,7 +94,7 @@ class CudaGraphRunner:
         current.wait_stream(self._capture_stream)
         return graph
 
-    def _capture_once(self, work: Work) -> tuple[Any, Any]:
+    def _capture_once(self, work: Work) -> tuple[CUDAGraph, Tensor | None]:
         import torch
 
         graph = torch.cuda.CUDAGraph()
@@ -110,7 +115,7 @@ class CudaGraphRunner:
         return graph, output
 
 
-def end_failed_capture(pool: Any) -> None:
+def end_failed_capture(pool: tuple[int, int] | None) -> None:
     """Let the allocator work normally again after a failed capture.
 
     An error such as running out of memory invalidates a capture. Ending it raises then, before the

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ludus.policy.triton_engine.model_shape import ModelShape
-from ludus.policy.triton_engine.pinned_buffer import PinnedBuffer
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from ludus.policy.triton_engine.batch_state import PinnedBuffer
+from ludus.policy.triton_engine.model_weights import ModelShape
 
 MAX_FREE_MEMORY_FRACTION = 0.3
 """The most that the cache may take of the GPU memory that is free."""
@@ -29,23 +32,25 @@ class LayerCache:
     slots, positions: [rows].
     """
 
-    keys: Any
-    values: Any
-    cos: Any
-    sin: Any
-    slots: Any
-    positions: Any
+    keys: Tensor
+    values: Tensor
+    cos: Tensor
+    sin: Tensor
+    slots: Tensor
+    positions: Tensor
 
 
 class KVCache:
     """`num_slots` slots of `slot_length` tokens, and a scratch slot for padding rows."""
 
-    def __init__(self, shape: ModelShape, rotary_emb: Any, *, dtype: Any, device: Any) -> None:
+    def __init__(
+        self, shape: ModelShape, rotary_emb: Module, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.num_slots = self.slot_length = 0
-        self.keys: Any = None
-        self.values: Any = None
-        self.cos: Any = None
-        self.sin: Any = None
+        self.keys: Tensor = None
+        self.values: Tensor = None
+        self.cos: Tensor = None
+        self.sin: Tensor = None
         self._shape = shape
         self._rotary_emb = rotary_emb
         self._dtype, self._device = dtype, device
@@ -56,7 +61,7 @@ class KVCache:
         """Rows that pad a batch write here; nothing reads it."""
         return self.num_slots
 
-    def layer_view(self, layer: int, slots: Any, positions: Any) -> LayerCache:
+    def layer_view(self, layer: int, slots: Tensor, positions: Tensor) -> LayerCache:
         return LayerCache(
             self.keys[layer], self.values[layer], self.cos, self.sin, slots, positions
         )
@@ -71,8 +76,6 @@ class KVCache:
 
     def resize(self, num_slots: int, slot_length: int) -> None:
         """Allocate that size; the content of slots is kept, as far as it fits."""
-        import torch
-
         # Allocate everything first: if memory runs out, the cache stays as it was.
         cos, sin = self._rope_tables(slot_length)
         slot_pairs = PinnedBuffer(2 * num_slots, self._device)
@@ -116,10 +119,8 @@ class KVCache:
             for tensor in (self.keys, self.values):
                 tensor[:, targets[chunk], :, :length] = tensor[:, sources[chunk], :, :length]
 
-    def _rope_tables(self, length: int) -> tuple[Any, Any]:
+    def _rope_tables(self, length: int) -> tuple[Tensor, Tensor]:
         """cos and sin of each position, from the model's own module, in float32."""
-        import torch
-
         positions = torch.arange(length, device=self._device).unsqueeze(0)
         cos, sin = self._rotary_emb(torch.zeros(1, device=self._device), positions)
         return cos[0].float().contiguous(), sin[0].float().contiguous()
@@ -130,8 +131,6 @@ class KVCache:
         return 2 * shape.num_layers * per_layer
 
     def _budget_bytes(self) -> float:
-        import torch
-
         if torch.device(self._device).type != "cuda":
             return CPU_BUDGET_BYTES
         free, _ = torch.cuda.mem_get_info(self._device)

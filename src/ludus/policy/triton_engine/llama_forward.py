@@ -6,39 +6,12 @@ of prompts and a batch of single new tokens run through the same code.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import torch
+from torch import Tensor
 
-from ludus.policy.triton_engine.batch_state import BatchState
 from ludus.policy.triton_engine.kv_cache import KVCache, LayerCache
-from ludus.policy.triton_engine.model_shape import ModelShape
-from ludus.policy.triton_engine.packed_weights import PackedLayer, PackedWeights
-
-
-class Operations(Protocol):
-    """What `TritonOps` and `ReferenceOps` both implement."""
-
-    def norm_linear(self, x: Any, weight: Any, bias: Any, *, eps: float, dtype: Any) -> Any: ...
-
-    def norm_swiglu(self, x: Any, weight: Any, *, eps: float) -> Any: ...
-
-    def linear_residual(self, residual: Any, x: Any, weight: Any, bias: Any) -> None: ...
-
-    def store_kv(
-        self, qkv: Any, layer: PackedLayer, cache: LayerCache, shape: ModelShape
-    ) -> None: ...
-
-    def decode_attention(
-        self,
-        qkv: Any,
-        layer: PackedLayer,
-        cache: LayerCache,
-        shape: ModelShape,
-        *,
-        write_kv: bool,
-        splits: int,
-    ) -> Any: ...
-
-    def sample(self, logits: Any, batch: BatchState) -> None: ...
+from ludus.policy.triton_engine.model_weights import ModelShape, PackedLayer, PackedWeights
+from ludus.policy.triton_engine.reference_ops import ReferenceOps
 
 
 class LlamaForward:
@@ -48,12 +21,12 @@ class LlamaForward:
     [rows, hidden_size] in float32, and residuals are added to it in place.
     """
 
-    def __init__(self, shape: ModelShape, weights: PackedWeights, operations: Operations) -> None:
+    def __init__(self, shape: ModelShape, weights: PackedWeights, operations: ReferenceOps) -> None:
         self.shape = shape
         self.weights = weights
         self.operations = operations
 
-    def prefill(self, tokens: Any, slots: Any, positions: Any, cache: KVCache) -> None:
+    def prefill(self, tokens: Tensor, slots: Tensor, positions: Tensor, cache: KVCache) -> None:
         """Write the keys and values of prompt tokens to the cache; a slot may have many of them."""
         x = self.weights.embedding[tokens].float()
         last = self.shape.num_layers - 1
@@ -66,11 +39,9 @@ class LlamaForward:
                 self._finish_layer(x, qkv, layer, layer_cache, write_kv=False, splits=1)
 
     def decode(
-        self, tokens: Any, slots: Any, positions: Any, cache: KVCache, *, splits: int
-    ) -> Any:
+        self, tokens: Tensor, slots: Tensor, positions: Tensor, cache: KVCache, *, splits: int
+    ) -> Tensor:
         """Logits [rows, vocab_size] after these tokens, each of which is the last of its slot."""
-        import torch
-
         x = self.weights.embedding[tokens].float()
         for index, layer in enumerate(self.weights.layers):
             layer_cache = cache.layer_view(index, slots, positions)
@@ -80,15 +51,15 @@ class LlamaForward:
             x, self.weights.lm_head, None, eps=self.shape.eps, dtype=torch.float32
         )
 
-    def _project_qkv(self, x: Any, layer: PackedLayer) -> Any:
+    def _project_qkv(self, x: Tensor, layer: PackedLayer) -> Tensor:
         return self.operations.norm_linear(
             x, layer.qkv, layer.qkv_bias, eps=self.shape.eps, dtype=self.weights.dtype
         )
 
     def _finish_layer(
         self,
-        x: Any,
-        qkv: Any,
+        x: Tensor,
+        qkv: Tensor,
         layer: PackedLayer,
         layer_cache: LayerCache,
         *,

@@ -1,6 +1,6 @@
 """Matrix products for few rows, fused with the RMSNorm before and the residual or SwiGLU after.
 
-The norm's weight is already folded into the matrix (see `packed_weights`), so RMSNorm is one factor
+The norm's weight is already folded into the matrix (see `model_weights`), so RMSNorm is one factor
 per row, `rstd`. A program reads its rows of x completely for the product; it accumulates the sum of
 squares on the way and scales the product at the end.
 
@@ -13,15 +13,25 @@ only where there is a GPU.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import triton
 import triton.language as tl
-
-from ludus.policy.triton_engine.jit import jit_kernel
 
 TILE_SHAPES = ((64, 128), (64, 32), (32, 16), (16, 16))
 """(BLOCK_M, BLOCK_N) of the matrix products, largest first: large tiles read the least."""
 MIN_PROGRAMS = 100
 """Programs that keep a large GPU busy."""
+
+
+def jit_kernel(function: Callable[..., Any]) -> Any:
+    """Compile at the first launch; launched as `function[grid](...)`.
+
+    `M`, the number of rows, changes all the time: without `do_not_specialize` Triton would compile
+    another kernel for M = 1 and for multiples of 16.
+    """
+    return triton.jit(function, do_not_specialize=["M"])
 
 
 @jit_kernel

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from ludus.policy.engine.decode_stats import DecodeStats
 from ludus.policy.triton_engine.batch_state import (
@@ -23,6 +25,7 @@ from ludus.policy.triton_engine.batch_state import (
     TOP_K,
     TOP_P,
     BatchState,
+    PinnedBuffer,
     RowState,
     StepOutput,
 )
@@ -34,9 +37,8 @@ from ludus.policy.triton_engine.cuda_graphs import (
 )
 from ludus.policy.triton_engine.kv_cache import KVCache
 from ludus.policy.triton_engine.llama_forward import LlamaForward
-from ludus.policy.triton_engine.pinned_buffer import PinnedBuffer
 from ludus.policy.triton_engine.prefix_cache import Lease, PrefixCache
-from ludus.policy.triton_engine.top_k_top_p import min_kept_logit
+from ludus.policy.triton_engine.reference_ops import min_kept_logit
 
 BATCH_SIZES = (1, 8, 32, 64, 128, 256, 512, 1024)
 """Rows of a decoding step; a batch is padded to the next size. Every size needs graphs of its own,
@@ -108,8 +110,6 @@ class ModelRunner:
 
     def synchronize(self) -> None:
         """After an error: wait for launched work, which may still use the buffers."""
-        import torch
-
         if self._device.type == "cuda":
             # A device in an error state raises here; it raises again at the next use.
             with suppress(RuntimeError):
@@ -153,7 +153,7 @@ class ModelRunner:
         self.stats.prefilled_tokens += sum(column.shape[1] + 1 for column in columns)
         self.stats.reused_tokens += sum(lease.num_cached for lease, _ in leased)
 
-    def _prefill(self, columns: Any) -> None:
+    def _prefill(self, columns: NDArray[np.int64]) -> None:
         """Prefill tokens, given as an array [3, number] of tokens, slots and positions."""
         for start in range(0, columns.shape[1], PREFILL_SIZES[-1]):
             chunk = columns[:, start : start + PREFILL_SIZES[-1]]
@@ -212,13 +212,13 @@ class ModelRunner:
         for _ in range(number):
             self._model.operations.sample(self._logits(splits), self._batch)
 
-    def _filter(self, logits: Any) -> None:
+    def _filter(self, logits: Tensor) -> None:
         """Apply top_k and top_p. Sorting the vocabulary is torch's, and not in a graph."""
         sampling = self._batch.sampling[:, : self._padded_rows]
         top_k = self._batch.state[TOP_K, : self._padded_rows]
         sampling[MIN_LOGIT] = min_kept_logit(logits, sampling[TEMPERATURE], sampling[TOP_P], top_k)
 
-    def _logits(self, splits: int) -> Any:
+    def _logits(self, splits: int) -> Tensor:
         state = self._batch.state[:, : self._padded_rows]
         return self._model.decode(
             state[TOKEN], state[SLOT], state[POSITION], self.cache, splits=splits

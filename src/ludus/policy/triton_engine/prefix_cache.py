@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
+
+Value = TypeVar("Value", bound=np.generic)
 
 MIN_SHARED_TOKENS_TO_WAIT = 2048
 """A prompt waits for another of the same round only if they share this much: waiting costs a
@@ -39,12 +42,12 @@ class PrefixCache:
     def __init__(self) -> None:
         self._clock = 0
         self._ids: list[tuple[int, ...]] = []
-        self._token_table: Any = np.full((0, 0), -1, dtype=np.int32)
-        self._lengths: Any = np.zeros(0, dtype=np.int64)
-        self._in_use: Any = np.zeros(0, dtype=bool)
-        self._last_used: Any = np.zeros(0, dtype=np.int64)
-        self._wave: Any = np.zeros(0, dtype=np.int64)
-        self._is_copy_source: Any = np.zeros(0, dtype=bool)
+        self._token_table: NDArray[np.int32] = np.full((0, 0), -1, dtype=np.int32)
+        self._lengths: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._in_use: NDArray[np.bool_] = np.zeros(0, dtype=bool)
+        self._last_used: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._wave: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._is_copy_source: NDArray[np.bool_] = np.zeros(0, dtype=bool)
 
     @property
     def num_free(self) -> int:
@@ -145,7 +148,7 @@ class PrefixCache:
             default=None,
         )
 
-    def _shared_lengths(self, ids: tuple[int, ...]) -> Any:
+    def _shared_lengths(self, ids: tuple[int, ...]) -> NDArray[np.int64]:
         """Length of the prefix that each slot shares with these ids; 0 if it is not worth using."""
         if not ids:
             return np.zeros(len(self._token_table), dtype=np.int64)
@@ -167,7 +170,7 @@ class PrefixCache:
         return int(np.argmin(np.where(free, age, np.iinfo(np.int64).max)))
 
 
-def _resize_slot_values(old: Any, num_slots: int) -> Any:
+def _resize_slot_values(old: NDArray[Value], num_slots: int) -> NDArray[Value]:
     """Copy an array of one value per slot of the prefix cache to another number of slots."""
     new = np.zeros(num_slots, dtype=old.dtype)
     common = min(num_slots, len(old))

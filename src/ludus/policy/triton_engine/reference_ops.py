@@ -1,15 +1,17 @@
 """The operations of a forward pass and of sampling in plain torch.
 
-Used on a CPU, and to test the kernels against; implements `llama_forward.Operations`, as does
-`TritonOps`. Norms carry no weight here, because it is folded into the matrix that follows. Imports
-torch at the top: this module is only loaded where a model is.
+Used on a CPU, and to test the kernels against, which `TritonOps` launches in their place. Norms
+carry no weight here, because it is folded into the matrix that follows.
+
+Random numbers are counter-based: each is a hash of a seed, a position and a token. There is no
+generator state, so a completion depends neither on its batch nor on the order in which requests are
+scheduled. `sampling_kernels` computes the same numbers with the same integers.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from ludus.policy.triton_engine.batch_state import (
@@ -23,29 +25,41 @@ from ludus.policy.triton_engine.batch_state import (
     TOKENS_LEFT,
     BatchState,
 )
-from ludus.policy.triton_engine.counter_rng import gumbel_noise
 from ludus.policy.triton_engine.kv_cache import LayerCache
-from ludus.policy.triton_engine.model_shape import ModelShape
-from ludus.policy.triton_engine.packed_weights import PackedLayer
+from ludus.policy.triton_engine.model_weights import ModelShape, PackedLayer
+
+MASK_32 = 0xFFFFFFFF
+GOLDEN_RATIO_32, SECOND_KEY_OFFSET = 0x9E3779B1, 0x85EBCA6B
+MIX_MULTIPLIER_1, MIX_MULTIPLIER_2 = 0x7FEB352D, 0x846CA68B
+"""Constants of the "lowbias32" integer hash."""
+MAX_UNIFORM = 1 - 2.0**-24
+SERIES_THRESHOLD = 0.01
+"""Below it, -log(1 - u) is computed from its series: 1 - u would lose u's digits in float32."""
 
 
 class ReferenceOps:
     """Each operation in plain torch, on any device."""
 
-    def norm_linear(self, x: Any, weight: Any, bias: Any, *, eps: float, dtype: Any) -> Any:
+    def norm_linear(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float, dtype: torch.dtype
+    ) -> Tensor:
         """norm(x) @ weight.T + bias."""
         return _linear(_rms_norm(x, eps), weight, bias).to(dtype)
 
-    def norm_swiglu(self, x: Any, weight: Any, *, eps: float) -> Any:
+    def norm_swiglu(self, x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
         """silu(norm(x) @ gate.T) * (norm(x) @ up.T), where weight is gate over up."""
         gate, up = _linear(_rms_norm(x, eps), weight).chunk(2, dim=-1)
         return (functional.silu(gate) * up).to(weight.dtype)
 
-    def linear_residual(self, residual: Any, x: Any, weight: Any, bias: Any) -> None:
+    def linear_residual(
+        self, residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> None:
         """residual += x @ weight.T + bias, in place."""
         residual += _linear(x, weight, bias)
 
-    def store_kv(self, qkv: Any, layer: PackedLayer, cache: LayerCache, shape: ModelShape) -> None:
+    def store_kv(
+        self, qkv: Tensor, layer: PackedLayer, cache: LayerCache, shape: ModelShape
+    ) -> None:
         """Write the key and value of each row to its slot and position."""
         _, keys, values = _split_qkv(qkv, shape)
         keys = _norm_rope(keys, layer.k_norm, cache, shape.eps)
@@ -54,14 +68,14 @@ class ReferenceOps:
 
     def decode_attention(
         self,
-        qkv: Any,
+        qkv: Tensor,
         layer: PackedLayer,
         cache: LayerCache,
         shape: ModelShape,
         *,
         write_kv: bool,
         splits: int,
-    ) -> Any:
+    ) -> Tensor:
         """Attention of each row over its slot, up to its own position.
 
         `write_kv` writes the rows' own keys and values first. `splits` matters to the kernel alone.
@@ -80,7 +94,7 @@ class ReferenceOps:
         out = torch.einsum("tkgl,tkld->tkgd", scores.softmax(-1), values)
         return out.flatten(1).to(qkv.dtype)
 
-    def sample(self, logits: Any, batch: BatchState) -> None:
+    def sample(self, logits: Tensor, batch: BatchState) -> None:
         """Gumbel-max sampling: choose a token for every row, and append it to the active ones."""
         state, sampling = batch.state[:, : len(logits)], batch.sampling[:, : len(logits)]
         greedy = (sampling[TEMPERATURE] == 0).unsqueeze(1)
@@ -102,26 +116,64 @@ class ReferenceOps:
         state[ACTIVE] = (active & (state[TOKENS_LEFT] > 0) & ~hit_stop).long()
 
 
-def _rms_norm(x: Any, eps: float) -> Any:
+def _rms_norm(x: Tensor, eps: float) -> Tensor:
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
 
 
-def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Inputs rounded to the dtype of the matrix, accumulated in float32."""
     out = functional.linear(x.to(weight.dtype).float(), weight.float())
     return out if bias is None else out + bias
 
 
-def _split_qkv(qkv: Any, shape: ModelShape) -> tuple[Any, Any, Any]:
+def _split_qkv(qkv: Tensor, shape: ModelShape) -> tuple[Tensor, Tensor, Tensor]:
     heads = qkv.float().unflatten(1, (-1, shape.head_dim))
     first_key, first_value = shape.num_heads, shape.num_heads + shape.num_kv_heads
     return heads[:, :first_key], heads[:, first_key:first_value], heads[:, first_value:]
 
 
-def _norm_rope(heads: Any, norm: Any, cache: LayerCache, eps: float) -> Any:
+def _norm_rope(heads: Tensor, norm: Tensor | None, cache: LayerCache, eps: float) -> Tensor:
     """Optional RMSNorm of each head, then rotary embedding ("rotate half")."""
     if norm is not None:
         heads = _rms_norm(heads, eps) * norm
     cos, sin = (table[cache.positions].unsqueeze(1) for table in (cache.cos, cache.sin))
     left, right = heads.chunk(2, dim=-1)
     return heads * cos + torch.cat([-right, left], dim=-1) * sin
+
+
+def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
+    """Gumbel noise [rows, vocab_size]; the argmax of logits plus noise is a sample of softmax."""
+    tokens = torch.arange(vocab_size, device=seeds.device)
+    low, high = seeds & MASK_32, (seeds >> 32) & MASK_32
+    key_1 = _mix32(_mix32(((positions * GOLDEN_RATIO_32) & MASK_32) ^ low) ^ high)
+    key_2 = _mix32((key_1 + SECOND_KEY_OFFSET) & MASK_32)
+    bits = _mix32((tokens * GOLDEN_RATIO_32 + key_1.unsqueeze(1)) & MASK_32)
+    bits = _mix32(bits ^ key_2.unsqueeze(1))
+    u = ((bits.float() + 0.5) * 2.0**-32).clamp(max=MAX_UNIFORM)
+    series = u * (1 + u * (0.5 + u / 3))
+    return -torch.log(torch.where(u < SERIES_THRESHOLD, series, -torch.log(1 - u)))
+
+
+def _mix32(bits: Tensor) -> Tensor:
+    """Integer hash of 32 bits (held in int64)."""
+    bits = ((bits ^ (bits >> 16)) * MIX_MULTIPLIER_1) & MASK_32
+    bits = ((bits ^ (bits >> 15)) * MIX_MULTIPLIER_2) & MASK_32
+    return bits ^ (bits >> 16)
+
+
+def min_kept_logit(logits: Tensor, temperature: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
+    """The smallest kept logit [rows], for logits [rows, vocab_size]; ties with it are all kept.
+
+    top_k = 0 and top_p = 1 keep everything. top_k is applied first, top_p to what is left.
+    """
+    ordered = logits.sort(dim=-1, descending=True).values
+    ranks = torch.arange(logits.shape[-1], device=logits.device)
+    limit = torch.where(top_k > 0, top_k, logits.shape[-1]).unsqueeze(1)
+    divisor = temperature.masked_fill(temperature == 0, 1.0).unsqueeze(1)
+    weights = ((ordered - ordered[:, :1]) / divisor).exp() * (ranks < limit)
+    mass_before = weights.cumsum(-1) - weights
+    required_mass = top_p.unsqueeze(1) * weights.sum(-1, keepdim=True)
+    is_kept = (ranks < limit) & ((mass_before < required_mass) | (top_p.unsqueeze(1) >= 1))
+    # Tokens are sorted, so those kept come first, and their number is the rank after the last.
+    last = is_kept.sum(-1, keepdim=True).clamp(min=1) - 1
+    return ordered.gather(-1, last).squeeze(1)

@@ -2,7 +2,7 @@
 
 The first kernel handles one block of the vocabulary: it finds the token with the largest
 logit / temperature + Gumbel noise, and the block's share of the softmax denominator. The second
-combines the blocks of a row (log-sum-exp), and advances the row. Noise as in `counter_rng`.
+combines the blocks of a row (log-sum-exp), and advances the row. Noise as in `reference_ops`.
 
 Shapes: logits [rows, V], block_stats [rows, BLOCKS, 4], block_ids [rows, BLOCKS], temperatures and
 min_logits [capacity], state [8, capacity], stops [capacity, STOPS], out_ids and out_logprobs
@@ -13,20 +13,20 @@ from __future__ import annotations
 
 import triton.language as tl
 
-from ludus.policy.triton_engine import counter_rng
-from ludus.policy.triton_engine.jit import jit_kernel
+from ludus.policy.triton_engine import reference_ops
+from ludus.policy.triton_engine.matmul_kernels import jit_kernel
 
-GOLDEN_RATIO_32 = tl.constexpr(counter_rng.GOLDEN_RATIO_32)
-SECOND_KEY_OFFSET = tl.constexpr(counter_rng.SECOND_KEY_OFFSET)
-MIX_MULTIPLIER_1 = tl.constexpr(counter_rng.MIX_MULTIPLIER_1)
-MIX_MULTIPLIER_2 = tl.constexpr(counter_rng.MIX_MULTIPLIER_2)
-MAX_UNIFORM = tl.constexpr(counter_rng.MAX_UNIFORM)
-SERIES_THRESHOLD = tl.constexpr(counter_rng.SERIES_THRESHOLD)
+GOLDEN_RATIO_32 = tl.constexpr(reference_ops.GOLDEN_RATIO_32)
+SECOND_KEY_OFFSET = tl.constexpr(reference_ops.SECOND_KEY_OFFSET)
+MIX_MULTIPLIER_1 = tl.constexpr(reference_ops.MIX_MULTIPLIER_1)
+MIX_MULTIPLIER_2 = tl.constexpr(reference_ops.MIX_MULTIPLIER_2)
+MAX_UNIFORM = tl.constexpr(reference_ops.MAX_UNIFORM)
+SERIES_THRESHOLD = tl.constexpr(reference_ops.SERIES_THRESHOLD)
 
 
 @jit_kernel
 def _mix32_kernel(bits: tl.tensor) -> tl.tensor:
-    """Integer hash of 32 bits, as in `counter_rng`."""
+    """Integer hash of 32 bits, as in `reference_ops`."""
     bits = (bits ^ (bits >> 16)) * tl.full([1], MIX_MULTIPLIER_1, tl.uint32)
     bits = (bits ^ (bits >> 15)) * tl.full([1], MIX_MULTIPLIER_2, tl.uint32)
     return bits ^ (bits >> 16)

@@ -19,7 +19,6 @@ from ludus.policy.engine.engine_api import (
     Request,
 )
 from ludus.policy.triton_engine.batch_state import MAX_STEPS_PER_FETCH, RowState
-from ludus.policy.triton_engine.counter_rng import to_int64
 from ludus.policy.triton_engine.model_runner import ModelRunner
 
 
@@ -195,3 +194,8 @@ class Scheduler:
             row.report_tokens()
         for row in finished:
             self._deliver(row.index, row.completion)
+
+
+def to_int64(seed: int) -> int:
+    """Wrap any integer into the range of a signed 64-bit integer."""
+    return (seed + 2**63) % 2**64 - 2**63

@@ -7,9 +7,13 @@ whether a model and a machine are supported.
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Sequence
-from contextlib import nullcontext
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from ludus.policy.engine.decode_stats import DecodeStats
 from ludus.policy.engine.engine_api import (
@@ -19,16 +23,27 @@ from ludus.policy.engine.engine_api import (
     Request,
     no_more_requests,
 )
+from ludus.policy.triton_engine.batch_state import RowState
+from ludus.policy.triton_engine.cuda_graphs import LONG_LAUNCH_STEPS
 from ludus.policy.triton_engine.kv_cache import KVCache
-from ludus.policy.triton_engine.linear_weights import base_model, unsupported_module
-from ludus.policy.triton_engine.llama_forward import LlamaForward, Operations
+from ludus.policy.triton_engine.llama_forward import LlamaForward
 from ludus.policy.triton_engine.model_runner import ModelRunner
-from ludus.policy.triton_engine.model_shape import ModelShape, read_model_shape
-from ludus.policy.triton_engine.packed_weights import PackedWeights
+from ludus.policy.triton_engine.model_weights import (
+    ModelShape,
+    PackedWeights,
+    base_model,
+    read_model_shape,
+)
+from ludus.policy.triton_engine.reference_ops import ReferenceOps
 from ludus.policy.triton_engine.scheduler import Scheduler
-from ludus.policy.triton_engine.self_test import check_decoding, check_logits
 
 DEFAULT_EXPECTED_ROWS = 64
+PROMPT_LENGTHS = (200, 9)
+"""Several blocks of cached tokens, and less than one block."""
+FLOAT32_TOLERANCE, BFLOAT16_TOLERANCE = 1e-3, 0.1
+"""Largest root-mean-square error of the logits, relative to their standard deviation."""
+_NUM_TOKENS = 2 * LONG_LAUNCH_STEPS
+"""Tokens that are decoded: one launch that is captured, and one that is replayed."""
 
 
 class TritonEngine:
@@ -52,8 +67,6 @@ class TritonEngine:
         poll_requests: PollRequests = no_more_requests,
     ) -> None:
         """Answer these requests and those polled meanwhile; deliver each as soon as it is done."""
-        import torch
-
         scheduler = Scheduler(
             self._runner,
             context_length=self.context_length,
@@ -82,7 +95,11 @@ class TritonEngine:
 
 
 def build_triton_engine(
-    model: Any, *, max_batch: int, expected: int | None = None, dtype: Any = None
+    model: PreTrainedModel,
+    *,
+    max_batch: int,
+    expected: int | None = None,
+    dtype: torch.dtype | None = None,
 ) -> TritonEngine | str:
     """An engine for the model that has passed its self-test, or the reason why there is none.
 
@@ -91,25 +108,18 @@ def build_triton_engine(
         expected: how many there will be, if known.
         dtype: defaults to bfloat16 on a GPU and float32 elsewhere.
     """
-    import torch
-
     shape = read_model_shape(model)
     if isinstance(shape, str):
         return shape
     device = base_model(model).model.embed_tokens.weight.device
-    reason = unsupported_module(model) or _unsupported_device(device)
-    if reason is not None:
+    if (reason := _unsupported_device(device)) is not None:
         return reason
     dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
-    operations: Operations
+    operations = ReferenceOps()
     if device.type == "cuda":
         from ludus.policy.triton_engine.triton_ops import TritonOps
 
         operations = TritonOps()
-    else:
-        from ludus.policy.triton_engine.reference_ops import ReferenceOps
-
-        operations = ReferenceOps()
     with _engine_device_guard(device):
         weights = PackedWeights(model, shape, dtype=dtype)
         forward = LlamaForward(shape, weights, operations)
@@ -124,10 +134,8 @@ def build_triton_engine(
     return engine
 
 
-def _unsupported_device(device: Any) -> str | None:
+def _unsupported_device(device: torch.device) -> str | None:
     """What the device lacks, if anything."""
-    import torch
-
     if device.type == "cpu":
         return None
     if device.type != "cuda":
@@ -137,8 +145,93 @@ def _unsupported_device(device: Any) -> str | None:
     return None if importlib.util.find_spec("triton") else "triton is not installed"
 
 
-def _engine_device_guard(device: Any) -> Any:
+def _engine_device_guard(device: torch.device) -> AbstractContextManager[None]:
     """Make it the current device while the engine works, as Triton launches kernels there."""
-    import torch
-
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def check_logits(model: PreTrainedModel, forward: LlamaForward, cache: KVCache) -> str | None:
+    """How far the engine's logits are off the model's own, if it is too far."""
+    device = forward.weights.device
+    prompts = [torch.tensor(_random_ids(forward.shape, length)) for length in PROMPT_LENGTHS]
+    # One slot per prompt. All but the last tokens are prefilled, the last ones decoded.
+    tokens = torch.cat([ids[:-1] for ids in prompts]).to(device)
+    slots = torch.cat([torch.full((len(ids) - 1,), slot) for slot, ids in enumerate(prompts)])
+    positions = torch.cat([torch.arange(len(ids) - 1) for ids in prompts])
+    last_tokens = torch.stack([ids[-1] for ids in prompts]).to(device)
+    last_slots = torch.arange(len(prompts), device=device)
+    last_positions = torch.tensor([len(ids) - 1 for ids in prompts], device=device)
+    with torch.inference_mode():
+        cache.resize(len(prompts), max(map(len, prompts)))
+        expected = torch.stack([_model_logits(model, ids) for ids in prompts]).float()
+        forward.prefill(tokens, slots.to(device), positions.to(device), cache)
+        logits = [
+            forward.decode(last_tokens, last_slots, last_positions, cache, splits=splits)
+            for splits in (1, 2)
+        ]
+        cache.free()
+    scale = expected.std().clamp(min=1e-6)
+    errors = [float((each - expected).square().mean().sqrt() / scale) for each in logits]
+    exact = forward.weights.dtype == model.dtype == torch.float32
+    tolerance = FLOAT32_TOLERANCE if exact else BFLOAT16_TOLERANCE
+    # "not <=" rather than ">": NaN fails too.
+    too_large = [error for error in errors if not error <= tolerance]
+    return f"its logits came out {too_large[0]:.1%} off the model's own" if too_large else None
+
+
+def _random_ids(shape: ModelShape, length: int) -> list[int]:
+    generator = torch.Generator().manual_seed(length)
+    length = max(2, min(length, shape.context_length - _NUM_TOKENS))
+    ids: list[int] = torch.randint(shape.vocab_size, (length,), generator=generator).tolist()
+    return ids
+
+
+def _model_logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
+    training = model.training
+    model.eval()
+    try:
+        return model(ids.unsqueeze(0).to(model.device)).logits[0, -1]
+    finally:
+        model.train(training)
+
+
+def check_decoding(runner: ModelRunner, shape: ModelShape) -> str | None:
+    """Decode a short completion twice through the whole path; returns what is wrong, if anything.
+
+    What a driver or a compiler does not support is raised here, and not in the middle of a run.
+    """
+    ids = tuple(_random_ids(shape, PROMPT_LENGTHS[0]))
+    with torch.inference_mode():
+        runner.ensure_capacity(1, len(ids) + _NUM_TOKENS)
+        (lease,) = runner.admit([ids])
+        row = RowState(
+            token=ids[-1],
+            position=len(ids) - 1,
+            slot=lease.slot,
+            seed=1,
+            tokens_left=_NUM_TOKENS,
+            temperature=1.0,
+            top_p=1.0,
+            top_k=0,
+            stops=(),
+        )
+        first, second = _sample_logprobs(runner, row), _sample_logprobs(runner, row)
+        runner.free_cache()
+    runner.stats = DecodeStats()
+    if len(first) < _NUM_TOKENS or not all(map(math.isfinite, first)):
+        return "it sampled invalid tokens"
+    repeated = len(first) == len(second) and all(
+        math.isclose(a, b, abs_tol=FLOAT32_TOLERANCE) for a, b in zip(first, second, strict=True)
+    )
+    return None if repeated else "it did not sample the same tokens twice"
+
+
+def _sample_logprobs(runner: ModelRunner, row: RowState) -> list[float]:
+    """Log-probabilities of a completion of two launches."""
+    runner.load_batch([row])
+    logprobs: list[float] = []
+    for _ in range(2):
+        runner.launch_steps(LONG_LAUNCH_STEPS)
+        output = runner.fetch_output()
+        logprobs += output.logprobs[0][: output.counts[0]]
+    return logprobs

@@ -1,6 +1,6 @@
 """The operations of a forward pass and of sampling, as launches of Triton kernels.
 
-Implements `llama_forward.Operations`, as does `ReferenceOps`. A decoding step of a small model on
+A decoding step of a small model on
 a large GPU is bound by memory bandwidth and launches, not by arithmetic. So there are five kernels
 to a layer: norms, biases, rotary embeddings, activations and residuals are fused into the matrix
 products and the attention next to them.
@@ -10,10 +10,9 @@ Imports triton and torch at the top: import this only where there is a GPU.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
+from torch import Tensor
 
 from ludus.policy.triton_engine.attention_kernels import (
     attention_constants,
@@ -38,8 +37,8 @@ from ludus.policy.triton_engine.matmul_kernels import (
     pick_matmul_tile,
     swiglu_kernel,
 )
-from ludus.policy.triton_engine.model_shape import ModelShape
-from ludus.policy.triton_engine.packed_weights import PackedLayer
+from ludus.policy.triton_engine.model_weights import ModelShape, PackedLayer
+from ludus.policy.triton_engine.reference_ops import ReferenceOps
 from ludus.policy.triton_engine.sampling_kernels import sample_block_kernel, sample_combine_kernel
 
 BLOCK_N = 64
@@ -48,23 +47,27 @@ BLOCK_V = 4096
 """Part of the vocabulary that one sampling program handles."""
 
 
-class TritonOps:
+class TritonOps(ReferenceOps):
     """Each operation as the launch of one Triton kernel, or two."""
 
-    def norm_linear(self, x: Any, weight: Any, bias: Any, *, eps: float, dtype: Any) -> Any:
+    def norm_linear(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float, dtype: torch.dtype
+    ) -> Tensor:
         out = torch.empty(len(x), len(weight), dtype=dtype, device=x.device)
         self._launch_matmul(x, weight, bias, out, eps=eps, rms_norm=True, residual=False)
         return out
 
-    def linear_residual(self, residual: Any, x: Any, weight: Any, bias: Any) -> None:
+    def linear_residual(
+        self, residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> None:
         self._launch_matmul(x, weight, bias, residual, eps=0.0, rms_norm=False, residual=True)
 
     def _launch_matmul(
         self,
-        x: Any,
-        weight: Any,
-        bias: Any,
-        out: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        out: Tensor,
         *,
         eps: float,
         rms_norm: bool,
@@ -80,7 +83,7 @@ class TritonOps:
             BLOCK_M=block_m, BLOCK_N=block_n, **matmul_launch_options(k, block_m * block_n),
         )  # fmt: skip
 
-    def norm_swiglu(self, x: Any, weight: Any, *, eps: float) -> Any:
+    def norm_swiglu(self, x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
         m, n, k = len(x), len(weight) // 2, weight.shape[1]
         out = torch.empty(m, n, dtype=weight.dtype, device=x.device)
         block_m, block_n = pick_matmul_tile(m, n)
@@ -92,7 +95,9 @@ class TritonOps:
         )  # fmt: skip
         return out
 
-    def store_kv(self, qkv: Any, layer: PackedLayer, cache: LayerCache, shape: ModelShape) -> None:
+    def store_kv(
+        self, qkv: Tensor, layer: PackedLayer, cache: LayerCache, shape: ModelShape
+    ) -> None:
         store_kv_kernel[len(qkv), shape.num_kv_heads](
             qkv, *_rope_and_norms(layer, cache), cache.keys, cache.values,
             cache.slots, cache.positions, shape.eps, cache.keys.stride(0), cache.keys.stride(1),
@@ -101,14 +106,14 @@ class TritonOps:
 
     def decode_attention(
         self,
-        qkv: Any,
+        qkv: Tensor,
         layer: PackedLayer,
         cache: LayerCache,
         shape: ModelShape,
         *,
         write_kv: bool,
         splits: int,
-    ) -> Any:
+    ) -> Tensor:
         rows, heads, head_dim = len(qkv), shape.num_heads, shape.head_dim
         out = torch.empty(rows, heads * head_dim, dtype=qkv.dtype, device=qkv.device)
         acc, ml = out, out  # Placeholders: with a single split the kernel does not use them.
@@ -128,7 +133,7 @@ class TritonOps:
             )
         return out
 
-    def sample(self, logits: Any, batch: BatchState) -> None:
+    def sample(self, logits: Tensor, batch: BatchState) -> None:
         rows, vocab_size = logits.shape
         blocks = triton.cdiv(vocab_size, BLOCK_V)
         stats = torch.empty(rows, blocks, 4, dtype=torch.float32, device=logits.device)
@@ -147,7 +152,7 @@ class TritonOps:
         )  # fmt: skip
 
 
-def _rope_and_norms(layer: PackedLayer, cache: LayerCache) -> tuple[Any, Any, Any, Any]:
+def _rope_and_norms(layer: PackedLayer, cache: LayerCache) -> tuple[Tensor, ...]:
     """cos, sin, q_norm, k_norm; without norms, any pointer will do, as it is not read."""
     if layer.q_norm is None:
         return cache.cos, cache.sin, cache.cos, cache.cos
