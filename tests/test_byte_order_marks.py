@@ -12,7 +12,6 @@ from curation.attempts import attempt, write_run
 
 from ludus.agents.prices import PriceTable
 from ludus.cli.program import _read_table
-from ludus.cli.server_options import resolve_token
 from ludus.curation import CurateConfig, curate
 from ludus.curation.importers.inspect_log import read_samples
 from ludus.curation.importers.run_import import import_files
@@ -62,7 +61,6 @@ READERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
         lambda file: [stage.options for stage in read_recipe(str(file)).stages],
     ),
     "settings of a command": ("c.toml", "steps = 5\n", lambda file: _read_table(str(file))),
-    "token": ("token", "s3cret\n", lambda file: resolve_token(None, file)),
     "metadata of a run": (
         "metadata.json",
         '{"env_id": "owls"}',

@@ -214,11 +214,13 @@ async def test_its_observations_fit_the_schema_that_is_published() -> None:
     assert verdicts["plays an episode"] == verdicts["observations fit the schema"] == "pass"
 
 
-def test_collect_takes_the_option(package: Path, tmp_path: Path) -> None:
+def test_collect_reads_the_variable(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import_only_the_observation(package)
     (package / "models.py").write_text(MODELS + OTHER_MODELS)
-    action = ("--action", "code_env.models:CodeAction")
-    run_ludus("collect", SPEC, "--provider", "random", "-n", "2", "-o", "run", *action)
+    monkeypatch.setenv("LUDUS_ACTION", "code_env.models:CodeAction")
+    run_ludus("collect", SPEC, "--provider", "random", "-n", "2", "-o", "run")
     (first, _) = read_episodes(tmp_path / "run")
     assert first.reward == 1.0
     assert [tool["function"]["name"] for tool in first.tools] == ["code"]

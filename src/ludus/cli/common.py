@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,12 +20,6 @@ def _environments() -> list[str]:
     from ludus.environment.registry import registered_environments
 
     return list(registered_environments())
-
-
-def _set_action(name: str) -> str:
-    """Pass the type of actions on to worker processes, which look the environment up again."""
-    os.environ["LUDUS_ACTION"] = name
-    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +62,6 @@ Spec = Annotated[
 ]
 ServedSpec = Annotated[
     str, Option(metavar="SPEC", complete=_environments), f"Environment: {_SPEC_FORMS}."
-]
-Action = Annotated[
-    str | None,
-    Option(
-        "Tasks",
-        advanced=True,
-        metavar="MODULE:CLASS",
-        env_var="LUDUS_ACTION",
-        default="found in the module, models, openenv.yaml or app beside it",
-        parse=_set_action,
-    ),
-    "Type of the actions, if the environment's step does not name it.",
 ]
 Task = Annotated[
     Mapping[str, Any],

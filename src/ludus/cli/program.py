@@ -151,13 +151,20 @@ class Flag:
                 yield from [f"{self.name}={text}"] if text.startswith("-") else [self.name, text]
 
 
-def command(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with a parameter for each option in place of each config."""
+def command(
+    function: Callable[..., Any] | None = None, *, without: Sequence[str] = ()
+) -> Callable[..., Any]:
+    """The function, with a parameter for each option in place of each config.
+
+    Options `without` are fields of a config that this command has no use for.
+    """
+    if function is None:
+        return functools.partial(command, without=without)
     hints = get_type_hints(function).items()
     configs: dict[str, type] = {
         name: hint for name, hint in hints if isinstance(hint, type) and is_dataclass(hint)
     }
-    flags = {flag.key: flag for flag in _flags(function)}
+    flags = {flag.key: flag for flag in _flags(function) if flag.key not in without}
     if configs:
         flags |= {flag.key: flag for flag in _setting_flags() if flag.key not in flags}
     arguments = [flag.key for flag in flags.values() if flag.positional]

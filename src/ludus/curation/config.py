@@ -26,11 +26,11 @@ class CurateConfig(FilterConfig, RowConfig):
     dedupe: Annotated[bool | None, Option("Selection", default="for sft and dpo")] = None
     """Remove exact copies, of episodes or of pairs. Other programs count attempts, and get all of
     them."""
-    max_prompt_similarity: Annotated[float | None, Option("Selection", advanced=True)] = None
+    max_prompt_similarity: Annotated[float | None, Option("Selection", hidden=True)] = None
     """Remove tasks whose prompts are at least this similar to an earlier task's: 0.8."""
-    max_completion_similarity: Annotated[float | None, Option("Selection", advanced=True)] = None
+    max_completion_similarity: Annotated[float | None, Option("Selection", hidden=True)] = None
     """Remove episodes of a task whose completions are this similar to a better one's: 0.9."""
-    across_tasks: Annotated[bool, Option("Selection", advanced=True)] = False
+    across_tasks: Annotated[bool, Option("Selection", hidden=True)] = False
     """Compare completions across tasks, not only within each task."""
     pairs: Annotated[Pairing, Option("Rows", advanced=True)] = "best"
     """DPO pairs: best against worst of each task, or all pairs."""
@@ -42,7 +42,7 @@ class CurateConfig(FilterConfig, RowConfig):
     """Run or data set whose tasks, and near copies of them, are removed; repeatable."""
     similarity_threshold: Annotated[float, Option("Selection", hidden=True)] = DEFAULT_SIMILARITY
     """Prompts at least this similar are near copies, for `test_size` and `held_out`."""
-    seed: Annotated[int, Option("Rows", advanced=True)] = 0
+    seed: Annotated[int, Option("Rows", hidden=True)] = 0
     """Random seed of the test split."""
     format: Annotated[FileFormat, Option("Rows", advanced=True)] = "jsonl"
     """File format."""

@@ -42,21 +42,21 @@ class FilterConfig:
     """SQL condition over the fields of an episode."""
     min_reward: Annotated[float | None, Option("Selection")] = None
     """Minimum reward."""
-    min_turns: Annotated[int | None, Option("Selection", advanced=True)] = None
+    min_turns: Annotated[int | None, Option("Selection", hidden=True)] = None
     """Minimum number of replies."""
-    max_turns: Annotated[int | None, Option("Selection", advanced=True)] = None
+    max_turns: Annotated[int | None, Option("Selection", hidden=True)] = None
     """Maximum number of replies."""
     solve_rate: Annotated[
         tuple[float, float] | None, Option("Selection", metavar="LOW..HIGH", parse=_parse_range)
     ] = None
     """Keep tasks whose fraction of solved attempts lies in this range: 0.1..0.9."""
-    solved_at: Annotated[float, Option("Selection", advanced=True)] = 1.0
+    solved_at: Annotated[float, Option("Selection", hidden=True)] = 1.0
     """Minimum reward of a solved attempt."""
     top_fraction: Annotated[float | None, Option("Selection", advanced=True)] = None
     """Keep this fraction of each environment's episodes, the best ones: 0.25."""
     best_of_group: Annotated[bool, Option("Selection")] = False
     """Keep the best attempt at each task."""
-    keep_unscored: Annotated[bool, Option("Selection", advanced=True)] = False
+    keep_unscored: Annotated[bool, Option("Selection", hidden=True)] = False
     """Keep episodes without a reward, unless a fault ended them."""
 
     def __post_init__(self) -> None:

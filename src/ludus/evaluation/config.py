@@ -29,10 +29,10 @@ class EvalConfig(RolloutConfig):
     repeatable for combinations."""
     max_tokens: Annotated[int | None, Option("Limits")] = 512
     """Maximum number of tokens sampled per reply, reasoning included."""
-    solved_at: Annotated[float, Option("Output", advanced=True)] = 1.0
+    solved_at: Annotated[float, Option("Output", hidden=True)] = 1.0
     """The reward from which a task counts as solved."""
     pass_k: Annotated[
-        Sequence[int], Option("Output", advanced=True, default="--group-size, if it is above 1")
+        Sequence[int], Option("Output", hidden=True, default="--group-size, if it is above 1")
     ] = ()
     """Also report pass@k, for at most `group_size` attempts; repeatable."""
     exclude_tasks_in: Annotated[Path | None, Option("Tasks", metavar="DATA", parse=expand_path)] = (
@@ -70,9 +70,9 @@ class CandidateConfig:
         float | None, Option("Sampling", default="0 for local models, else the model's default")
     ] = None
     """Sampling temperature."""
-    device: Annotated[
-        str | None, Option("Agent", advanced=True, default="the fastest available")
-    ] = None
+    device: Annotated[str | None, Option("Agent", hidden=True, default="the fastest available")] = (
+        None
+    )
     """Device of local models: cuda, cuda:1, mps or cpu."""
     dtype: Annotated[str | None, Option("Agent", hidden=True)] = None
     """Dtype of local models: bfloat16, float16 or float32."""

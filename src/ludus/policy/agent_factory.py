@@ -45,18 +45,18 @@ class AgentConfig:
     """Maximum number of concurrent calls to the model."""
     call_timeout: Annotated[
         float,
-        Option("Limits", advanced=True, metavar="TIME", default="5m", parse=parse_duration),
+        Option("Limits", hidden=True, metavar="TIME", default="5m", parse=parse_duration),
     ] = 300.0
     """Timeout of one API call."""
     max_retries: Annotated[int, Option("Limits", hidden=True)] = 8
     """Maximum number of retries per API call."""
-    cache: Annotated[Path | None, Option("Agent", advanced=True, parse=expand_path)] = None
+    cache: Annotated[Path | None, Option("Agent", hidden=True, parse=expand_path)] = None
     """Folder that caches replies to identical API requests."""
     prices: Annotated[Path | None, Option("Limits", hidden=True, parse=expand_path)] = None
     """JSON file of prices, in US dollars per million tokens."""
-    device: Annotated[
-        str | None, Option("Agent", advanced=True, default="the fastest available")
-    ] = None
+    device: Annotated[str | None, Option("Agent", hidden=True, default="the fastest available")] = (
+        None
+    )
     """Device of local models: cuda, cuda:1, mps or cpu."""
     dtype: Annotated[str | None, Option("Agent", hidden=True)] = None
     """Dtype of local models: bfloat16, float16 or float32."""

@@ -65,7 +65,7 @@ class EpisodeConfig:
     """Maximum number of tokens sampled per reply, reasoning included."""
     base_url: Annotated[str | None, Option("Basics", hidden=True, metavar="URL")] = None
     """Address of a server of the environment; by default it runs in this process. Not stored."""
-    token: Annotated[str | None, Option("Tasks", advanced=True, env_var="LUDUS_TOKEN")] = field(
+    token: Annotated[str | None, Option("Tasks", hidden=True, env_var="LUDUS_TOKEN")] = field(
         default=None, repr=False
     )
     """Bearer token of the environment's server. Prefer LUDUS_TOKEN: other users of this machine can
@@ -114,7 +114,7 @@ class RolloutConfig(EpisodeConfig):
     """Maximum number of tokens sampled per episode, over all its replies."""
     episode_timeout: Annotated[
         float | None,
-        Option("Limits", advanced=True, metavar="TIME", default="1h", parse=parse_duration),
+        Option("Limits", hidden=True, metavar="TIME", default="1h", parse=parse_duration),
     ] = 3600.0
     """Timeout of one episode, such as 90s, 10m or 2h."""
     ray: Annotated[
@@ -122,9 +122,9 @@ class RolloutConfig(EpisodeConfig):
     ] = None
     """Ray cluster to play on: HOST:PORT of its head node, `auto` for the cluster of this machine,
     or `local` to start one."""
-    resume: Annotated[bool, Option("Output", advanced=True)] = True
+    resume: Annotated[bool, Option("Output", hidden=True)] = True
     """Resume the run in this folder, or start a new one beside it."""
-    retry_broken: Annotated[bool, Option("Output", advanced=True)] = False
+    retry_broken: Annotated[bool, Option("Output", hidden=True)] = False
     """Play episodes again that the infrastructure broke in an earlier start."""
 
     concurrency: Annotated[int, Option("Limits", advanced=True)] = 64
@@ -225,13 +225,13 @@ class CollectConfig(RolloutConfig):
     """Probability that a turn's action is random; such turns are context without loss."""
     tutor: Agent | None = None
     """Who says in every state of the agent's episodes what it would have replied."""
-    working: Annotated[bool, Option("Agent", advanced=True)] = False
+    working: Annotated[bool, Option("Agent", hidden=True)] = False
     """Let the oracle write its working as text, as agent or as tutor."""
     max_tokens: Annotated[int | None, Option("Limits")] = 2048
     """Maximum number of tokens sampled per reply, reasoning included."""
     max_cost: Annotated[float | None, Option("Limits", advanced=True, default="no limit")] = None
     """Stop at this cost in US dollars, over all starts of the run."""
-    max_total_tokens: Annotated[int | None, Option("Limits", advanced=True, default="no limit")] = (
+    max_total_tokens: Annotated[int | None, Option("Limits", hidden=True, default="no limit")] = (
         None
     )
     """Stop at this number of prompt and completion tokens, over all starts of the run."""

@@ -32,23 +32,23 @@ class RescoreConfig:
     """Reward functions and rubrics, or their paths: `module:function` or `module:function=0.5`.
     `environment` stands for the stored reward, which otherwise does not count."""
     judge: Judge | None = None
-    judge_weight: Annotated[float, Option("Agent")] = 1.0
+    judge_weight: Annotated[float, Option("Agent", hidden=True)] = 1.0
     """Weight of the judge's score, which is from 0 to 1."""
     concurrency: Annotated[int, Option("Limits", advanced=True)] = 64
     """Maximum number of episodes, or groups, that are scored at once."""
-    ray: Annotated[
-        str | None, Option("Limits", advanced=True, metavar="ADDRESS", default="none")
-    ] = None
+    ray: Annotated[str | None, Option("Limits", hidden=True, metavar="ADDRESS", default="none")] = (
+        None
+    )
     """Ray cluster whose nodes call the reward functions: HOST:PORT, auto or local. The judge is
     called from this process."""
     max_time: Annotated[
         float | None,
-        Option("Limits", advanced=True, metavar="TIME", default="no limit", parse=parse_duration),
+        Option("Limits", hidden=True, metavar="TIME", default="no limit", parse=parse_duration),
     ] = None
     """Stop after this time from this start on: 90s, 10m or 2h."""
-    resume: Annotated[bool, Option("Output", advanced=True)] = True
+    resume: Annotated[bool, Option("Output", hidden=True)] = True
     """Resume the run in this folder, or start a new one beside it."""
-    retry_broken: Annotated[bool, Option("Output", advanced=True)] = False
+    retry_broken: Annotated[bool, Option("Output", hidden=True)] = False
     """Score episodes again on which the judge failed in an earlier start."""
 
     def __post_init__(self) -> None:

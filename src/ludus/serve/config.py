@@ -49,8 +49,8 @@ class ListenConfig:
     token: Annotated[str | None, Option("Server", env_var="LUDUS_TOKEN")] = field(
         default=None, repr=False
     )
-    """Bearer token that clients must send. Prefer LUDUS_TOKEN or --token-file: other users of this
-    machine can read --token in the process list."""
+    """Bearer token that clients must send. Prefer LUDUS_TOKEN: other users of this machine
+    can read --token in the process list."""
     allow_no_token: Annotated[bool, Option("Server", advanced=True)] = False
     """Start without a token on an address that others can reach, as in a container."""
     allow_hosts: Annotated[
@@ -70,7 +70,7 @@ class ListenConfig:
         tuple[str, ...],
         Option(
             "Server",
-            advanced=True,
+            hidden=True,
             name="allow_origin",
             env_var=ORIGINS_VARIABLE,
             metavar="ORIGIN",
@@ -102,7 +102,7 @@ class ServeConfig(ListenConfig):
     """Maximum number of concurrent sessions, over all workers."""
     max_sessions_per_client: Annotated[
         int | None,
-        Option("Limits", advanced=True, default="no limit while no other client waits"),
+        Option("Limits", hidden=True, default="no limit while no other client waits"),
     ] = None
     """Maximum number of sessions per client address."""
     workers: Annotated[int, Option("Server")] = 1
@@ -114,15 +114,15 @@ class ServeConfig(ListenConfig):
     """Timeout of a reset or a step, after which the session is closed; 0: none."""
     idle_timeout: Annotated[
         float | None,
-        Option("Limits", advanced=True, metavar="TIME", default="1h", parse=parse_timeout),
+        Option("Limits", hidden=True, metavar="TIME", default="1h", parse=parse_timeout),
     ] = 3600.0
     """Time without a request after which a session is closed; 0: never."""
     queue_timeout: Annotated[
-        float, Option("Limits", advanced=True, metavar="TIME", default="10s", parse=parse_duration)
+        float, Option("Limits", hidden=True, metavar="TIME", default="10s", parse=parse_duration)
     ] = 10.0
     """Time that a client waits for a free session before it is refused."""
     reconnect_timeout: Annotated[
-        float, Option("Limits", advanced=True, metavar="TIME", default="2m", parse=parse_duration)
+        float, Option("Limits", hidden=True, metavar="TIME", default="2m", parse=parse_duration)
     ] = 120.0
     """Time that a session is kept for a client that disconnected and can resume it."""
     max_frame: Annotated[
@@ -155,7 +155,7 @@ def check_listen_config(config: ListenConfig) -> None:
     if not (is_loopback(config.host) or config.token or config.allow_no_token):
         raise ServeError(
             f"A server on {config.host} needs a token, because others can reach it. Set "
-            "LUDUS_TOKEN, `token_file` or `token`, or use 127.0.0.1 as `host`. Where everybody may "
+            "LUDUS_TOKEN or `token`, or use 127.0.0.1 as `host`. Where everybody may "
             "use it, set `allow_no_token`."
         )
     for origin in config.allow_origins:

@@ -99,15 +99,15 @@ class BaseTrainConfig:
     gradient_checkpointing: Annotated[bool, Option("Optimization", advanced=True)] = False
     """Recompute activations in the backward pass: slower, with much less memory."""
     precision: Annotated[
-        str | None, Option("Optimization", advanced=True, default="depends on the device")
+        str | None, Option("Optimization", hidden=True, default="depends on the device")
     ] = None
     """Precision of the computation: bf16, fp16 or fp32."""
     device: Annotated[
-        str | None, Option("Optimization", advanced=True, default="the fastest available")
+        str | None, Option("Optimization", hidden=True, default="the fastest available")
     ] = None
     """cuda, mps or cpu."""
     checkpoint_every: Annotated[
-        float, Option("Output", advanced=True, metavar="TIME", default="10m", parse=parse_duration)
+        float, Option("Output", hidden=True, metavar="TIME", default="10m", parse=parse_duration)
     ] = 600.0
     """Time between two checkpoints: 90s, 10m or 2h."""
     seed: Annotated[int, Option("Optimization", advanced=True)] = 0
@@ -175,15 +175,15 @@ class TrainConfig(BaseTrainConfig):
         int | None, Option("Optimization", aliases=("--max-steps",), default="from --epochs")
     ] = None
     """Number of training steps, instead of `epochs`."""
-    gradient_accumulation_steps: Annotated[int, Option("Optimization", advanced=True)] = 1
+    gradient_accumulation_steps: Annotated[int, Option("Optimization", hidden=True)] = 1
     """Batches per training step."""
     max_length: Annotated[int | None, Option("Limits", default="so that nearly all rows fit")] = (
         None
     )
     """Longer rows are truncated to so many tokens."""
-    drop_untrainable: Annotated[bool, Option("Limits", advanced=True)] = False
+    drop_untrainable: Annotated[bool, Option("Limits", hidden=True)] = False
     """Drop rows without loss, instead of failing."""
-    packing: Annotated[bool, Option("Optimization", advanced=True)] = False
+    packing: Annotated[bool, Option("Optimization", hidden=True)] = False
     """SFT: pack several short rows into one sequence; they do not attend to each other."""
     compile: Annotated[
         bool | None, Option("Optimization", hidden=True, default="if the device gains from it")

@@ -34,20 +34,20 @@ class TutorConfig(EpisodeConfig):
     cannot play yet, 0 if it can."""
     tutor_decay: Annotated[float, Option("Agent", hidden=True)] = 0.5
     """Factor of that share from one round to the next."""
-    explore: Annotated[float, Option("Agent", advanced=True)] = 0.1
+    explore: Annotated[float, Option("Agent", hidden=True)] = 0.1
     """Probability that a turn of the tutor's own episodes is random. The student makes mistakes
     without help."""
-    working: Annotated[bool, Option("Agent")] = False
+    working: Annotated[bool, Option("Agent", hidden=True)] = False
     """Let the oracle write its working as text, if the environment has it."""
-    temperature: Annotated[float, Option("Sampling", advanced=True)] = 1.0
+    temperature: Annotated[float, Option("Sampling", hidden=True)] = 1.0
     """Sampling temperature of the student in its lessons; held-out tasks are played greedily."""
     max_tokens: Annotated[int, Option("Limits")] = 512
     """Maximum number of tokens sampled per reply, reasoning included."""
-    eval_episodes: Annotated[int, Option("Output", advanced=True)] = 64
+    eval_episodes: Annotated[int, Option("Output", hidden=True)] = 64
     """Held-out tasks that are played after each round."""
     solved_at: Annotated[float, Option("Output", hidden=True)] = 1.0
     """Reward from which on a task counts as solved."""
-    keep: Annotated[KeepModel, Option("Output", advanced=True)] = "best"
+    keep: Annotated[KeepModel, Option("Output", hidden=True)] = "best"
     """Which model is kept: the one with the best held-out reward, or that of the last round."""
     seed: Annotated[int, Option("Tasks", advanced=True)] = 0
     """Selects the tasks of all rounds."""

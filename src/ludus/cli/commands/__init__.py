@@ -33,7 +33,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "push env": ("push", "Upload an environment as a Space."),
         "push dataset": ("push", "Upload a run or a data set."),
         "push model": ("push", "Upload a trained model."),
-        "serve-model": ("serve_model", "Serve a model behind OpenAI's API."),
+        "serve-model": ("serve", "Serve a model behind OpenAI's API."),
     },
     "Results": {
         "runs": ("runs", "List runs with their rewards."),

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 def check(
     spec: common.Spec,
     *,
-    action: common.Action = None,
     seeds: Annotated[int, Option(), "Number of seeds to test."] = 5,
     sessions: Annotated[int, Option(), "Number of concurrent sessions."] = 2,
     token: common.Token = None,

@@ -45,7 +45,6 @@ def collect(
     config: CollectConfig,
     options: AgentConfig,
     thinking: common.Thinking = None,
-    action: common.Action = None,
     out: Annotated[
         Path | None,
         Option(

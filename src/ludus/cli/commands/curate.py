@@ -30,7 +30,7 @@ def curate(
     config: CurateConfig,
     explain: Annotated[
         bool,
-        Option("Output", advanced=True),
+        Option("Output", hidden=True),
         "Write left_out.jsonl with the reason for each removed episode.",
     ] = False,
     overwrite: common.Overwrite = False,

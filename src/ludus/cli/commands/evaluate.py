@@ -33,7 +33,6 @@ def eval_(
     config: EvalConfig,
     options: CandidateConfig,
     thinking: common.Thinking = None,
-    action: common.Action = None,
     fail_if_worse: Annotated[
         bool,
         Option("Output", advanced=True),

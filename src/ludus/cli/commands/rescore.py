@@ -56,7 +56,7 @@ def rescore(
     ] = 3,
     max_calls: Annotated[
         int | None,
-        Option("Limits", advanced=True, default="no limit"),
+        Option("Limits", hidden=True, default="no limit"),
         "Stop after this number of calls.",
     ] = None,
     max_cost: Annotated[

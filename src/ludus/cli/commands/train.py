@@ -21,7 +21,7 @@ Data = Annotated[
 ]
 
 
-@command
+@command(without=("beta",))
 def sft(
     data: Data,
     *,
@@ -47,7 +47,7 @@ def sft(
     _train("sft", data, model, out, config, overwrite=overwrite, push=push_to_hub, as_json=as_json)
 
 
-@command
+@command(without=("packing", "compile"))
 def dpo(
     data: Data,
     *,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ludus.train import TrainProgress, TrainResult
 
 
-@command
+@command(without=("beta", "packing"))
 def tutor(
     env: common.Env,
     *,

@@ -21,7 +21,7 @@ class ModelServeConfig(ListenConfig):
         Option("Server", name="served_model_name", default="the folder's name, or the Hub id"),
     ] = None
     """The model's name in the API."""
-    max_queue: Annotated[int, Option("Limits", advanced=True)] = 1024
+    max_queue: Annotated[int, Option("Limits", hidden=True)] = 1024
     """Requests that may wait beside those that are being decoded; more are refused with 429."""
     max_tokens: Annotated[int, Option("Limits", advanced=True)] = 4096
     """Limit of `max_tokens` in a request, and the default if a request has none."""
@@ -38,7 +38,7 @@ class ModelServeConfig(ListenConfig):
     """Run folder in which conversations are recorded as episodes."""
     session_timeout: Annotated[
         float,
-        Option("Output", advanced=True, metavar="TIME", default="10m", parse=parse_duration),
+        Option("Output", hidden=True, metavar="TIME", default="10m", parse=parse_duration),
     ] = 600.0
     """Time without a call after which a recorded session ends without a reward."""
     shutdown_timeout: float = 30.0

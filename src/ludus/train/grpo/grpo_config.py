@@ -39,14 +39,14 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
     """Maximum number of tokens sampled per episode, over all its replies. TRL's own loop counts the
     environment's tokens too."""
     max_tokens: Annotated[
-        int | None, Option("Limits", advanced=True, default="what is left of --max-episode-tokens")
+        int | None, Option("Limits", hidden=True, default="what is left of --max-episode-tokens")
     ] = None
     """Maximum number of tokens sampled per reply, reasoning included."""
     temperature: Annotated[float, Option("Sampling")] = 1.0
     """Sampling temperature."""
-    top_p: Annotated[float, Option("Sampling", advanced=True)] = 1.0
+    top_p: Annotated[float, Option("Sampling", hidden=True)] = 1.0
     """Nucleus sampling: probability mass to keep."""
-    top_k: Annotated[int | None, Option("Sampling", advanced=True, default="all")] = None
+    top_k: Annotated[int | None, Option("Sampling", hidden=True, default="all")] = None
     """Number of the most likely tokens to sample from."""
     batch_size: Annotated[
         int | None,
@@ -65,7 +65,7 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
     signal: leave them out of the step, replace them by other tasks, or keep them as TRL does."""
     max_resamples: Annotated[int, Option("Sampling", hidden=True)] = 2
     """How often such a group is replaced at most, with `zero_variance_groups="resample"`."""
-    target_kl: Annotated[float, Option("Optimization", advanced=True)] = 0.05
+    target_kl: Annotated[float, Option("Optimization", hidden=True)] = 0.05
     """Target KL divergence of a step, per episode in nats; the learning rate is scaled to reach it.
     0: no scaling."""
     importance_correction: Annotated[bool, Option("Optimization", hidden=True)] = True
@@ -101,9 +101,9 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
     ] = None
     """Steps between two evaluations on held-out tasks; 0: none are played, so that there is no best
     model to keep or to go back to."""
-    eval_episodes: Annotated[int, Option("Output", advanced=True)] = 64
+    eval_episodes: Annotated[int, Option("Output", hidden=True)] = 64
     """Episodes per evaluation on held-out tasks."""
-    keep: Annotated[KeepModel, Option("Output", advanced=True)] = "best"
+    keep: Annotated[KeepModel, Option("Output", hidden=True)] = "best"
     """Which model the run ends with: the one with the best held-out reward, or the last one."""
     max_rollbacks: Annotated[int, Option("Optimization", hidden=True)] = 2
     """How often a run that gets worse goes back to its best model, at half the learning rate,
