@@ -77,7 +77,8 @@ PROBLEMS = (
     Problem("spell_backward", "reasoning_gym:spell_backward", 100, 64),
     Problem("letter_counting", "reasoning_gym:letter_counting", 100, 64),
     Problem(
-        "wordle", "wordle", 1000, 512, from_tutor=True, tutor_games=20_000, oracle=("--set", "working=true"),
+        "wordle", "wordle", 1000, 512, from_tutor=True, tutor_games=20_000,
+        oracle=("--set", "working=true"),
         held_out_task={"pool": "test"},
     ),
 )  # fmt: skip

@@ -80,7 +80,7 @@ def completion(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("ludus cur", {"curate"}),
         ("ludus push d", {"dataset"}),
-        ("ludus collect --retr", {"--retry-broken"}),
+        ("ludus collect --conc", {"--concurrency"}),
         ("ludus curate --to d", {"dpo"}),
         ("ludus collect word", {"wordle"}),
         ("ludus train grpo --steps 3 word", {"wordle"}),
