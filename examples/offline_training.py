@@ -13,7 +13,7 @@ import asyncio
 from pathlib import Path
 
 import ludus
-from ludus.curation.importers.run_import import import_files
+from ludus.curation.formats.run_import import import_files
 
 ENVIRONMENT = "catch"
 

@@ -24,7 +24,6 @@ LOADED = {
         *("aiohttp", "asyncio", "cyclopts", "docstring_parser", "genai_prices", "jsonschema"),
         *("pydantic", "python_socks.async_.asyncio.v2", "rich.console", "rich.live"),
         *("rich.progress", "rich.table", "uvloop", "websockets.asyncio.client", "xxhash"),
-        "zstandard",
     ),
     "training": (
         *("accelerate", "cyclopts", "datasets", "jinja2", "matplotlib.figure", "peft", "pydantic"),

@@ -13,9 +13,8 @@ from curation.attempts import attempt, write_run
 from ludus.agents.prices import PriceTable
 from ludus.cli.program import _read_table
 from ludus.curation import CurateConfig, curate
-from ludus.curation.importers.inspect_log import read_samples
-from ludus.curation.importers.run_import import import_files
-from ludus.curation.importers.verifiers_importer import VerifiersImporter
+from ludus.curation.formats.run_import import import_files
+from ludus.curation.formats.verifiers import read_verifiers
 from ludus.data import json_files
 from ludus.data.episode import Episode
 from ludus.data.episode_reader import episodes
@@ -36,11 +35,6 @@ TASK = '{"prompt": "a", "expected": "b"}\n'
 RESULT = '{"prompt": "a", "completion": "b", "reward": 1.0}\n'
 READERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
     "rollouts": ("a.jsonl", ROW * 2, lambda file: import_rows(file)),
-    "Inspect log": (
-        "2025-01-01T00-00-00_a.json",
-        '{"eval": {}, "samples": [{"id": 1}]}',
-        lambda file: list(read_samples(file)),
-    ),
     "rows": ("train.jsonl", ROW * 2, lambda file: list(JsonlRows(file).batches(9))),
     "tasks": ("tasks.jsonl", '{"seed": 1}\n{"seed": 2}\n', read_tasks),
     "tasks of MCP": (
@@ -66,7 +60,7 @@ READERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
         '{"env_id": "owls"}',
         lambda file: [
             isinstance(episode, Episode) and episode.environment
-            for episode in VerifiersImporter().read_episodes(beside(file, RESULT))
+            for episode in read_verifiers(beside(file, RESULT))
         ],
     ),
 }

@@ -45,7 +45,7 @@ def dataset_files(folder: Path) -> list[str]:
 
 def push_run(folder: Path, repo_id: str, **options: Any) -> str:
     """Upload a run, as records of OpenEnv and as episodes."""
-    from ludus.curation.exporters.openenv_writer import write_records
+    from ludus.curation.formats.openenv import write_records
     from ludus.publish.hub_upload import push_folder
 
     write_records(folder)

@@ -15,8 +15,8 @@ from pydantic_core import from_json, to_json
 
 from ludus.curation.catalog import UNREADABLE, Catalog
 from ludus.curation.dedupe import DUPLICATE
-from ludus.curation.exporters import nemo_gym_writer, openenv_writer
 from ludus.curation.filters import MALFORMED_CALL
+from ludus.curation.formats import nemo_gym, openenv
 from ludus.curation.pairs import iter_pairs
 from ludus.curation.split import TEST, TRAIN
 from ludus.curation.training_rows import (
@@ -40,11 +40,11 @@ CurateProgress = Callable[[str, int, int | None], None]
 _ROW_BUILDERS: dict[str, Callable[[Episode, RowConfig], Iterable[JsonObject]]] = {
     "sft": sft_rows,
     "dpo": tutor_pair_rows,
-    "openenv": lambda episode, config: [openenv_writer.build_record(episode)],
+    "openenv": lambda episode, config: [openenv.build_record(episode)],
 }
 _GYM_LINES = {
-    "nemo-gym": nemo_gym_writer.build_rollout,
-    "nemo-gym-input": nemo_gym_writer.build_input,
+    "nemo-gym": nemo_gym.build_rollout,
+    "nemo-gym-input": nemo_gym.build_input,
 }
 NO_LOSS = "no loss"
 _PROGRESS_INTERVAL_ROWS = 1_000
@@ -172,7 +172,7 @@ def _iter_rows(
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the split and the line of each row of the kept episodes; of pairs, those of tutors."""
     build_rows = _ROW_BUILDERS.get(to)
-    numbers = nemo_gym_writer.RolloutNumbers()
+    numbers = nemo_gym.RolloutNumbers()
     if build_line := _GYM_LINES.get(to):
 
         def build_rows(episode: Episode, config: RowConfig) -> list[JsonObject]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from curation.importers.gym_lines import TOOL as GYM_TOOL
-from curation.importers.gym_lines import (
+from curation.formats.gym_lines import TOOL as GYM_TOOL
+from curation.formats.gym_lines import (
     call_item,
     message_item,
     output_item,
@@ -18,13 +18,12 @@ from curation.importers.gym_lines import (
     user,
     write_lines,
 )
-from curation.importers.inspect_logs import COLOURS
-from curation.importers.openenv_records import collect_with_openenv
-from curation.importers.verifiers_lines import TRACES
+from curation.formats.openenv_records import collect_with_openenv
+from curation.formats.verifiers_lines import TRACES
 
 from cli.collect_cli import error_line, read_episodes
 from cli.curate_cli import curate, ludus, make_episode, read_rows, stdout_of, write_run
-from ludus.curation.importers.run_import import import_files
+from ludus.curation.formats.run_import import import_files
 from ludus.data.episode import Episode
 from ludus.errors import RunError
 
@@ -58,9 +57,9 @@ def write_message_rows(folder: Path) -> Path:
 def write_source(format: str, folder: Path) -> Path:
     if format == "openenv":
         return collect_with_openenv(folder / "openenv", ["one", "two"])
-    return {"verifiers": TRACES, "inspect": COLOURS}.get(format) or (
-        write_gym_file(folder) if format == "nemo-gym" else write_message_rows(folder)
-    )
+    if format == "verifiers":
+        return TRACES
+    return write_gym_file(folder) if format == "nemo-gym" else write_message_rows(folder)
 
 
 def conversations(episodes: list[Episode]) -> list[Any]:
@@ -68,7 +67,7 @@ def conversations(episodes: list[Episode]) -> list[Any]:
     return [(each.messages, each.tools, each.reward, each.rewards) for each in episodes]
 
 
-@pytest.mark.parametrize("format", ["openenv", "nemo-gym", "verifiers", "inspect", "messages"])
+@pytest.mark.parametrize("format", ["openenv", "nemo-gym", "verifiers", "messages"])
 def test_imported_rollouts_are_a_run_for_every_command(format: str, tmp_path: Path) -> None:
     report = json.loads(
         stdout_of(run_import(format, write_source(format, tmp_path), "--json", cwd=tmp_path))
@@ -136,32 +135,10 @@ def test_unreadable_lines_are_listed_and_the_rest_is_imported(tmp_path: Path) ->
 
 def test_skipped_files_of_a_folder_are_listed(tmp_path: Path) -> None:
     write_message_rows(tmp_path)
-    (tmp_path / "notes.txt").write_text("mine")
-    done = run_import("messages", tmp_path, "-o", tmp_path / "out/run")
-    assert done.returncode == 0 and "notes.txt" in done.stderr
-    assert len(read_episodes(tmp_path / "out/run")) == 1
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ("version https://git-lfs.github.com/spec/v1\nsize 9\n", "`git lfs pull`"),
-        ('{"response_1": "a", "response_2": "b", "ranking": 1}\n', "a judge's comparison"),
-    ],
-)
-def test_a_file_in_a_folder_of_gym_that_has_no_rollouts_is_named_for_what_it_is(
-    content: str, reason: str, tmp_path: Path
-) -> None:
-    folder = tmp_path / "gym"
-    folder.mkdir()
-    (folder / "other.jsonl").write_text(content)
-    error = error_line(run_import("nemo-gym", folder, "-o", tmp_path / "run"))
-    assert "other.jsonl" in error and reason in error
-    write_gym_file(folder)
-    done = run_import("nemo-gym", folder, "-o", tmp_path / "run")
-    (warning,) = done.stderr.splitlines()
-    assert done.returncode == 0 and "other.jsonl" in warning and reason in warning
-    assert len(read_episodes(tmp_path / "run")) == 2
+    write_gym_file(tmp_path)
+    done = run_import("nemo-gym", tmp_path, "-o", tmp_path / "out/run")
+    assert done.returncode == 0 and "talk.jsonl" in done.stderr
+    assert len(read_episodes(tmp_path / "out/run")) == 2
 
 
 @pytest.mark.parametrize(

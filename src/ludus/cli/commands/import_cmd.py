@@ -14,7 +14,7 @@ from ludus.cli.program import command
 from ludus.options import Option, expand_path
 
 if TYPE_CHECKING:
-    from ludus.curation.importers.run_import import ImportReport
+    from ludus.curation.formats.run_import import ImportReport
 
 _MAX_LISTED_FILES = 5
 
@@ -23,7 +23,6 @@ class ImportFormat(StrEnum):
     OPENENV = "openenv"
     NEMO_GYM = "nemo-gym"
     VERIFIERS = "verifiers"
-    INSPECT = "inspect"
     MESSAGES = "messages"
 
 
@@ -57,7 +56,7 @@ def import_(
     Example: ludus import nemo-gym results/rollouts.jsonl -o runs/gym
     """
     from ludus.cli.display.status import status_callback
-    from ludus.curation.importers.run_import import import_files
+    from ludus.curation.formats.run_import import import_files
 
     with status_callback() as show, _import_folder(out, f"{format}-{paths[0].stem}") as folder:
         report = import_files(
@@ -101,7 +100,7 @@ def _print_report(report: ImportReport) -> None:
 
     from ludus.cli.display.console import console, escape_control_chars
     from ludus.cli.display.formatting import plural
-    from ludus.curation.importers.run_import import UNREADABLE_FILE
+    from ludus.curation.formats.run_import import UNREADABLE_FILE
 
     out, err = console(), console(stderr=True)
     for example in report.examples:

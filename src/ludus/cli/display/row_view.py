@@ -48,8 +48,8 @@ def print_row(out: Console, file: Path, key: str, row: JsonObject) -> None:
     """Print a training row: a conversation, or a prompt with its completions."""
     from ludus.cli.display.console import escape_control_chars
     from ludus.cli.display.transcript import print_message
-    from ludus.curation.importers.base import FormatError
-    from ludus.curation.importers.chat_messages import parse_messages
+    from ludus.curation.formats.base import FormatError
+    from ludus.curation.formats.chat_messages import parse_messages
 
     facts = [str(row[name]) for name in ("environment", "episode_id") if row.get(name)]
     if isinstance(row.get("reward"), int | float):

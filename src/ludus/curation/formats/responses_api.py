@@ -1,0 +1,201 @@
+"""Convert items and tools of OpenAI's Responses API to chat messages, and back.
+
+There a reply consists of several items: reasoning, message, and one item per call. In chat it is
+one message. An item belongs to the same reply as the item before it if it can follow: reasoning
+comes first, then the message, then calls. Written consecutive replies are separated by an empty
+message.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from ludus.curation.formats.base import FormatError, require_object
+from ludus.curation.formats.chat_messages import parse_tools
+from ludus.data.messages import ImagePart, Message, Text
+from ludus.data.tool_schema import JsonObject
+
+_VOLATILE_FIELDS = frozenset(
+    {"id", "status", "phase", "type", "prompt_token_ids", "generation_token_ids"}
+    | {"generation_log_probs", "routed_experts"}
+)
+
+
+def parse_items(value: object, name: str) -> list[JsonObject]:
+    """Parse a list of items. A string is a user message, and null is an empty list."""
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    if not isinstance(value, list):
+        raise FormatError(f"{name} is not a list")
+    items = [require_object(item, f"an item of {name}") for item in value]
+    for item in items:
+        if not isinstance(item.get("type"), str | None):
+            raise FormatError(f"the type of an item of {name} is not a name")
+    return items
+
+
+def iter_new_items(given: list[JsonObject], output: object) -> Iterator[list[JsonObject]]:
+    """Yield the new items of an output, for each call of the model.
+
+    Some environments write a list of lists: after each call, the whole conversation so far. Only
+    the items that were not there before are yielded. An observation that the environment hides
+    later is kept as the model saw it first.
+    """
+    nested = isinstance(output, list) and any(isinstance(part, list) for part in output)
+    seen: list[JsonObject] = []
+    for part in output if nested and isinstance(output, list) else [output]:
+        items = parse_items(part, "output")
+        earlier = ([*given, *seen], seen)
+        repeated = next((old for old in earlier if _is_continuation(items, old)), [])
+        yield items[len(repeated) :]
+        seen += items[len(repeated) :]
+
+
+def _is_continuation(items: list[JsonObject], old: list[JsonObject]) -> bool:
+    """Whether `items` begins with `old`.
+
+    The items of the model must be equal. Observations may have been hidden since, but only if there
+    are items of the model that show that this is the same conversation.
+    """
+    if not old or len(items) < len(old):
+        return False
+
+    def without_content(item: JsonObject) -> list[object]:
+        return [item.get("type") or "message", item.get("role"), item.get("call_id")]
+
+    def is_equal(a: JsonObject, b: JsonObject) -> bool:
+        fields, others = (
+            {name: value for name, value in item.items() if name not in _VOLATILE_FIELDS}
+            for item in (a, b)
+        )
+        return without_content(a) == without_content(b) and fields == others
+
+    pairs = list(zip(old, items, strict=False))
+    by_model = [is_equal(a, b) for a, b in pairs if _is_model_item(a)]
+    if any(by_model):
+        return all(by_model) and all(without_content(a) == without_content(b) for a, b in pairs)
+    return all(is_equal(a, b) for a, b in pairs)
+
+
+def _is_model_item(item: JsonObject) -> bool:
+    return item.get("type") in ("function_call", "reasoning") or item.get("role") == "assistant"
+
+
+def to_chat_messages(items: list[JsonObject]) -> Iterator[JsonObject]:
+    """Convert items to messages for `chat_messages.parse_messages`.
+
+    A reply with nothing but encrypted reasoning is no message.
+    """
+    reply: JsonObject = {}
+    for item in items:
+        kind = item.get("type") or "message"
+        continues_reply = _is_model_item(item) and (
+            kind == "function_call" or reply.keys() == {"reasoning_content"}
+        )
+        if reply and not continues_reply:
+            yield {"role": "assistant", **reply}
+            reply = {}
+        if kind == "reasoning":
+            if reasoning := _reasoning_text(item):
+                parts = [reply["reasoning_content"]] if reply else []
+                reply = {"reasoning_content": "\n\n".join([*parts, reasoning])}
+        elif kind == "function_call":
+            function = {"name": item.get("name"), "arguments": item.get("arguments")}
+            call = {"id": item.get("call_id") or item.get("id"), "function": function}
+            reply = {**reply, "tool_calls": [*reply.get("tool_calls", ()), call]}
+        elif item.get("role") == "assistant":
+            # Inputs are sometimes messages in the format of the chat API.
+            names = ("tool_calls", "function_call", "name", "reasoning_content")
+            chat_fields = {name: item[name] for name in names if item.get(name)}
+            reply = {**reply, "content": item.get("content") or "", **chat_fields}
+        elif kind == "function_call_output":
+            output = item.get("output") or ""
+            if not isinstance(output, str | list):
+                output = json.dumps(output, ensure_ascii=False)
+            fields = {"tool_call_id": item.get("call_id"), "name": item.get("name")}
+            yield {"role": "tool", "content": output, **fields}
+        elif kind == "message":
+            yield {**item, "content": item.get("content") or ""}
+        else:
+            raise FormatError(f"an item of type {kind!r} is neither a message nor a tool call")
+    if reply:
+        yield {"role": "assistant", **reply}
+
+
+def _reasoning_text(item: JsonObject) -> str:
+    """Return the reasoning itself, or its summary if that is all there is."""
+    parts = item.get("content") or item.get("summary") or []
+    if not isinstance(parts, list):
+        raise FormatError("the content of the reasoning is not a list")
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    if not all(isinstance(text, str) for text in texts):
+        raise FormatError("a part of the reasoning is not text")
+    return "\n\n".join(filter(None, texts))
+
+
+def build_items(messages: Sequence[Message]) -> Iterator[JsonObject]:
+    """Convert messages to items."""
+    after_reply = False
+    for at, message in enumerate(messages):
+        name: JsonObject = {} if message.name is None else {"name": message.name}
+        content = _input_content(message)
+        if message.role == "assistant":
+            yield from _reply_items(message, at, separate=after_reply)
+        elif message.role == "tool":
+            output = {"call_id": message.tool_call_id or "", "output": content}
+            yield {**output, "type": "function_call_output", **name}
+        else:
+            yield {"role": message.role, "content": content, "type": "message", **name}
+        after_reply = message.role == "assistant"
+
+
+def flatten_tool(tool: JsonObject) -> JsonObject:
+    """Flatten a tool for the Responses API, unless that would lose information."""
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        return tool
+    # Gym rejects tools without `strict` or `parameters`.
+    flat = {"parameters": None, "strict": None, **function, "type": "function"}
+    return flat if parse_tools([flat]) == (tool,) else tool
+
+
+def _reply_items(message: Message, at: int, *, separate: bool) -> Iterator[JsonObject]:
+    if message.reasoning_content:
+        summary = {"type": "summary_text", "text": message.reasoning_content}
+        yield {"id": f"rs_{at}", "summary": [summary], "type": "reasoning"}
+    if message.content or message.name or separate or not message.tool_calls:
+        name: JsonObject = {} if message.name is None else {"name": message.name}
+        content = message.content
+        parts = [Text(text=content)] if isinstance(content, str) else content
+        texts = [part.text for part in parts if isinstance(part, Text)]
+        if len(texts) < len(parts):
+            # Models do not return images: this is a prefilled message, in the format of inputs.
+            item: JsonObject = {"role": "assistant", "content": _input_content(message)}
+        else:
+            outputs = [{"annotations": [], "text": text, "type": "output_text"} for text in texts]
+            item = {"id": f"msg_{at}", "content": outputs, "role": "assistant"}
+            item["status"] = "completed"
+        yield {**item, "type": "message", **name}
+    for call in message.tool_calls or ():
+        yield {
+            "arguments": call.function.arguments,
+            "call_id": call.id,
+            "name": call.function.name,
+            "type": "function_call",
+            "id": call.id,
+            "status": "completed",
+        }
+
+
+def _input_content(message: Message) -> str | list[JsonObject]:
+    if isinstance(message.content, str):
+        return message.content
+    return [
+        {"type": "input_image", "image_url": part.image_url.url, "detail": "auto"}
+        if isinstance(part, ImagePart)
+        else {"type": "input_text", "text": part.text}
+        for part in message.content
+    ]

@@ -1,1 +1,0 @@
-"""Import rollouts of other tools as run folders, one module or package per format."""
