@@ -103,7 +103,7 @@ def _run_ludus(args: argparse.Namespace) -> tuple[float, float]:
     candidates = parse_candidates([f"model={args.model}"], CandidateConfig(device=args.device))
     with tempfile.TemporaryDirectory() as folder:
         evaluation = evaluate_sync(ENVIRONMENT, candidates, Path(folder) / "eval", config)
-    estimates = evaluation.scores[0].estimates
+    estimates = evaluation.scores[0].metrics
     return estimates["accuracy"].value, estimates["reply_tokens"].value
 
 

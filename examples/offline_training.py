@@ -75,7 +75,7 @@ async def main(given: argparse.Namespace) -> None:
     config = ludus.EvalConfig(num_episodes=given.eval_episodes, max_tokens=32)
     result = await ludus.evaluate(given.environment, candidates, given.out / "eval", config)
     for score in result.scores:
-        print(score.label, {name: estimate.value for name, estimate in score.estimates.items()})
+        print(score.label, {name: estimate.value for name, estimate in score.metrics.items()})
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ async def main(given: argparse.Namespace) -> None:
         out = given.out / "eval"
         result = await ludus.evaluate(ENVIRONMENT, candidates, out, config, progress=progress)
     for score in result.scores:
-        print(score.label, {name: estimate.value for name, estimate in score.estimates.items()})
+        print(score.label, {name: estimate.value for name, estimate in score.metrics.items()})
 
     # 11. Where to go next: GRPO from the trained model, with the same prompt and difficulty.
     task = [

@@ -55,7 +55,7 @@ def test_chat_template_kwargs_apply_to_models_with_a_template() -> None:
     parsed = parse_candidates(texts, options)
     told = [one.agent.describe().get("chat_template_kwargs") for one in parsed]
     assert told == [None, off, off, None]
-    assert parsed[1].chat_template_kwargs == off
+    assert parsed[1].config is not None and parsed[1].config.chat_template_kwargs == off
     with pytest.raises(ConfigError, match="`thinking`"):
         parse_candidates(["oracle", "openai:m"], CandidateConfig(chat_template_kwargs=off))
 

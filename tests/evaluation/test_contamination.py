@@ -10,11 +10,7 @@ import pytest
 
 from evaluation.small_evaluations import attempt
 from ludus.errors import ConfigError, RunError
-from ludus.evaluation.contamination import (
-    exclude_known,
-    find_ambiguous_environments,
-    load_known_questions,
-)
+from ludus.evaluation.pipeline import exclude_known, load_known_tasks
 
 SYSTEM = {"role": "system", "content": "Act."}
 ASKED = {"role": "user", "content": "Question 1?"}
@@ -39,59 +35,40 @@ def write_rows(file: Path, *rows: dict[str, Any]) -> Path:
     ids=["conversation", "pair", "text", "parts", "task"],
 )
 def test_known_question_is_excluded(tmp_path: Path, row: dict[str, Any]) -> None:
-    known = load_known_questions(write_rows(tmp_path / "rows.jsonl", row))
+    known = load_known_tasks(write_rows(tmp_path / "rows.jsonl", row))
     attempts = [attempt(place) for place in range(3)]
-    assert [left.plan_index for left in exclude_known(attempts, known)] == [0, 2]
+    assert [rest.plan_index for rest in exclude_known(attempts, known)] == [0, 2]
 
 
 def test_only_the_train_split_is_known(tmp_path: Path) -> None:
     write_rows(tmp_path / "data" / "train.jsonl", {"messages": [ASKED, SAID]})
     write_rows(tmp_path / "data" / "test.jsonl", {"prompt": "Question 2?"})
-    assert load_known_questions(tmp_path / "data").prompts == {"Question 1?"}
+    assert load_known_tasks(tmp_path / "data") == {"Question 1?"}
 
 
 def test_common_prompt_excludes_only_known_tasks(tmp_path: Path) -> None:
     row = {"messages": [{"role": "user", "content": "Guess."}], "group_id": "task 4"}
-    known = load_known_questions(write_rows(tmp_path / "rows.jsonl", row))
+    known = load_known_tasks(write_rows(tmp_path / "rows.jsonl", row))
     attempts = [attempt(place, prompt="Guess.") for place in range(5)]
-    assert [left.plan_index for left in exclude_known(attempts, known)] == [0, 1, 2, 3]
+    assert [rest.plan_index for rest in exclude_known(attempts, known)] == [0, 1, 2, 3]
 
 
 def test_prompts_are_common_per_environment(tmp_path: Path) -> None:
     guess = {"environment": "wordle", "group_id": "other", "prompt": "Guess."}
-    known = load_known_questions(
-        write_rows(tmp_path / "rows.jsonl", guess, {"prompt": "Question 9?"})
-    )
+    known = load_known_tasks(write_rows(tmp_path / "rows.jsonl", guess, {"prompt": "Question 9?"}))
     hidden = [attempt(at, prompt="Guess.", environment="wordle") for at in range(4)]
     mixed = [*hidden, *(attempt(place, environment="sums") for place in range(4, 20))]
-    assert [left.plan_index for left in exclude_known(mixed, known)] == [*range(9), *range(10, 20)]
-    assert find_ambiguous_environments(mixed, known) == ["wordle"]
-    assert find_ambiguous_environments(mixed[4:], known) == []
-
-
-def test_common_prompt_of_the_data_excludes_only_known_tasks(tmp_path: Path) -> None:
-    guesses = [
-        {"environment": "wordle", "group_id": f"task {at}", "prompt": "Guess."} for at in (1, 7)
-    ]
-    sums = [{"environment": "sums", "group_id": f"sum {at}", "prompt": "1+1"} for at in (1, 2)]
-    more = [{"environment": "sums", "group_id": f"more {at}", "prompt": f"{at}"} for at in range(3)]
-    known = load_known_questions(write_rows(tmp_path / "rows.jsonl", *guesses, *sums, *more))
-    few = [attempt(at, prompt="Guess.", environment="wordle") for at in range(3)]
-    again = attempt(3, prompt="1+1", environment="sums")
-    assert [left.plan_index for left in exclude_known([*few, again], known)] == [0, 2], (
-        "one sum came twice"
-    )
-    assert find_ambiguous_environments([*few, again], known) == ["wordle"]
+    assert [rest.plan_index for rest in exclude_known(mixed, known)] == [*range(9), *range(10, 20)]
 
 
 def test_folder_without_rows_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"train\.jsonl or episodes\.jsonl"):
-        load_known_questions(tmp_path)
+        load_known_tasks(tmp_path)
     with pytest.raises(ConfigError, match="`exclude_tasks_in`"):
-        load_known_questions(tmp_path / "nothing.jsonl")
+        load_known_tasks(tmp_path / "nothing.jsonl")
 
 
 def test_invalid_row_is_named_by_line(tmp_path: Path) -> None:
     file = write_rows(tmp_path / "rows.jsonl", {"prompt": "a"}, {"text": "b"})
     with pytest.raises(RunError, match=r"rows\.jsonl:2 has neither"):
-        load_known_questions(file)
+        load_known_tasks(file)

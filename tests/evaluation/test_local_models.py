@@ -15,8 +15,9 @@ from tiny_tokenizers import of_family, student
 from evaluation.small_evaluations import COUNTER, quick_config
 from ludus.errors import ConfigError, LudusError, RunError
 from ludus.evaluation import Evaluation, evaluate, parse_candidates
-from ludus.evaluation.candidates import check_candidate_model
+from ludus.evaluation.candidates import check_local_models
 from ludus.evaluation.config import CandidateConfig
+from ludus.rollout.progress import ignore_progress
 
 CONFIG = quick_config(num_episodes=3, max_turns=2, max_tokens=8)
 
@@ -30,10 +31,10 @@ async def test_local_model_plays_greedily_and_counts_tokens(tmp_path: Path) -> N
     model = saved(tmp_path / "model", of_family("qwen3"))
     evaluation = await evaluate_against_random(model, tmp_path / "eval")
     chance, base = evaluation.scores
-    assert base.estimates["cut_off"].value == 1.0, "it never learned to end a reply"
-    assert "format_compliance" not in base.estimates, "no reply was complete"
-    assert 1.0 <= base.estimates["reply_tokens"].value <= 8.0
-    assert "reply_tokens" not in chance.estimates and "reply_tokens" not in base.deltas
+    assert base.metrics["cut_off"].value == 1.0, "it never learned to end a reply"
+    assert "format_compliance" not in base.metrics, "no reply was complete"
+    assert 1.0 <= base.metrics["reply_tokens"].value <= 8.0
+    assert "reply_tokens" not in chance.metrics and "reply_tokens" not in base.deltas
     about = json.loads((tmp_path / "eval" / "base" / "run.json").read_text())
     assert about["settings"]["agent"]["temperature"] == 0.0
     (model / "config.json").unlink()
@@ -109,10 +110,11 @@ async def test_incomplete_candidate_is_checked_again(tmp_path: Path) -> None:
 async def test_adapter_is_checked_with_its_base(tmp_path: Path) -> None:
     base = saved(tmp_path / "model", of_family("qwen3"))
     adapter = adapted(tmp_path / "adapter", base)
-    check_candidate_model(str(adapter))
+    candidates = parse_candidates([f"hf:{adapter}"])
+    await check_local_models(candidates, ignore_progress)
     remove_weights(base)
     with pytest.raises(ConfigError, match="model holds no weights"):
-        check_candidate_model(str(adapter))
+        await check_local_models(candidates, ignore_progress)
 
 
 async def test_unknown_template_argument_is_rejected_before_anyone_plays(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ludus.evaluation.verdict import detectable_effect, episodes_to_detect
+from ludus.evaluation.results import detectable_effect, episodes_to_detect
 
 
 @pytest.mark.parametrize("effect", [0.1, 0.3])

@@ -1,16 +1,13 @@
-"""Tables, notes, report and chart of an evaluation."""
+"""Tables, notes and report of an evaluation."""
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as xml
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from evaluation.small_evaluations import attempt
-from ludus.evaluation.charts import render_chart
 from ludus.evaluation.metrics import Attempt, build_metrics
 from ludus.evaluation.report import render_report
 from ludus.evaluation.results import CandidateAttempts, Evaluation, score_candidates
@@ -38,9 +35,9 @@ def evaluation(planned: int = 50, **played: Sequence[Attempt]) -> Evaluation:
         folder=Path("evals/catch"),
         settings={**settings, "group_size": 1},
         metrics=metrics,
-        scores=score_candidates(who, who, metrics, planned),
+        scores=score_candidates(who, metrics, planned),
         solved_at=1.0,
-        not_in=None,
+        exclude_tasks_in=None,
         stopped=None,
         versions={"ludus": "1"},
         command="ludus eval catch -c base=random",
@@ -114,15 +111,6 @@ def test_missing_interval_is_explained() -> None:
     assert "fewer than" not in describe_method(evaluation(base=attempts_solving(5)))
 
 
-def test_ambiguous_environments_are_noted() -> None:
-    results = replace(
-        evaluation(base=attempts_solving(5)), not_in="data", ambiguous_environments=("wordle",)
-    )
-    (note,) = build_notes(results)
-    assert note.startswith("wordle: ") and "data has" in note
-    assert note in render_report(results)
-
-
 def test_candidate_without_values_has_empty_cells() -> None:
     nothing = [attempt(0, None, broken=True)]
     results = evaluation(1, base=attempts_solving(1, of=1), other=nothing)
@@ -139,56 +127,5 @@ def test_format_compliance_is_shown_where_every_reply_was_cut_off() -> None:
 def test_report_has_table_settings_and_command() -> None:
     text = render_report(evaluation(base=attempts_solving(5), sft=attempts_solving(40)))
     assert "| Accuracy | 10.0% (4.3 to 21.4) | 80.0% (67.0 to 88.8) |" in text
-    for part in ("](results.svg)", '"seed": 999', "ludus eval catch -c base=random", "ludus 1"):
+    for part in ('"seed": 999', "ludus eval catch -c base=random", "ludus 1"):
         assert part in text
-
-
-def test_chart_has_a_bar_per_metric_and_candidate() -> None:
-    results = evaluation(base=attempts_solving(5), sft=attempts_solving(40))
-    drawn = xml.fromstring(render_chart(results))
-    place = "{http://www.w3.org/2000/svg}"
-    bars = [rect for rect in drawn.iter(f"{place}rect") if rect.get("width") == "46"]
-    heights = [float(bar.get("height", "")) for bar in bars]
-    assert heights == [200.0, 200.0, 20.0, 160.0, 20.0, 160.0]
-    words = [text.text for text in drawn.iter(f"{place}text")]
-    assert {"Format compliance", "Accuracy", "Mean reward", "80%", "base", "sft"} <= {*words}
-
-
-def test_negative_rewards_hang_below_zero() -> None:
-    losing = [attempt(place, -float(1 + place % 2)) for place in range(10)]
-    drawn = xml.fromstring(render_chart(evaluation(10, base=losing)))
-    rects = drawn.iter("{http://www.w3.org/2000/svg}rect")
-    *_, bar = (rect for rect in rects if rect.get("width") == "46")
-    assert (float(bar.get("y", "")), float(bar.get("height", ""))) == (48.0, 150.0)
-
-
-def test_chart_without_values_is_valid_svg() -> None:
-    drawn = xml.fromstring(render_chart(evaluation(1, base=[attempt(0, None, broken=True)])))
-    assert drawn.tag.endswith("svg")
-
-
-def test_chart_labels_do_not_overlap() -> None:
-    """6.5 px per character is more than a sans-serif font of 12 px needs."""
-    for count in (1, 2, 4):
-        rewards = {
-            f"candidate{number}": _attempts_with_tokens(1000.0 * number) for number in range(count)
-        }
-        drawn = xml.fromstring(render_chart(evaluation(50, **rewards)))
-        boxes = [_box(text) for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
-        wide, high = float(drawn.get("width", "")), float(drawn.get("height", ""))
-        assert all(left >= 0 and right <= wide and bottom <= high for left, right, bottom in boxes)
-        for one, other in combinations(boxes, 2):
-            apart = one[1] <= other[0] or other[1] <= one[0] or abs(one[2] - other[2]) >= 12
-            assert apart, (one, other)
-        assert wide <= 1000
-
-
-def _attempts_with_tokens(tokens: float) -> list[Attempt]:
-    return [attempt(place, float(place < 20), reply_tokens=tokens + place) for place in range(50)]
-
-
-def _box(text: xml.Element) -> tuple[float, float, float]:
-    """Left, right and bottom of a word."""
-    wide, at = 6.5 * len(text.text or ""), float(text.get("x", ""))
-    left = at - {"start": 0.0, "middle": wide / 2, "end": wide}[text.get("text-anchor", "")]
-    return left, left + wide, float(text.get("y", ""))

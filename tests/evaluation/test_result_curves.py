@@ -1,4 +1,4 @@
-"""Curves over levels of difficulty, and over k of pass@k."""
+"""Curves over levels of difficulty."""
 
 from __future__ import annotations
 
@@ -8,31 +8,30 @@ from typing import Any
 
 from evaluation.small_evaluations import attempt
 from ludus.cli.display.eval_table import print_results
-from ludus.evaluation.charts import (
-    ResultCurves,
-    build_level_curves,
-    build_pass_curves,
-    render_level_chart,
-)
 from ludus.evaluation.metrics import Attempt, build_metrics
 from ludus.evaluation.results import CandidateAttempts, Evaluation, score_candidates
-from ludus.evaluation.slices import build_slices
+from ludus.evaluation.slices import ResultCurves, build_level_curves, build_slices
 
 
-def evaluation_of(*candidates: Sequence[Attempt], pass_k: Sequence[int] = ()) -> Evaluation:
-    metrics = build_metrics(1.0, pass_k)
+def evaluation_of(*candidates: Sequence[Attempt]) -> Evaluation:
+    metrics = build_metrics(1.0)
     named = [CandidateAttempts(f"c{at}", {}, each) for at, each in enumerate(candidates)]
     return Evaluation(
         folder=Path("eval"),
         settings={},
         metrics=metrics,
-        scores=score_candidates(named, named, metrics, len(candidates[0])),
+        scores=score_candidates(named, metrics, len(candidates[0])),
         solved_at=1.0,
-        not_in=None,
+        exclude_tasks_in=None,
         stopped=None,
         versions={},
         slices=build_slices(candidates, metrics),
     )
+
+
+def curves_of(*candidates: Sequence[Attempt]) -> list[ResultCurves]:
+    evaluation = evaluation_of(*candidates)
+    return build_level_curves(evaluation.slices, evaluation.verdict_metrics)
 
 
 def at_levels(name: str, solved: Sequence[int], start: int = 0, **more: Any) -> list[Attempt]:
@@ -52,7 +51,7 @@ def test_each_environment_has_curves_of_its_own() -> None:
     first = at_levels("digits", [2, 1, 0], environment="sums")
     first += at_levels("rows", [1, 1], 6, environment="catch")
     second = at_levels("digits", [2, 2, 2], environment="sums")
-    catch, sums = build_level_curves(evaluation_of(first, second))
+    catch, sums = curves_of(first, second)
     assert (catch.x_title, catch.labels) == ("rows", ("2", "3"))
     assert values_of(catch) == [[0.5, 0.5], [None, None]]
     assert (sums.x_title, sums.labels) == ("digits", ("2", "3", "4"))
@@ -60,13 +59,12 @@ def test_each_environment_has_curves_of_its_own() -> None:
     assert "sums" in sums.title
 
 
-def test_a_candidate_without_results_can_be_drawn_and_printed(capsys: Any) -> None:
+def test_a_candidate_without_results_can_be_printed(capsys: Any) -> None:
     from rich.console import Console
 
     played = at_levels("digits", [2, 1], environment="sums")
     broken = at_levels("digits", [0, 0], environment="sums", broken=True)
     evaluation = evaluation_of(played, broken)
-    assert (render_level_chart(evaluation) or "").count("<circle") == 2
     print_results(Console(width=100), evaluation)
     assert "digits=2 to digits=3" in capsys.readouterr().out
 
@@ -75,12 +73,5 @@ def test_levels_of_several_arguments_name_them() -> None:
     attempts = [
         attempt(at, 1.0, arguments={"digits": 2 + at % 2, "terms": 5 + at // 2}) for at in range(4)
     ]
-    curves, *_ = build_level_curves(evaluation_of(attempts))
+    curves, *_ = curves_of(attempts)
     assert curves.x_title == "" and curves.labels[0] == "digits=2 terms=5"
-
-
-def test_accuracy_is_the_first_point_of_pass_at_k() -> None:
-    attempts = [attempt(at, float(at % 4 == 0), task=f"task {at // 4}") for at in range(20)]
-    (curves,) = build_pass_curves(evaluation_of(attempts, pass_k=(4, 2)))
-    assert (curves.labels, values_of(curves)) == (("1", "2", "4"), [[0.25, 0.5, 1.0]])
-    assert list(build_pass_curves(evaluation_of(attempts))) == []

@@ -51,7 +51,7 @@ def test_each_environment_is_followed_by_its_levels() -> None:
         ("words", None),
     ]
     whole, easy, hard, words = slices
-    assert [part.estimates[1]["accuracy"].value for part in slices] == [0.5, 1.0, 0.0, 1.0]
+    assert [part.metrics[1]["accuracy"].value for part in slices] == [0.5, 1.0, 0.0, 1.0]
     assert (easy.deltas[1]["accuracy"].value, hard.deltas[1]["accuracy"].value) == (1.0, 0.0)
-    assert easy.deltas[0] == {} and words.estimates[0]["accuracy"].n == 4
-    assert whole.estimates[0]["mean_reward"].value == 0.0
+    assert easy.deltas[0] == {} and words.metrics[0]["accuracy"].n == 4
+    assert whole.metrics[0]["mean_reward"].value == 0.0

@@ -8,36 +8,42 @@ import pytest
 
 from evaluation.small_evaluations import attempt
 from ludus.evaluation.metrics import Attempt, build_metrics, estimate_difference, pair_tasks
-from ludus.evaluation.verdict import Outcome, Verdict, judge_difference
+from ludus.evaluation.results import Outcome, Verdict, describe_verdict, judge_difference
 
-ACCURACY, REWARD = build_metrics(1.0)[2:4]
+ACCURACY = build_metrics(1.0)[2]
 
 
 def judge(before: list[float], after: list[float], *, group_size: int = 1) -> Verdict:
+    return judge_and_describe(before, after, group_size)[0]
+
+
+def judge_and_describe(
+    before: list[float], after: list[float], group_size: int = 1
+) -> tuple[Verdict, str]:
     def played(rewards: list[float]) -> list[Attempt]:
         return [attempt(at, it, task=f"{at // group_size}") for at, it in enumerate(rewards)]
 
     base, other = played(before), played(after)
     difference = estimate_difference(ACCURACY, base, other)
     assert difference is not None
-    return judge_difference(difference, pair_tasks(ACCURACY, base, other))
+    verdict = judge_difference(difference, pair_tasks(ACCURACY, base, other))
+    text = describe_verdict(verdict, difference, ACCURACY, label="sft", base="base")
+    return verdict, text
 
 
 def test_an_interval_without_zero_is_better_or_worse() -> None:
     low, high = [0.0] * 20 + [1.0] * 10, [1.0] * 25 + [0.0] * 5
-    better, worse = judge(low, high), judge(high, low)
+    (better, text), worse = judge_and_describe(low, high), judge(high, low)
     assert (better.outcome, worse.outcome) == (Outcome.BETTER, Outcome.WORSE)
     assert better.episodes_needed is None and worse.episodes_needed is None
-    text = better.describe(ACCURACY, "sft", "base")
     assert "sft is better than base in accuracy" in text and "n = 30" in text
 
 
 def test_a_small_difference_is_not_resolved_and_says_what_would_resolve_it() -> None:
     before, after = [0.0, 1.0] * 25, [1.0, 0.0, 0.0, 1.0] * 12 + [1.0, 1.0]
-    verdict = judge(before, after)
+    verdict, text = judge_and_describe(before, after)
     assert verdict.outcome is Outcome.NOT_RESOLVED
     assert verdict.episodes_needed is not None and verdict.episodes_needed > 100
-    text = verdict.describe(ACCURACY, "sft", "base")
     assert "not resolved" in text and f"{verdict.episodes_needed:,} episodes" in text
 
 
@@ -71,6 +77,6 @@ def test_the_needed_number_counts_all_attempts_at_a_task() -> None:
 
 @pytest.mark.parametrize("rewards", [[0.0] * 20, [1.0, 0.0] * 10, [1.0, 0.0]])
 def test_equal_results_need_no_number(rewards: list[float]) -> None:
-    verdict = judge(rewards, rewards)
+    verdict, text = judge_and_describe(rewards, rewards)
     assert (verdict.outcome, verdict.episodes_needed) == (Outcome.NOT_RESOLVED, None)
-    assert "episodes would" not in verdict.describe(REWARD, "sft", "base")
+    assert "episodes would" not in text

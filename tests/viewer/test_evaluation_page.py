@@ -38,14 +38,12 @@ def test_results_are_those_of_the_summary(viewed: Viewed) -> None:
     shown = viewed.get("entry", key="evals/catch")["evaluation"]
     stored = json.loads((viewed.library.find("evals/catch").path / "summary.json").read_text())
     chance, oracle = (each["metrics"] for each in stored["candidates"])
-    levels, passes = shown["curves"]
+    (levels,) = shown["curves"]
     assert (levels["x_title"], levels["labels"]) == ("rows", ["4", "6", "10"])
     assert levels["candidates"] == [
         [part["metrics"][candidate]["accuracy"] for part in stored["slices"]]
         for candidate in (0, 1)
     ]
-    assert passes["labels"] == ["1", "2", "4"]
-    assert passes["candidates"][0] == [chance[each] for each in ("accuracy", "pass@2", "pass@4")]
     (verdict,) = shown["verdicts"]
     assert verdict["outcome"] == "better" and "oracle is better than chance" in verdict["text"]
     accuracy = next(each for each in shown["metrics"] if each["title"] == "Accuracy")
@@ -84,7 +82,6 @@ def test_the_page_shows_verdicts_curves_and_slices(browser: Any, viewed: Viewed)
         levels.hover()
         values = page.locator("figure", has=levels).locator(".chart-values")
         assert "rows = 6" in values.inner_text() and "oracle 100.0 %" in values.inner_text()
-        assert page.get_by_role("img", name="pass@k").locator("circle").count() == 6
         rows = page.locator("table.results").nth(1).locator("tbody tr")
         assert [text.split("\t")[0] for text in rows.all_inner_texts()] == [
             "rows=4",

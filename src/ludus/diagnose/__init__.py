@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from ludus.diagnose.diagnosis import Diagnosis, RunData, diagnose, format_diagnosis, read_run
+from ludus.diagnose.diagnosis import (
+    Diagnosis,
+    RunData,
+    diagnose,
+    format_diagnosis,
+    format_verdict,
+    read_run,
+)
 from ludus.diagnose.episode_stats import RunEpisodes, read_episode_stats
 from ludus.diagnose.reward_delta import RewardChange, RewardScale
 from ludus.diagnose.saturation import SaturationDetector
@@ -18,6 +25,7 @@ __all__ = [
     "Verdict",
     "diagnose",
     "format_diagnosis",
+    "format_verdict",
     "read_episode_stats",
     "read_run",
 ]

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ludus.agents.agent import Agent
 from ludus.errors import ConfigError, TemplateUnmarked
 from ludus.evaluation.config import CandidateConfig
-from ludus.policy.agent_factory import parse_agent
+from ludus.policy.agent_factory import AgentConfig, agent_from_config, parse_agent
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.device import choose_device, choose_dtype
 from ludus.policy.load_errors import require_transformers
@@ -39,16 +38,22 @@ class Candidate:
     """Its name in the table, and the name of its run folder."""
     agent: Agent = field(repr=False)
     """Closed once it has played; a local model is loaded when it starts."""
-    model: str | None = None
-    """Name of the model, if it runs in this process."""
-    device: str | None = None
-    dtype: str | None = None
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    is_greedy: bool = False
-    """Whether it takes the most likely token each time, so that attempts at a task are equal."""
+    config: AgentConfig | None = None
+    """How the agent was built."""
 
     def __post_init__(self) -> None:
         _check_label(self.label)
+
+    @property
+    def model(self) -> str | None:
+        """Name of the model, if it runs in this process."""
+        is_local = self.config is not None and self.config.provider == "hf"
+        return self.config.model if is_local and self.config is not None else None
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether it takes the most likely token each time: attempts at a task are equal."""
+        return self.model is not None and self.config is not None and not self.config.temperature
 
 
 def parse_candidates(
@@ -75,18 +80,22 @@ def parse_candidates(
             "`thinking` and `chat_template_kwargs` have no effect: no candidate is hf:MODEL, or "
             "openai:MODEL with `llm_endpoint`."
         )
-    return [
-        Candidate(
-            label,
-            _make_agent(provider, model, config),
-            model=model if provider == "hf" else None,
-            device=config.device if provider == "hf" else None,
-            dtype=config.dtype if provider == "hf" else None,
+    candidates = []
+    for label, provider, model in parsed:
+        is_local = provider == "hf"
+        temperature = 0.0 if is_local and config.temperature is None else config.temperature
+        agent_config = AgentConfig(
+            provider=provider,
+            model=model,
+            llm_endpoint=config.llm_endpoint if provider == "openai" else None,
+            temperature=temperature if model is not None else None,
             chat_template_kwargs=config.template_kwargs_for(provider),
-            is_greedy=provider == "hf" and not config.temperature,
+            device=config.device if is_local else None,
+            dtype=config.dtype if is_local else None,
+            concurrency=config.concurrency,
         )
-        for label, provider, model in parsed
-    ]
+        candidates.append(Candidate(label, agent_from_config(agent_config), agent_config))
+    return candidates
 
 
 def check_labels(candidates: Sequence[Candidate], *, reserved: Sequence[str] = ()) -> None:
@@ -141,54 +150,22 @@ def _check_label(label: str) -> None:
         )
 
 
-def _make_agent(provider: str, model: str | None, config: CandidateConfig) -> Agent:
-    from ludus.policy.agent_factory import AgentConfig, agent_from_config
-
-    is_local = provider == "hf"
-    temperature = 0.0 if is_local and config.temperature is None else config.temperature
-    return agent_from_config(
-        AgentConfig(
-            provider=provider,
-            model=model,
-            llm_endpoint=config.llm_endpoint if provider == "openai" else None,
-            temperature=temperature if model is not None else None,
-            chat_template_kwargs=config.template_kwargs_for(provider),
-            device=config.device if is_local else None,
-            dtype=config.dtype if is_local else None,
-            concurrency=config.concurrency,
-        )
-    )
-
-
-def check_candidate_model(
-    model: str,
-    *,
-    device: str | None = None,
-    dtype: str | None = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-) -> None:
-    """Raise if the model of a candidate, its device or its chat template cannot be used."""
-    check_model(model, device=device, dtype=dtype)
-    require_transformers("Evaluating a local model", "torch")
-    choose_dtype(dtype, choose_device(device))
-    source = resolve_model(model)
-    try:
-        find_chat_format(load_tokenizer_from(source), chat_template_kwargs=chat_template_kwargs)
-    except TemplateUnmarked as error:
-        raise TemplateUnmarked(f"{model} cannot be evaluated. {error}") from None
-
-
 async def check_local_models(candidates: Sequence[Candidate], progress: ProgressCallback) -> None:
     """Check all local models before the first candidate plays, which may take hours."""
-    local = [candidate for candidate in candidates if candidate.model is not None]
-    for candidate in local:
-        check_model(candidate.model or "", device=candidate.device, dtype=candidate.dtype)
+    local = [each.config for each in candidates if each.config and each.config.provider == "hf"]
+    for config in local:
+        check_model(config.model or "", device=config.device, dtype=config.dtype)
     progress(PhaseProgress("Checking the candidates", in_log=bool(local)))
-    for candidate in local:
-        await asyncio.to_thread(
-            check_candidate_model,
-            candidate.model or "",
-            device=candidate.device,
-            dtype=candidate.dtype,
-            chat_template_kwargs=candidate.chat_template_kwargs,
-        )
+    for config in local:
+        await asyncio.to_thread(_check_loading, config)
+
+
+def _check_loading(config: AgentConfig) -> None:
+    """Raise if the device of a local model, its tokenizer or its chat template cannot be used."""
+    require_transformers("Evaluating a local model", "torch")
+    choose_dtype(config.dtype, choose_device(config.device))
+    tokenizer = load_tokenizer_from(resolve_model(config.model or ""))
+    try:
+        find_chat_format(tokenizer, chat_template_kwargs=config.chat_template_kwargs)
+    except TemplateUnmarked as error:
+        raise TemplateUnmarked(f"{config.model} cannot be evaluated. {error}") from None

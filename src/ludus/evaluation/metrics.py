@@ -243,10 +243,24 @@ def estimate_difference(
     return MeanEstimate.from_means(differences, interval, sum(task.pairs for task in tasks))
 
 
+def estimate_all(metrics: Iterable[Metric], attempts: Sequence[Attempt]) -> dict[str, MeanEstimate]:
+    """Estimate the metrics that apply to any task, by name."""
+    estimates = {metric.name: estimate(metric, attempts) for metric in metrics}
+    return {name: each for name, each in estimates.items() if each is not None}
+
+
+def estimate_differences(
+    metrics: Iterable[Metric], base: Sequence[Attempt], other: Sequence[Attempt]
+) -> dict[str, MeanEstimate]:
+    """Estimate other - base in the metrics that apply to both, by name."""
+    deltas = {metric.name: estimate_difference(metric, base, other) for metric in metrics}
+    return {name: each for name, each in deltas.items() if each is not None}
+
+
 def _are_successes(metric: Metric, values: Iterable[Iterable[float]]) -> bool:
     """Whether all rewards are 0 or 1, so that their mean is the share of successes.
 
-    Then it has an interval also where all of them are equal.
+    Then it has an interval also if all of them are equal.
     """
     return metric.name == MEAN_REWARD and is_binary([each for task in values for each in task])
 

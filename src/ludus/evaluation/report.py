@@ -1,20 +1,11 @@
-"""The report of an evaluation (README.md): results, method, candidates, and how to reproduce it."""
+"""The report of an evaluation, README.md: results, method, candidates, how to reproduce it."""
 
 from __future__ import annotations
 
 import json
 
 from ludus.data.hub import code_block, inline_code, markdown_table, to_single_line
-from ludus.data.json_files import dump_json
-from ludus.data.run_folder import SUMMARY_FILE
-from ludus.evaluation.charts import render_chart, render_level_chart
-from ludus.evaluation.output_dir import (
-    CHART_FILE,
-    LEVEL_CHART_FILE,
-    REPORT_FILE,
-    atomic_output,
-)
-from ludus.evaluation.results import Evaluation
+from ludus.evaluation.results import POWER, Evaluation
 from ludus.evaluation.table import (
     ResultTable,
     build_notes,
@@ -22,18 +13,17 @@ from ludus.evaluation.table import (
     build_tables,
     describe_method,
 )
-from ludus.evaluation.verdict import POWER
 
-
-def write_report(evaluation: Evaluation) -> None:
-    """Write the report, the summary and the chart to the folder of the evaluation."""
-    with atomic_output(evaluation.folder) as draft:
-        summary = dump_json(evaluation.as_json(), indent=2)
-        (draft / SUMMARY_FILE).write_text(f"{summary}\n", encoding="utf-8")
-        (draft / REPORT_FILE).write_text(render_report(evaluation), encoding="utf-8")
-        (draft / CHART_FILE).write_text(render_chart(evaluation), encoding="utf-8")
-        if (chart := render_level_chart(evaluation)) is not None:
-            (draft / LEVEL_CHART_FILE).write_text(chart, encoding="utf-8")
+_METHOD = (
+    "Shares have Wilson's score interval, and their differences Newcombe's for paired data. "
+    "Rewards that are all 0 or 1 count as shares. "
+    "Means, and differences of means, have Student's interval with Hall's correction for "
+    "skewness, if there are at least five tasks that differ. The attempts at one task share "
+    "the weight of one; where their outcomes differ, shares have Wilson's interval for the "
+    "effective number of tasks, and differences that of means. All are 95% confidence "
+    "intervals. A difference is resolved if its interval excludes 0; the number of episodes "
+    f"that would resolve it is for a power of {100 * POWER:.0f}%."
+)
 
 
 def render_report(evaluation: Evaluation) -> str:
@@ -52,6 +42,19 @@ def render_report(evaluation: Evaluation) -> str:
         )
         for score in evaluation.scores
     ]
+    metric_rows = (
+        (
+            "Format compliance",
+            "Every complete reply was a call that the environment accepts. Episodes without a "
+            "complete reply do not count.",
+        ),
+        ("Cut off", "A token limit ended the episode. Shown only if there are any."),
+        ("Accuracy", f"The reward was {evaluation.solved_at:g} or more."),
+        ("pass@k", "Probability that one of k attempts at a task solves it; unbiased."),
+        ("Mean reward", "Over the scored episodes."),
+        ("Tokens in a reply", "As reported by the model or its server."),
+        ("n", "Episodes that count; for a delta, pairs of them."),
+    )
     versions = ", ".join(f"{name} {version}" for name, version in evaluation.versions.items())
     parts = (
         f"# {to_single_line(settings['environment'])}: {labels}",
@@ -61,9 +64,11 @@ def render_report(evaluation: Evaluation) -> str:
         "\n".join(f"- {to_single_line(verdict)}" for _, verdict in evaluation.describe_verdicts()),
         describe_method(evaluation),
         "\n".join(f"- {to_single_line(note)}" for note in build_notes(evaluation)),
-        f"![Results of every candidate]({CHART_FILE})",
-        _slices_section(evaluation),
-        _metrics_section(evaluation),
+        "## By environment and difficulty" if evaluation.slices else None,
+        *map(_markdown_table, build_slice_tables(evaluation)),
+        "## Metrics",
+        markdown_table(("", ""), metric_rows),
+        _METHOD,
         "## Candidates",
         markdown_table(
             ("candidate", "agent", "episodes", "broken", "unscored", "excluded"), candidate_rows
@@ -81,40 +86,3 @@ def _markdown_table(table: ResultTable) -> str:
     # Titles may contain the name of an environment, which its server chooses freely.
     rows = [[to_single_line(title), *cells] for title, *cells in table.rows]
     return markdown_table(table.header, rows)
-
-
-def _slices_section(evaluation: Evaluation) -> str:
-    """Results by environment and difficulty; empty without any."""
-    tables = list(map(_markdown_table, build_slice_tables(evaluation)))
-    if not tables:
-        return ""
-    if render_level_chart(evaluation) is not None:
-        tables.append(f"![Results by difficulty]({LEVEL_CHART_FILE})")
-    return "\n\n".join(("## By environment and difficulty", *tables))
-
-
-def _metrics_section(evaluation: Evaluation) -> str:
-    rows = (
-        (
-            "Format compliance",
-            "Every complete reply was a call that the environment accepts. Episodes without a "
-            "complete reply do not count.",
-        ),
-        ("Cut off", "A token limit ended the episode. Shown only if there are any."),
-        ("Accuracy", f"The reward was {evaluation.solved_at:g} or more."),
-        ("pass@k", "Probability that one of k attempts at a task solves it; unbiased."),
-        ("Mean reward", "Over the scored episodes."),
-        ("Tokens in a reply", "As reported by the model or its server."),
-        ("n", "Episodes that count; for a delta, pairs of them."),
-    )
-    method = (
-        "Shares have Wilson's score interval, and their differences Newcombe's for paired data. "
-        "Rewards that are all 0 or 1 count as shares. "
-        "Means, and differences of means, have Student's interval with Hall's correction for "
-        "skewness, if there are at least five tasks that differ. The attempts at one task share "
-        "the weight of one; where their outcomes differ, shares have Wilson's interval for the "
-        "effective number of tasks, and differences that of means. All are 95% confidence "
-        "intervals. A difference is resolved if its interval excludes 0; the number of episodes "
-        f"that would resolve it is for a power of {100 * POWER:.0f}%."
-    )
-    return "## Metrics\n\n" + markdown_table(("", ""), rows) + f"\n\n{method}"

@@ -1,27 +1,138 @@
-"""Results of an evaluation: the metrics of each candidate, and its difference from the first."""
+"""Results of an evaluation: metrics of each candidate, differences from the first, and verdicts.
+
+A difference is resolved if its 95 % interval excludes 0. If it is not, the verdict has the number
+of episodes that would probably resolve a difference of the observed size.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import ceil, floor, fsum, log10, sqrt
 from pathlib import Path
+from statistics import NormalDist
+from typing import TypeVar
 
-from ludus.data.estimates import MeanEstimate
+from pydantic import TypeAdapter
+from pydantic_core import from_json, to_jsonable_python
+
+from ludus.data.estimates import MIN_SAMPLES, Z_975, MeanEstimate
+from ludus.data.run_folder import SUMMARY_FILE
 from ludus.data.tool_schema import JsonObject
-from ludus.evaluation.contamination import KnownQuestions, exclude_known
+from ludus.errors import RunError
 from ludus.evaluation.metrics import (
     ACCURACY,
     COMPARED_METRICS,
     FORMAT_COMPLIANCE,
     MEAN_REWARD,
+    PASS_PREFIX,
     Attempt,
     Metric,
-    estimate,
-    estimate_difference,
+    PairedTask,
+    build_metrics,
+    estimate_all,
+    estimate_differences,
+    mean,
     pair_tasks,
 )
 from ludus.evaluation.slices import Slice
-from ludus.evaluation.verdict import Outcome, Verdict, judge_difference
+
+T = TypeVar("T")
+
+POWER = 0.8
+"""Probability with which so many tasks resolve a difference of the given size."""
+_QUANTILES = Z_975 + NormalDist().inv_cdf(POWER)
+_MAX_VARIANCE = 0.5
+"""Of the difference of two shares on one task: at most 1/4 from each candidate, if their successes
+are independent. Candidates that solve the same tasks need fewer episodes."""
+_MAX_EPISODES = 10_000_000
+"""Above it the proposal would be of no use, and the difference of no consequence."""
+NO_INTERVAL = "(no interval)"
+
+
+def episodes_to_detect(effect: float) -> int:
+    """Episodes per candidate to show a difference of two shares, before any is played."""
+    return ceil(_tasks_to_detect(effect, _MAX_VARIANCE))
+
+
+def detectable_effect(episodes: int) -> float:
+    """The smallest difference of two shares that so many episodes are enough for."""
+    return min(1.0, _QUANTILES * sqrt(_MAX_VARIANCE / episodes))
+
+
+def _tasks_to_detect(effect: float, variance: float) -> float:
+    """Tasks with which the 95 % interval of a difference of `effect` probably excludes zero.
+
+    `variance` is the variance of the difference on one task.
+    """
+    return _QUANTILES**2 * variance / effect**2
+
+
+class Outcome(StrEnum):
+    BETTER = "better"
+    WORSE = "worse"
+    NOT_RESOLVED = "not resolved"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a candidate is better or worse than the first one, in one metric."""
+
+    outcome: Outcome
+    episodes_needed: int | None = None
+    """Episodes per candidate that would resolve a difference of this size; None if it is resolved,
+    or if no number can be given."""
+
+
+def judge_difference(difference: MeanEstimate, tasks: Sequence[PairedTask]) -> Verdict:
+    """Return the verdict of a difference between two candidates, which `tasks` gave."""
+    if difference.low is not None and difference.low > 0:
+        return Verdict(Outcome.BETTER)
+    if difference.high is not None and difference.high < 0:
+        return Verdict(Outcome.WORSE)
+    n = len(tasks)
+    if n < MIN_SAMPLES or difference.value == 0:
+        return Verdict(Outcome.NOT_RESOLVED)
+    if difference.low is None:
+        # Without an interval, because it is the same for every task.
+        return Verdict(Outcome.BETTER if difference.value > 0 else Outcome.WORSE)
+    center = mean([task.difference for task in tasks])
+    variance = fsum((task.difference - center) ** 2 for task in tasks) / (n - 1)
+    episodes = max(n + 1, _tasks_to_detect(center, variance)) * difference.n / n
+    if episodes > _MAX_EPISODES:
+        return Verdict(Outcome.NOT_RESOLVED)
+    # Rounded up to two digits.
+    unit = int(10 ** max(0, floor(log10(episodes)) - 1))
+    return Verdict(Outcome.NOT_RESOLVED, ceil(episodes / unit) * unit)
+
+
+def format_difference(difference: MeanEstimate, metric: Metric) -> str:
+    """Format a difference with its interval: +12.0 pp (+3.1 to +20.4)."""
+    text = metric.format_number(difference.value, "+") + (" pp" if metric.is_share else "")
+    if difference.low is None or difference.high is None:
+        return f"{text} {NO_INTERVAL}"
+    low, high = (metric.format_number(end, "+") for end in (difference.low, difference.high))
+    return f"{text} ({low} to {high})"
+
+
+def describe_verdict(
+    verdict: Verdict, difference: MeanEstimate, metric: Metric, *, label: str, base: str
+) -> str:
+    """Return the verdict as one or two sentences."""
+    title = metric.title if metric.name.startswith(PASS_PREFIX) else metric.title.lower()
+    result = format_difference(difference, metric)
+    if verdict.outcome is not Outcome.NOT_RESOLVED:
+        comparison = f"{label} is {verdict.outcome} than {base} in {title}"
+        return f"{comparison}: {result}, n = {difference.n:,}."
+    text = (
+        f"The difference between {label} and {base} in {title} is not resolved at "
+        f"n = {difference.n:,}: {result}."
+    )
+    if verdict.episodes_needed is None:
+        return text
+    needed = f"{verdict.episodes_needed:,} episodes"
+    return f"{text} About {needed} would resolve a difference of this size."
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +152,12 @@ class CandidateScore:
     cut_off: int
     """Ended by a token limit: excluded from format compliance if no reply was complete."""
     contaminated: int
-    """Excluded from all metrics, because the question is in the data given by `not_in`."""
-    estimates: Mapping[str, MeanEstimate] = field(default_factory=dict)
-    deltas: Mapping[str, MeanEstimate] = field(default_factory=dict)
+    """Excluded from all metrics, because the task is in the data of `exclude_tasks_in`."""
+    metrics: Mapping[str, MeanEstimate]
+    deltas: Mapping[str, MeanEstimate]
     """Difference from the first candidate, by metric; empty for that one."""
-    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    verdicts: Mapping[str, Verdict]
     """Whether it is better or worse than the first, in accuracy and in mean reward."""
-
-    def as_json(self) -> JsonObject:
-        return {
-            "label": self.label,
-            "agent": self.agent,
-            "episodes": self.episodes,
-            "remaining": self.remaining,
-            "broken": self.broken,
-            "unscored": self.unscored,
-            "cut_off": self.cut_off,
-            "contaminated": self.contaminated,
-            "metrics": {name: each.as_json() for name, each in self.estimates.items()},
-            "deltas": {name: each.as_json() for name, each in self.deltas.items()},
-            "verdicts": {name: each.as_json() for name, each in self.verdicts.items()},
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +170,12 @@ class Evaluation:
     metrics: tuple[Metric, ...]
     scores: tuple[CandidateScore, ...]
     solved_at: float
-    not_in: str | None
-    """Data set whose questions are excluded."""
+    exclude_tasks_in: str | None
+    """Data set whose tasks are excluded."""
     stopped: str | None
     """Why it ended before all episodes were played; None if complete."""
     versions: Mapping[str, str]
     command: str | None = None
-    ambiguous_environments: tuple[str, ...] = ()
-    """Environments whose prompts do not identify their tasks: only task ids are excluded."""
     slices: tuple[Slice, ...] = ()
     """Results by environment and difficulty."""
     stop_request: str | None = None
@@ -95,10 +189,10 @@ class Evaluation:
     def shown_metrics(self) -> tuple[Metric, ...]:
         """The metrics that at least one candidate has a value of to show.
 
-        Format compliance is shown also where every reply was cut off: its row says that there is
-        no value.
+        Format compliance is shown also if every reply was cut off: its row says that there is no
+        value.
         """
-        played = any(score.estimates for score in self.scores)
+        played = any(score.metrics for score in self.scores)
         return tuple(
             metric
             for metric in self.metrics
@@ -106,7 +200,7 @@ class Evaluation:
             or any(
                 estimate.value > 0 or not metric.hide_if_zero
                 for score in self.scores
-                if (estimate := score.estimates.get(metric.name)) is not None
+                if (estimate := score.metrics.get(metric.name)) is not None
             )
         )
 
@@ -114,8 +208,8 @@ class Evaluation:
     def verdict_metrics(self) -> tuple[Metric, ...]:
         """Accuracy, and the mean reward unless it is the same: rewards of 0 and 1 only."""
         is_same = all(
-            score.estimates.get(ACCURACY) is None
-            or score.estimates[ACCURACY].value == score.estimates[MEAN_REWARD].value
+            score.metrics.get(ACCURACY) is None
+            or score.metrics[ACCURACY].value == score.metrics[MEAN_REWARD].value
             for score in self.scores
         )
         names = (ACCURACY,) if is_same else COMPARED_METRICS
@@ -132,29 +226,73 @@ class Evaluation:
 
     def describe_verdicts(self) -> list[tuple[Outcome, str]]:
         """Return how each candidate compares with the first one, in words."""
-        base = self.scores[0].label
         return [
-            (verdict.outcome, verdict.describe(metric, score.label, base))
+            (
+                verdict.outcome,
+                describe_verdict(
+                    verdict,
+                    score.deltas[metric.name],
+                    metric,
+                    label=score.label,
+                    base=self.scores[0].label,
+                ),
+            )
             for score in self.scores[1:]
             for metric in self.verdict_metrics
             if (verdict := score.verdicts.get(metric.name)) is not None
         ]
 
     def as_json(self) -> JsonObject:
+        """The content of `summary.json`, which `parse_evaluation` reads."""
         return {
             "version": 1,
             "kind": "eval",
             "settings": self.settings,
             "solved_at": self.solved_at,
-            "not_in": self.not_in,
-            "ambiguous_environments": list(self.ambiguous_environments),
+            "exclude_tasks_in": self.exclude_tasks_in,
             "complete": self.complete,
             "stopped": self.stopped,
-            "candidates": [score.as_json() for score in self.scores],
-            "slices": [each.as_json() for each in self.slices],
+            "candidates": to_jsonable_python(self.scores),
+            "slices": to_jsonable_python(self.slices),
             "versions": dict(self.versions),
             "command": self.command,
         }
+
+
+def load_evaluation(folder: Path) -> Evaluation:
+    """Load an evaluation; raises RunError if there is none."""
+    try:
+        summary = from_json((folder / SUMMARY_FILE).read_bytes())
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder / SUMMARY_FILE} holds no evaluation: {error}.") from None
+    return parse_evaluation(folder, summary)
+
+
+def parse_evaluation(folder: Path, summary: JsonObject) -> Evaluation:
+    """Parse the content of `summary.json`; raises RunError if it is no evaluation."""
+
+    def parse(kind: type[T], fields: object) -> T:
+        return TypeAdapter(kind).validate_python(fields)
+
+    try:
+        scores = parse(tuple[CandidateScore, ...], summary["candidates"])
+        names = dict.fromkeys(name for score in scores for name in score.metrics)
+        sizes = [name.removeprefix(PASS_PREFIX) for name in names if name.startswith(PASS_PREFIX)]
+        return Evaluation(
+            folder=folder,
+            settings=summary["settings"],
+            metrics=build_metrics(summary["solved_at"], [int(size) for size in sizes]),
+            scores=scores,
+            solved_at=summary["solved_at"],
+            exclude_tasks_in=summary["exclude_tasks_in"],
+            stopped=summary["stopped"],
+            versions=summary["versions"],
+            command=summary["command"],
+            slices=parse(tuple[Slice, ...], summary["slices"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise RunError(f"{folder / SUMMARY_FILE} holds no evaluation: {reason}.") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,41 +302,35 @@ class CandidateAttempts:
     label: str
     agent: JsonObject
     attempts: Sequence[Attempt]
-
-    def without(self, known: KnownQuestions) -> CandidateAttempts:
-        """The same without attempts at known questions."""
-        return replace(self, attempts=exclude_known(self.attempts, known))
+    contaminated: int = field(default=0, kw_only=True)
+    """How many more there are, which do not count."""
 
 
 def score_candidates(
-    candidates: Sequence[CandidateAttempts],
-    counted: Sequence[CandidateAttempts],
-    metrics: Sequence[Metric],
-    planned: int,
+    candidates: Sequence[CandidateAttempts], metrics: Sequence[Metric], planned: int
 ) -> tuple[CandidateScore, ...]:
-    """Compute the results of each candidate, from those of its attempts that are `counted`."""
-    base, scores = counted[0].attempts, []
+    """Compute the results of each candidate."""
+    base, scores = candidates[0].attempts, []
     for number, candidate in enumerate(candidates):
-        attempts = counted[number].attempts
-        estimates = {metric.name: estimate(metric, attempts) for metric in metrics}
-        compared = metrics if number else ()
-        deltas = {metric.name: estimate_difference(metric, base, attempts) for metric in compared}
+        attempts = candidate.attempts
+        deltas = estimate_differences(metrics, base, attempts) if number else {}
         verdicts = {
             metric.name: judge_difference(delta, pair_tasks(metric, base, attempts))
-            for metric in compared
-            if metric.name in COMPARED_METRICS and (delta := deltas[metric.name]) is not None
+            for metric in metrics
+            if metric.name in COMPARED_METRICS and (delta := deltas.get(metric.name)) is not None
         }
+        episodes = len(attempts) + candidate.contaminated
         score = CandidateScore(
             label=candidate.label,
             agent=candidate.agent,
-            episodes=len(candidate.attempts),
-            remaining=planned - len(candidate.attempts),
+            episodes=episodes,
+            remaining=planned - episodes,
             broken=sum(attempt.broken for attempt in attempts),
             unscored=sum(attempt.reward is None and not attempt.broken for attempt in attempts),
             cut_off=sum(attempt.cut_off for attempt in attempts),
-            contaminated=len(candidate.attempts) - len(attempts),
-            estimates={name: each for name, each in estimates.items() if each is not None},
-            deltas={name: each for name, each in deltas.items() if each is not None},
+            contaminated=candidate.contaminated,
+            metrics=estimate_all(metrics, attempts),
+            deltas=deltas,
             verdicts=verdicts,
         )
         scores.append(score)

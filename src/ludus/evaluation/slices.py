@@ -1,4 +1,4 @@
-"""Results of parts of the tasks: by environment, and by difficulty.
+"""Results of parts of the tasks: by environment, and by difficulty; and curves over difficulty.
 
 The difficulty of a task are the arguments of `reset` in which the tasks of its environment differ,
 such as the values of `sweep`.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ludus.data.estimates import MeanEstimate
 from ludus.data.tool_schema import JsonObject
@@ -17,8 +16,8 @@ from ludus.evaluation.metrics import (
     COMPARED_METRICS,
     Attempt,
     Metric,
-    estimate,
-    estimate_difference,
+    estimate_all,
+    estimate_differences,
 )
 
 MAX_LEVELS = 30
@@ -32,38 +31,33 @@ class Slice:
     environment: str
     level: str | None
     """The arguments of its tasks, such as `max_digits=3`; None: all tasks of the environment."""
-    estimates: tuple[Mapping[str, MeanEstimate], ...]
-    """By metric, for each candidate."""
+    metrics: tuple[Mapping[str, MeanEstimate], ...]
+    """By name, for each candidate."""
     deltas: tuple[Mapping[str, MeanEstimate], ...]
     """Difference from the first candidate; empty for that one."""
-
-    def as_json(self) -> JsonObject:
-        def to_json(each: Mapping[str, MeanEstimate]) -> JsonObject:
-            return {name: estimate.as_json() for name, estimate in each.items()}
-
-        return {
-            "environment": self.environment,
-            "level": self.level,
-            "metrics": list(map(to_json, self.estimates)),
-            "deltas": list(map(to_json, self.deltas)),
-        }
 
 
 def build_slices(
     candidates: Sequence[Sequence[Attempt]], metrics: Sequence[Metric]
 ) -> tuple[Slice, ...]:
     """Return the environments, if there are several, each followed by its levels of difficulty."""
-    everything = [attempt for attempts in candidates for attempt in attempts]
-    environments = sorted({attempt.environment for attempt in everything})
+    compared = [metric for metric in metrics if metric.name in COMPARED_METRICS]
+
+    def build(environment: str, level: str | None, parts: Sequence[Sequence[Attempt]]) -> Slice:
+        deltas = [estimate_differences(compared, parts[0], part) for part in parts[1:]]
+        estimates = tuple(estimate_all(compared, part) for part in parts)
+        return Slice(environment, level, estimates, ({}, *deltas))
+
+    environments = sorted({each.environment for attempts in candidates for each in attempts})
     slices = []
     for environment in environments:
         own = [[it for it in attempts if it.environment == environment] for attempts in candidates]
         if len(environments) > 1:
-            slices.append(_build_slice(environment, None, own, metrics))
+            slices.append(build(environment, None, own))
         levels = find_levels([attempt for attempts in own for attempt in attempts])
         for level in dict.fromkeys(levels.values()):
             at_level = [[it for it in one if levels[it.plan_index] == level] for one in own]
-            slices.append(_build_slice(environment, level, at_level, metrics))
+            slices.append(build(environment, level, at_level))
     return tuple(slices)
 
 
@@ -83,8 +77,15 @@ def find_levels(attempts: Sequence[Attempt]) -> dict[int, str]:
         for name in names_of_any
     }
     varying = [name for name in names_of_any if len(values[name]) > 1]
+
+    def difficulty(name: str, value: object) -> tuple[int, float]:
+        """Numbers by their size, then all others in the order of the plan."""
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return 0, float(value)
+        return 1, values[name].index(_format_value(value))
+
     keys = {
-        index: tuple(_sort_key(one.get(name), values[name]) for name in varying)
+        index: tuple(difficulty(name, one.get(name)) for name in varying)
         for index, one in arguments.items()
     }
     if not 1 < len(set(keys.values())) <= MAX_LEVELS:
@@ -101,44 +102,64 @@ def find_levels(attempts: Sequence[Attempt]) -> dict[int, str]:
     }
 
 
-def _build_slice(
-    environment: str,
-    level: str | None,
-    candidates: Sequence[Sequence[Attempt]],
-    metrics: Sequence[Metric],
-) -> Slice:
-    sliced = [metric for metric in metrics if metric.name in COMPARED_METRICS]
-    estimates, deltas = [], []
-    for number, attempts in enumerate(candidates):
-        own = {metric.name: estimate(metric, attempts) for metric in sliced}
-        against = {
-            metric.name: estimate_difference(metric, candidates[0], attempts)
-            for metric in sliced
-            if number > 0
-        }
-        estimates.append({name: each for name, each in own.items() if each is not None})
-        deltas.append({name: each for name, each in against.items() if each is not None})
-    return Slice(environment, level, tuple(estimates), tuple(deltas))
-
-
-def _flatten(arguments: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(arguments: JsonObject, prefix: str = "") -> JsonObject:
     """Return the arguments without the seed, and fields of objects under dotted names."""
-    flat: dict[str, Any] = {}
+    flat: JsonObject = {}
     for name, value in arguments.items():
-        if name == "seed" and not prefix:
-            continue
         if isinstance(value, Mapping):
-            flat.update(_flatten(value, f"{prefix}{name}."))
-        else:
+            flat.update(_flatten(dict(value), f"{prefix}{name}."))
+        elif name != "seed" or prefix:
             flat[f"{prefix}{name}"] = value
     return flat
 
 
-def _sort_key(value: Any, values: Sequence[str]) -> tuple[int, float]:
-    """Numbers by their size, then all others by the order of `values`."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return (0, float(value)) if is_number else (1, values.index(_format_value(value)))
-
-
-def _format_value(value: Any) -> str:
+def _format_value(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultCurves:
+    """The same metric of all candidates at the same levels."""
+
+    title: str
+    metric: Metric
+    environment: str
+    """The environment of the levels, if there are several; else empty."""
+    x_title: str
+    """The argument that the labels are values of, such as `max_digits`; empty for several."""
+    labels: tuple[str, ...]
+    candidates: tuple[tuple[MeanEstimate | None, ...], ...]
+    """For each candidate an estimate at each label."""
+
+
+def build_level_curves(slices: Sequence[Slice], metrics: Sequence[Metric]) -> list[ResultCurves]:
+    """Return the curves over levels of difficulty, for each metric and each environment."""
+    levels: dict[str, list[Slice]] = {}
+    for part in slices:
+        if part.level is not None:
+            levels.setdefault(part.environment, []).append(part)
+    curves = []
+    for metric in metrics:
+        for environment, parts in levels.items():
+            texts = [part.level or "" for part in parts]
+            # A name that all levels have in common is said once.
+            names = {text.partition("=")[0] for text in texts}
+            common = (
+                names.pop() if len(names) == 1 and not any(" " in each for each in texts) else ""
+            )
+            shown = environment if len(levels) > 1 else ""
+            title = (metric.title, shown, "by", common or "difficulty")
+            curves.append(
+                ResultCurves(
+                    title=" ".join(filter(None, title)),
+                    metric=metric,
+                    environment=shown,
+                    x_title=common,
+                    labels=tuple(text.removeprefix(f"{common}=") for text in texts),
+                    candidates=tuple(
+                        tuple(part.metrics[number].get(metric.name) for part in parts)
+                        for number in range(len(parts[0].metrics))
+                    ),
+                )
+            )
+    return curves

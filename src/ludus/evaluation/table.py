@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 from ludus.data.estimates import MIN_SAMPLES, MeanEstimate
 from ludus.evaluation.metrics import Metric
-from ludus.evaluation.results import Evaluation
-from ludus.evaluation.slices import Slice
-from ludus.evaluation.verdict import NO_INTERVAL, format_difference
+from ludus.evaluation.results import NO_INTERVAL, Evaluation, format_difference
 from ludus.rollout.stats import turn_limit_note
 
 _NO_VALUE = "-"
@@ -42,14 +40,14 @@ def build_wide_table(evaluation: Evaluation) -> ResultTable:
     rows = [
         [
             metric.title,
-            *(_result_cell(score.estimates, metric) for score in scores),
+            *(_result_cell(score.metrics, metric) for score in scores),
             *(_delta_cell(score.deltas, metric) for score in others),
         ]
         for metric in evaluation.shown_metrics
     ]
     if evaluation.shown_metrics:
         # The largest n of all metrics: some apply to fewer episodes.
-        counts = [_count_cell(*score.estimates.values()) for score in scores]
+        counts = [_count_cell(*score.metrics.values()) for score in scores]
         rows.append(["n", *counts, *(_count_cell(*score.deltas.values()) for score in others)])
     return ResultTable(["Metric", *(score.label for score in scores), *deltas], rows)
 
@@ -60,9 +58,9 @@ def build_long_table(evaluation: Evaluation) -> ResultTable:
         [
             "" if number else metric.title,
             score.label,
-            _result_cell(score.estimates, metric),
+            _result_cell(score.metrics, metric),
             _delta_cell(score.deltas, metric) if number else "",
-            _count_cell(score.estimates.get(metric.name)),
+            _count_cell(score.metrics.get(metric.name)),
         ]
         for metric in evaluation.shown_metrics
         for number, score in enumerate(evaluation.scores)
@@ -74,15 +72,15 @@ def build_slice_tables(evaluation: Evaluation) -> list[ResultTable]:
     """Return a table per metric: a row for each environment and each difficulty."""
     scores = evaluation.scores
     deltas = [f"Delta {score.label}" for score in scores[1:]] if len(scores) > 2 else ["Delta"]
-    has_environments = len({each.environment for each in evaluation.slices}) > 1
+    indent = "· " if len({each.environment for each in evaluation.slices}) > 1 else ""
     tables = []
     for metric in evaluation.verdict_metrics if evaluation.slices else ():
         rows = [
             [
-                _slice_title(each, indented=has_environments),
-                *(_result_cell(own, metric) for own in each.estimates),
+                f"{indent}{each.level}" if each.level is not None else each.environment,
+                *(_result_cell(own, metric) for own in each.metrics),
                 *(_delta_cell(own, metric) for own in each.deltas[1:]),
-                _count_cell(*(own.get(metric.name) for own in each.estimates)),
+                _count_cell(*(own.get(metric.name) for own in each.metrics)),
             ]
             for each in evaluation.slices
         ]
@@ -90,12 +88,6 @@ def build_slice_tables(evaluation: Evaluation) -> list[ResultTable]:
         header = [metric.title, *labels, *(deltas if len(scores) > 1 else []), "n"]
         tables.append(ResultTable(header, rows))
     return tables
-
-
-def _slice_title(part: Slice, *, indented: bool) -> str:
-    if part.level is None:
-        return part.environment
-    return f"· {part.level}" if indented else part.level
 
 
 def build_notes(evaluation: Evaluation) -> list[str]:
@@ -110,11 +102,11 @@ def build_notes(evaluation: Evaluation) -> list[str]:
     for score in evaluation.scores:
         counts = {
             "still to be played": score.remaining,
-            "broken and left out of every figure; `retry_broken` plays them again": score.broken,
+            "broken and left out of all metrics; `retry_broken` plays them again": score.broken,
             "unscored and left out of accuracy and reward": score.unscored,
             f"cut off at {' or '.join(limits) or 'the end of the context'}; format compliance "
             "covers only complete replies": score.cut_off,
-            f"left out of every figure: {evaluation.not_in} has the same task or "
+            f"left out of all metrics: {evaluation.exclude_tasks_in} has the same task or "
             "question": score.contaminated,
         }
         notes += [
@@ -124,11 +116,6 @@ def build_notes(evaluation: Evaluation) -> list[str]:
         ]
         if (turns := turn_limit_note(evaluation.folder / score.label)) is not None:
             notes.append(f"{score.label}: {turns}")
-    notes += [
-        f"{environment}: prompts do not identify the tasks, so only tasks are excluded that "
-        f"{evaluation.not_in} has with the same seed and arguments."
-        for environment in evaluation.ambiguous_environments
-    ]
     if not evaluation.complete:
         notes.append(f"Not complete ({evaluation.stopped}). Run the same command to continue.")
     return notes

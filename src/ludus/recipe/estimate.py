@@ -23,7 +23,7 @@ from ludus.environment.registry import is_remote
 from ludus.environment.task_buckets import parse_axes
 from ludus.errors import LudusError
 from ludus.evaluation.config import EvalConfig
-from ludus.evaluation.verdict import detectable_effect, episodes_to_detect
+from ludus.evaluation.results import detectable_effect, episodes_to_detect
 from ludus.recipe.recipe_file import Stage
 from ludus.rollout.collect import collect_sync
 from ludus.rollout.config import CollectConfig

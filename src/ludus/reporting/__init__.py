@@ -1,5 +1,5 @@
-"""Reports: one file about runs, data sets, trained models and evaluations, to send to others."""
+"""Reports: one page about runs, data sets, trained models and evaluations, to send to others."""
 
-from ludus.reporting.pipeline import ReportFormat, report
+from ludus.reporting.pipeline import report
 
-__all__ = ["ReportFormat", "report"]
+__all__ = ["report"]

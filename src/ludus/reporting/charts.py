@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING
 
 from ludus.errors import MissingExtra
-from ludus.reporting.document import BarChart, Chart, Histogram, IntervalChart, LineChart
-from ludus.reporting.html import Html, element
+from ludus.reporting.document import Chart, Histogram, IntervalChart, LineChart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,8 +39,8 @@ _VARIABLES = {
 }
 
 
-def render_chart(chart: Chart) -> Html:
-    """Return the chart as a figure with its title."""
+def render_chart(chart: Chart) -> str:
+    """Return the chart as an SVG element."""
     try:
         import matplotlib
         from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -49,10 +49,7 @@ def render_chart(chart: Chart) -> Html:
         raise MissingExtra.of("report", "A report with charts") from None
 
     left, right, top, bottom, height = 50, 14, 18, 34, HEIGHT
-    if isinstance(chart, BarChart):
-        left, right, top, bottom = _LABEL_WIDTH, 60, 0, 4
-        height = top + _ROW_HEIGHT * len(chart.rows) + bottom
-    elif isinstance(chart, IntervalChart):
+    if isinstance(chart, IntervalChart):
         left, right, bottom = _LABEL_WIDTH, 24, 24
         height = top + _ROW_HEIGHT * len(chart.rows) + bottom
     figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72)
@@ -70,26 +67,19 @@ def render_chart(chart: Chart) -> Html:
             _draw_histogram(axes, chart)
         case IntervalChart():
             _draw_intervals(axes, chart)
-        case BarChart():
-            _draw_bars(axes, chart)
     axes.tick_params(length=0, labelsize=12, pad=6)
     file = StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "ludus"}):
         FigureCanvasSVG(figure).print_svg(file)
-    svg = element(
-        "svg", _inline(file.getvalue()), viewBox=f"0 0 {WIDTH} {height}", role="img",
-        aria_label=chart.title,
-    )  # fmt: skip
-    return element("figure", element("figcaption", chart.title), svg)
-
-
-def _inline(file: str) -> Html:
-    """The content of an SVG file, without head, ids of groups and fonts: the page has its own."""
-    content = file[file.index('<g id="figure_1">') : file.rindex("</svg>")]
+    # The content without head, ids of groups and fonts: the page has its own.
+    text = file.getvalue()
+    content = text[text.index('<g id="figure_1">') : text.rindex("</svg>")]
     content = re.sub(r'<g id="\w*"/>|(?<=<g) id="\w*"|<!--.*?-->', "", content)
     content = re.sub(r'(?<=<text style=")font[^"]*sans-serif; ', "", content)
     content = re.sub(r"\s*\n\s*", "\n", content).replace("xlink:href", "href")
-    return Html(re.sub(r"#00000\d", lambda match: _VARIABLES[match[0]], content))
+    content = re.sub(r"#00000\d", lambda match: _VARIABLES[match[0]], content)
+    head = f'viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(chart.title)}"'
+    return f"<svg {head}>{content}</svg>"
 
 
 def _draw_lines(axes: Axes, chart: LineChart) -> None:
@@ -101,7 +91,7 @@ def _draw_lines(axes: Axes, chart: LineChart) -> None:
     axes.set_xlim(low, high if high > low else low + 1)
     ends = axes.get_xlim()
     axes.set_xticks(
-        [ends[0], sum(ends) / 2, ends[1]], [_number(low), chart.x_label, _number(high)],
+        [ends[0], sum(ends) / 2, ends[1]], [_number(low), "step", _number(high)],
         color=_MUTED, parse_math=False,
     )  # fmt: skip
     first, _, last = axes.get_xticklabels()
@@ -138,7 +128,12 @@ def _draw_intervals(axes: Axes, chart: IntervalChart) -> None:
     ends = [end for _, *ends in chart.rows for end in ends if end is not None]
     ticks = [0.0, 0.25, 0.5, 0.75, 1.0] if chart.is_share else _ticks([0, *ends])
     _grid(axes, "x", ticks, [f"{100 * tick:.0f} %" for tick in ticks] if chart.is_share else None)
-    _label_rows(axes, [label for label, *_ in chart.rows])
+    names = [
+        label if len(label) <= _MAX_LABEL_CHARS else f"{label[: _MAX_LABEL_CHARS - 1]}…"
+        for label, *_ in chart.rows
+    ]
+    axes.set_yticks(range(len(names)), names, color=_TEXT, parse_math=False)
+    axes.set_ylim(len(names) - 0.5, -0.5)
     for number, (_, value, low, high) in enumerate(chart.rows):
         color = _SERIES[(number if chart.color is None else chart.color) % len(_SERIES)]
         if low is not None and high is not None:
@@ -149,19 +144,6 @@ def _draw_intervals(axes: Axes, chart: IntervalChart) -> None:
             f"{100 * value:.1f} %" if chart.is_share else _number(value), (value, number),
             (-9 if near_end else 9, 7), textcoords="offset points", color=_MUTED, fontsize=12,
             horizontalalignment="right" if near_end else "left",
-        )  # fmt: skip
-
-
-def _draw_bars(axes: Axes, chart: BarChart) -> None:
-    counts = [count for _, count in chart.rows]
-    axes.barh(range(len(counts)), counts, height=0.6, color=_SERIES[0])
-    axes.set_xlim(0, max([1, *counts]))
-    axes.set_xticks([])
-    _label_rows(axes, [label for label, _ in chart.rows])
-    for number, count in enumerate(counts):
-        axes.annotate(
-            f"{count:,}", (count, number), (6, 0), textcoords="offset points", color=_MUTED,
-            fontsize=12, verticalalignment="center",
         )  # fmt: skip
 
 
@@ -176,16 +158,6 @@ def _grid(
         axes.set_yticks(ticks, names, color=_MUTED)
         axes.set_ylim(ticks[0], ticks[-1])
     axes.grid(axis="x" if axis == "x" else "y", color=_GRID, linewidth=1)
-
-
-def _label_rows(axes: Axes, labels: Sequence[str]) -> None:
-    """Name the rows of a chart, from top to bottom."""
-    names = [
-        label if len(label) <= _MAX_LABEL_CHARS else f"{label[: _MAX_LABEL_CHARS - 1]}…"
-        for label in labels
-    ]
-    axes.set_yticks(range(len(names)), names, color=_TEXT, parse_math=False)
-    axes.set_ylim(len(names) - 0.5, -0.5)
 
 
 def _thin(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -1,8 +1,8 @@
-"""The content of a report, whatever its format: sections with facts, findings and pictures."""
+"""The content of a report: sections with facts, findings and pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -31,7 +31,6 @@ class Series:
 class LineChart:
     title: str
     series: Sequence[Series]
-    x_label: str = "step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +51,7 @@ class IntervalChart:
     """The number of the color of all rows; by default each has its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class BarChart:
-    """Counts by label."""
-
-    title: str
-    rows: Sequence[tuple[str, int]]
-
-
-Chart = LineChart | Histogram | IntervalChart | BarChart
+Chart = LineChart | Histogram | IntervalChart
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +94,8 @@ class Section:
     path: str
     headline: str
     """The most important result, in one line."""
-    facts: Sequence[tuple[str, str]] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """By title; empty ones are left out."""
     command: str | None = None
     findings: Sequence[Finding] = ()
     charts: Sequence[Chart] = ()

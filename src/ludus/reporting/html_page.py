@@ -7,15 +7,41 @@ transcript can cause any.
 from __future__ import annotations
 
 import json
+from html import escape
 from importlib.resources import files
 
 from ludus.reporting.charts import render_chart
 from ludus.reporting.document import REPORT_MARK, Document, Section, Table, Transcript, Turn
-from ludus.reporting.html import Html, element
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'"
 _WIDE_COLUMNS = 60
 """Cells with more characters may be wrapped."""
+
+
+class Html(str):
+    """Markup that needs no escaping."""
+
+    __slots__ = ()
+
+
+def element(tag: str, *children: str | None, **attributes: str | int | None) -> Html:
+    """Return an element. Plain strings among the children are escaped; None is left out.
+
+    A trailing underscore of an attribute's name is removed (`class_`), others become dashes.
+    """
+    attribute_text = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
+        for name, value in attributes.items()
+        if value is not None
+    )
+    if tag in ("img", "meta"):
+        return Html(f"<{tag}{attribute_text}/>")
+    parts = (
+        child if isinstance(child, Html) else escape(child)
+        for child in children
+        if child is not None
+    )
+    return Html(f"<{tag}{attribute_text}>{''.join(parts)}</{tag}>")
 
 
 def render_html(document: Document) -> str:
@@ -31,21 +57,8 @@ def render_html(document: Document) -> str:
         element("title", f"{document.title} · {REPORT_MARK}"),
         Html(f"<style>{style}</style>"),
     )
-    sections = [_section(number, each) for number, each in enumerate(document.sections, 1)]
-    header = element(
-        "header",
-        element("p", REPORT_MARK, class_="kicker"),
-        element("h1", document.title),
-        element("p", f"{document.created} · {document.versions}", class_="muted"),
-        _overview(document),
-    )
-    body = element("body", element("main", header, *sections))
-    return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'
-
-
-def _overview(document: Document) -> Html:
-    """The sections with their results, as links."""
-    rows = [
+    numbered = list(enumerate(document.sections, 1))
+    overview = [
         element(
             "li",
             element(
@@ -60,14 +73,29 @@ def _overview(document: Document) -> Html:
                 href=f"#section-{number}",
             ),
         )
-        for number, section in enumerate(document.sections, 1)
+        for number, section in numbered
     ]
-    return element("nav", element("ol", *rows), class_="overview", aria_label="Sections")
+    header = element(
+        "header",
+        element("p", REPORT_MARK, class_="kicker"),
+        element("h1", document.title),
+        element("p", f"{document.created} · {document.versions}", class_="muted"),
+        element("nav", element("ol", *overview), class_="overview", aria_label="Sections"),
+    )
+    sections = [_section(number, each) for number, each in numbered]
+    body = element("body", element("main", header, *sections))
+    return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'
 
 
 def _section(number: int, section: Section) -> Html:
     facts = [
-        element("div", element("dt", name), element("dd", value)) for name, value in section.facts
+        element("div", element("dt", name), element("dd", value))
+        for name, value in section.facts.items()
+        if value
+    ]
+    charts = [
+        element("figure", element("figcaption", chart.title), Html(render_chart(chart)))
+        for chart in section.charts
     ]
     findings = [
         element(
@@ -89,12 +117,16 @@ def _section(number: int, section: Section) -> Html:
         ),
         element("dl", *facts, class_="facts") if facts else None,
         element("ul", *findings, class_="findings") if findings else None,
-        element("div", *map(render_chart, section.charts), class_="charts")
-        if section.charts
-        else None,
+        element("div", *charts, class_="charts") if charts else None,
         *map(_table, section.tables),
         *(element("p", *_with_code(note), class_="muted note-text") for note in section.notes),
-        _transcripts(section),
+        element(
+            "div",
+            element("h3", "Transcripts"),
+            element("div", *map(_transcript, section.transcripts), class_="transcripts"),
+        )
+        if section.transcripts
+        else None,
         _reproduction(section),
         id=f"section-{number}",
     )
@@ -110,11 +142,10 @@ def _with_code(text: str) -> list[str]:
 
 def _table(table: Table) -> Html:
     head = element("tr", *(element("th", cell, scope="col") for cell in table.header))
-    rows = []
-    for first, *cells in table.rows:
-        rows.append(
-            element("tr", element("th", first, scope="row"), *(_cell(cell) for cell in cells))
-        )
+    rows = [
+        element("tr", element("th", first, scope="row"), *map(_cell, cells))
+        for first, *cells in table.rows
+    ]
     content = element("table", element("thead", head), element("tbody", *rows))
     return element(
         "div", element("h3", table.title), element("div", content, class_="scroll"), class_="table"
@@ -127,16 +158,6 @@ def _cell(text: str) -> Html:
     if not bracket:
         return element("td", text, class_="wide" if len(text) > _WIDE_COLUMNS else None)
     return element("td", value, " ", element("small", f"({interval}"))
-
-
-def _transcripts(section: Section) -> Html | None:
-    if not section.transcripts:
-        return None
-    return element(
-        "div",
-        element("h3", "Transcripts"),
-        element("div", *map(_transcript, section.transcripts), class_="transcripts"),
-    )
 
 
 def _transcript(transcript: Transcript) -> Html:

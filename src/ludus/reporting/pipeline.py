@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 from ludus.data.config import check_at_least
 from ludus.data.files import write_atomically
 from ludus.data.run_folder import versions
 from ludus.data.stage_output import find_output
 from ludus.errors import ConfigError, NameFlags, RunError, similar_path_hint
-from ludus.reporting.dataset_section import dataset_section
 from ludus.reporting.document import REPORT_MARK, Document, Section
-from ludus.reporting.evaluation_section import evaluation_section
 from ludus.reporting.html_page import render_html
-from ludus.reporting.markdown_page import render_markdown
-from ludus.reporting.run_section import run_section
-from ludus.reporting.training_section import training_section
+from ludus.reporting.sections import (
+    dataset_section,
+    evaluation_section,
+    run_section,
+    training_section,
+)
 
-ReportFormat = Literal["html", "md"]
-DEFAULT_SAMPLES = 2
-_SUFFIXES = (".html", ".htm", ".md")
 _HEAD_BYTES = 4096
 
 
@@ -30,32 +27,28 @@ def report(
     sources: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
-    format: ReportFormat = "html",
     title: str | None = None,
-    samples: int = DEFAULT_SAMPLES,
+    samples: int = 2,
     name_flags: NameFlags = lambda text, command: text,
 ) -> Path:
     """Write a report about some folders, in their order, and return its path.
 
     Args:
         sources: run folders, data sets, trained models and evaluations.
-        out: the file, which is replaced.
-        format: "html", a page that needs neither a server nor the network, or "md".
+        out: the file, which is replaced: a page that needs neither a server nor the network.
         title: by default the titles of the sections.
         samples: good and bad transcripts of each section, at most; 0 leaves out all of them.
         name_flags: replaces arguments in advice by flags of a command.
     """
     paths = [Path(source) for source in ([sources] if isinstance(sources, str | Path) else sources)]
     out = Path(out).expanduser()
-    if format not in ("html", "md"):
-        raise ConfigError(f"`format` must be html or md, got {format!r}.")
     check_at_least("samples", samples, 0)
     if not paths:
         raise ConfigError("No folders given. Give at least one run, data set, model or evaluation.")
     if out.is_dir():
         raise RunError(f"{out} is a folder. Name a file, such as {out / 'report.html'}.")
-    if out.suffix.lower() not in _SUFFIXES:
-        raise RunError(f"{out} cannot be a report: its name must end with .html or .md.")
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise RunError(f"{out} cannot be a report: its name must end with .html.")
     if out.exists() and not is_report(out):
         raise RunError(f"{out} exists and is not a report of Ludus. Use another name.")
     sections = [
@@ -67,10 +60,10 @@ def report(
         versions=", ".join(f"{name} {version}" for name, version in versions().items()),
         sections=sections,
     )
-    text = render_html(document) if format == "html" else render_markdown(document)
+    page = render_html(document)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, text)
+        write_atomically(out, page)
     except OSError as error:
         raise RunError(f"{out} cannot be written: {error.strerror or error}.") from None
     return out

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -18,6 +17,7 @@ from ludus.data.estimates import format_mean
 from ludus.data.json_files import numbered_lines
 from ludus.data.messages import message_text
 from ludus.data.resume_index import ResumeIndex, ResumeTotals
+from ludus.data.tool_schema import JsonObject
 from ludus.reporting.document import FindingKind, Transcript, Turn
 
 MAX_TEXT_CHARS = 4_000
@@ -35,13 +35,13 @@ class EpisodeSummary:
     num_samples: int
     rewards: list[float] = field(default_factory=list)
     """Those that count."""
-    index: ResumeIndex = field(default_factory=ResumeIndex)
+    _index: ResumeIndex = field(default_factory=ResumeIndex)
     _best: list[tuple[float, bytes]] = field(default_factory=list)
     _worst: list[tuple[float, bytes]] = field(default_factory=list)
     _broken_lines: list[bytes] = field(default_factory=list)
 
     def add(self, head: EpisodeHead, line: bytes) -> None:
-        (reward,) = self.index.count([head])
+        (reward,) = self._index.count([head])
         if StopReason(head.stop_reason).is_fault:
             if len(self._broken_lines) < min(self.num_samples, 1):
                 self._broken_lines.append(line)
@@ -52,7 +52,7 @@ class EpisodeSummary:
 
     @property
     def totals(self) -> ResumeTotals:
-        return self.index.totals
+        return self._index.totals
 
     def format_mean_reward(self) -> str:
         estimate = self.totals.rewards.estimate()
@@ -114,7 +114,7 @@ def _read_transcript(line: bytes, word: str, kind: FindingKind) -> Transcript | 
     )
 
 
-def build_turns(messages: Sequence[Mapping[str, Any]], rewards: Sequence[float] = ()) -> list[Turn]:
+def build_turns(messages: Sequence[JsonObject], rewards: Sequence[float] = ()) -> list[Turn]:
     """Turns of a conversation in OpenAI's format; `rewards` are those of the model's replies."""
     turns, remaining = [], iter(rewards)
     for message in messages:
@@ -133,7 +133,7 @@ def build_turns(messages: Sequence[Mapping[str, Any]], rewards: Sequence[float] 
     return turns
 
 
-def _call_text(call: Any) -> str:
+def _call_text(call: object) -> str:
     function = call.get("function", call) if isinstance(call, Mapping) else {}
     arguments = function.get("arguments", "")
     if not isinstance(arguments, str):
@@ -141,7 +141,7 @@ def _call_text(call: Any) -> str:
     return _cut(f"{function.get('name', '?')}({arguments})")
 
 
-def _images(content: Any) -> list[str]:
+def _images(content: object) -> list[str]:
     urls = [
         part["image_url"].get("url")
         for part in (content if isinstance(content, list) else ())
@@ -155,5 +155,5 @@ def _images(content: Any) -> list[str]:
 
 
 def _cut(text: str) -> str:
-    left = len(text) - MAX_TEXT_CHARS
-    return text if left <= 0 else f"{text[:MAX_TEXT_CHARS]}\n… {left:,} more characters"
+    more = len(text) - MAX_TEXT_CHARS
+    return text if more <= 0 else f"{text[:MAX_TEXT_CHARS]}\n… {more:,} more characters"

@@ -16,7 +16,7 @@ from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import read_log, summarize_training
 from ludus.errors import NameFlags, RunError, similar_path_hint
 from ludus.evaluation.metrics import ACCURACY
-from ludus.evaluation.output_dir import parse_evaluation
+from ludus.evaluation.results import parse_evaluation
 from ludus.viewer.dataset_rows import DatasetRows
 from ludus.viewer.episode_index import EpisodeIndex
 from ludus.viewer.episode_queries import EpisodeQueries
@@ -167,6 +167,6 @@ def _summarize_record(entry: StageOutput) -> str:
             return ", ".join(
                 f"{score.label} {100 * accuracy.value:.1f}%"
                 for score in parse_evaluation(entry.path, entry.record).scores
-                if (accuracy := score.estimates.get(ACCURACY)) is not None
+                if (accuracy := score.metrics.get(ACCURACY)) is not None
             )
     return ""

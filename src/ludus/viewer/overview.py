@@ -12,9 +12,8 @@ from ludus.data.stage_output import StageOutput
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import LogEntry, metric, read_log, step_number
 from ludus.errors import NameFlags
-from ludus.evaluation.charts import build_level_curves, build_pass_curves
-from ludus.evaluation.output_dir import parse_evaluation
-from ludus.evaluation.results import Evaluation
+from ludus.evaluation.results import Evaluation, parse_evaluation
+from ludus.evaluation.slices import build_level_curves
 from ludus.evaluation.table import build_notes, build_slice_tables, build_tables, describe_method
 from ludus.viewer.episode_index import EpisodeIndex
 from ludus.viewer.episode_queries import EpisodeFilter, EpisodeQueries
@@ -153,7 +152,7 @@ def describe_evaluation(evaluation: Evaluation, name_flags: NameFlags) -> JsonOb
             {
                 "title": metric.title,
                 "is_share": metric.is_share,
-                "estimates": _as_json(score.estimates.get(metric.name) for score in scores),
+                "estimates": _as_json(score.metrics.get(metric.name) for score in scores),
                 "deltas": _as_json(score.deltas.get(metric.name) for score in scores),
             }
             for metric in evaluation.shown_metrics
@@ -166,7 +165,7 @@ def describe_evaluation(evaluation: Evaluation, name_flags: NameFlags) -> JsonOb
                 "labels": curves.labels,
                 "candidates": list(map(_as_json, curves.candidates)),
             }
-            for curves in (*build_level_curves(evaluation), *build_pass_curves(evaluation))
+            for curves in build_level_curves(evaluation.slices, evaluation.verdict_metrics)
         ],
     }
 

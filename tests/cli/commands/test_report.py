@@ -9,15 +9,13 @@ from ludus_process import run_ludus
 from cli.collect_cli import CLEAN_ENV
 
 
-def test_the_format_follows_from_the_name_of_the_file(tmp_path: Path) -> None:
+def test_a_report_is_one_page(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert run_ludus("collect", "catch", "-n", "4", "-o", str(run), env=CLEAN_ENV).returncode == 0
     page = run_ludus("report", str(run), cwd=tmp_path, env=CLEAN_ENV)
     assert (page.returncode, page.stderr) == (0, "")
     assert page.stdout.startswith("report: report.html (")
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
-    done = run_ludus("report", str(run), "-o", "notes.md", cwd=tmp_path, env=CLEAN_ENV)
-    assert done.returncode == 0 and (tmp_path / "notes.md").read_text().startswith("# catch\n")
 
 
 def test_a_wrong_folder_is_one_line(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from ludus.cli.program import command
 from ludus.options import Option, expand_path
@@ -20,13 +20,8 @@ def report(
     *,
     out: Annotated[
         Path | None,
-        Option(name="output", short="o", default="report.html or report.md", parse=expand_path),
+        Option(name="output", short="o", default="report.html", parse=expand_path),
         "File to write.",
-    ] = None,
-    format: Annotated[
-        Literal["html", "md"] | None,
-        Option(default="the suffix of --output, else html"),
-        "Format of the file.",
     ] = None,
     title: Annotated[
         str | None, Option(default="titles of its sections"), "Title of the report."
@@ -52,13 +47,10 @@ def report(
     from ludus.cli.run_lookup import resolve_run_path
     from ludus.reporting import report as write_report
 
-    if format is None:
-        format = "md" if out is not None and out.suffix == ".md" else "html"
     end_if_checking()
     path = write_report(
         [resolve_run_path(source) for source in sources],
-        out or Path(f"report.{format}"),
-        format=format,
+        out or Path("report.html"),
         title=title,
         samples=samples,
         name_flags=name_command_flags,

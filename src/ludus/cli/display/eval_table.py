@@ -57,7 +57,7 @@ def print_results(out: Console, evaluation: Evaluation) -> None:
 
 def print_stored_evaluation(out: Console, folder: Path) -> None:
     """Print the results of a stored evaluation, and how to see one of its episodes."""
-    from ludus.evaluation.output_dir import load_evaluation
+    from ludus.evaluation.results import load_evaluation
 
     evaluation = load_evaluation(folder)
     settings = evaluation.settings
@@ -111,12 +111,10 @@ def _list_cells(table: ResultTable) -> Text:
 
 def _level_curves(evaluation: Evaluation) -> list[str]:
     """The results by difficulty as a line of blocks for each candidate, from easy to hard."""
-    from ludus.evaluation.charts import build_level_curves
+    from ludus.evaluation.slices import build_level_curves
 
     width, lines = max(len(score.label) for score in evaluation.scores), [""]
-    for curves in build_level_curves(evaluation):
-        if curves.metric != evaluation.verdict_metrics[0]:
-            continue
+    for curves in build_level_curves(evaluation.slices, evaluation.verdict_metrics[:1]):
         name = f"{curves.x_title}=" if curves.x_title else ""
         ends = f"{name}{curves.labels[0]} to {name}{curves.labels[-1]}"
         title = ", ".join(filter(None, (curves.metric.title.lower(), curves.environment)))

@@ -24,7 +24,7 @@ def print_ending(
     from rich.text import Text
 
     from ludus.cli.display.eval_table import print_stored_evaluation
-    from ludus.evaluation.output_dir import load_evaluation
+    from ludus.evaluation.results import load_evaluation
     from ludus.recipe.recipe_file import substitute
 
     out = console()
