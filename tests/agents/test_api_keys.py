@@ -38,30 +38,6 @@ def test_a_key_is_scrubbed_in_every_encoding() -> None:
     )
 
 
-KEY = "sk-ant-api03-" + "aB3" * 3 + "".join(f"{number:x}" for number in range(200, 230))
-
-
-@pytest.mark.parametrize("length", [16, 20, 40, len(KEY)])
-def test_long_parts_of_a_key_are_scrubbed(length: int) -> None:
-    for start in range(len(KEY) - length + 1):
-        part = KEY[start : start + length]
-        text = f"provided: {part}, {part}{part}..."
-        for scrubbed in (
-            ApiKey(KEY).scrub(text),
-            ApiKey(KEY).scrub_body(text.encode()).decode(),
-        ):
-            assert scrubbed.startswith("provided: ***, ***") and scrubbed.endswith("...")
-            assert not any(KEY[at : at + 16] in scrubbed for at in range(len(KEY) - 15))
-
-
-def test_what_words_or_other_keys_have_in_common_with_a_key_is_kept() -> None:
-    text = "sk-ant-api03-x is how a key begins, which a local server needs: inference"
-    assert ApiKey(KEY).scrub_body(text.encode()) == text.encode()
-    assert ApiKey("local-inference-server").scrub(text) == text
-    assert ApiKey("local-inference-server").scrub("cal-inference-se") == "***"
-    assert ApiKey("hunter2!").scrub("hunter2") == "hunter2"
-
-
 def test_a_placeholder_is_not_scrubbed() -> None:
     assert ApiKey("x").scrub("next text") == "next text"
 

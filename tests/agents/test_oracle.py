@@ -9,10 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from ludus import ToolEnvironment, connect, tool
-from ludus.agents.agent import EpisodeContext
+from ludus.agents.agent import EpisodeContext, build_tool_call_message
 from ludus.agents.oracle import OracleAgent, ShadowEnvironment
 from ludus.agents.scripted import ScriptedAgent
-from ludus.agents.tool_calls import build_tool_call_message
 from ludus.data.episode import Episode
 from ludus.data.messages import Call, Function, Message
 from ludus.data.tool_schema import ToolCall

@@ -71,13 +71,8 @@ def test_for_an_endpoint_only_the_users_file_counts() -> None:
     assert price is not None and price(USAGE) == pytest.approx(1.0)
 
 
-def test_a_path_overrides_the_variable_which_overrides_the_default_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_overrides_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert PriceTable.load().rates == {}
-    home = {"m": {"input": 1, "output": 1}}
-    write(tmp_path / ".config" / "ludus" / "prices.json", home)
-    assert PriceTable.load().rates["m"].input == 1
     variable = write(tmp_path / "variable.json", {"m": {"input": 2, "output": 1}})
     monkeypatch.setenv("LUDUS_PRICES", str(variable))
     assert PriceTable.load().rates["m"].input == 2

@@ -1,33 +1,13 @@
 """The adaptive concurrency limit: order of calls, changes of the limit, pauses."""
 
+from __future__ import annotations
+
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
 from ludus.agents.throttle import Throttle
 from ludus.errors import ConfigError
-
-
-class FakeClock:
-    """A clock that the test advances."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.timers: list[tuple[float, Callable[[], object]]] = []
-
-    def time(self) -> float:
-        return self.now
-
-    def call_later(self, delay: float, callback: Callable[[], object]) -> None:
-        self.timers.append((self.now + delay, callback))
-
-    def advance(self, seconds: float) -> None:
-        self.now += seconds
-        due = [timer for timer in self.timers if timer[0] <= self.now]
-        self.timers = [timer for timer in self.timers if timer[0] > self.now]
-        for _, callback in due:
-            callback()
 
 
 async def run_tasks() -> None:
@@ -42,8 +22,16 @@ class Calls:
     def __init__(self, throttle: Throttle) -> None:
         self.throttle = throttle
         self.started: list[str] = []
+        self.has_started = asyncio.Event()
         self.ends: dict[str, asyncio.Event] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def wait_for_starts(self, number: int) -> None:
+        """Wait until so many calls have started."""
+        async with asyncio.timeout(10):
+            while len(self.started) < number:
+                self.has_started.clear()
+                await self.has_started.wait()
 
     def start(self, *names: str) -> None:
         for name in names:
@@ -53,6 +41,7 @@ class Calls:
     async def _call(self, name: str) -> None:
         async with self.throttle.slot():
             self.started.append(name)
+            self.has_started.set()
             await self.ends[name].wait()
 
     async def end(self, *names: str) -> None:
@@ -79,17 +68,19 @@ async def test_calls_beyond_the_limit_wait_in_order() -> None:
 
 
 async def test_a_new_call_does_not_overtake_waiting_ones() -> None:
-    clock = FakeClock()
-    calls = Calls(Throttle(1, clock=clock))
-    calls.throttle.pause(10)
-    calls.start("a")
+    calls = Calls(Throttle(2))
+    calls.throttle.pause(0.02)
+    calls.start("a", "b")
     await run_tasks()
-    clock.now = 10.0  # The pause is over, but its timer has not fired yet.
-    calls.start("b")
+    await calls.wait_for_starts(2)
+    calls.start("c", "d")
     await run_tasks()
-    assert calls.started == ["a"]
-    await calls.end("a", "b")
-    assert calls.started == ["a", "b"]
+    await calls.end("a")
+    calls.start("e")
+    await run_tasks()
+    assert calls.started == ["a", "b", "c"]
+    await calls.end("b", "c", "d", "e")
+    assert calls.started == ["a", "b", "c", "d", "e"]
 
 
 async def test_a_cancelled_waiter_is_skipped() -> None:
@@ -108,8 +99,7 @@ async def test_a_slot_granted_to_a_call_that_is_then_cancelled_is_not_lost() -> 
     calls.start("a", "b", "c")
     await run_tasks()
     calls.ends["a"].set()
-    await asyncio.sleep(0)  # a ends and grants its slot to b, which has not yet run.
-    assert len(calls.throttle._waiters) == 1
+    await asyncio.sleep(0)  # a ends and wakes b, which has not yet run.
     assert calls.started == ["a"]
     await calls.cancel("b")
     assert calls.started == ["a", "c"]
@@ -188,48 +178,42 @@ async def test_after_a_decrease_calls_wait_until_enough_have_ended() -> None:
 
 
 async def test_calls_start_only_after_a_pause() -> None:
-    clock = FakeClock()
-    calls = Calls(Throttle(4, clock=clock))
-    calls.throttle.pause(10)
+    throttle = Throttle(4)
+    calls = Calls(throttle)
+    throttle.pause(0.05)
+    throttle.pause(0.01)  # A shorter one does not end it.
     calls.start("a", "b")
     await run_tasks()
-    clock.advance(9.9)
-    await run_tasks()
-    assert calls.started == []
-    clock.advance(0.1)
-    await run_tasks()
-    assert calls.started == ["a", "b"]
+    assert calls.started == [] and 0.01 < throttle.pause_remaining_s <= 0.05
+    await calls.wait_for_starts(2)
+    assert throttle.pause_remaining_s == 0
     await calls.end("a", "b")
 
 
-async def test_a_longer_pause_extends_and_a_shorter_one_does_not_end_a_pause() -> None:
-    clock = FakeClock()
-    calls = Calls(Throttle(4, clock=clock))
-    calls.throttle.pause(10)
+async def test_a_longer_pause_extends_one_that_calls_wait_for() -> None:
+    now = [0.0]
+    throttle = Throttle(4, clock=lambda: now[0])
+    throttle.pause(0.001)
+    calls = Calls(throttle)
     calls.start("a")
     await run_tasks()
-    calls.throttle.pause(20)
-    calls.throttle.pause(1)
-    clock.advance(10)
-    await run_tasks()
+    throttle.pause(0.002)
+    now[0] = 0.001
+    await asyncio.sleep(0.02)
     assert calls.started == []
-    clock.advance(10)
-    await run_tasks()
-    assert calls.started == ["a"]
+    now[0] = 0.002
+    await calls.wait_for_starts(1)
     await calls.end("a")
 
 
 async def test_a_pause_does_not_affect_calls_in_flight() -> None:
-    clock = FakeClock()
-    calls = Calls(Throttle(1, clock=clock))
+    calls = Calls(Throttle(1))
     calls.start("a", "b")
     await run_tasks()
-    calls.throttle.pause(5)
+    calls.throttle.pause(0.02)
     await calls.end("a")
     assert calls.throttle.in_flight == 0 and calls.started == ["a"]
-    clock.advance(5)
-    await run_tasks()
-    assert calls.started == ["a", "b"]
+    await calls.wait_for_starts(2)
     await calls.end("b")
 
 

@@ -8,13 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from ludus import ToolEnvironment, tool
-from ludus.agents.typed_call import (
-    InvalidCall,
-    describe_type,
-    find_typed_tool,
-    parse_typed_arguments,
-    usage_line,
-)
+from ludus.agents.human import InvalidCall, describe_type, parse_call, usage_line
 from ludus.environment.tools import collect_tools
 
 
@@ -65,7 +59,7 @@ class House(ToolEnvironment):
         return ""
 
 
-TOOLS = {name: tool_method.spec for name, tool_method in collect_tools(House).items()}
+TOOLS = [tool_method.spec for tool_method in collect_tools(House).values()]
 
 
 @pytest.mark.parametrize(
@@ -84,8 +78,7 @@ TOOLS = {name: tool_method.spec for name, tool_method in collect_tools(House).it
     ],
 )
 def test_a_line_is_parsed_as_a_call(line: str, arguments: dict[str, Any]) -> None:
-    name, _, rest = line.partition(" ")
-    assert parse_typed_arguments(find_typed_tool(name, TOOLS), rest) == arguments
+    assert parse_call(line, TOOLS).arguments == arguments
 
 
 @pytest.mark.parametrize(
@@ -93,11 +86,12 @@ def test_a_line_is_parsed_as_a_call(line: str, arguments: dict[str, Any]) -> Non
     [
         ("lok", "Did you mean 'look'?"),
         ("qiut", "Did you mean 'quit'?"),
-        ("look here", "takes no arguments"),
+        ("look here", "Too many arguments for look"),
         ("move nroth", "not 'nroth'. Did you mean 'north'?"),
         ("move north two", "not 'two'"),
         ("move north 1 2", "move DIRECTION [STEPS]"),
         ("paint green [1]", "red or blue"),
+        ("move", "move DIRECTION [STEPS]"),
         ("paint red 1 maybe", "JSON list, not '1'"),
         ('say {"word": "x"}', "'word'. Did you mean 'words'?"),
         ('say {"words"', "JSON"),
@@ -105,18 +99,17 @@ def test_a_line_is_parsed_as_a_call(line: str, arguments: dict[str, Any]) -> Non
     ],
 )
 def test_an_invalid_line_is_explained(line: str, reason: str) -> None:
-    name, _, rest = line.partition(" ")
     with pytest.raises(InvalidCall) as caught:
-        parse_typed_arguments(find_typed_tool(name, TOOLS), rest)
+        parse_call(line, TOOLS)
     assert reason in str(caught.value)
 
 
 def test_usage_and_types_are_described() -> None:
-    assert [usage_line(tool) for tool in TOOLS.values()] == [
+    assert [usage_line(tool) for tool in TOOLS] == [
         "look",
         "move DIRECTION [STEPS]",
         "say WORDS",
         "paint COLOUR PLACES [BRIGHT]",
     ]
-    types = [describe_type(schema) for schema in TOOLS["paint"].parameters().values()]
+    types = [describe_type(schema) for schema in TOOLS[3].parameters().values()]
     assert types == ["red or blue", "a JSON list", "yes or no"]

@@ -227,7 +227,7 @@ def test_play_keeps_the_connection_alive_while_the_player_thinks() -> None:
 
 
 def test_play_offers_several_tools_and_quit() -> None:
-    done = run_ludus("play", "echo", typed="shout\necho_with_length\nhello\n")
+    done = run_ludus("play", "echo", typed="shout\necho_with_length hello\n")
     assert '{"message": "hello", "length": 5}' in done.stdout
     assert "Reward" not in done.stdout
 

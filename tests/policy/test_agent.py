@@ -9,8 +9,7 @@ import pytest
 from tiny_tokenizers import of_family
 
 from ludus import connect
-from ludus.agents.agent import EpisodeContext, FinishReason, Reply
-from ludus.agents.tool_calls import build_tool_call_message
+from ludus.agents.agent import EpisodeContext, FinishReason, Reply, build_tool_call_message
 from ludus.data.episode import Episode, StopReason, Tokens
 from ludus.data.messages import Message
 from ludus.data.tool_schema import ToolCall, ToolSpec

@@ -72,7 +72,6 @@ def test_a_local_model_gets_its_options_and_is_not_loaded() -> None:
         ({"provider": "hff"}, ["'hff'", "'hf'"]),
         ({"provider": "hf"}, ["`model`", "smollm2"]),
         ({"provider": "hf", "model": "m", "llm_endpoint": "http://x"}, ["`llm_endpoint`", "'hf'"]),
-        ({"provider": "hf", "model": "m", "cache": "c"}, ["`cache`", "'hf'"]),
         ({"provider": "hf", "model": "m", "prices": "p"}, ["`prices`", "'hf'"]),
         ({"provider": "openai", "model": "m", "device": "cpu"}, ["`device`", "'openai'"]),
         ({"provider": "anthropic", "model": "m", "dtype": "bf16"}, ["`provider` hf"]),

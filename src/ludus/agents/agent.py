@@ -5,15 +5,16 @@ An agent plays many episodes at once; the state of one episode is kept by a `Pla
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from ludus.data.episode import Tokens, Usage
-from ludus.data.messages import Message
-from ludus.data.tool_schema import JsonObject, ToolSpec
+from ludus.data.messages import Call, Function, Message
+from ludus.data.tool_schema import JsonObject, ToolCall, ToolSpec
 from ludus.environment.runner import EnvironmentRunner
 
 
@@ -24,7 +25,7 @@ class EpisodeContext:
     environment: str
     """The environment's spec."""
     tools: tuple[ToolSpec, ...]
-    task: Mapping[str, Any] = field(default_factory=dict)
+    task: Mapping[str, object] = field(default_factory=dict)
     seed: int | None = None
     member: int = 0
     """The index of this attempt within its group, in which all have the same task."""
@@ -153,3 +154,22 @@ class Agent(ABC):
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+
+def build_tool_call_message(*calls: ToolCall | None, position: int) -> Message:
+    """An assistant's message with these calls and their text, without the calls that are None.
+
+    `position` is its index in the conversation, from which the ids of the calls are made.
+    """
+    made = [call for call in calls if call is not None]
+    tool_calls = tuple(
+        Call(
+            id=f"call_{position}_{number}",
+            function=Function(
+                name=call.name, arguments=json.dumps(call.arguments, ensure_ascii=False)
+            ),
+        )
+        for number, call in enumerate(made)
+    )
+    text = "\n".join(call.text for call in made if call.text)
+    return Message(role="assistant", content=text, tool_calls=tool_calls or None)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ludus.agents.agent import EpisodeContext, FinishReason, Player, Reply
-from ludus.agents.api_agent import APIAgent
+from ludus.agents.api_agent import APIAgent, RawToolCall, parse_tool_calls, sanitize_name
 from ludus.agents.api_keys import ApiKey
 from ludus.agents.provider_errors import (
     ContentFiltered,
@@ -19,10 +19,9 @@ from ludus.agents.provider_errors import (
     response_object,
     response_token_count,
 )
-from ludus.agents.tool_calls import RawToolCall, parse_arguments, parse_tool_calls, sanitize_name
 from ludus.data.episode import Usage
 from ludus.data.messages import Call, Message, Part, Text
-from ludus.data.tool_schema import JsonObject, ToolSpec
+from ludus.data.tool_schema import JsonObject, ToolSpec, parse_arguments
 from ludus.errors import BadReply
 
 Blocks = list[JsonObject]
@@ -35,19 +34,8 @@ _FINISH_REASONS = {
 _EMPTY_TEXT_BLOCK: JsonObject = {"type": "text", "text": "(nothing)"}
 
 
-class BlockHistory:
-    """The content blocks of the model's replies in one episode, by message index."""
-
-    def __init__(self) -> None:
-        self._replies: dict[int, tuple[Message, Blocks]] = {}
-
-    def record(self, index: int, message: Message, blocks: Blocks) -> None:
-        self._replies[index] = (message, blocks)
-
-    def blocks(self, index: int, message: Message) -> Blocks | None:
-        """The blocks of this message, unless it is no longer the model's reply."""
-        recorded, blocks = self._replies.get(index, (None, None))
-        return blocks if recorded is message or recorded == message else None
+BlockHistory = dict[int, tuple[Message, Blocks]]
+"""The content blocks of the model's replies in one episode, by message index."""
 
 
 def build_anthropic_tool(tool: ToolSpec) -> JsonObject:
@@ -71,8 +59,8 @@ def build_messages(messages: Sequence[Message], history: BlockHistory) -> list[J
         if message.role == "system":
             continue
         role = "assistant" if message.role == "assistant" else "user"
-        blocks = history.blocks(index, message) if role == "assistant" else None
-        if blocks is None:
+        reply, blocks = history.get(index, (None, []))
+        if reply != message:
             blocks = _message_blocks(message)
         if merged and merged[-1]["role"] == role:
             merged[-1]["content"] += blocks
@@ -201,24 +189,23 @@ class AnthropicAgent(APIAgent):
         return _AnthropicPlayer(self, context)
 
     async def request_reply(
-        self, body: JsonObject, messages: Sequence[Message], sample: int
+        self, body: JsonObject, messages: Sequence[Message]
     ) -> tuple[Reply, Blocks]:
         """Request one reply; returns it with its content blocks."""
 
-        def parse(response: JsonObject, cached: bool) -> tuple[Reply, Blocks]:
+        def parse(response: JsonObject) -> tuple[Reply, Blocks]:
             reply, blocks = parse_reply(response, messages)
-            return replace(reply, usage=self._with_cost(reply.usage, cached)), blocks
+            return replace(reply, usage=self._with_cost(reply.usage)), blocks
 
         request = {"model": self.model, **body, **self._request_fields()}
-        return await self.client.post("/messages", request, parse, sample=sample)
+        return await self.client.post("/messages", request, parse)
 
 
 class _AnthropicPlayer(Player):
     def __init__(self, agent: AnthropicAgent, context: EpisodeContext) -> None:
         self._agent = agent
         self._tools = [build_anthropic_tool(tool) for tool in context.tools]
-        self._member = context.member
-        self._history = BlockHistory()
+        self._history: BlockHistory = {}
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
         """Return the next message. A full context and a content filter are replies too."""
@@ -231,8 +218,8 @@ class _AnthropicPlayer(Player):
         if self._tools:
             body["tools"] = self._tools
         try:
-            reply, blocks = await self._agent.request_reply(body, messages, self._member)
+            reply, blocks = await self._agent.request_reply(body, messages)
         except (ContextLengthExceeded, ContentFiltered) as error:
             return self._agent.reply_from_refusal(error)
-        self._history.record(len(messages), reply.message, blocks)
+        self._history[len(messages)] = reply.message, blocks
         return reply

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from abc import abstractmethod
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from ludus.agents.agent import NO_ENVIRONMENTS, Agent, EnvironmentTools, FinishReason, Reply
 from ludus.agents.api_keys import ApiKey, find_key
 from ludus.agents.prices import PriceTable
-from ludus.agents.provider import ProviderClient, ResponseCache, base_url
+from ludus.agents.provider import ProviderClient, base_url
 from ludus.agents.provider_errors import ContextLengthExceeded
 from ludus.agents.throttle import Backoff
 from ludus.data.episode import Usage
-from ludus.data.messages import Message
+from ludus.data.messages import Call, Function, Message
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, RequestRefused
 
@@ -35,7 +35,6 @@ class APIAgent(Agent):
         concurrency: the most calls at once; lowered for a while when the provider is overloaded.
         call_timeout: seconds per attempt.
         max_retries: how often a failed call is retried.
-        cache: a folder; identical requests are answered from it, at no cost.
         prices: default: the user's price file and the public list.
         backoff: how long to wait between attempts.
     """
@@ -55,7 +54,6 @@ class APIAgent(Agent):
         concurrency: int = 64,
         call_timeout: float = 300.0,
         max_retries: int = 8,
-        cache: str | Path | None = None,
         prices: PriceTable | None = None,
         backoff: Backoff | None = None,
     ) -> None:
@@ -76,7 +74,6 @@ class APIAgent(Agent):
             call_timeout=call_timeout,
             max_retries=max_retries,
             backoff=backoff,
-            cache=ResponseCache(cache) if cache is not None else None,
         )
         self._price = (prices or PriceTable.load()).price_for(
             self.vendor, model, endpoint_given=self.endpoint is not None
@@ -124,10 +121,7 @@ class APIAgent(Agent):
         extra = fields.pop("extra", {})
         return {**fields, **extra}
 
-    def _with_cost(self, usage: Usage, cached: bool) -> Usage:
-        """The usage with its cost; a reply from the response cache costs nothing."""
-        if cached:
-            return usage.model_copy(update={"cost": 0.0})
+    def _with_cost(self, usage: Usage) -> Usage:
         cost = self._price(usage) if self._price else None
         return usage if cost is None else usage.model_copy(update={"cost": cost})
 
@@ -156,3 +150,41 @@ def _build_request_options(
         except (TypeError, ValueError) as error:
             raise ConfigError(f"`extra` cannot be sent as JSON: {error}.") from None
     return options
+
+
+_INVALID_NAME_CHARS = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+class RawToolCall(NamedTuple):
+    """A call as a server sent it; any part may be missing or of the wrong type."""
+
+    id: Any
+    name: Any
+    arguments: Any
+
+
+def parse_tool_calls(calls: Iterable[RawToolCall], messages: Sequence[Message]) -> tuple[Call, ...]:
+    """The calls, each with an id that no other call of the episode has.
+
+    A server's ids are kept where they are unique. New ones are made from the position in the
+    episode, so that they are reproducible.
+    """
+    used_ids = {call.id for message in messages for call in message.tool_calls or ()}
+    parsed: list[Call] = []
+    for number, (call_id, name, arguments) in enumerate(calls):
+        if not isinstance(call_id, str) or not call_id or call_id in used_ids:
+            call_id = f"call_{len(messages)}_{number}"
+            while call_id in used_ids:
+                call_id += "_"
+        used_ids.add(call_id)
+        if not isinstance(arguments, str):
+            arguments = "{}" if arguments is None else json.dumps(arguments, ensure_ascii=False)
+        parsed.append(
+            Call(id=call_id, function=Function(name=str(name or ""), arguments=arguments))
+        )
+    return tuple(parsed)
+
+
+def sanitize_name(name: str) -> str:
+    """A name or id that APIs accept; models make up some that they would refuse."""
+    return _INVALID_NAME_CHARS.sub("_", name)[:64] or "_"

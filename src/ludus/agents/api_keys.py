@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from itertools import takewhile
 from typing import NoReturn
 from urllib.parse import quote
 
@@ -20,9 +19,6 @@ _MAX_PLACEHOLDER_CHARS = 3
 """Keys up to this length are placeholders such as "x", and no secrets."""
 _MIN_BODY_SCRUB_CHARS = 16
 """Shorter keys may be ordinary words that a model says."""
-_MIN_PART_CHARS, _MAX_PART_CHARS = 12, 16
-"""Parts of a key that are scrubbed have half of its length, within these limits: most words are
-shorter than the first, and public prefixes such as `sk-ant-api03-` than the second."""
 
 
 class ApiKey:
@@ -43,18 +39,15 @@ class ApiKey:
         return self._secret
 
     def scrub(self, text: str) -> str:
-        """The text without the key or long parts of it, in any form that a server may echo."""
-        if len(self._secret) <= _MAX_PLACEHOLDER_CHARS:
-            return text
-        length = len(self._secret)
-        if length >= _MIN_BODY_SCRUB_CHARS:
-            length = min(_MAX_PART_CHARS, max(_MIN_PART_CHARS, length // 2))
-        for form in {self._secret, json.dumps(self._secret)[1:-1], quote(self._secret, safe="")}:
-            text = _replace_parts(text, form, min_length=length)
+        """The text without the key, in any form that a server may echo."""
+        if len(self._secret) > _MAX_PLACEHOLDER_CHARS:
+            secret = self._secret
+            for form in (secret, json.dumps(secret)[1:-1], quote(secret, safe="")):
+                text = text.replace(form, "***")
         return text
 
     def scrub_body(self, body: bytes) -> bytes:
-        """A response without the key or long parts of it, so that no episode holds them.
+        """A response without the key, so that no episode holds it.
 
         Short keys are left alone: local servers are often given "EMPTY", and a model may say that.
         """
@@ -110,34 +103,3 @@ def _load_dotenv() -> Mapping[str, str | None]:
         return dotenv_values(path, interpolate=False, encoding="utf-8-sig")
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}. Fix or remove it.") from None
-
-
-def _replace_parts(text: str, secret: str, *, min_length: int) -> str:
-    """Put stars for all substrings of the secret that have at least this length.
-
-    Each contains a whole block of half the length, so that it is enough to search for the blocks,
-    and to extend what is found.
-    """
-    size = (min_length + 1) // 2
-    spans = set[tuple[int, int]]()
-    for at in range(0, len(secret) - size + 1, size):
-        block = secret[at : at + size]
-        found = text.find(block)
-        while found >= 0:
-            before = _common_length(text[max(0, found - at) : found][::-1], secret[:at][::-1])
-            after = _common_length(text[found : found + len(secret) - at], secret[at:])
-            if before + after >= min_length:
-                spans.add((found - before, found + after))
-            found = text.find(block, found + 1)
-    pieces, position = list[str](), 0
-    for start, end in sorted(spans):
-        if start >= position:
-            pieces += [text[position:start], "***"]
-        position = max(position, end)
-    return "".join([*pieces, text[position:]])
-
-
-def _common_length(first: str, second: str) -> int:
-    """How many characters both begin with."""
-    pairs = zip(first, second, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

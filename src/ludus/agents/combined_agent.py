@@ -16,10 +16,10 @@ from ludus.agents.agent import (
     EpisodeContext,
     Player,
     Reply,
+    build_tool_call_message,
 )
 from ludus.agents.oracle import ShadowEnvironment, missing_tools
 from ludus.agents.random_agent import random_call
-from ludus.agents.tool_calls import build_tool_call_message
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject, ToolCall, ToolSpec
 from ludus.environment.registry import find_environment, is_remote

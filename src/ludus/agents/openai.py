@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ludus.agents.agent import EpisodeContext, FinishReason, Player, Reply
-from ludus.agents.api_agent import APIAgent
+from ludus.agents.api_agent import APIAgent, RawToolCall, parse_tool_calls, sanitize_name
 from ludus.agents.api_keys import ApiKey
 from ludus.agents.provider_errors import (
     ContentFiltered,
@@ -21,10 +21,9 @@ from ludus.agents.provider_errors import (
     response_object,
     response_token_count,
 )
-from ludus.agents.tool_calls import RawToolCall, parse_arguments, parse_tool_calls, sanitize_name
 from ludus.data.episode import Usage
 from ludus.data.messages import ImagePart, Message, Part, Text
-from ludus.data.tool_schema import JsonObject
+from ludus.data.tool_schema import JsonObject, parse_arguments
 from ludus.errors import BadReply, ConfigError, RequestRefused
 
 _FINISH_REASONS = {"length": FinishReason.LENGTH, "content_filter": FinishReason.REFUSED}
@@ -74,7 +73,7 @@ def _build_message(message: Message, content: str | list[JsonObject]) -> JsonObj
                 "function": {
                     "name": sanitize_name(call.function.name),
                     "arguments": call.function.arguments
-                    if parse_arguments(call.function.arguments) is not None
+                    if parse_arguments(call.function.arguments)
                     else "{}",
                 },
             }
@@ -215,7 +214,6 @@ class OpenAIAgent(APIAgent):
         tools: Sequence[JsonObject],
         *,
         max_tokens: int | None = None,
-        sample: int = 0,
     ) -> Reply:
         """Request one reply. A full context and a content filter are replies too."""
         body: JsonObject = {"model": self.model, "messages": build_messages(messages)}
@@ -225,11 +223,11 @@ class OpenAIAgent(APIAgent):
 
         async def post(limit: JsonObject) -> Reply:
             request = {**body, **limit, **self._request_fields()}
-            return await self.client.post("/chat/completions", request, parse, sample=sample)
+            return await self.client.post("/chat/completions", request, parse)
 
-        def parse(response: JsonObject, cached: bool) -> Reply:
+        def parse(response: JsonObject) -> Reply:
             reply = parse_reply(response, messages)
-            return replace(reply, usage=self._with_cost(reply.usage, cached))
+            return replace(reply, usage=self._with_cost(reply.usage))
 
         try:
             if max_tokens is None:
@@ -260,9 +258,6 @@ class _OpenAIPlayer(Player):
     def __init__(self, agent: OpenAIAgent, context: EpisodeContext) -> None:
         self._agent = agent
         self._tools = [tool.to_openai() for tool in context.tools]
-        self._member = context.member
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
-        return await self._agent.request_reply(
-            messages, self._tools, max_tokens=max_tokens, sample=self._member
-        )
+        return await self._agent.request_reply(messages, self._tools, max_tokens=max_tokens)

@@ -23,8 +23,8 @@ from ludus.agents.agent import (
     EpisodeContext,
     Player,
     Reply,
+    build_tool_call_message,
 )
-from ludus.agents.tool_calls import build_tool_call_message
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject, ToolCall, ToolSpec, coerce_arguments, parse_arguments
 from ludus.environment.base import Environment

@@ -19,8 +19,6 @@ from ludus.errors import ConfigError
 
 PriceFn = Callable[[Usage], float | None]
 
-_MILLION = 1_000_000
-
 
 class Rate(BaseModel):
     """An entry of the price file: US dollars per million tokens."""
@@ -37,7 +35,7 @@ class Rate(BaseModel):
         cached = min(usage.cached_tokens, usage.prompt_tokens)
         uncached = usage.prompt_tokens - cached
         prompt = uncached * self.input + cached * cached_rate
-        return (prompt + usage.completion_tokens * self.output) / _MILLION
+        return (prompt + usage.completion_tokens * self.output) / 1_000_000
 
 
 _PRICE_FILE = TypeAdapter(dict[str, Rate])
@@ -51,18 +49,24 @@ class PriceTable:
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> PriceTable:
-        """Load the given file, that of LUDUS_PRICES, or ~/.config/ludus/prices.json if it exists.
-
-        A file that is given, or named by the variable, must exist.
-        """
+        """Load the given file, or the one that LUDUS_PRICES names."""
         file = path or os.environ.get("LUDUS_PRICES")
-        if file:
-            return cls(_load_rates(Path(file).expanduser()))
-        try:
-            default = Path.home() / ".config" / "ludus" / "prices.json"
-        except RuntimeError:  # No home directory, as in some containers.
+        if not file:
             return cls()
-        return cls(_load_rates(default) if default.is_file() else None)
+        path = Path(file).expanduser()
+        try:
+            return cls(_PRICE_FILE.validate_json(read_text(path)))
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not a text file in UTF-8"
+            raise ConfigError(f"The price file {path} cannot be read: {reason}.") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = " -> ".join(str(step) for step in first["loc"]) or "the file itself"
+            raise ConfigError(
+                f"The price file {path} is invalid at {where}: {first['msg']}. "
+                'An entry looks like {"MODEL": {"input": 0.15, "output": 0.6}}, in dollars per '
+                "million tokens."
+            ) from None
 
     def price_for(
         self, provider: str, model: str, *, endpoint_given: bool = False
@@ -71,23 +75,6 @@ class PriceTable:
         if model in self.rates:
             return self.rates[model].cost
         return None if endpoint_given else _listed_price(provider, model)
-
-
-def _load_rates(path: Path) -> dict[str, Rate]:
-    try:
-        return _PRICE_FILE.validate_json(read_text(path))
-    except OSError as error:
-        raise ConfigError(f"The price file {path} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"The price file {path} is not a text file in UTF-8.") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = " -> ".join(str(step) for step in first["loc"]) or "the file itself"
-        raise ConfigError(
-            f"The price file {path} is invalid at {where}: {first['msg']}. "
-            'An entry looks like {"MODEL": {"input": 0.15, "output": 0.6}}, in dollars per '
-            "million tokens."
-        ) from None
 
 
 def _listed_price(provider: str, model: str) -> PriceFn | None:

@@ -1,25 +1,19 @@
 """HTTP client of one model API: timeouts, bounded retries, and a throttle that all calls share.
 
-`provider_errors` classifies responses. A cache on disk answers identical requests, for development;
-headers, and with them keys, are not part of a request there.
+`provider_errors` classifies responses.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
-import os
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TypeVar
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
-from pydantic_core import from_json
 
 from ludus.agents.api_keys import ApiKey
 from ludus.agents.provider_errors import (
@@ -45,29 +39,26 @@ def base_url(endpoint: str) -> str:
     query or a fragment is refused, and not shown in the error: it may hold a secret.
     """
     endpoint = endpoint.strip()
+    if any(mark in endpoint for mark in "@?#"):
+        raise ConfigError(
+            "An endpoint must have no credentials, no query (?) and no fragment (#); set the API "
+            f"key instead. {_EXAMPLE}"
+        )
     try:
         parts = urlsplit(endpoint)
-        host, _ = parts.hostname, parts.port
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        parts, host = SplitResult("", "", "", "", ""), None
-    unprintable = not endpoint.isprintable() or " " in endpoint
-    if parts.scheme not in ("http", "https") or not host or unprintable:
-        shown = "" if any(mark in endpoint for mark in "@?#") else f" {endpoint!r}"
-        raise ConfigError(f"The endpoint{shown} is not a URL like http(s)://HOST. {_EXAMPLE}")
-    if parts.username is not None or parts.password is not None or "@" in parts.netloc:
-        raise ConfigError(
-            f"An endpoint must not hold credentials; set the API key instead. {_EXAMPLE}"
-        )
-    if parts.query or parts.fragment or endpoint[-1] in "?#":
-        raise ConfigError(f"An endpoint must not have a query (?) or a fragment (#). {_EXAMPLE}")
-    path = parts.path.rstrip("/") or "/v1"
-    return f"{parts.scheme}://{parts.netloc}{path}"
+        is_url = False
+    if not is_url or not endpoint.isprintable() or " " in endpoint:
+        raise ConfigError(f"The endpoint {endpoint!r} is not a URL like http(s)://HOST. {_EXAMPLE}")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/v1'}"
 
 
 def endpoint_proxy(endpoint: str) -> str | None:
     """The proxy that environment variables name for an API's URL; None for this machine itself.
 
-    Called once per session: aiohttp's `trust_env` looks it up for every request, in a thread.
+    Called once per session: aiohttp's `trust_env` looks it up for every request, in a thread, and
+    puts credentials of ~/.netrc in the place of the key.
     """
     parts = urlsplit(endpoint)
     host = parts.hostname or ""
@@ -77,51 +68,7 @@ def endpoint_proxy(endpoint: str) -> str | None:
     return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
 
-def request_key(method: str, url: str, body: JsonObject, sample: int) -> str:
-    """Hash of a request.
-
-    `sample` tells the members of a group apart: their requests are identical, but they must not
-    all get the same reply.
-    """
-    canonical = json.dumps([method, url, body, sample], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-class ResponseCache:
-    """A folder of responses, one file each."""
-
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"The `cache` folder {self.folder} cannot be created: {error.strerror}."
-            ) from None
-
-    def get(self, key: str) -> JsonObject | None:
-        """The response to this request; an unreadable file counts as absent."""
-        try:
-            response = from_json(self._path(key).read_bytes())
-        except (OSError, ValueError):
-            return None
-        return response if isinstance(response, dict) else None
-
-    def put(self, key: str, response: str) -> None:
-        """Store a response, given as JSON text. Readers see all of it or nothing."""
-        path = self._path(key)
-        path.parent.mkdir(exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.tmp")
-        temporary.write_text(response, encoding="utf-8")
-        temporary.replace(path)
-
-    def _path(self, key: str) -> Path:
-        return self.folder / key[:2] / f"{key}.json"
-
-
 T = TypeVar("T")
-ParseReply = Callable[[JsonObject, bool], T]
-"""Parses a response; the flag says whether it comes from the response cache."""
 
 MAX_RETRY_AFTER_S = 600.0
 _CONNECT_TIMEOUT_S = 30.0
@@ -143,7 +90,6 @@ class ProviderClient:
         call_timeout: float = 300.0,
         max_retries: int = 8,
         backoff: Backoff | None = None,
-        cache: ResponseCache | None = None,
     ) -> None:
         if call_timeout <= 0:
             raise ConfigError(f"`call_timeout` must be positive, got {call_timeout:g}.")
@@ -158,41 +104,18 @@ class ProviderClient:
         self._call_timeout = call_timeout
         self._max_retries = max_retries
         self._backoff = backoff or Backoff()
-        self._cache = cache
         self._session: aiohttp.ClientSession | None = None
 
     def scrub(self, text: str) -> str:
         """The text without the key."""
         return self._errors.scrub(text)
 
-    async def post(
-        self, path: str, body: JsonObject, parse: ParseReply[T], *, sample: int = 0
-    ) -> T:
-        """Post a request and return its parsed response, from the cache if there is one.
+    async def post(self, path: str, body: JsonObject, parse: Callable[[JsonObject], T]) -> T:
+        """Post a request and return its parsed response.
 
         A response for which `parse` raises `BadReply` is retried: gateways send half a reply when
-        the server behind them breaks. `sample` tells identical requests of a group apart.
+        the server behind them breaks.
         """
-        if self._cache is None:
-            _, value = await self._post_with_retries(path, body, parse)
-            return value
-        key = request_key("POST", self.base_url + path, body, sample)
-        cached = self._cache.get(key)
-        if cached is not None:
-            try:
-                return parse(cached, True)
-            except BadReply:
-                pass  # Counts as absent.
-        response, value = await self._post_with_retries(path, body, parse)
-        try:
-            self._cache.put(key, json.dumps(response))
-        except OSError:  # A full disk must not cost a reply that was paid for.
-            self.faults["cache"] += 1
-        return value
-
-    async def _post_with_retries(
-        self, path: str, body: JsonObject, parse: ParseReply[T]
-    ) -> tuple[JsonObject, T]:
         text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
         data = text.encode("utf-8", "replace")
         retry = 0
@@ -207,8 +130,8 @@ class ProviderClient:
             retry += 1
 
     async def _attempt(
-        self, path: str, data: bytes, parse: ParseReply[T]
-    ) -> tuple[JsonObject, T] | TransientFault:
+        self, path: str, data: bytes, parse: Callable[[JsonObject], T]
+    ) -> T | TransientFault:
         async with self.throttle.slot() as slot:
             response = await self._send(path, data)
             if isinstance(response, TransientFault):
@@ -224,7 +147,7 @@ class ProviderClient:
         if isinstance(response, Refusal):
             raise self._errors.from_refusal(response)
         try:
-            return response, parse(response, False)
+            return parse(response)
         except BadReply as error:
             return TransientFault(BadReply, "unreadable", str(error))
 

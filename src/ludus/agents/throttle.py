@@ -9,21 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from ludus.errors import ConfigError
-
-
-class Clock(Protocol):
-    """The time functions of an event loop."""
-
-    def time(self) -> float: ...
-
-    def call_later(self, delay: float, callback: Callable[[], object]) -> Any: ...
 
 
 class Throttle:
@@ -37,17 +29,17 @@ class Throttle:
     to notice. Use it from one event loop.
     """
 
-    def __init__(self, max_limit: int, *, clock: Clock | None = None) -> None:
+    def __init__(self, max_limit: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         if max_limit < 1:
             raise ConfigError(f"`concurrency` must be at least 1, got {max_limit}.")
         self.max_limit = max_limit
         self.in_flight = 0
         self._limit = float(max_limit)
         self._epoch = 0
+        """Counts the decreases."""
         self._clock = clock
-        self._resumes_at = float("-inf")
-        self._timer_set = False
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._resumes_at = 0.0
+        self._waiters: deque[asyncio.Event] = deque()
 
     @property
     def limit(self) -> int:
@@ -57,106 +49,69 @@ class Throttle:
     @property
     def pause_remaining_s(self) -> float:
         """Seconds until the pause ends; 0 without one."""
-        return max(0.0, self._resumes_at - self._now()) if self._is_paused() else 0.0
-
-    def slot(self) -> ThrottleSlot:
-        return ThrottleSlot(self)
+        return max(0.0, self._resumes_at - self._clock()) if self._resumes_at else 0.0
 
     def pause(self, seconds: float) -> None:
         """Start no calls for this long. A shorter pause does not end a longer one."""
-        self._resumes_at = max(self._resumes_at, self._now() + seconds)
+        self._resumes_at = max(self._resumes_at, self._clock() + seconds)
 
-    async def _acquire(self) -> int:
-        """Wait for a slot; returns the epoch of the limit under which the call begins."""
-        if not self._waiters and self._has_capacity():
-            self.in_flight += 1
-            return self._epoch
-        waiter = asyncio.get_running_loop().create_future()
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[ThrottleSlot]:
+        """Wait for a slot, and hold it for one call."""
+        waiter = asyncio.Event()
         self._waiters.append(waiter)
-        self._wake_waiters()
         try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.cancelled():
-                with suppress(ValueError):
-                    self._waiters.remove(waiter)
-            else:
-                # Race: this waiter got a slot and was cancelled before it could run.
-                self._release()
-            raise
-        return self._epoch
-
-    def _release(self) -> None:
-        self.in_flight -= 1
-        self._wake_waiters()
-
-    def _wake_waiters(self) -> None:
-        while self._waiters and self._has_capacity():
-            waiter = self._waiters.popleft()
-            if waiter.done():
-                continue
+            # Only the first one looks whether it may start; then it wakes the next.
+            while True:
+                if self._waiters[0] is not waiter or self.in_flight >= self.limit:
+                    waiter.clear()
+                    await waiter.wait()
+                elif pause := self.pause_remaining_s:
+                    await asyncio.sleep(pause)
+                else:
+                    break
             self.in_flight += 1
-            waiter.set_result(None)
-        if self._waiters and not self._timer_set and self._is_paused():
-            self._timer_set = True
-            clock = self._clock or asyncio.get_running_loop()
-            clock.call_later(self._resumes_at - clock.time(), self._on_timer)
+        finally:
+            self._waiters.remove(waiter)
+            self._wake_first()
+        try:
+            yield ThrottleSlot(self, self._epoch)
+        finally:
+            self.in_flight -= 1
+            self._wake_first()
 
-    def _has_capacity(self) -> bool:
-        return self.in_flight < self.limit and not self._is_paused()
+    def _wake_first(self) -> None:
+        if self._waiters:
+            self._waiters[0].set()
 
-    def _is_paused(self) -> bool:
-        # The common case, without a call of the clock.
-        if self._resumes_at == float("-inf"):
-            return False
-        if self._now() < self._resumes_at:
-            return True
-        self._resumes_at = float("-inf")
-        return False
-
-    def _on_timer(self) -> None:
-        self._timer_set = False
-        self._wake_waiters()
-
-    def _now(self) -> float:
-        return (self._clock or asyncio.get_running_loop()).time()
-
-    def _increase(self) -> None:
+    def increase(self) -> None:
         self._limit = min(float(self.max_limit), self._limit + 1 / self._limit)
-        self._wake_waiters()
+        self._wake_first()
 
-    def _decrease(self, epoch: int) -> None:
+    def decrease(self, epoch: int) -> None:
         if epoch == self._epoch:
             self._epoch += 1
             self._limit = max(1.0, self._limit / 2)
 
 
+@dataclass(frozen=True, slots=True)
 class ThrottleSlot:
     """One call's slot. Report the call's outcome before leaving it."""
 
-    __slots__ = ("_epoch", "_throttle")
-
-    def __init__(self, throttle: Throttle) -> None:
-        self._throttle = throttle
-        self._epoch = -1
+    throttle: Throttle
+    epoch: int
+    """Of the limit under which the call began."""
 
     def report_success(self) -> None:
         """Raise the limit by 1 per `limit` successes."""
-        self._throttle._increase()
+        self.throttle.increase()
 
     def report_overload(self) -> None:
         """Halve the limit, unless that was already done after this call began.
 
         So a hundred calls that are rejected together count once.
         """
-        self._throttle._decrease(self._epoch)
-
-    async def __aenter__(self) -> ThrottleSlot:
-        self._epoch = await self._throttle._acquire()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        self._throttle._release()
+        self.throttle.decrease(self.epoch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,8 +50,6 @@ class AgentConfig:
     """Timeout of one API call."""
     max_retries: Annotated[int, Option("Limits", hidden=True)] = 8
     """Maximum number of retries per API call."""
-    cache: Annotated[Path | None, Option("Agent", hidden=True, parse=expand_path)] = None
-    """Folder that caches replies to identical API requests."""
     prices: Annotated[Path | None, Option("Limits", hidden=True, parse=expand_path)] = None
     """JSON file of prices, in US dollars per million tokens."""
     device: Annotated[str | None, Option("Agent", hidden=True, default="the fastest available")] = (
@@ -206,7 +204,6 @@ def _api_options(config: AgentConfig) -> dict[str, Any]:
         "concurrency": config.concurrency,
         "call_timeout": config.call_timeout,
         "max_retries": config.max_retries,
-        "cache": config.cache,
         "prices": PriceTable.load(config.prices),
     }
 
@@ -221,7 +218,7 @@ _THINKING_EXTRAS = {
 }
 """The request field that sets the amount of thinking, for APIs without a chat template."""
 _MODEL_OPTIONS = frozenset({"model", "temperature", "extra"})
-_API_OPTIONS = _MODEL_OPTIONS | {"llm_endpoint", "cache", "prices"}
+_API_OPTIONS = _MODEL_OPTIONS | {"llm_endpoint", "prices"}
 _LOCAL_OPTIONS = frozenset({"device", "dtype"})
 _OPTIONS_BY_PROVIDER = {
     "openai": _API_OPTIONS,
@@ -233,7 +230,6 @@ _OPTIONS = (
     "llm_endpoint",
     "temperature",
     "extra",
-    "cache",
     "prices",
     "device",
     "dtype",

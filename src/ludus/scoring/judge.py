@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Self
 from weakref import WeakValueDictionary
 
+from pydantic_core import from_json
+
 from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Reply
-from ludus.agents.provider import ResponseCache
 from ludus.agents.scripted import FunctionAgent, ReplyFunction
 from ludus.data.episode import Episode, Usage
-from ludus.data.files import stable_hash
+from ludus.data.files import stable_hash, write_atomically
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import (
@@ -31,6 +32,7 @@ from ludus.errors import (
     LudusError,
     ProviderRefuses,
     RequestRefused,
+    RunError,
 )
 from ludus.rollout.stats import Budget, RunStats
 from ludus.scoring.judge_prompt import (
@@ -50,6 +52,34 @@ def default_cache_dir() -> Path:
     """The folder of judgements in the user's cache."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "ludus" / "judgements"
+
+
+class ReplyCache:
+    """A folder of replies, one file each."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"The `cache` folder {self._folder} cannot be created: {error.strerror}."
+            ) from None
+
+    def get(self, key: str) -> str | None:
+        """The reply to this prompt; an unreadable file counts as absent."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return str(from_json(self._path(key).read_bytes())["reply"])
+        return None
+
+    def put(self, key: str, reply: str, model: JsonObject) -> None:
+        path = self._path(key)
+        with suppress(OSError, RunError):  # A full disk must not cost a reply that was paid for.
+            path.parent.mkdir(exist_ok=True)
+            write_atomically(path, json.dumps({"reply": reply, "model": model}))
+
+    def _path(self, key: str) -> Path:
+        return self._folder / key[:2] / f"{key}.json"
 
 
 class BudgetExhausted(LudusError):
@@ -139,7 +169,7 @@ class Judge:
         self.stats = JudgeStats()
         self._spending = RunStats(planned=0, remaining=0)
         self._active = 0
-        self._cache = ResponseCache(cache) if cache is not None else None
+        self._cache = ReplyCache(cache) if cache is not None else None
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def resume(self, stats: JudgeStats) -> None:
@@ -196,16 +226,14 @@ class Judge:
         key = self._prompt_key(prompt)
         lock = self._locks.setdefault(key, asyncio.Lock())
         async with lock:  # Equal prompts at the same time make one call.
-            if self._cache is not None and (entry := self._cache.get(key)) is not None:
-                with suppress(BadReply, KeyError):
-                    grades = parse_grades(entry["reply"], count, groups=self.groups)
+            if self._cache is not None and (reply := self._cache.get(key)) is not None:
+                with suppress(BadReply):
+                    grades = parse_grades(reply, count, groups=self.groups)
                     self.stats.cached += 1
                     return grades, True
             text, grades = await self._ask(prompt, count)
             if self._cache is not None:
-                entry_text = json.dumps({"reply": text, "model": self.agent.describe()})
-                with suppress(OSError):  # A full disk must not cost a reply that was paid for.
-                    self._cache.put(key, entry_text)
+                self._cache.put(key, text, self.agent.describe())
             return grades, False
 
     async def _ask(self, prompt: Sequence[Message], count: int) -> tuple[str, list[Grade]]:

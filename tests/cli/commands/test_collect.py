@@ -171,21 +171,6 @@ def test_retry_broken_replays_broken_episodes(tmp_path: Path) -> None:
     assert (facts["episodes"], facts["scored"], facts["broken"]) == (3, 3, 0)
 
 
-def test_a_cache_answers_repeated_requests(tmp_path: Path) -> None:
-    with chat_stub() as stub:
-        first, second = (
-            stub_args(stub, "-n", "4", "--cache", tmp_path / "kept", "-o", tmp_path / name)
-            for name in ("first", "second")
-        )
-        assert collect(*first).returncode == 0
-        asked = stub.replies
-        assert collect(*second).returncode == 0
-        assert stub.replies == asked > 0
-    assert [e.messages for e in read_episodes(tmp_path / "first")] == [
-        e.messages for e in read_episodes(tmp_path / "second")
-    ]
-
-
 @pytest.mark.parametrize(
     ("limit", "amount"),
     [

@@ -14,8 +14,7 @@ import pytest
 from world import serving
 
 from ludus import ToolCall, ToolEnvironment, tool
-from ludus.agents.agent import Agent, EpisodeContext, Player, Reply
-from ludus.agents.tool_calls import build_tool_call_message
+from ludus.agents.agent import Agent, EpisodeContext, Player, Reply, build_tool_call_message
 from ludus.data.messages import Message
 from ludus.environment.mixture import parse_mixture
 from ludus.errors import ConfigError, RunError

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ludus.rollout import CollectResult
 
 _API_PROVIDERS = ("openai", "anthropic")
-_API_OPTIONS = ("call_timeout", "max_retries", "cache", "prices")
+_API_OPTIONS = ("call_timeout", "max_retries", "prices")
 
 
 @command

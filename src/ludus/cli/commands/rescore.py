@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ludus.scoring.rescore import RescoreResult
 
 
-_JUDGE_OPTIONS = ("llm_endpoint", "temperature", "extra", "prices", "cache", "device", "dtype")
+_JUDGE_OPTIONS = ("llm_endpoint", "temperature", "extra", "prices", "device", "dtype")
 
 
 @command
@@ -46,6 +46,11 @@ def rescore(
         "Judge all attempts at a task in one call, relative to each other.",
     ] = False,
     options: AgentConfig,
+    cache: Annotated[
+        Path | None,
+        Option("Agent", advanced=True, parse=expand_path, default="in the user's cache folder"),
+        "Folder that caches the judge's replies to identical prompts.",
+    ] = None,
     max_tokens: Annotated[
         int, Option("Limits", advanced=True), "Maximum number of tokens per reply."
     ] = 2048,
@@ -100,20 +105,20 @@ def rescore(
     criteria = DEFAULT_CRITERIA if judge_prompt is None else _read_criteria(judge_prompt)
     if judge is not None:
         provider, model = parse_agent(judge)
-        judge_options = replace(options, provider=provider, model=model, cache=None)
+        judge_options = replace(options, provider=provider, model=model)
         judge_model = Judge(
             agent_from_config(judge_options),
             criteria,
             groups=judge_groups,
             max_attempts=max_attempts,
             max_tokens=max_tokens,
-            cache=options.cache or default_cache_dir(),
+            cache=cache or default_cache_dir(),
             max_calls=max_calls,
             max_cost=max_cost,
         )
         config = replace(config, judge=judge_model)
     else:
-        own = {"judge_prompt": judge_prompt, "judge_groups": judge_groups}
+        own = {"judge_prompt": judge_prompt, "judge_groups": judge_groups, "cache": cache}
         limits = {"max_calls": max_calls, "max_cost": max_cost}
         agent_options = {name: getattr(options, name) for name in _JUDGE_OPTIONS}
         _reject_judge_options(**own, **limits, **agent_options)
