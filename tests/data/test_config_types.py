@@ -22,8 +22,7 @@ from ludus import (
 )
 from ludus.errors import ConfigError
 from ludus.evaluation.config import CandidateConfig
-from ludus.serve.config import ServeConfig
-from ludus.serve.model.model_config import ModelServeConfig
+from ludus.serve.config import ModelServeConfig, ServeConfig
 
 
 @pytest.mark.parametrize(

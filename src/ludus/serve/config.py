@@ -1,4 +1,4 @@
-"""Config of a server, and its validation."""
+"""Configs of the two servers, of environments and of models, and their validation."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from ludus.data.config import check_field_types
 from ludus.environment.spec import EnvSpec
 from ludus.errors import LudusError
-from ludus.options import Option, parse_duration, parse_mebibytes, parse_timeout
+from ludus.options import Option, expand_path, parse_duration, parse_mebibytes, parse_timeout
 from ludus.protocol.loopback import is_loopback
 
 MIB = 1024 * 1024
@@ -140,6 +141,41 @@ class ServeConfig(ListenConfig):
         return DEFAULT_SESSIONS if self.max_sessions is None else self.max_sessions
 
 
+@dataclass(frozen=True)
+class ModelServeConfig(ListenConfig):
+    """The options of `ludus serve-model`, with their defaults. Times are in seconds."""
+
+    port: Annotated[int, Option("Server")] = 8001
+    """Port to bind; 0 for any free port."""
+    served_name: Annotated[
+        str | None,
+        Option("Server", name="served_model_name", default="the folder's name, or the Hub id"),
+    ] = None
+    """The model's name in the API."""
+    max_queue: Annotated[int, Option("Limits", hidden=True)] = 1024
+    """Requests that may wait beside those that are being decoded; more are refused with 429."""
+    max_tokens: Annotated[int, Option("Limits", advanced=True)] = 4096
+    """Limit of `max_tokens` in a request, and the default if a request has none."""
+    max_choices: int = 128
+    """Limit of `n` in a request."""
+    max_body: Annotated[
+        int,
+        Option("Limits", hidden=True, name="max_body_mb", default="16", parse=parse_mebibytes),
+    ] = 16 * MIB
+    """Maximum size of a request, in MiB."""
+    record: Annotated[
+        Path | None, Option("Output", metavar="RUN", default="not recorded", parse=expand_path)
+    ] = None
+    """Run folder in which conversations are recorded as episodes."""
+    session_timeout: Annotated[
+        float,
+        Option("Output", hidden=True, metavar="TIME", default="10m", parse=parse_duration),
+    ] = 600.0
+    """Time without a call after which a recorded session ends without a reward."""
+    shutdown_timeout: float = 30.0
+    """Time that running requests get to finish at shutdown."""
+
+
 def limit_sessions(config: ServeConfig, env_spec: EnvSpec) -> ServeConfig:
     """The config with a number of sessions: by default as many as the environment allows."""
     if config.max_sessions is not None:
@@ -175,6 +211,17 @@ def check_config(env_spec: EnvSpec, config: ServeConfig) -> None:
             f"{env_spec.id} does not support several instances in one process. Set `max_sessions` "
             "and `workers` to 1."
         )
+
+
+def check_model_config(config: ModelServeConfig) -> None:
+    """Raise `ServeError` for a config that is unsafe or cannot work."""
+    check_listen_config(config)
+    limits = {"max_queue": 0, "max_tokens": 1, "max_choices": 1, "max_body": 1}
+    for name, least in limits.items():
+        if getattr(config, name) < least:
+            raise ServeError(f"`{name}` must be at least {least}, got {getattr(config, name)}.")
+    if config.session_timeout <= 0:
+        raise ServeError(f"`session_timeout` must be positive, got {config.session_timeout}.")
 
 
 def is_valid_origin(text: str) -> bool:

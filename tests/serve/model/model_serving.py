@@ -25,8 +25,8 @@ from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.engine.batcher import RequestBatcher
 from ludus.policy.load import Policy
 from ludus.policy.runtime import PolicyRuntime
+from ludus.serve.config import ModelServeConfig
 from ludus.serve.listening import DrainingServer
-from ludus.serve.model.model_config import ModelServeConfig
 from ludus.serve.model.model_server import build_model_server
 from ludus.serve.model.recorder import Recorder
 

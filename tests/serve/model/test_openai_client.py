@@ -118,20 +118,6 @@ def test_a_stop_sequence_ends_a_reply_before_it(nonsense: ServedModel) -> None:
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == expected
 
 
-def test_text_completions_continue_each_prompt(nonsense: ServedModel) -> None:
-    options = {"model": "nonsense", "max_tokens": 6, "seed": 2, "logprobs": 1}
-    client = nonsense.client()
-    both = client.completions.create(prompt=["You are", "What is"], n=2, **options)
-    assert [choice.index for choice in both.choices] == [0, 1, 2, 3]
-    assert both.choices[0].logprobs is not None
-    assert len(both.choices[0].logprobs.token_logprobs or ()) == 6
-    ids = nonsense.post("/tokenize", {"prompt": "You are"}).json()["tokens"]
-    from_ids = client.completions.create(prompt=ids, **options)
-    assert from_ids.choices[0].text == both.choices[0].text
-    stream = client.completions.create(prompt=ids, stream=True, **options)
-    assert "".join(chunk.choices[0].text for chunk in stream) == from_ids.choices[0].text
-
-
 def test_tool_calls_are_returned_whole_and_streamed(counting: ServedModel) -> None:
     client = counting.client()
     options = {"model": "player", **counter_question(), "temperature": 0, "max_tokens": 60}
@@ -206,9 +192,6 @@ def test_a_prompt_beyond_the_context_is_refused(nonsense: ServedModel) -> None:
         nonsense.client().chat.completions.create(model="nonsense", messages=long)
     assert refused.value.code == "context_length_exceeded" and refused.value.param == "messages"
     assert "maximum context length" in refused.value.message
-    with pytest.raises(openai.BadRequestError) as refused:
-        nonsense.client().completions.create(model="nonsense", prompt=long[0]["content"])
-    assert refused.value.code == "context_length_exceeded" and refused.value.param == "prompt"
 
 
 def test_errors_of_routes_and_bodies_have_the_same_form(nonsense: ServedModel) -> None:

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from ludus.data.messages import Call, Function
 from ludus.policy.chat.reply_stream import ReplyDelta
-from ludus.serve.model.response_output import ResponseOutput
+from ludus.serve.model.responses import ResponseOutput
 
 ITEMS: TypeAdapter[Any] = TypeAdapter(list[ResponseOutputItem])
 EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)

@@ -201,7 +201,6 @@ def test_fields_that_agents_send_and_that_change_nothing_are_accepted(
         ({"background": True}, "background"),
         ({"truncation": "auto"}, "truncation"),
         ({"frequency_penalty": 1}, "frequency_penalty"),
-        ({"include": ["message.output_text.logprobs"]}, "include"),
         ({"text": {"format": {"type": "json_object"}}}, "text.format.type"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [{"type": "web_search"}]}, "tools.0.type"),

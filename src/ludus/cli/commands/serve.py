@@ -10,8 +10,7 @@ from ludus.cli import common
 from ludus.cli.program import command
 from ludus.errors import MissingExtra
 from ludus.options import Option, parse_assignments
-from ludus.serve.config import ServeConfig, limit_sessions
-from ludus.serve.model.model_config import ModelServeConfig
+from ludus.serve.config import ModelServeConfig, ServeConfig, limit_sessions
 
 if TYPE_CHECKING:
     from ludus.serve.model.model_server import ServedModel

@@ -1,20 +1,67 @@
-"""Which requests may run or wait, and the wait for them at shutdown."""
+"""Which requests may run or wait, the wait for them at shutdown, and Prometheus metrics."""
 
 from __future__ import annotations
 
 import asyncio
-import math
-import statistics
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from ludus.policy.engine.decode_stats import DecodeStats
 from ludus.serve.model.api_errors import ApiError
-from ludus.serve.model.model_metrics import ModelMetrics
 
-_NUM_RECENT = 64
-"""Requests whose durations are kept for `Retry-After`."""
+_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_POLL_INTERVAL_S = 0.1
+
+
+class ModelMetrics:
+    """Counters of requests and tokens, and latencies."""
+
+    def __init__(self, stats: DecodeStats) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "ludus_model_requests",
+            "Requests answered, by path and status.",
+            ["path", "status"],
+            registry=registry,
+        )
+        self.in_flight = Gauge(
+            "ludus_model_requests_in_flight",
+            "Completions that are being sampled or wait for it.",
+            registry=registry,
+        )
+        self.cancelled = Counter(
+            "ludus_model_requests_cancelled", "Requests whose client went away.", registry=registry
+        )
+        self.prompt_tokens = Counter(
+            "ludus_model_prompt_tokens", "Prompt tokens of finished completions.", registry=registry
+        )
+        self.completion_tokens = Counter(
+            "ludus_model_completion_tokens", "Tokens of finished completions.", registry=registry
+        )
+        self.completion_seconds = Histogram(
+            "ludus_model_completion_seconds",
+            "Time of a completion, including its time in the queue.",
+            registry=registry,
+            buckets=_BUCKETS_S,
+        )
+        self.first_token_seconds = Histogram(
+            "ludus_model_first_token_seconds",
+            "Time until the first tokens of a streamed completion.",
+            registry=registry,
+            buckets=_BUCKETS_S,
+        )
+        for name, words in (
+            ("sampled_tokens", "Tokens that the engine has sampled."),
+            ("prefilled_tokens", "Prompt tokens that went through the model."),
+            ("reused_tokens", "Prompt tokens that were skipped, because they were cached."),
+            ("busy_s", "Seconds in which the engine had requests."),
+        ):
+            gauge = Gauge(f"ludus_engine_{name}", words, registry=registry)
+            gauge.set_function(partial(getattr, stats, name))
 
 
 class Admission:
@@ -23,60 +70,40 @@ class Admission:
     def __init__(self, metrics: ModelMetrics, *, max_batch: int, max_queue: int) -> None:
         self.is_draining = False
         self._metrics = metrics
-        self._max_batch, self._max_queue = max_batch, max_queue
+        self._max_queue, self._num_places = max_queue, max_batch + max_queue
         self._in_flight = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._durations_s: deque[float] = deque(maxlen=_NUM_RECENT)
 
     @contextmanager
     def admit(self, num_choices: int) -> Iterator[None]:
         """Take places for the choices of a request, or raise 429 if there are not enough."""
         if self.is_draining:
             raise ApiError("The server is shutting down.", status=503, headers={"Retry-After": "5"})
-        if num_choices > self._max_batch + self._max_queue:
+        if num_choices > self._num_places:
             # Not 429: there will never be enough places.
             raise ApiError(
-                f"A request may have at most {self._max_batch + self._max_queue} choices on this "
-                f"server, got {num_choices}.",
+                f"A request may have at most {self._num_places} choices on this server, got "
+                f"{num_choices}.",
                 param="n",
             )
-        if self._in_flight + num_choices > self._max_batch + self._max_queue:
+        if self._in_flight + num_choices > self._num_places:
             raise ApiError(
                 f"The server is busy: {self._in_flight} requests are running or waiting, and "
                 f"{self._max_queue} may wait. Try again later.",
                 status=429,
                 code="queue_full",
-                headers={"Retry-After": str(self._retry_after_s())},
+                headers={"Retry-After": "1"},
             )
-        start = time.monotonic()
-        self._add_in_flight(num_choices)
+        self._in_flight += num_choices
+        self._metrics.in_flight.inc(num_choices)
         try:
             yield
         finally:
-            self._add_in_flight(-num_choices)
-            self._durations_s.append(time.monotonic() - start)
+            self._in_flight -= num_choices
+            self._metrics.in_flight.dec(num_choices)
 
     async def drain(self, timeout: float, force_exit: Callable[[], bool]) -> None:
         """Admit no more requests, and wait for running ones, `timeout` seconds at most."""
         self.is_draining = True
         deadline = time.monotonic() + timeout
-        while self._in_flight and time.monotonic() < deadline and not force_exit():
-            try:
-                await asyncio.wait_for(self._idle.wait(), timeout=0.1)
-            except TimeoutError:
-                continue
-
-    def _add_in_flight(self, num_choices: int) -> None:
-        self._in_flight += num_choices
-        self._metrics.set_in_flight(self._in_flight)
-        if self._in_flight:
-            self._idle.clear()
-        else:
-            self._idle.set()
-
-    def _retry_after_s(self) -> int:
-        """The usual duration of a request: by then a place should be free."""
-        if not self._durations_s:
-            return 1
-        return max(1, math.ceil(statistics.median_high(self._durations_s)))
+        while self._in_flight and time.monotonic() < deadline and not force_exit():  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_INTERVAL_S)

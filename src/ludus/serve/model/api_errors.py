@@ -1,9 +1,9 @@
-"""Errors in the format of OpenAI's API."""
+"""Errors and ids in the format of OpenAI's API."""
 
 from __future__ import annotations
 
+import secrets
 from http import HTTPStatus
-from typing import Any
 
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
@@ -48,6 +48,14 @@ class ApiError(Exception):
         return JSONResponse(self.to_json(), self.status, headers=self.headers)
 
 
+def context_error(context: int, length: str) -> ApiError:
+    return ApiError(
+        f"This model's maximum context length is {context} tokens, but the prompt has {length}.",
+        param="messages",
+        code="context_length_exceeded",
+    )
+
+
 def from_refusal(refusal: Refusal) -> ApiError:
     """The error of a request that access control refuses."""
     is_key = refusal.status == HTTPStatus.UNAUTHORIZED
@@ -61,10 +69,14 @@ def from_refusal(refusal: Refusal) -> ApiError:
 
 def from_validation_error(error: ValidationError) -> ApiError:
     """The first thing that is wrong with a request body, and in which field."""
-    first: Any = error.errors(include_url=False, include_context=False)[0]
+    first = error.errors(include_url=False, include_context=False)[0]
     param = ".".join(str(part) for part in first["loc"]) or None
-    message = str(first["msg"]).removeprefix("Value error, ")
+    message = first["msg"].removeprefix("Value error, ")
     return ApiError(f"{param}: {message}" if param else message, param=param)
+
+
+def new_id(prefix: str, separator: str = "_") -> str:
+    return f"{prefix}{separator}{secrets.token_hex(12)}"
 
 
 def to_api_error(error: Exception) -> ApiError:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from functools import partial
 
 from ludus.data.tool_schema import JsonObject
 from ludus.policy.chat.reply_stream import ReplyDelta
+from ludus.serve.model.api_errors import ApiError, new_id
 from ludus.serve.model.chat_sampler import ChatCall, ChatChoice, ChatSampler, Reply
-from ludus.serve.model.concurrent_choices import PutEvent, stream_choices
-from ludus.serve.model.reply_formats import (
-    CompletionEvents,
-    chat_logprobs,
-    delta_to_json,
-    envelope,
-    message_to_json,
-    usage,
-)
-from ludus.serve.model.request_schema import ChatBody
+from ludus.serve.model.endpoint import Endpoint, PutEvent, encode_event, stream_choices
+from ludus.serve.model.requests import ChatBody
+from ludus.serve.model.text_stream import REPLACEMENT_CHAR
 
 
-class ChatCompletions:
+class ChatCompletions(Endpoint[ChatBody]):
     """Answers chat requests."""
 
     body_type = ChatBody
@@ -29,86 +24,116 @@ class ChatCompletions:
         self._sampler, self._model = sampler, model
 
     async def open(self, body: ChatBody, session_id: str | None) -> ChatCall:
-        return await self._sampler.open(body, session_id)
+        call = await self._sampler.open(body, session_id)
+        call.head = {
+            "id": new_id("chatcmpl", "-"),
+            "object": "chat.completion.chunk" if body.stream else "chat.completion",
+            "created": int(time.time()),
+            "model": self._model,
+        }
+        return call
 
     async def complete(self, call: ChatCall) -> JsonObject:
-        """Sample all choices, and return the response."""
         replies = await self._sampler.sample(call)
-        response = envelope("chat.completion", "chatcmpl", self._model)
-        response["choices"] = [
+        choices = [
             self._choice_to_json(call.body, choice, reply)
             for choice, reply in zip(call.choices, replies, strict=True)
         ]
-        response["usage"] = _usage(call, replies)
+        response = {**call.head, "choices": choices, "usage": _usage(call, replies)}
         if call.body.return_token_ids:
             response["prompt_token_ids"] = list(call.prompt_ids)
         return response
 
     def _choice_to_json(self, body: ChatBody, choice: ChatChoice, reply: Reply) -> JsonObject:
-        completion = reply.generation.completion
+        completion, message = reply.generation.completion, reply.message
+        shown: JsonObject = {
+            "role": "assistant",
+            "content": message.text or (None if message.tool_calls else ""),
+            "refusal": None,
+        }
+        if message.reasoning_content:
+            shown["reasoning_content"] = message.reasoning_content
+        if message.tool_calls:
+            shown["tool_calls"] = [call.model_dump() for call in message.tool_calls]
         fields: JsonObject = {
             "index": choice.index,
-            "message": message_to_json(reply.message),
+            "message": shown,
             "logprobs": None,
             "finish_reason": reply.finish_reason,
         }
         if body.logprobs:
-            content = self._logprobs(body, completion.ids, completion.logprobs)
-            fields["logprobs"] = {"content": content}
+            fields["logprobs"] = self._logprobs(body, completion.ids, completion.logprobs)
         if body.return_token_ids:
             fields["token_ids"] = list(completion.ids)
         return fields
 
     def _logprobs(
         self, body: ChatBody, ids: Sequence[int], logprobs: Sequence[float]
-    ) -> list[JsonObject]:
-        as_ids = body.return_tokens_as_token_ids
-        return chat_logprobs(self._sampler.tokenizer, ids, logprobs, as_ids=as_ids)
+    ) -> JsonObject:
+        entries = []
+        for token_id, logprob in zip(ids, logprobs, strict=True):
+            if body.return_tokens_as_token_ids:
+                text, encoded = f"token_id:{token_id}", None
+            else:
+                text = self._sampler.tokenizer.decode(
+                    [token_id], clean_up_tokenization_spaces=False
+                )
+                # A token may be a part of a character, whose bytes are not known here.
+                is_text = REPLACEMENT_CHAR not in text
+                encoded = list(text.encode("utf-8", "replace")) if is_text else None
+            entry = {"token": text, "logprob": logprob, "bytes": encoded, "top_logprobs": []}
+            entries.append(entry)
+        return {"content": entries}
 
     def stream(self, call: ChatCall) -> AsyncGenerator[bytes, None]:
-        """Sample all choices, and yield server-sent events as tokens arrive."""
-        events = CompletionEvents(envelope("chat.completion.chunk", "chatcmpl", self._model))
-        with_usage = call.body.stream_options.include_usage
-        return stream_choices(
-            [partial(self._stream_choice, call, choice, events) for choice in call.choices],
-            at_end=lambda replies: events.end(_usage(call, replies) if with_usage else None),
-            on_error=events.error,
-        )
+        def end(replies: Sequence[Reply]) -> Iterator[bytes]:
+            if call.body.stream_options.include_usage:
+                yield encode_event({**call.head, "choices": [], "usage": _usage(call, replies)})
+            yield b"data: [DONE]\n\n"
+
+        def fail(error: ApiError) -> bytes:
+            return encode_event(error.to_json())
+
+        choices = [partial(self._stream_choice, call, choice) for choice in call.choices]
+        return stream_choices(choices, at_end=end, on_error=fail)
 
     async def _stream_choice(
-        self, call: ChatCall, choice: ChatChoice, events: CompletionEvents, put_event: PutEvent
+        self, call: ChatCall, choice: ChatChoice, put_event: PutEvent
     ) -> Reply:
         """Sample one choice, and put its chunks as tokens arrive."""
         body = call.body
-        waiting: tuple[list[int], list[float]] = ([], [])
-        """Tokens whose log-probabilities are sent with the next chunk."""
+        ids: list[int] = []
+        logprobs: list[float] = []
+        """Tokens, with their log-probabilities, that are sent with the next chunk."""
         num_calls = 0
 
         def put(delta: JsonObject, finish: str | None = None) -> None:
             chunk: JsonObject = {
                 "index": choice.index,
                 "delta": delta,
-                "logprobs": None,
+                "logprobs": self._logprobs(body, ids, logprobs) if body.logprobs and ids else None,
                 "finish_reason": finish,
             }
-            if body.logprobs and waiting[0]:
-                content = self._logprobs(body, *waiting)
-                chunk["logprobs"] = {"content": content}
             if body.return_token_ids:
-                chunk["token_ids"] = list(waiting[0])
-            waiting[0].clear()
-            waiting[1].clear()
-            put_event(events.chunk(chunk))
+                chunk["token_ids"] = list(ids)
+            ids.clear()
+            logprobs.clear()
+            put_event(encode_event({**call.head, "choices": [chunk]}))
 
         def on_deltas(
-            deltas: Sequence[ReplyDelta], ids: Sequence[int], logprobs: Sequence[float]
+            deltas: Sequence[ReplyDelta], new_ids: Sequence[int], new_logprobs: Sequence[float]
         ) -> None:
             nonlocal num_calls
-            waiting[0].extend(ids)
-            waiting[1].extend(logprobs)
+            ids.extend(new_ids)
+            logprobs.extend(new_logprobs)
             for delta in deltas:
-                put(delta_to_json(delta, num_calls))
-                num_calls += delta.call is not None
+                if delta.call is not None:
+                    put({"tool_calls": [{"index": num_calls, **delta.call.model_dump()}]})
+                    num_calls += 1
+                elif delta.reasoning:
+                    put({"reasoning_content": delta.reasoning})
+                else:
+                    put({"content": delta.content})
 
         put({"role": "assistant", "content": ""})
         reply = await self._sampler.stream(call, choice, on_deltas)
@@ -117,5 +142,10 @@ class ChatCompletions:
 
 
 def _usage(call: ChatCall, replies: Sequence[Reply]) -> JsonObject:
+    num_prompt = len(call.prompt_ids)
     num_sampled = sum(len(reply.generation.completion.ids) for reply in replies)
-    return usage(len(call.prompt_ids), num_sampled)
+    return {
+        "prompt_tokens": num_prompt,
+        "completion_tokens": num_sampled,
+        "total_tokens": num_prompt + num_sampled,
+    }

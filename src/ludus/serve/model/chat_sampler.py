@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Literal
 
 from ludus.data.messages import Message
-from ludus.errors import AgentError, TemplateRefused
+from ludus.data.tool_schema import JsonObject
+from ludus.errors import AgentError, LudusError, TemplateRefused
 from ludus.policy.chat.reply_stream import ReplyDelta
 from ludus.policy.runtime import PolicyRuntime
 from ludus.policy.sampled_conversation import SampledConversation
-from ludus.serve.model.api_errors import ApiError
-from ludus.serve.model.concurrent_choices import sample_choices
-from ludus.serve.model.generator import Generation, Generator, Prompt, SamplingPlan
-from ludus.serve.model.message_schema import Conversation
-from ludus.serve.model.recorder import Recorder
-from ludus.serve.model.request_schema import ChatBody
-from ludus.serve.model.session import Session, new_conversation
+from ludus.serve.model.api_errors import ApiError, to_api_error
+from ludus.serve.model.generator import Generation, Generator, OnText, SamplingPlan
+from ludus.serve.model.recorder import Recorder, Session, new_conversation
+from ludus.serve.model.requests import ChatBody, Conversation
 
 OnDeltas = Callable[[Sequence[ReplyDelta], Sequence[int], Sequence[float]], None]
 """Takes new pieces of a reply, which may be none, its new ids and their log-probabilities."""
@@ -31,7 +30,7 @@ class ChatChoice:
     index: int
     conversation: SampledConversation
     session: Session | None
-    prompt: Prompt = field(default_factory=lambda: Prompt(()))
+    prompt_ids: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -45,13 +44,12 @@ class ChatCall:
     stack: AsyncExitStack
     """Holds its place and its sessions; closed when it is answered."""
 
-    @property
-    def session_ids(self) -> list[str]:
-        return [choice.session.id for choice in self.choices if choice.session is not None]
+    head: JsonObject = field(default_factory=dict)
+    """What the response of this call begins with."""
 
     @property
     def prompt_ids(self) -> tuple[int, ...]:
-        return self.choices[0].prompt.ids
+        return self.choices[0].prompt_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +80,8 @@ class ChatSampler:
             runtime = self._generator.with_template_kwargs(body.chat_template_kwargs)
             choices = await self._open_choices(body, messages, runtime, session_id, stack)
             for choice in choices:
-                ids = await _render_prompt(choice.conversation, messages)
-                choice.prompt = Prompt(ids, choice.conversation.images)
-            plan = self._generator.plan(body, [choices[0].prompt])
+                choice.prompt_ids = await _render_prompt(choice.conversation, messages)
+            plan = self._generator.plan(body, choices[0].prompt_ids)
             return ChatCall(body, messages, plan, choices, stack.pop_all())
         raise AssertionError  # The stack swallows no exception.
 
@@ -97,18 +94,17 @@ class ChatSampler:
         stack: AsyncExitStack,
     ) -> list[ChatChoice]:
         tools = body.offered_tools
-        if self._recorder is None:
-            return [
-                ChatChoice(index, new_conversation(runtime, tools), None) for index in range(body.n)
-            ]
-        if session_id is not None and body.n > 1:
-            raise ApiError("n must be 1 in a session, which is one conversation.", param="n")
         choices = []
+        if self._recorder is not None and session_id is not None and body.n > 1:
+            raise ApiError("n must be 1 in a session, which is one conversation.", param="n")
         for index in range(body.n):
-            session = await stack.enter_async_context(
-                self._recorder.use_session(session_id, messages, tools)
-            )
-            conversation = session.conversation_for(runtime, tools)
+            if self._recorder is None:
+                session, conversation = None, new_conversation(runtime, tools)
+            else:
+                session = await stack.enter_async_context(
+                    self._recorder.use_session(session_id, messages, tools)
+                )
+                conversation = session.conversation_for(runtime, tools)
             choices.append(ChatChoice(index, conversation, session))
         return choices
 
@@ -120,15 +116,14 @@ class ChatSampler:
 
     async def sample(self, call: ChatCall) -> list[Reply]:
         """Sample all choices."""
-        generations = await sample_choices(
-            [
-                self._generator.generate(choice.prompt, call.plan, index=choice.index)
-                for choice in call.choices
-            ]
-        )
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._generate(call, choice)) for choice in call.choices]
+        except* (LudusError, ApiError) as errors:
+            raise to_api_error(errors.exceptions[0]) from None
         return [
-            self._add_reply(call, choice, generation)
-            for choice, generation in zip(call.choices, generations, strict=True)
+            self._add_reply(call, choice, task.result())
+            for choice, task in zip(call.choices, tasks, strict=True)
         ]
 
     async def stream(self, call: ChatCall, choice: ChatChoice, on_deltas: OnDeltas) -> Reply:
@@ -138,11 +133,20 @@ class ChatSampler:
         def on_text(text: str, ids: Sequence[int], logprobs: Sequence[float]) -> None:
             on_deltas(parser.feed(text) if text else (), ids, logprobs)
 
-        generation = await self._generator.generate(
-            choice.prompt, call.plan, index=choice.index, on_text=on_text
-        )
+        generation = await self._generate(call, choice, on_text)
         on_deltas(parser.finish(), (), ())
         return self._add_reply(call, choice, generation)
+
+    async def _generate(
+        self, call: ChatCall, choice: ChatChoice, on_text: OnText | None = None
+    ) -> Generation:
+        return await self._generator.generate(
+            choice.prompt_ids,
+            call.plan,
+            index=choice.index,
+            images=choice.conversation.images,
+            on_text=on_text,
+        )
 
     def _add_reply(self, call: ChatCall, choice: ChatChoice, generation: Generation) -> Reply:
         message = choice.conversation.add_reply(generation.completion, generation.text)
@@ -150,7 +154,7 @@ class ChatSampler:
             choice.session.add_reply(
                 call.messages,
                 message,
-                usage=(len(choice.prompt.ids), len(generation.completion.ids)),
+                usage=(len(choice.prompt_ids), len(generation.completion.ids)),
                 truncated=generation.finish_reason == "length",
                 sampling=call.plan.sampling,
             )

@@ -20,12 +20,10 @@ from ludus.policy.chat.template_kwargs import (
 from ludus.policy.engine.batcher import Completion
 from ludus.policy.engine.sampling import SamplingParams
 from ludus.policy.runtime import PolicyRuntime
-from ludus.serve.model.admission import Admission
-from ludus.serve.model.api_errors import ApiError
-from ludus.serve.model.model_config import ModelServeConfig
-from ludus.serve.model.model_metrics import ModelMetrics
-from ludus.serve.model.prompt_limit import PromptLimit
-from ludus.serve.model.request_schema import ChoicesBody
+from ludus.serve.config import ModelServeConfig
+from ludus.serve.model.admission import Admission, ModelMetrics
+from ludus.serve.model.api_errors import ApiError, context_error
+from ludus.serve.model.requests import ChatBody
 from ludus.serve.model.text_stream import TextStream
 
 if TYPE_CHECKING:
@@ -36,14 +34,6 @@ _MAX_TEMPLATE_VARIANTS = 16
 
 OnText = Callable[[str, Sequence[int], Sequence[float]], None]
 """Takes new text of a completion, its new ids and their log-probabilities."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """The ids of a prompt, with its images."""
-
-    ids: tuple[int, ...]
-    images: Sequence[ProcessedImage] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +59,6 @@ class SamplingPlan:
     stop: tuple[str, ...]
     seed: int
 
-    def choice_seed(self, index: int) -> int:
-        return stable_hash(f"{self.seed}/{index}")
-
 
 class Generator:
     """Samples for all clients of a server, with one engine."""
@@ -87,32 +74,26 @@ class Generator:
         self.runtime = runtime
         self.admission = Admission(metrics, max_batch=max_batch, max_queue=config.max_queue)
         self._config, self._metrics = config, metrics
-        self.prompt_limit = PromptLimit(runtime.policy.tokenizer, runtime.context_length)
         self._variants: dict[str, PolicyRuntime] = {}
 
-    def plan(self, body: ChoicesBody, prompts: Sequence[Prompt]) -> SamplingPlan:
+    def plan(self, body: ChatBody, prompt_ids: Sequence[int]) -> SamplingPlan:
         """Check the request's limits, and resolve how to sample it."""
         limit, context = self._config.max_tokens, self.runtime.context_length
         if body.n > self._config.max_choices:
             raise ApiError(f"n must be at most {self._config.max_choices}.", param="n")
-        if body.token_limit is not None and body.token_limit > limit:
+        max_tokens = body.max_completion_tokens or body.max_tokens or limit
+        if max_tokens > limit:
             raise ApiError(
-                f"A reply may have at most {limit} tokens on this server, got {body.token_limit}.",
-                param=body.token_limit_field,
+                f"A reply may have at most {limit} tokens on this server, got {max_tokens}.",
+                param="max_completion_tokens" if body.max_completion_tokens else "max_tokens",
             )
-        for prompt in prompts:
-            if not prompt.ids:
-                raise ApiError("The prompt is empty.", param=body.prompt_field)
-            if context is not None and len(prompt.ids) >= context:
-                raise ApiError(
-                    f"This model's maximum context length is {context} tokens, but the prompt has "
-                    f"{len(prompt.ids)}.",
-                    param=body.prompt_field,
-                    code="context_length_exceeded",
-                )
+        if not prompt_ids:
+            raise ApiError("The prompt is empty.", param="messages")
+        if context is not None and len(prompt_ids) >= context:
+            raise context_error(context, str(len(prompt_ids)))
         options = body.sampling_options
         return SamplingPlan(
-            max_tokens=body.token_limit or limit,
+            max_tokens=max_tokens,
             # The server's top_p and top_k belong to its own temperature.
             sampling=SamplingParams(**options)
             if "temperature" in options
@@ -144,12 +125,12 @@ class Generator:
 
     async def generate(
         self,
-        prompt: Prompt,
+        prompt_ids: tuple[int, ...],
         plan: SamplingPlan,
         *,
-        index: int = 0,
+        index: int,
+        images: Sequence[ProcessedImage],
         on_text: OnText | None = None,
-        skip_special_tokens: bool = False,
     ) -> Generation:
         """Sample the completion with this index; `on_text` is called with it as it is sampled."""
         policy, start = self.runtime.policy, time.monotonic()
@@ -157,13 +138,12 @@ class Generator:
             policy.tokenizer,
             stop=plan.stop,
             stop_token_ids=policy.chat_format.stop_token_ids,
-            skip_special_tokens=skip_special_tokens,
         )
-        reached_stop: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        reached_stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def receive_tokens(ids: Sequence[int], logprobs: Sequence[float]) -> None:
             if not stream.ids:
-                self._metrics.observe_first_token(time.monotonic() - start)
+                self._metrics.first_token_seconds.observe(time.monotonic() - start)
             num_before = len(stream.ids)
             text = stream.feed(ids, logprobs)
             if on_text is not None:
@@ -172,20 +152,21 @@ class Generator:
                 reached_stop.set_result(None)
 
         watches = on_text is not None or bool(plan.stop)
-        sampling: asyncio.Future[Any] = asyncio.ensure_future(
+        sampling: asyncio.Future[Completion] = asyncio.ensure_future(
             self.runtime.batcher.sample(
-                prompt.ids,
+                prompt_ids,
                 max_tokens=plan.max_tokens,
                 stop_token_ids=policy.chat_format.stop_token_ids,
                 sampling=plan.sampling,
-                seed=plan.choice_seed(index),
-                images=prompt.images,
+                seed=stable_hash(f"{plan.seed}/{index}"),
+                images=images,
                 receive_tokens=receive_tokens if watches else None,
             )
         )
         try:
             if plan.stop:
-                await asyncio.wait([sampling, reached_stop], return_when=asyncio.FIRST_COMPLETED)
+                waiting: list[asyncio.Future[Any]] = [sampling, reached_stop]
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             completion = None if stream.reached_stop else await sampling
         except (LudusError, asyncio.CancelledError):
             raise
@@ -201,9 +182,9 @@ class Generator:
             on_text(rest, (), ())
         if completion is None or stream.reached_stop:
             completion = Completion(tuple(stream.ids), tuple(stream.logprobs), stopped=False)
-        self._metrics.observe_completion(
-            len(prompt.ids), len(completion.ids), time.monotonic() - start
-        )
+        self._metrics.prompt_tokens.inc(len(prompt_ids))
+        self._metrics.completion_tokens.inc(len(completion.ids))
+        self._metrics.completion_seconds.observe(time.monotonic() - start)
         return Generation(completion, stream.text if stream.reached_stop else None)
 
     async def drain(self, force_exit: Callable[[], bool] = lambda: False) -> None:

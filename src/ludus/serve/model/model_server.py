@@ -1,27 +1,48 @@
-"""Serve a local model until a signal arrives."""
+"""Serve a local model: OpenAI's routes, and those of recorded sessions."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import ExitStack
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from prometheus_client import generate_latest
+from starlette.exceptions import HTTPException
+
+from ludus.data.tool_schema import JsonObject
+from ludus.errors import LudusError
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.model_ref import find_local_model
+from ludus.policy.runtime import run_off_loop
+from ludus.serve.access import AccessPolicy, add_access_middleware
+from ludus.serve.config import ModelServeConfig, check_model_config
 from ludus.serve.listening import (
     DrainingServer,
     bind_socket,
     build_uvicorn_config,
     raise_file_limit,
 )
+from ludus.serve.model.admission import ModelMetrics
+from ludus.serve.model.api_errors import ApiError, from_refusal, to_api_error
+from ludus.serve.model.chat_completions import ChatCompletions
+from ludus.serve.model.chat_sampler import ChatSampler
+from ludus.serve.model.endpoint import SESSION_HEADER, add_endpoint
 from ludus.serve.model.generator import Generator
-from ludus.serve.model.model_app import create_model_app
-from ludus.serve.model.model_config import ModelServeConfig, check_model_config
-from ludus.serve.model.model_metrics import ModelMetrics
 from ludus.serve.model.recorder import Recorder
+from ludus.serve.model.requests import (
+    RewardBody,
+    TokenizeBody,
+    check_model,
+    parse_body,
+    parse_prompt,
+)
+from ludus.serve.model.responses import Responses
 from ludus.serve.write_timeout import TimedHttpProtocol
 
 
@@ -84,3 +105,125 @@ def served_names(model: str, served_name: str | None) -> tuple[str, ...]:
     local = find_local_model(model)
     default = Path(local.path).name if local is not None else model
     return tuple(dict.fromkeys(name for name in (served_name, default, model) if name))
+
+
+def create_model_app(
+    generator: Generator,
+    metrics: ModelMetrics,
+    config: ModelServeConfig,
+    *,
+    names: tuple[str, ...],
+    recorder: Recorder | None = None,
+) -> FastAPI:
+    """Build the application; the first of `names` is the model's name, the others are aliases."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        sweeping = None if recorder is None else asyncio.ensure_future(recorder.sweep_forever())
+        yield
+        if sweeping is not None:
+            sweeping.cancel()
+
+    app = FastAPI(title=f"Ludus: {names[0]}", version="1.0.0", lifespan=lifespan)
+    sampler = ChatSampler(generator, recorder)
+    context = generator.runtime.context_length
+    add = partial(add_endpoint, app, metrics=metrics, context=context, names=names)
+    add("/v1/chat/completions", ChatCompletions(sampler, names[0]))
+    add("/v1/responses", Responses(sampler, names[0]))
+    _add_info_routes(app, sampler, generator, metrics, names=names)
+    if recorder is not None:
+        _add_session_routes(app, recorder, config)
+    _add_error_handlers(app)
+    add_access_middleware(
+        app,
+        AccessPolicy(config),
+        max_body=config.max_body,
+        allow_origins=config.allow_origins,
+        session_header=SESSION_HEADER,
+        to_response=lambda refusal: from_refusal(refusal).to_response(),
+    )
+    return app
+
+
+def _add_info_routes(
+    app: FastAPI,
+    sampler: ChatSampler,
+    generator: Generator,
+    metrics: ModelMetrics,
+    *,
+    names: tuple[str, ...],
+) -> None:
+    model: JsonObject = {
+        "id": names[0],
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": "ludus",
+        "max_model_len": generator.runtime.context_length,
+    }
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "draining" if generator.admission.is_draining else "healthy"}
+
+    @app.get("/v1/models")
+    async def models() -> JsonObject:
+        return {"object": "list", "data": [model]}
+
+    @app.get("/v1/models/{model_id:path}")
+    async def one_model(model_id: str) -> JsonObject:
+        check_model(model_id, names)
+        return model
+
+    @app.post("/tokenize")
+    async def tokenize(request: Request) -> JsonObject:
+        body = await parse_prompt(request, TokenizeBody, generator.runtime.context_length)
+        tokenizer = generator.runtime.policy.tokenizer
+        if body.prompt is not None:
+            encode = partial(tokenizer, body.prompt, add_special_tokens=body.add_special_tokens)
+            ids = list((await run_off_loop(encode))["input_ids"])
+        else:
+            ids = list(await sampler.tokenize(body))
+        return {
+            "count": len(ids),
+            "max_model_len": generator.runtime.context_length,
+            "tokens": ids,
+        }
+
+    @app.get("/metrics")
+    async def prometheus() -> Response:
+        return Response(generate_latest(metrics.registry), media_type="text/plain; version=0.0.4")
+
+
+def _add_session_routes(app: FastAPI, recorder: Recorder, config: ModelServeConfig) -> None:
+    @app.post("/sessions/{session_id:path}/reward")
+    async def reward(session_id: str, request: Request) -> JsonObject:
+        body = await parse_body(request, RewardBody)
+        episode_id = await recorder.end(session_id, body)
+        if episode_id is None:
+            raise ApiError(
+                f"There is no open session {session_id!r}. A session ends with its reward, or "
+                f"without one after {config.session_timeout:g} s without a call.",
+                status=404,
+                code="session_not_found",
+            )
+        return {"episode_id": episode_id, "run": str(recorder.run.path), "reward": body.reward}
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    @app.exception_handler(ApiError)
+    async def on_api_error(request: Request, error: ApiError) -> Response:
+        return error.to_response()
+
+    @app.exception_handler(LudusError)
+    async def on_ludus_error(request: Request, error: LudusError) -> Response:
+        return to_api_error(error).to_response()
+
+    @app.exception_handler(HTTPException)
+    async def on_http_error(request: Request, error: HTTPException) -> Response:
+        path = request.url.path
+        message = f"There is no route {path}." if error.status_code == 404 else str(error.detail)
+        return ApiError(message, status=error.status_code).to_response()
+
+    @app.exception_handler(Exception)
+    async def on_error(request: Request, error: Exception) -> Response:
+        return ApiError(f"The server failed: {type(error).__name__}.", status=500).to_response()

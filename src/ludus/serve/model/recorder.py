@@ -10,28 +10,159 @@ the next one writes them to the journal.
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
-from ludus.data.episode import Episode, format_episode_id
+from ludus.data.episode import (
+    Episode,
+    StopReason,
+    Timing,
+    Tokens,
+    Usage,
+    format_episode_id,
+    task_group_id,
+)
 from ludus.data.files import stable_hash
 from ludus.data.journal import Journal
-from ludus.data.messages import Message
+from ludus.data.messages import ImagePart, Message, messages_before_reply
 from ludus.data.run_folder import RunFolder
-from ludus.data.tool_schema import JsonObject
+from ludus.data.tool_schema import JsonObject, parse_arguments
 from ludus.errors import RunError
+from ludus.policy.engine.sampling import SamplingParams
+from ludus.policy.runtime import PolicyRuntime
+from ludus.policy.sampled_conversation import SampledConversation
 from ludus.rollout.stats import summarize_run
 from ludus.serve.model.api_errors import ApiError
-from ludus.serve.model.request_schema import RewardBody
-from ludus.serve.model.session import ENVIRONMENT, Session, history_key
+from ludus.serve.model.requests import RewardBody
 
 RUN_KIND = "record"
 OPEN_SESSIONS_FOLDER = "open_sessions"
 _MAX_NAME_CHARS = 256
 _MAX_SWEEP_INTERVAL_S = 5.0
+ENVIRONMENT = "api"
+"""The name of the environment in recorded episodes."""
+
+
+class Session:
+    """One conversation, and what its episode needs."""
+
+    def __init__(self, session_id: str) -> None:
+        self.id = session_id
+        self.lock = asyncio.Lock()
+        """Held by a call: the next one continues after its reply."""
+        self.last_used = time.monotonic()
+        self.history_key: int | None = None
+        """Of all messages so far: the recorder finds the session by it."""
+        self._conversation: SampledConversation | None = None
+        self._conversation_key: tuple[PolicyRuntime, list[JsonObject]] | None = None
+        """The runtime and the tools of the conversation."""
+        self._messages: tuple[Message, ...] = ()
+        self._tools: tuple[JsonObject, ...] = ()
+        self._tokens: Tokens | None = None
+        """As of the last reply: a later call that is refused changes the conversation."""
+        self._usage = Usage()
+        self._truncated = False
+        self._sampling: SamplingParams | None = None
+        self.started_at = self._ended_at = datetime.now(UTC)
+
+    @property
+    def has_reply(self) -> bool:
+        return bool(self._messages)
+
+    def conversation_for(
+        self, runtime: PolicyRuntime, tools: list[JsonObject]
+    ) -> SampledConversation:
+        """The conversation's tokens; new ones if its tools or template arguments have changed."""
+        if self._conversation is None or self._conversation_key != (runtime, tools):
+            self._conversation_key = runtime, tools
+            self._conversation = new_conversation(runtime, tools)
+        return self._conversation
+
+    def add_reply(
+        self,
+        messages: tuple[Message, ...],
+        reply: Message,
+        *,
+        usage: tuple[int, int],
+        truncated: bool,
+        sampling: SamplingParams,
+    ) -> None:
+        """Keep a reply to these messages; `usage` has its prompt and completion tokens."""
+        self._messages = (*messages, reply)
+        if self._conversation is not None and self._conversation_key is not None:
+            self._tokens = self._conversation.tokens
+            self._tools = tuple(self._conversation_key[1])
+        self._usage += Usage(prompt_tokens=usage[0], completion_tokens=usage[1])
+        self._truncated, self._sampling = truncated, sampling
+        self._ended_at = datetime.now(UTC)
+        self.history_key = history_key(self._messages, self._tools)
+
+    def to_episode(self, episode_id: str, agent: JsonObject, reward: RewardBody | None) -> Episode:
+        calls = [call for message in self._messages for call in message.tool_calls or ()]
+        is_scored = reward is not None and reward.reward is not None
+        prompt = messages_before_reply(self._messages)
+        task = {"task": [message.model_dump(mode="json") for message in prompt]}
+        sampling = {} if self._sampling is None else asdict(self._sampling)
+        return Episode(
+            episode_id=episode_id,
+            stop_reason=self._stop_reason(is_scored=is_scored),
+            reward=None if reward is None else reward.reward,
+            usage=self._usage,
+            environment=ENVIRONMENT,
+            group_id=task_group_id(ENVIRONMENT, task),
+            agent={
+                **agent,
+                **{name: value for name, value in sampling.items() if value is not None},
+                "session": self.id,
+            },
+            messages=self._messages,
+            tools=self._tools,
+            rewards={} if reward is None else reward.rewards,
+            done=is_scored and not self._truncated,
+            turns=sum(message.role == "assistant" for message in self._messages),
+            tool_calls=len(calls),
+            malformed_calls=sum(parse_arguments(call.function.arguments) is None for call in calls),
+            timing=Timing(started_at=self.started_at, ended_at=self._ended_at),
+            tokens=self._tokens,
+        )
+
+    def _stop_reason(self, *, is_scored: bool) -> StopReason:
+        if self._truncated:
+            return StopReason.MAX_TOKENS
+        if is_scored:
+            return StopReason.DONE
+        # Without a reward, the client has just made no further call.
+        has_call = bool(self._messages[-1].tool_calls)
+        return StopReason.MAX_TURNS if has_call else StopReason.NO_TOOL_CALL
+
+
+def new_conversation(runtime: PolicyRuntime, tools: Sequence[JsonObject]) -> SampledConversation:
+    """The tokens of a conversation that begins."""
+    # Where no tools are offered, what looks like a call is text.
+    return SampledConversation(runtime, tools, source="The request", parse_calls=bool(tools))
+
+
+def history_key(messages: Sequence[Message], tools: Sequence[JsonObject]) -> int:
+    """Equal for the same conversation, also if a client has left out reasoning or call ids."""
+    parts = [
+        [
+            message.role,
+            message.text.strip(),
+            [part.image_url.url for part in message.content if isinstance(part, ImagePart)],
+            [
+                [call.function.name, parse_arguments(call.function.arguments)]
+                for call in message.tool_calls or ()
+            ],
+        ]
+        for message in messages
+    ]
+    return stable_hash(json.dumps([parts, list(tools)], sort_keys=True))
 
 
 class Recorder:
@@ -50,11 +181,11 @@ class Recorder:
             )
             raise RunError(text.replace("another `out`", "another folder as `record`")) from error
         self._agent, self._session_timeout = agent, session_timeout
-        self._num_episodes = _count_lines(self.run.episodes_path)
+        with self.run.episodes_path.open("rb") as file:
+            self._num_episodes = sum(1 for _ in file)
         self.num_recorded = 0
         """Episodes that were written since it was opened."""
         self._sessions: dict[str, Session] = {}
-        self._by_history: dict[int, list[Session]] = {}
         self._open_path = path / OPEN_SESSIONS_FOLDER
         self._write_interrupted()
 
@@ -78,7 +209,6 @@ class Recorder:
             session.lock.release()
             session.last_used = time.monotonic()
             if session.has_reply:
-                self._index_history(session)
                 self._save(session)
             else:
                 del self._sessions[session.id]
@@ -147,29 +277,15 @@ class Recorder:
             roles = [message.role for message in messages]
             if "assistant" in roles:
                 end = len(roles) - roles[::-1].index("assistant")
-                known = self._by_history.get(history_key(messages[:end], tools), [])
-                # A session that is in use has a call that continues these messages already.
-                free = next((each for each in known if not each.lock.locked()), None)
-                if free is not None:
-                    return free
+                key = history_key(messages[:end], tools)
+                for session in self._sessions.values():
+                    # A session that is in use has a call that continues these messages already.
+                    if session.history_key == key and not session.lock.locked():
+                        return session
             session_id = secrets.token_hex(8)
         if session_id not in self._sessions:
             self._sessions[session_id] = Session(session_id)
         return self._sessions[session_id]
-
-    def _index_history(self, session: Session) -> None:
-        """Find the session by its newest messages, and no longer by its earlier ones."""
-        self._forget_history(session)
-        if session.history_key is not None and session.id in self._sessions:
-            self._by_history.setdefault(session.history_key, []).append(session)
-            session.indexed_key = session.history_key
-
-    def _forget_history(self, session: Session) -> None:
-        key, session.indexed_key = session.indexed_key, None
-        if key is not None:
-            self._by_history[key].remove(session)
-            if not self._by_history[key]:
-                del self._by_history[key]
 
     def _write(self, session: Session, reward: RewardBody | None) -> str | None:
         """Write the session's episode, if it has a reply, and close the session."""
@@ -180,7 +296,6 @@ class Recorder:
         self._append(episode)
         # Only now: a session that could not be written stays open.
         del self._sessions[session.id]
-        self._forget_history(session)
         with suppress(OSError):
             self._path_of(session).unlink(missing_ok=True)
         return episode.episode_id
@@ -204,8 +319,3 @@ def _check_name(session_id: str) -> None:
             f"spaces, and not `.` or `..`, got {session_id[:100]!r}.",
             param="Ludus-Session",
         )
-
-
-def _count_lines(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

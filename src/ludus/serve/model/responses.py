@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Literal
 
+from ludus.data.messages import Call
 from ludus.data.tool_schema import JsonObject
 from ludus.policy.chat.reply_stream import ReplyDelta
-from ludus.serve.model.api_errors import ApiError
+from ludus.serve.model.api_errors import ApiError, new_id
 from ludus.serve.model.chat_sampler import ChatCall, ChatSampler, Reply
-from ludus.serve.model.concurrent_choices import PutEvent, stream_choices
-from ludus.serve.model.event_stream import encode_event
-from ludus.serve.model.reply_formats import new_id
-from ludus.serve.model.response_output import ResponseOutput, split_message
+from ludus.serve.model.endpoint import Endpoint, PutEvent, encode_event, stream_choices
 from ludus.serve.model.responses_schema import ResponsesBody
 
 _PARAMS = {
@@ -25,34 +23,7 @@ _PARAMS = {
 """Fields of a response request, by their names in the chat request."""
 
 
-@dataclass(slots=True)
-class ResponsesCall:
-    """A chat call, and what its response begins with."""
-
-    chat: ChatCall
-    head: JsonObject
-
-    @property
-    def stack(self) -> AsyncExitStack:
-        return self.chat.stack
-
-    @property
-    def session_ids(self) -> list[str]:
-        return self.chat.session_ids
-
-
-class EventSequence:
-    """Numbers the events of a stream."""
-
-    def __init__(self) -> None:
-        self._next = 0
-
-    def encode(self, data: JsonObject) -> bytes:
-        number, self._next = self._next, self._next + 1
-        return encode_event({**data, "sequence_number": number}, name=data["type"])
-
-
-class Responses:
+class Responses(Endpoint[ResponsesBody]):
     """Answers requests of the Responses API. Responses are not stored."""
 
     body_type = ResponsesBody
@@ -60,60 +31,60 @@ class Responses:
     def __init__(self, sampler: ChatSampler, model: str) -> None:
         self._sampler, self._model = sampler, model
 
-    async def open(self, body: ResponsesBody, session_id: str | None) -> ResponsesCall:
+    async def open(self, body: ResponsesBody, session_id: str | None) -> ChatCall:
         try:
-            chat = await self._sampler.open(body.to_chat_body(), session_id)
+            call = await self._sampler.open(body.to_chat_body(), session_id)
         except ApiError as error:
             error.param = _PARAMS.get(error.param or "", error.param)
             raise
-        return ResponsesCall(chat, self._head(body, chat))
+        call.head = self._head(body, call)
+        return call
 
-    async def complete(self, call: ResponsesCall) -> JsonObject:
-        """Sample the reply, and return the response."""
-        (reply,) = await self._sampler.sample(call.chat)
-        output = ResponseOutput()
-        for delta in split_message(reply.message):
-            output.add(delta)
+    async def complete(self, call: ChatCall) -> JsonObject:
+        (reply,) = await self._sampler.sample(call)
+        output, message = ResponseOutput(), reply.message
+        if message.reasoning_content:
+            output.add(ReplyDelta(reasoning=message.reasoning_content))
+        if message.text:
+            output.add(ReplyDelta(content=message.text))
+        for each in message.tool_calls or ():
+            output.add(ReplyDelta(call=each))
         output.finish(complete=_is_complete(reply))
         return self._response(call, reply, output)
 
-    def stream(self, call: ResponsesCall) -> AsyncGenerator[bytes, None]:
-        """Sample the reply, and yield server-sent events as tokens arrive."""
-        sequence = EventSequence()
+    def stream(self, call: ChatCall) -> AsyncGenerator[bytes, None]:
+        numbers = count()
 
-        def on_error(error: ApiError) -> bytes:
+        def encode(data: JsonObject) -> bytes:
+            return encode_event({**data, "sequence_number": next(numbers)}, name=data["type"])
+
+        def fail(error: ApiError) -> bytes:
             details = {"code": error.code or "server_error", "message": str(error)}
             response = {**call.head, "status": "failed", "error": details}
-            return sequence.encode({"type": "response.failed", "response": response})
+            return encode({"type": "response.failed", "response": response})
 
-        return stream_choices(
-            [partial(self._stream_reply, call, sequence)],
-            at_end=lambda replies: (),
-            on_error=on_error,
-        )
+        async def stream_reply(put_event: PutEvent) -> Reply:
+            output = ResponseOutput()
 
-    async def _stream_reply(
-        self, call: ResponsesCall, sequence: EventSequence, put_event: PutEvent
-    ) -> Reply:
-        output = ResponseOutput()
+            def put(events: Sequence[JsonObject]) -> None:
+                for each in events:
+                    put_event(encode(each))
 
-        def put(events: Sequence[JsonObject]) -> None:
-            for each in events:
-                put_event(sequence.encode(each))
+            def on_deltas(
+                deltas: Sequence[ReplyDelta], ids: Sequence[int], logprobs: Sequence[float]
+            ) -> None:
+                for delta in deltas:
+                    put(output.add(delta))
 
-        def on_deltas(
-            deltas: Sequence[ReplyDelta], ids: Sequence[int], logprobs: Sequence[float]
-        ) -> None:
-            for delta in deltas:
-                put(output.add(delta))
+            put([{"type": "response.created", "response": call.head}])
+            put([{"type": "response.in_progress", "response": call.head}])
+            reply = await self._sampler.stream(call, call.choices[0], on_deltas)
+            put(output.finish(complete=_is_complete(reply)))
+            response = self._response(call, reply, output)
+            put([{"type": f"response.{response['status']}", "response": response}])
+            return reply
 
-        put([{"type": "response.created", "response": call.head}])
-        put([{"type": "response.in_progress", "response": call.head}])
-        reply = await self._sampler.stream(call.chat, call.chat.choices[0], on_deltas)
-        put(output.finish(complete=_is_complete(reply)))
-        response = self._response(call, reply, output)
-        put([{"type": f"response.{response['status']}", "response": response}])
-        return reply
+        return stream_choices([stream_reply], at_end=lambda replies: (), on_error=fail)
 
     def _head(self, body: ResponsesBody, chat: ChatCall) -> JsonObject:
         """A response that has no output yet."""
@@ -144,7 +115,7 @@ class Responses:
             "usage": None,
         }
 
-    def _response(self, call: ResponsesCall, reply: Reply, output: ResponseOutput) -> JsonObject:
+    def _response(self, call: ChatCall, reply: Reply, output: ResponseOutput) -> JsonObject:
         is_complete = _is_complete(reply)
         return {
             **call.head,
@@ -155,8 +126,8 @@ class Responses:
             "usage": self._usage(call, reply, output.reasoning),
         }
 
-    def _usage(self, call: ResponsesCall, reply: Reply, reasoning: str) -> JsonObject:
-        num_input, num_output = len(call.chat.prompt_ids), len(reply.generation.completion.ids)
+    def _usage(self, call: ChatCall, reply: Reply, reasoning: str) -> JsonObject:
+        num_input, num_output = len(call.prompt_ids), len(reply.generation.completion.ids)
         num_reasoning = 0
         if reasoning:
             encoded = self._sampler.tokenizer(reasoning, add_special_tokens=False)
@@ -173,3 +144,138 @@ class Responses:
 
 def _is_complete(reply: Reply) -> bool:
     return reply.finish_reason != "length"
+
+
+Status = Literal["in_progress", "completed", "incomplete"]
+
+
+@dataclass(slots=True)
+class TextItem:
+    """A message or the reasoning before it, with the text so far."""
+
+    kind: Literal["message", "reasoning"]
+    index: int
+    """Its place among the items."""
+    text: str = ""
+    id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.id = new_id("msg" if self.kind == "message" else "rs")
+
+    def to_json(self, status: Status) -> JsonObject:
+        content = [] if status == "in_progress" else [self._part(self.text)]
+        item = {"id": self.id, "type": self.kind, "status": status, "content": content}
+        if self.kind == "message":
+            return {**item, "role": "assistant"}
+        return {**item, "summary": []}
+
+    def open(self) -> list[JsonObject]:
+        added = {"output_index": self.index, "item": self.to_json("in_progress")}
+        return [
+            {"type": "response.output_item.added", **added},
+            {"type": "response.content_part.added", **self._place, "part": self._part("")},
+        ]
+
+    def add(self, text: str) -> JsonObject:
+        self.text += text
+        return {"type": f"{self._text_event}.delta", **self._place, "delta": text, **self._logprobs}
+
+    def close(self, status: Status) -> list[JsonObject]:
+        place, text = self._place, self.text
+        return [
+            {"type": f"{self._text_event}.done", **place, "text": text, **self._logprobs},
+            {"type": "response.content_part.done", **place, "part": self._part(text)},
+            {
+                "type": "response.output_item.done",
+                "output_index": self.index,
+                "item": self.to_json(status),
+            },
+        ]
+
+    @property
+    def _place(self) -> JsonObject:
+        return {"item_id": self.id, "output_index": self.index, "content_index": 0}
+
+    @property
+    def _text_event(self) -> str:
+        is_message = self.kind == "message"
+        return "response.output_text" if is_message else "response.reasoning_text"
+
+    @property
+    def _logprobs(self) -> JsonObject:
+        return {"logprobs": []} if self.kind == "message" else {}
+
+    def _part(self, text: str) -> JsonObject:
+        if self.kind == "reasoning":
+            return {"type": "reasoning_text", "text": text}
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+class ResponseOutput:
+    """Builds items from the pieces of a reply; its methods return the events of a stream.
+
+    An item ends where a piece of another kind begins, so that the items are in the order in which
+    the model wrote them.
+    """
+
+    def __init__(self) -> None:
+        self.items: list[JsonObject] = []
+        """Those that have ended."""
+        self.reasoning = ""
+        self._open: TextItem | None = None
+
+    def add(self, delta: ReplyDelta) -> list[JsonObject]:
+        if delta.call is not None:
+            return [*self._close("completed"), *self._add_call(delta.call)]
+        if delta.reasoning:
+            self.reasoning += delta.reasoning
+            return self._add_text("reasoning", delta.reasoning)
+        return self._add_text("message", delta.content)
+
+    def finish(self, *, complete: bool) -> list[JsonObject]:
+        """End the last item; a reply without any is an empty message."""
+        events = []
+        if self._open is None and not self.items:
+            self._open = TextItem("message", 0)
+            events = self._open.open()
+        return [*events, *self._close("completed" if complete else "incomplete")]
+
+    def _add_text(self, kind: Literal["message", "reasoning"], text: str) -> list[JsonObject]:
+        if self._open is not None and self._open.kind == kind:
+            return [self._open.add(text)]
+        # What separates it from an earlier part is not in either item.
+        text = text.lstrip()
+        if not text:
+            return []
+        events = self._close("completed")
+        self._open = TextItem(kind, len(self.items))
+        return [*events, *self._open.open(), self._open.add(text)]
+
+    def _add_call(self, call: Call) -> list[JsonObject]:
+        """All at once: calls are parsed when they are complete."""
+        index, arguments = len(self.items), call.function.arguments
+        item = {
+            "id": new_id("fc"),
+            "type": "function_call",
+            "status": "completed",
+            "call_id": call.id,
+            "name": call.function.name,
+            "arguments": arguments,
+        }
+        self.items.append(item)
+        place = {"item_id": item["id"], "output_index": index}
+        added = {**item, "status": "in_progress", "arguments": ""}
+        done = {"name": call.function.name, "arguments": arguments}
+        return [
+            {"type": "response.output_item.added", "output_index": index, "item": added},
+            {"type": "response.function_call_arguments.delta", **place, "delta": arguments},
+            {"type": "response.function_call_arguments.done", **place, **done},
+            {"type": "response.output_item.done", "output_index": index, "item": item},
+        ]
+
+    def _close(self, status: Status) -> list[JsonObject]:
+        if self._open is None:
+            return []
+        item, self._open = self._open, None
+        self.items.append(item.to_json(status))
+        return item.close(status)

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator
 
 from ludus.data.tool_schema import JsonObject
-from ludus.serve.model.api_errors import ApiError
-from ludus.serve.model.message_schema import (
+from ludus.serve.model.requests import (
     CallBody,
+    ChatBody,
     FunctionBody,
+    Items,
     MessageBody,
     PartBody,
     Parts,
+    RequestBody,
+    SamplingBody,
     ToolBody,
     ToolChoice,
     ToolFunctionBody,
 )
-from ludus.serve.model.request_body import Items, RequestBody
-from ludus.serve.model.request_schema import ChatBody, SamplingBody
 
-_STATE_FIELDS = ("previous_response_id", "conversation")
-_MAX_METADATA_PAIRS, _MAX_METADATA_CHARS = 16, 512
-_LOGPROBS = "message.output_text.logprobs"
+_MAX_METADATA_PAIRS = 16
+MetadataText = Annotated[str, Field(max_length=512)]
 
 
 class MessageItem(RequestBody):
@@ -64,7 +64,7 @@ class ReasoningItem(RequestBody):
         return "\n".join(part.text for part in self.content or self.summary)
 
 
-def _item_type(item: Any) -> str | None:
+def _item_type(item: object) -> str | None:
     return str(item.get("type") or "message") if isinstance(item, dict) else None
 
 
@@ -116,19 +116,14 @@ class ReasoningOptions(RequestBody):
 class ResponsesBody(SamplingBody):
     """A request to `/v1/responses`."""
 
-    prompt_fields: ClassVar[tuple[str, ...]] = (
-        "input",
-        "instructions",
-        "tools",
-        "chat_template_kwargs",
-    )
-
-    neutral_values: ClassVar[dict[str, tuple[Any, ...]]] = {
+    neutral_values: ClassVar[dict[str, tuple[object, ...]]] = {
         **SamplingBody.neutral_values,
         "background": (False,),
         "prompt": (),
-        "top_logprobs": (0,),
         "truncation": ("disabled",),
+        # Responses are not stored: clients send the items of the whole conversation.
+        "previous_response_id": (),
+        "conversation": (),
     }
 
     input: Items[InputItem] = Field(min_length=1)
@@ -140,48 +135,15 @@ class ResponsesBody(SamplingBody):
     chat_template_kwargs: JsonObject = Field(default_factory=dict)
     text: TextOptions = TextOptions()
     reasoning: ReasoningOptions | None = None
-    metadata: dict[str, str] = Field(default_factory=dict)
-    include: Items[str] = Field(default_factory=list)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_state(cls, data: Any) -> Any:
-        for name in _STATE_FIELDS if isinstance(data, dict) else ():
-            if data.get(name) is not None:
-                raise ApiError(
-                    f"{name} is not supported, because responses are not stored: send the items of "
-                    "the whole conversation as input.",
-                    param=name,
-                )
-        return data
-
-    @field_validator("metadata", mode="before")
-    @classmethod
-    def _limit_metadata(cls, value: Any) -> Any:
-        """As OpenAI limits it: each event of a stream may repeat it."""
-        if not isinstance(value, dict):
-            return value
-        texts = [text for pair in value.items() for text in pair if isinstance(text, str)]
-        if (
-            len(value) > _MAX_METADATA_PAIRS
-            or max(map(len, texts), default=0) > _MAX_METADATA_CHARS
-        ):
-            raise ValueError(
-                f"at most {_MAX_METADATA_PAIRS} pairs of texts with {_MAX_METADATA_CHARS} "
-                "characters are allowed"
-            )
-        return value
+    metadata: dict[MetadataText, MetadataText] = Field(
+        default_factory=dict, max_length=_MAX_METADATA_PAIRS
+    )
+    """As OpenAI limits it: each event of a stream may repeat it."""
 
     @field_validator("input", mode="before")
     @classmethod
-    def _text_to_item(cls, value: Any) -> Any:
+    def _text_to_item(cls, value: object) -> object:
         return [{"role": "user", "content": value}] if isinstance(value, str) else value
-
-    @model_validator(mode="after")
-    def _check_include(self) -> Self:
-        if _LOGPROBS in self.include:
-            raise ApiError(f"{_LOGPROBS} is not supported by this server.", param="include")
-        return self
 
     def to_chat_body(self) -> ChatBody:
         """The chat request that gets the same reply."""
@@ -209,23 +171,21 @@ def _to_chat_messages(items: Sequence[InputItem]) -> list[MessageBody]:
     """Messages in which the reasoning, the text and the calls of one reply are together."""
     groups: list[list[InputItem]] = []
     for item in items:
-        if groups and _is_same_reply(groups[-1][-1], item):
+        if groups and _continues_reply(groups[-1][-1], item):
             groups[-1].append(item)
         else:
             groups.append([item])
     return [_to_chat_message(group) for group in groups]
 
 
-def _is_same_reply(item: InputItem, next_item: InputItem) -> bool:
+def _continues_reply(item: InputItem, next_item: InputItem) -> bool:
     """Whether both are parts of one reply; two messages in a row are two replies."""
     are_messages = isinstance(item, MessageItem) and isinstance(next_item, MessageItem)
-    return _is_of_model(item) and _is_of_model(next_item) and not are_messages
-
-
-def _is_of_model(item: InputItem) -> bool:
-    if isinstance(item, MessageItem):
-        return item.role == "assistant"
-    return isinstance(item, FunctionCallItem | ReasoningItem)
+    return not are_messages and all(
+        isinstance(each, FunctionCallItem | ReasoningItem)
+        or (isinstance(each, MessageItem) and each.role == "assistant")
+        for each in (item, next_item)
+    )
 
 
 def _to_chat_message(group: Sequence[InputItem]) -> MessageBody:

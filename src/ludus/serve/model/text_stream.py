@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 REPLACEMENT_CHAR = "\N{REPLACEMENT CHARACTER}"
 
@@ -20,11 +23,10 @@ class TextStream:
 
     def __init__(
         self,
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerBase,
         *,
         stop: Sequence[str] = (),
         stop_token_ids: Collection[int] = (),
-        skip_special_tokens: bool = False,
     ) -> None:
         self.ids: list[int] = []
         self.logprobs: list[float] = []
@@ -33,7 +35,6 @@ class TextStream:
         self.reached_stop = False
         self._tokenizer, self._stop = tokenizer, stop
         self._stop_token_ids = frozenset(stop_token_ids)
-        self._skip_special_tokens = skip_special_tokens
         self._context_start = self._decoded_end = 0
         self._num_sent = 0
 
@@ -69,13 +70,7 @@ class TextStream:
             self._context_start, self._decoded_end = self._decoded_end, end
 
     def _decode_ids(self, ids: Sequence[int]) -> str:
-        return str(
-            self._tokenizer.decode(
-                list(ids),
-                skip_special_tokens=self._skip_special_tokens,
-                clean_up_tokenization_spaces=False,
-            )
-        )
+        return str(self._tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
     def _cut_at_stop(self) -> None:
         positions = [self.text.find(stop, self._num_sent) for stop in self._stop]

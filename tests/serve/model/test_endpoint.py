@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from ludus.serve.model.api_errors import ApiError
-from ludus.serve.model.concurrent_choices import PutEvent, stream_choices
+from ludus.serve.model.endpoint import PutEvent, stream_choices
 
 
 async def test_a_choice_that_fails_ends_the_stream_of_all() -> None:
