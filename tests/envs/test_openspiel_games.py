@@ -16,7 +16,7 @@ from envs.openspiel_moves import step
 from ludus.envs.openspiel import (
     OpenSpiel,
 )
-from ludus.envs.openspiel.games import game_names
+from ludus.envs.openspiel.games import game_types
 from ludus.protocol.types import Observation
 
 
@@ -54,6 +54,7 @@ def test_hidden_cards_are_not_shown_before_the_end() -> None:
         ({"game_name": "connect_four", "game_params": {"columns": -3}}, "between 0 and"),
         ({"game_name": "connect_four", "game_params": {"rows": "many"}}, "cannot be loaded"),
         ({"game_name": "connect_four", "opponent": "minimax"}, "too large"),
+        ({"game_name": "kuhn_poker", "opponent": "minimax"}, "perfect information"),
         # OpenSpiel itself would crash the process, or never return.
         ({"game_name": "connect_four", "game_params": {"rows": 0}}, "between 1 and"),
         ({"game_name": "go_fish", "game_params": {"initial_cards": 0}}, "between 1 and"),
@@ -114,7 +115,7 @@ def test_a_seed_gives_the_same_episode_in_another_process() -> None:
     ],
 )
 def test_games_can_be_played_by_random_moves(game: str) -> None:
-    for name in game_names() if game == "all" else [game]:
+    for name in game_types() if game == "all" else [game]:
         env = OpenSpiel(variant=name)
         result = env.reset(seed=2)
         rng = random.Random(2)

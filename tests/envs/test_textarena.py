@@ -20,7 +20,6 @@ from ludus.agents.oracle import ShadowEnvironment
 from ludus.environment.introspection import build_env_spec
 from ludus.envs.textarena import TextArena, TextArenaAction, TextArenaEnv, TextArenaObservation
 from ludus.envs.textarena.environment import game_modules
-from ludus.envs.textarena.players import PLAYERS
 from ludus.errors import ToolError
 from ludus.protocol.observation_text import build_view
 from ludus.protocol.types import Observation
@@ -107,17 +106,6 @@ def test_the_oracle_solves_every_seed(name: str, seeds: int) -> None:
     assert [play_oracle(env, seed) for seed in range(seeds)] == [1.0] * seeds
 
 
-@pytest.mark.parametrize("family", sorted({*PLAYERS} - {"Hangman", "Wordle"}))
-def test_random_actions_are_valid_moves(family: str) -> None:
-    env = TextArena(f"{family}-v0")
-    for seed in range(3):
-        env.reset(seed=seed)
-        rng = random.Random(f"{seed}/0")
-        while (call := env.random_action(rng)) is not None:
-            env.play(**call.arguments)
-            assert env.game.state.error_count == 0
-
-
 def test_the_oracle_goes_on_from_a_detour() -> None:
     env = TextArena(variant="TowerOfHanoi-v0")
     env.reset(seed=0)
@@ -126,13 +114,6 @@ def test_the_oracle_goes_on_from_a_detour() -> None:
     while (call := env.oracle()) is not None:
         result = step(env, call.arguments["message"])
     assert result.done and result.reward == 1.0
-
-
-@pytest.mark.usefixtures("word_lists")
-@pytest.mark.parametrize("name", ["Wordle-v0", "Hangman-v0"])
-def test_word_games_are_solved_with_the_word_lists(name: str) -> None:
-    env = TextArena(variant=name)
-    assert [play_oracle(env, seed) for seed in range(5)] == [1.0] * 5
 
 
 def test_without_its_word_lists_a_game_says_how_to_get_them(

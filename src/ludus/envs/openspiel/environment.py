@@ -13,7 +13,7 @@ from ludus.envs.openspiel import IgnoredName, IgnoredParams, OpenSpielObservatio
 from ludus.envs.openspiel.games import (
     describe_rules,
     draw_chance,
-    game_names,
+    game_types,
     has_perfect_information,
     info_tensor,
     load_game,
@@ -22,13 +22,12 @@ from ludus.envs.openspiel.games import (
     scale_return,
 )
 from ludus.envs.openspiel.players import (
-    WITHOUT_ORACLE,
     Opponent,
-    describe_threats,
+    can_search,
     opponent_move,
     oracle_move,
-    perfect_return,
     require_opponent,
+    solve_game,
 )
 from ludus.errors import ToolError
 from ludus.protocol.types import State
@@ -69,8 +68,8 @@ class OpenSpiel(ToolEnvironment):
         seed: the seat, the chance outcomes, and the moves of the opponent.
         game_name: the game (the variant).
         game_params: parameters of the game by OpenSpiel's names, such as {"rows": 5}.
-        opponent: `random`, `mcts` (tree search), or `minimax` (perfect play: exact in small games
-            of perfect information, an equilibrium in small card games; others are refused).
+        opponent: `random`, `mcts` (tree search), or `minimax` (perfect play, in small games of
+            perfect information; others are refused).
         seat: the player to be, from 0 (by the seed).
         simulations: how many simulations a move of `mcts` takes (100).
     """
@@ -85,7 +84,7 @@ class OpenSpiel(ToolEnvironment):
 
     @classmethod
     def variants(cls) -> Sequence[str]:
-        return game_names()
+        return tuple(game_types())
 
     @classmethod
     def variant_task(cls, variant: str) -> JsonObject:
@@ -93,7 +92,7 @@ class OpenSpiel(ToolEnvironment):
 
     @classmethod
     def oracle_variants(cls) -> Sequence[str]:
-        return [name for name in game_names() if name not in WITHOUT_ORACLE]
+        return [name for name, kind in game_types().items() if can_search(kind)]
 
     def reset(
         self,
@@ -147,19 +146,16 @@ class OpenSpiel(ToolEnvironment):
         )
         return self._observe([*self._opponent_moves, text])
 
-    def oracle(self, *, rng: random.Random | None = None, working: bool = False) -> ToolCall | None:
-        """The best move that we know of; see `players.oracle_move`.
-
-        It knows what the player knows, with one exception: large games of imperfect information
-        that cannot draw the hidden part, in which the search sees the whole position. `working`
-        tells in small games of perfect information who can win with one move.
-        """
+    def oracle(self, *, rng: random.Random | None = None) -> ToolCall | None:
+        """The best move that we know of; see `players.oracle_move`."""
+        if not can_search(self.game.get_type()):
+            name = self.game.get_type().short_name
+            raise NotImplementedError(f"{name} has no oracle: tree search cannot play it.")
         if self.position.is_terminal():
             return None
         if rng is None:
             rng = random.Random(f"{self._oracle_seed}:{self.position.move_number()}")
-        text = describe_threats(self.position) if working else ""
-        return _play(oracle_move(self.position, rng), text)
+        return _play(oracle_move(self.position, rng))
 
     def random_action(self, rng: random.Random) -> ToolCall | None:
         """One of the legal moves."""
@@ -173,8 +169,13 @@ class OpenSpiel(ToolEnvironment):
         Known if the game is solved (tic-tac-toe, nim…): against a random opponent exactly,
         against others as if they made no mistake. Otherwise None.
         """
-        value = perfect_return(self.position, self.seat, random_opponent=self.opponent == "random")
-        return None if value is None else scale_return(self.game, value)
+        solution = solve_game(str(self.game))
+        if solution is None:
+            return None
+        value = solution.expected_return(
+            self.position, self.seat, random_opponent=self.opponent == "random"
+        )
+        return scale_return(self.game, value)
 
     @property
     def state(self) -> State:
@@ -203,7 +204,7 @@ class OpenSpiel(ToolEnvironment):
         """Draw chance outcomes and opponents' moves until the player is to move."""
         self.opponent_last_action: int | None = None
         self._opponent_moves: list[str] = []
-        moves_are_public = has_perfect_information(self.game)
+        moves_are_public = has_perfect_information(self.game.get_type())
         while True:
             draw_chance(self.position, self.rng)
             player = self.position.current_player()
@@ -257,5 +258,5 @@ class OpenSpiel(ToolEnvironment):
         return f"The game is over. {outcome} Your result is {value:g}."
 
 
-def _play(action: int, text: str = "") -> ToolCall:
-    return ToolCall(name="play", arguments={"action_id": int(action)}, text=text)
+def _play(action: int) -> ToolCall:
+    return ToolCall(name="play", arguments={"action_id": int(action)})

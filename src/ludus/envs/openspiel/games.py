@@ -6,8 +6,9 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -33,32 +34,30 @@ the process or never return."""
 
 
 @cache
-def game_names() -> tuple[str, ...]:
-    """The games in which players move one after another, and that need no parameters."""
+def game_types() -> Mapping[str, pyspiel.GameType]:
+    """The games in which players move one after another, and that need no parameters, by name."""
     import pyspiel
 
-    return tuple(
-        sorted(
-            game.short_name
-            for game in pyspiel.registered_games()
-            if game.dynamics == pyspiel.GameType.Dynamics.SEQUENTIAL
-            and game.default_loadable
-            and game.short_name not in _UNSUPPORTED
-        )
-    )
+    return {
+        kind.short_name: kind
+        for kind in sorted(pyspiel.registered_games(), key=lambda kind: kind.short_name)
+        if kind.dynamics == pyspiel.GameType.Dynamics.SEQUENTIAL
+        and kind.default_loadable
+        and kind.short_name not in _UNSUPPORTED
+    }
 
 
-def load_game(name: str, params: Mapping[str, Any], *, chance_seed: int) -> pyspiel.Game:
+def load_game(name: str, params: JsonObject, *, chance_seed: int) -> pyspiel.Game:
     """Load a game; raises `ValueError` for a wrong name or parameter.
 
     Some games draw their chance outcomes themselves: these get `chance_seed` as their `rng_seed`.
     """
     import pyspiel
 
-    if name not in game_names():
-        hint = did_you_mean(name, game_names(), "See `ludus envs openspiel`.")
+    if name not in game_types():
+        hint = did_you_mean(name, game_types(), "See `ludus envs openspiel`.")
         raise ValueError(f"openspiel has no sequential game {name!r}. {hint}")
-    known = dict(_parameter_specification(name))
+    known = game_types()[name].parameter_specification
     if params and name in _WITHOUT_PARAMETERS:
         raise ValueError(f"{name} takes no parameters here: OpenSpiel does not check them.")
     for parameter, value in params.items():
@@ -75,36 +74,10 @@ def load_game(name: str, params: Mapping[str, Any], *, chance_seed: int) -> pysp
         raise ValueError(f"{name} cannot be loaded with {dict(params)}: {error}") from None
 
 
-@cache
-def _parameter_specification(name: str) -> Mapping[str, Any]:
+def has_perfect_information(kind: pyspiel.GameType) -> bool:
     import pyspiel
 
-    for game in pyspiel.registered_games():
-        if game.short_name == name:
-            return dict(game.parameter_specification)
-    return {}
-
-
-def has_perfect_information(game: pyspiel.Game) -> bool:
-    import pyspiel
-
-    return bool(game.get_type().information == pyspiel.GameType.Information.PERFECT_INFORMATION)
-
-
-def is_zero_sum(game: pyspiel.Game) -> bool:
-    """Whether what one player wins the others lose."""
-    import pyspiel
-
-    utility = pyspiel.GameType.Utility
-    return game.get_type().utility in (utility.ZERO_SUM, utility.CONSTANT_SUM)
-
-
-def has_explicit_chance(game: pyspiel.Game) -> bool:
-    """Whether all chance outcomes are known with their probabilities."""
-    import pyspiel
-
-    sampled = pyspiel.GameType.ChanceMode.SAMPLED_STOCHASTIC
-    return bool(game.get_type().chance_mode != sampled)
+    return bool(kind.information == pyspiel.GameType.Information.PERFECT_INFORMATION)
 
 
 def draw_chance(state: pyspiel.State, rng: random.Random) -> None:
@@ -139,14 +112,12 @@ _ANSI_COLOR = re.compile(r"\x1b\[\d+m")
 def render_position(state: pyspiel.State, player: int) -> str:
     """The position as the player sees it; when the game is over, with all that was hidden."""
     kind = state.get_game().get_type()
-    if has_perfect_information(state.get_game()) or state.is_terminal():
+    if has_perfect_information(kind) or state.is_terminal():
         text = str(state)
     elif kind.provides_observation_string and kind.short_name not in _WITH_HISTORY:
         text = state.observation_string(player)
     else:
         text = state.information_state_string(player)
-    if kind.short_name == "chess":
-        text = _render_fen(text)
     text = _ANSI_COLOR.sub("", text).strip("\n")
     return f"Position:\n{text}" if "\n" in text else f"Position: {text}"
 
@@ -156,47 +127,18 @@ def render_legal_moves(state: pyspiel.State, player: int) -> str:
     return "Legal moves (action_id: move): " + ", ".join(moves)
 
 
-def _render_fen(fen: str) -> str:
-    placement, color, *_ = fen.split()
-    rows = placement.split("/")
-    lines = []
-    for number, row in zip(range(len(rows), 0, -1), rows, strict=True):
-        cells = "".join("." * int(cell) if cell.isdigit() else cell for cell in row)
-        lines.append(f"{number} {' '.join(cells)}")
-    lines.append("  " + " ".join("abcdefgh"[: len(rows)]))
-    lines.append(f"To move: {'white' if color == 'w' else 'black'}. FEN: {fen}")
-    return "\n".join(lines)
-
-
-_GRID = (
-    "Rows and columns count from 0, from the top left: x(0,2) is the top right of three columns."
-)
-
 RULES = {
-    "2048": """\
-Slide all tiles of a 4 by 4 grid in one direction. Equal tiles that meet merge into their sum,
-and after each move a new 2 or 4 appears. 0 is an empty cell. Merge as much as you can; the game
-ends when no move is left, or with the tile 2048.""",
     "blackjack": """\
 Draw cards (Hit) to come closer to 21 points than the dealer, but not over 21; then Stand.
 Number cards count their number, J, Q, K and T count 10, an ace (A) 1 or 11. Cards are written
 suit first: H7 is the seven of hearts, ?? a hidden card. After you stand, the dealer draws up to
 17 points.""",
-    "breakthrough": """\
-Pieces move one row forward, straight or diagonally, and take only diagonally. Who first has a
-piece on the opponent's last row wins. b is player 0 and moves down from row 8, w is player 1
-and moves up from row 1, . is empty. b8c7 moves from b8 to c7; a * marks a move that takes.""",
     "catch": """\
 A ball o falls one row with every move, and x is your paddle on the bottom row. Move the paddle
 by a column, or let it stay, so that it is under the ball when the ball arrives. . is empty.""",
-    "checkers": """\
-Men move diagonally forward and take by jumping over a man of the opponent, which they must do
-where they can. o are the men of player 0, 8 its kings; + the men of player 1, * its kings; . is
-empty. a3b4 moves from a3 to b4. Who cannot move loses.""",
     "chess": """\
-The usual rules of chess. Upper-case letters are white's pieces (player 1), lower-case ones
-black's (player 0): K king, Q queen, R rook, B bishop, N knight, P pawn; . is empty. White moves
-first. Moves are in algebraic notation: Nc6, exd5, O-O.""",
+The usual rules of chess. White (player 1) moves first; black is player 0. The position is in
+Forsyth-Edwards notation. Moves are in algebraic notation: Nc6, exd5, O-O.""",
     "connect_four": """\
 Drop a disc into a column; it falls to the lowest empty cell. Four of your discs in a row,
 column or diagonal win; a full board is a draw. Player 0 is x, player 1 is o, . is empty. x3 is
@@ -209,14 +151,6 @@ player 0, 2 for player 1.""",
 The usual rules of Go. X is black (player 0, who moves first), O is white (player 1), + is
 empty. Stones without liberties are taken. At the end who has more area wins; white gets the
 komi on top.""",
-    "gomoku": """\
-Put a stone on an empty cell. Five of your stones in a row, column or diagonal win. b is player
-0, w is player 1, . is empty. 3,4 is row 3 and column 4, counted from 0.""",
-    "hex": """\
-Put a stone on an empty cell; stones are never moved. Player 0 (x) connects the top with the
-bottom edge, player 1 (o) the left with the right edge. Each cell touches six others: its row,
-and the two cells above and below it on the slanted board. a1 is the top left: the letter is the
-column.""",
     "kuhn_poker": """\
 There are three cards, 0, 1 and 2, and each player has one; the higher card wins. Each has put 1
 chip into the pot. In turn, Pass or Bet 1 chip more. If one bets, the other answers with Bet, to
@@ -228,44 +162,14 @@ one, and has put 1 chip into the pot. There are two rounds of betting, with rais
 chips and at most two raises each; before the second a public card is shown. A pair with the
 public card wins, otherwise the higher card. The moves of Round1 and Round2 are numbers: 0 fold,
 1 call, 2 raise.""",
-    "liars_dice": """\
-Each player has hidden dice. A bid such as 2-5 says: all dice together show at least two fives;
-the highest number is wild and counts as any. Each bid must be higher than the last. Instead of
-bidding, say Liar: then the dice are compared, and whoever was wrong loses. The position is your
-dice, then the bids so far.""",
-    "mancala": """\
-Take all beans of one of your pits and sow them one by one into the next pits,
-counter-clockwise, including your own store but not the opponent's. If the last bean falls into
-your store, move again; into an empty pit of yours, take it and the beans opposite. Player 0 has
-the lower row, pits 1 to 6 from the left, and the store on the right; player 1 has the upper
-row, pits 8 to 13 from the right, and the store on the left. More beans in the store win.""",
     "nim": """\
 In turn, take any number of objects from one pile. Who takes the last object loses (with
 is_misere=False: wins). The position is the player to move, then the sizes of the piles 1, 2,
 3...""",
-    "othello": """\
-Put a disc so that it encloses a line of the opponent's discs between it and another disc of
-yours; those become yours. Who cannot, passes. x is black (player 0), o is white (player 1), -
-is empty. d2 is column d and row 2. More discs at the end win.""",
-    "pig": """\
-Roll a die as often as you like and add up a turn total. Stop to add it to your score; but if
-you roll a 1, the turn total is lost and your turn is over. Who first has 100 points wins.""",
-    "phantom_ttt": f"""\
-Tic-tac-toe in which you do not see the opponent's marks. A move onto one of them shows it, and
-you move again. Three marks of yours in a row, column or diagonal win. Player 0 is x, player 1
-is o, . is empty as far as you know. {_GRID}""",
-    "tic_tac_toe": f"""\
+    "tic_tac_toe": """\
 Put your mark on an empty cell. Three of your marks in a row, column or diagonal win; a full
-board is a draw. Player 0 is x, player 1 is o, . is empty. {_GRID}""",
-    "ultimate_tic_tac_toe": """\
-Nine tic-tac-toe boards. Your cell within a board decides on which board the opponent must move
-next. Three won boards in a row, column or diagonal win. First choose the board if it is free,
-then the cell. Player 0 is x, player 1 is o, . is empty. Boards and cells count from 0, row by
-row.""",
-    "y": """\
-Put a stone on an empty cell of the triangle; stones are never moved. Connect all three sides
-with one chain of your stones. Player 0 is O, player 1 is @, . is empty; the last stone is in
-brackets.""",
+board is a draw. Player 0 is x, player 1 is o, . is empty. Rows and columns count from 0, from
+the top left: x(0,2) is the top right.""",
 }
 
 

@@ -1,19 +1,16 @@
-"""How opponents and the oracle choose their moves; all randomness is drawn from `rng`."""
+"""How opponents and the oracle choose their moves: exactly in small games, by search in others.
+
+All randomness is drawn from `rng`.
+"""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from ludus.envs.openspiel.games import (
-    draw_chance,
-    has_explicit_chance,
-    has_perfect_information,
-    is_zero_sum,
-)
+from ludus.envs.openspiel.games import has_perfect_information
 
 if TYPE_CHECKING:
     import pyspiel
@@ -21,23 +18,18 @@ if TYPE_CHECKING:
 
 Opponent = Literal["random", "mcts", "minimax"]
 OPPONENTS: tuple[str, ...] = get_args(Opponent)
-
-WITHOUT_ORACLE = frozenset(
-    ["bridge", "bridge_uncontested_bidding", "coordinated_mp", "dou_dizhu", "hanabi"]
-)
-"""Games in which the oracle is of no use. A move of bridge can take over a minute. Beside players
-who move at random, no strategy gains anything in coordinated_mp, and hanabi is always lost. Returns
-in dou_dizhu, mostly within 12, all but vanish on its scale from -24576 to 49152."""
+MAX_POSITIONS = 30_000
+"""Games with more positions are not solved: it would take more than a few seconds."""
+_MAX_LOG10_LINES = 30.0
+"""Bound on log10 of moves ** length, above which counting positions is not even tried."""
 _ORACLE_SIMULATIONS = 1000
 _UCT_C = 2.0
 _MAX_MEMORY_MB = 100
-_MAX_ROLLOUTS, _MAX_ROLLOUT_MOVES = 100, 20
-"""These rollouts run in Python, and are slow."""
+_EPSILON = 1e-9
 _CAN_RESAMPLE = frozenset(
     [
         "bargaining",
         "blackjack",
-        "bridge",
         "colored_trails",
         "euchre",
         "gin_rummy",
@@ -48,19 +40,31 @@ _CAN_RESAMPLE = frozenset(
     ]
 )
 """Games of imperfect information that can draw a position from what a player knows. OpenSpiel has
-no way to ask for it, and prints an error if it fails. Not hearts: it can draw too,
-but its tree search ends the process with a segmentation fault after some deals."""
+no way to ask for it, and prints an error if it fails. Not hearts: it can draw too, but its tree
+search ends the process with a segmentation fault after some deals; nor bridge, where a move can
+take over a minute."""
+
+
+def can_search(kind: pyspiel.GameType) -> bool:
+    """Whether OpenSpiel's tree search plays a game, without seeing what the player must not."""
+    import pyspiel
+
+    return kind.reward_model == pyspiel.GameType.RewardModel.TERMINAL and (
+        has_perfect_information(kind) or kind.short_name in _CAN_RESAMPLE
+    )
 
 
 def require_opponent(game: pyspiel.Game, opponent: str) -> None:
     """Raise `ValueError` if the opponent cannot play this game."""
     if opponent not in OPPONENTS:
         raise ValueError(f"opponent must be one of {', '.join(OPPONENTS)}, got {opponent!r}.")
-    if opponent == "minimax" and game.num_players() > 1 and solve_game(str(game)) is None:
+    if game.num_players() > 1 and opponent == "minimax" and solve_game(str(game)) is None:
         raise ValueError(
-            f"{game} is too large for the opponent minimax, or is not a zero-sum game for two. "
-            "Use mcts."
+            f"{game} is too large for the opponent minimax, or not a zero-sum game of perfect "
+            "information for two."
         )
+    if game.num_players() > 1 and opponent == "mcts" and not can_search(game.get_type()):
+        raise ValueError(f"The opponent mcts cannot play {game}. Use random.")
 
 
 def opponent_move(
@@ -70,7 +74,9 @@ def opponent_move(
     if opponent == "mcts":
         return search_move(state, rng, simulations=simulations)
     if opponent == "minimax":
-        return _solved_move(state, rng, exploit=False)
+        solution = solve_game(str(state.get_game()))
+        assert solution is not None
+        return rng.choice(solution.best_moves(state))
     return int(rng.choice(state.legal_actions()))
 
 
@@ -79,124 +85,44 @@ def oracle_move(state: pyspiel.State, rng: random.Random) -> int:
 
     A move that wins at once comes first: others may win as surely, but later.
     """
-    if len(state.legal_actions()) == 1:
-        return int(state.legal_actions()[0])
-    if has_perfect_information(state.get_game()) and (wins := winning_moves(state)):
-        return rng.choice(wins)
-    if solve_game(str(state.get_game())) is not None:
-        return _solved_move(state, rng, exploit=True)
+    game, legal = state.get_game(), state.legal_actions()
+    if len(legal) == 1:
+        return int(legal[0])
+    if has_perfect_information(game.get_type()):
+        player, highest = state.current_player(), game.max_utility()
+        children = ((move, state.child(move)) for move in legal)
+        wins = [
+            move
+            for move, child in children
+            if child.is_terminal() and child.returns()[player] == highest
+        ]
+        if wins:
+            return int(rng.choice(wins))
+    if (solution := solve_game(str(game))) is not None:
+        return rng.choice(solution.best_moves(state, exploit=True))
     return search_move(state, rng, simulations=_ORACLE_SIMULATIONS)
-
-
-def winning_moves(state: pyspiel.State) -> list[int]:
-    """The moves that end the game with the highest return for the player to move."""
-    player, highest = state.current_player(), state.get_game().max_utility()
-    children = ((move, state.child(move)) for move in state.legal_actions())
-    return [
-        move
-        for move, child in children
-        if child.is_terminal() and child.returns()[player] == highest
-    ]
-
-
-def _solved_move(state: pyspiel.State, rng: random.Random, *, exploit: bool) -> int:
-    solution = solve_game(str(state.get_game()))
-    assert solution is not None
-    if isinstance(solution, PerfectPlay):
-        return rng.choice(solution.best_moves(state, exploit=exploit))
-    return solution.draw_move(state, rng)
 
 
 def search_move(state: pyspiel.State, rng: random.Random, *, simulations: int) -> int:
     """A move by Monte Carlo tree search with random rollouts.
 
-    With imperfect information it searches over positions that are possible for the player, where
-    the game can draw them (ISMCTS); in other such games it sees the whole position.
+    With imperfect information it searches over positions that are possible for the player (ISMCTS).
     """
     import pyspiel
 
     game = state.get_game()
-    kind = game.get_type()
-    if kind.reward_model != pyspiel.GameType.RewardModel.TERMINAL:
-        return _rollout_move(state, rng, simulations=simulations)
     seed = rng.getrandbits(31)
     evaluator = pyspiel.RandomRolloutEvaluator(1, rng.getrandbits(31))
-    if not has_perfect_information(game) and kind.short_name in _CAN_RESAMPLE:
+    if has_perfect_information(game.get_type()):
+        bot = pyspiel.MCTSBot(
+            game, evaluator, _UCT_C, simulations, _MAX_MEMORY_MB, True, seed, False
+        )
+    else:
         most_visited = pyspiel.ISMCTSFinalPolicyType.MAX_VISIT_COUNT
         bot = pyspiel.ISMCTSBot(
             seed, evaluator, _UCT_C, simulations, -1, most_visited, False, False
         )
-    else:
-        bot = pyspiel.MCTSBot(
-            game, evaluator, _UCT_C, simulations, _MAX_MEMORY_MB, True, seed, False
-        )
     return int(bot.step(state))
-
-
-def _rollout_move(state: pyspiel.State, rng: random.Random, *, simulations: int) -> int:
-    """The move with the best average return of random rollouts.
-
-    For games with rewards before the end, which OpenSpiel's tree search does not play.
-    """
-    player = state.current_player()
-    actions = state.legal_actions()
-    rollouts = max(min(simulations, _MAX_ROLLOUTS) // len(actions), 1)
-    totals = {
-        action: sum(_rollout_return(state.child(action), player, rng) for _ in range(rollouts))
-        for action in actions
-    }
-    return int(max(actions, key=lambda action: totals[action]))
-
-
-def _rollout_return(state: pyspiel.State, player: int, rng: random.Random) -> float:
-    state = state.clone()
-    for _ in range(_MAX_ROLLOUT_MOVES):
-        draw_chance(state, rng)
-        if state.is_terminal():
-            break
-        state.apply_action(rng.choice(state.legal_actions()))
-    return float(state.returns()[player])
-
-
-_MAX_MOVES = 16
-"""With more legal moves than this nothing is written: all pairs of a move and a reply are tried."""
-
-
-def describe_threats(state: pyspiel.State) -> str:
-    """Which moves win at once, for the player to move or else for the opponent.
-
-    Empty in games of imperfect information or chance, with other than two players or many moves.
-    """
-    game, legal = state.get_game(), state.legal_actions()
-    deterministic = game.max_chance_outcomes() == 0
-    if game.num_players() != 2 or not (has_perfect_information(game) and deterministic):
-        return ""
-    if len(legal) > _MAX_MOVES:
-        return ""
-    if wins := winning_moves(state):
-        return f"I can win with {_join_moves(wins)}."
-    replies = {move: winning_moves(state.child(move)) for move in legal}
-    # A reply that wins after one move only was made possible by that move.
-    threats = [
-        reply
-        for reply in sorted({reply for moves in replies.values() for reply in moves})
-        if all(reply in moves for move, moves in replies.items() if move != reply)
-    ]
-    if threats:
-        return f"The opponent could win with {_join_moves(threats)}."
-    return "Nobody can win with one move."
-
-
-def _join_moves(moves: Sequence[int]) -> str:
-    return " or ".join(map(str, moves))
-
-
-MAX_POSITIONS = 30_000
-"""Games with more positions are not solved: it would take more than a few seconds."""
-_MAX_LOG10_LINES = 30.0
-"""Bound on log10 of moves ** length, above which counting positions is not even tried."""
-_CFR_ITERATIONS = 100
-_EPSILON = 1e-9
 
 
 class TooLarge(Exception):
@@ -285,57 +211,21 @@ class PerfectPlay:
         return moves, children
 
 
-class Equilibrium:
-    """An approximate equilibrium by CFR+; it knows only what the player to move knows."""
-
-    def __init__(self, game: pyspiel.Game) -> None:
-        import pyspiel
-
-        _require_few_histories(game.new_initial_state(), 0)
-        # The policy reads the solver's memory, and does not keep it alive.
-        self._solver = pyspiel.CFRPlusSolver(game)
-        for _ in range(_CFR_ITERATIONS):
-            self._solver.evaluate_and_update_policy()
-        self._policy = self._solver.average_policy()
-
-    def draw_move(self, state: pyspiel.State, rng: random.Random) -> int:
-        policy = sorted(self._policy.action_probabilities(state).items())
-        moves = rng.choices([a for a, _ in policy], [chance for _, chance in policy])
-        return int(moves[0])
-
-
-def _require_few_histories(state: pyspiel.State, count: int) -> int:
-    if count >= MAX_POSITIONS:
-        raise TooLarge
-    for action in () if state.is_terminal() else state.legal_actions():
-        count = _require_few_histories(state.child(action), count + 1)
-    return count
-
-
 @lru_cache(maxsize=32)
-def solve_game(game_string: str) -> PerfectPlay | Equilibrium | None:
+def solve_game(game_string: str) -> PerfectPlay | None:
     """The exact solution of a game, or None if it is too large or not of a kind we solve."""
     import pyspiel
 
     game = pyspiel.load_game(game_string)
-    two_player_zero_sum = game.num_players() == 2 and is_zero_sum(game)
+    kind, utility = game.get_type(), pyspiel.GameType.Utility
+    zero_sum = kind.utility in (utility.ZERO_SUM, utility.CONSTANT_SUM)
+    sampled = kind.chance_mode == pyspiel.GameType.ChanceMode.SAMPLED_STOCHASTIC
     lines = game.max_game_length() * math.log10(max(game.num_distinct_actions(), 2))
-    if not has_explicit_chance(game) or lines > _MAX_LOG10_LINES:
+    if not has_perfect_information(kind) or sampled or lines > _MAX_LOG10_LINES:
+        return None
+    if game.num_players() > 2 or (game.num_players() == 2 and not zero_sum):
         return None
     try:
-        if has_perfect_information(game) and (game.num_players() == 1 or two_player_zero_sum):
-            return PerfectPlay(game)
-        if two_player_zero_sum and game.get_type().provides_information_state_string:
-            return Equilibrium(game)
+        return PerfectPlay(game)
     except TooLarge:
         return None
-    return None
-
-
-def perfect_return(state: pyspiel.State, player: int, *, random_opponent: bool) -> float | None:
-    """`PerfectPlay.expected_return` if the game is solved so, otherwise None."""
-    game = state.get_game()
-    solution = solve_game(str(game)) if has_perfect_information(game) else None
-    if not isinstance(solution, PerfectPlay):
-        return None
-    return solution.expected_return(state, player, random_opponent=random_opponent)

@@ -23,7 +23,7 @@ from ludus.data.tool_schema import JsonObject, ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
 from ludus.envs.textarena import TextArenaMessage, TextArenaObservation
-from ludus.envs.textarena.players import PLAYERS
+from ludus.envs.textarena.solvers import SOLVERS
 from ludus.errors import ToolError, did_you_mean
 from ludus.protocol.types import State
 
@@ -78,7 +78,7 @@ class TextArena(ToolEnvironment):
 
     @classmethod
     def oracle_variants(cls) -> Sequence[str]:
-        return [name for name in game_modules() if _game_family(name) in PLAYERS]
+        return [name for name in game_modules() if _game_family(name) in SOLVERS]
 
     def reset(
         self, *, seed: int | None = None, game_name: str | None = None
@@ -121,21 +121,13 @@ class TextArena(ToolEnvironment):
         return observation
 
     def oracle(self) -> ToolCall | None:
-        family = _game_family(self.game_name)
-        if family not in PLAYERS:
+        solve = SOLVERS.get(_game_family(self.game_name))
+        if solve is None:
             raise NotImplementedError(
                 f"{self.game_name} has no oracle. Games that have one: "
-                f"{', '.join(sorted(PLAYERS))}."
+                f"{', '.join(sorted(SOLVERS))}."
             )
-        message = None if self.game.state.done else PLAYERS[family].solve(self.game)
-        return None if message is None else ToolCall(name="play", arguments={"message": message})
-
-    def random_action(self, rng: random.Random) -> ToolCall | None:
-        """A random legal message, in the games that have an oracle."""
-        family = _game_family(self.game_name)
-        if family not in PLAYERS or self.game.state.done:
-            return None
-        message = PLAYERS[family].draw(self.game, rng)
+        message = None if self.game.state.done else solve(self.game)
         return None if message is None else ToolCall(name="play", arguments={"message": message})
 
     @property
