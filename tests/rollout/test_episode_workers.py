@@ -33,7 +33,7 @@ from pathlib import Path
 from ludus import ToolCall, ToolEnvironment, tool
 
 MARKER = Path(__file__).with_name("marker")
-IN_WORKER = "ludus.rollout.worker_program" in sys.orig_argv
+IN_WORKER = "ludus.rollout.process_worker" in sys.orig_argv
 
 
 class Fragile(ToolEnvironment):
@@ -115,7 +115,11 @@ async def test_workers_go_on_with_a_run_and_end_with_it(tmp_path: Path) -> None:
         pids.extend(worker.process.pid for worker in workers if isinstance(worker, ProcessWorker))
         collector.drain("enough")
 
-    stopping = Stopping(stop, when=lambda collector: collector.stats.new_episodes >= 3)
+    def both_play(collector: Collector) -> bool:
+        workers = collector.workers
+        return workers is not None and len(workers.workers) == 2 and collector.stats.done >= 3
+
+    stopping = Stopping(stop, when=both_play)
     first = await run(
         tmp_path / "run", RandomAgent(), spec="wordle", n=5000, workers=2, progress=stopping
     )

@@ -115,8 +115,6 @@ async def test_the_run_fails_once_no_worker_is_left() -> None:
 
 async def test_a_run_starts_with_the_workers_that_are_there() -> None:
     class Waiting(FakeWorkers):
-        join_timeout_s = 0.05
-
         async def start_worker(self) -> Worker:
             if len(self.started) == 1:
                 await asyncio.Event().wait()
@@ -138,10 +136,28 @@ async def test_a_run_fails_where_no_worker_starts_in_time() -> None:
         await play(Waiting(lambda worker, items: False))
 
 
-@pytest.mark.parametrize("limit", [0, 2])
-async def test_a_start_that_fails_is_an_error(limit: int) -> None:
+async def test_a_first_start_that_fails_is_an_error() -> None:
     with pytest.raises(WorkersFailed, match="No machine"):
-        await play(FakeWorkers(lambda worker, items: False, limit=limit))
+        await play(FakeWorkers(lambda worker, items: False, limit=0))
+
+
+async def test_a_later_start_that_fails_is_a_warning() -> None:
+    asked: list[int] = []
+
+    class Unsteady(FakeWorkers):
+        async def start_worker(self) -> Worker:
+            asked.append(len(asked))
+            await asyncio.sleep(0.02 * asked[-1])
+            return await super().start_worker()
+
+    warnings: asyncio.Queue[str] = asyncio.Queue()
+    source = Unsteady(lambda worker, items: False, limit=1)
+    workers = EpisodeWorkers(source, 2, warnings.put_nowait)
+    await workers.start()
+    results = await asyncio.gather(*(workers.run(item) for item in range(20)))
+    assert indices(results) == list(range(20))
+    assert await warnings.get() == "No machine is left."
+    await workers.close()
 
 
 async def test_many_workers_get_small_blocks() -> None:

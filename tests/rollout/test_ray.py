@@ -13,14 +13,12 @@ from typing import Any
 
 import pytest
 from chat_stub import chat_stub
-from world import until
 
 from ludus.agents.openai import OpenAIAgent
 from ludus.errors import ConfigError, MissingExtra, WorkersFailed
-from ludus.rollout import ray_session
+from ludus.rollout import ray_cluster
 from ludus.rollout.collector import Collector
-from ludus.rollout.ray_cluster import check_address, open_cluster
-from ludus.rollout.ray_session import SessionActor, SessionHosts
+from ludus.rollout.ray_cluster import ActorSetup, NodeActor, check_address, open_cluster
 from ludus.scoring.config import RescoreConfig
 from ludus.scoring.rescore import rescore
 
@@ -132,40 +130,19 @@ async def test_a_node_without_the_code_is_named(
 async def test_sessions_that_no_node_has_a_core_for_are_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Waiting(SessionHosts):
-        async def add_host(self) -> None:
-            await asyncio.Event().wait()
+    class NoRay:
+        def kill(self, actor: Any) -> None: ...
 
-    monkeypatch.setattr(ray_session, "START_TIMEOUT_S", 0.05)
+    async def never(actor: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(ray_cluster, "import_ray", NoRay)
+    monkeypatch.setattr(ray_cluster, "START_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(ray_cluster, "create_actor", lambda setup, max_calls: object())
+    monkeypatch.setattr(ray_cluster, "open_actor", never)
     with pytest.raises(WorkersFailed, match="in time"):
-        await Waiting(["wordle"]).start(2)
-
-
-async def test_a_lost_actor_is_replaced_although_another_could_not_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    replaced, outcomes = asyncio.Event(), iter(("starts", "fails", "replaces"))
-
-    class Unsteady(SessionHosts):
-        async def add_host(self) -> None:
-            outcome = next(outcomes)
-            if outcome == "fails":
-                await asyncio.sleep(0.05)
-                raise WorkersFailed("The node has no code.")
-            if outcome == "replaces":
-                await replaced.wait()
-            self.hosts.append(ray_session._Host(actor=outcome))
-
-    monkeypatch.setattr(ray_session, "JOIN_TIMEOUT_S", 0.001)
-    hosts = Unsteady(["wordle"])
-    await hosts.start(2)
-    await until(lambda: not hosts.starts)
-    hosts.drop(await hosts.choose_host())
-    waiting = asyncio.create_task(hosts.choose_host())
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    replaced.set()
-    assert (await waiting).actor == "replaces"
+        async with ray_cluster.hosted_endpoints({}, 2):
+            raise AssertionError
 
 
 async def test_exceptions_of_an_environment_come_with_the_reply_of_an_actor(tmp_path: Path) -> None:
@@ -177,7 +154,7 @@ async def test_exceptions_of_an_environment_come_with_the_reply_of_an_actor(tmp_
         "    def reset(self, **task):\n"
         "        raise ValueError('no map')\n"
     )
-    actor = SessionActor()
+    actor = NodeActor(ActorSetup.of_this_process())
     gc.collect()
     await actor.open_session(0, f"{file}:Broken")
     reply = await actor.call(0, "reset", {})

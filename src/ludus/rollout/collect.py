@@ -30,8 +30,7 @@ from ludus.rollout.progress import (
     ProgressCallback,
     ignore_progress,
 )
-from ludus.rollout.ray_cluster import open_cluster
-from ludus.rollout.ray_session import hosted_endpoints
+from ludus.rollout.ray_cluster import hosted_endpoints, open_cluster
 from ludus.rollout.stats import summarize_run
 
 

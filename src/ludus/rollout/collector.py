@@ -21,7 +21,7 @@ from ludus.rollout.loop import build_broken_record, retry_faults, run_attempt
 from ludus.rollout.monitoring import EpisodeStatus, Watchdog
 from ludus.rollout.plan import Assignment, Plan
 from ludus.rollout.process_worker import ProcessWorkers, available_cores
-from ludus.rollout.progress import DecodeProgress, ProgressCallback
+from ludus.rollout.progress import PhaseProgress, ProgressCallback
 from ludus.rollout.ray_cluster import RayCluster
 from ludus.rollout.session_pool import SessionPool
 from ludus.rollout.stats import RunStats
@@ -60,7 +60,7 @@ class Collector(EpisodeRun):
         super().__init__(folder, stats, config.budget, progress)
         self.config, self.concurrency = config, config.concurrency
         self.agent = agent
-        self.meter = DecodeProgress(lambda: agent.sampled_tokens)
+        self.decoding = PhaseProgress(count_tokens=lambda: agent.sampled_tokens)
         self.statuses: dict[str, EpisodeStatus] = {}
         """What each active episode is doing, by episode id."""
         self._plan = plan
@@ -88,20 +88,6 @@ class Collector(EpisodeRun):
         )
         self._workers_start: asyncio.Task[None] | None = None
         self._cpu_started_at = time.process_time()
-
-    @property
-    def seconds_left(self) -> float | None:
-        """An estimate: from the tokens of a local model, else from the episodes that have ended."""
-        stats = self.stats
-        if self.meter.tokens is None:
-            return stats.seconds_left
-        return self.meter.seconds_left(
-            self.config.limits,
-            waiting=max(0, stats.remaining - stats.active),
-            active=stats.active,
-            finished=stats.new_episodes,
-            finished_tokens=stats.usage_now.completion_tokens,
-        )
 
     @property
     def unreachable_server(self) -> str | None:
@@ -142,7 +128,7 @@ class Collector(EpisodeRun):
             if reason_against_workers(self.agent, self._endpoints) is None:
                 from ludus.rollout.ray_cluster import RayWorkers
 
-                source = RayWorkers(self._cluster, self._worker_task())
+                source = RayWorkers(self._worker_task())
                 await self._start_workers(source, count or self._cluster.num_cores)
         elif count is not None and count > 1:
             await self._start_workers(ProcessWorkers(self._worker_task()), count)

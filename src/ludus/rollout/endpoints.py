@@ -12,7 +12,6 @@ import warnings
 from collections.abc import (
     AsyncIterator,
     Callable,
-    Iterable,
     Mapping,
     MutableMapping,
     Sequence,
@@ -155,17 +154,6 @@ def _variant_task(spec: str) -> JsonObject:
     except LudusError:
         return {}
     return dict(cls.variant_task(variant)) if hasattr(cls, "variant_task") else {}
-
-
-def instant_environments(endpoints: Iterable[EnvironmentEndpoint]) -> list[str]:
-    """Names of the environments that run on the event loop and never await."""
-    return [
-        each.name
-        for each in endpoints
-        if isinstance(each.endpoint, LocalEndpoint)
-        and not each.endpoint.env_spec.blocking
-        and not each.endpoint.env_spec.is_async
-    ]
 
 
 async def preflight_endpoints(

@@ -91,11 +91,6 @@ class EpisodeRun(ABC):
         return self.budget.exhausted_reason(self.stats)
 
     @property
-    def seconds_left(self) -> float | None:
-        """An estimate from the episodes that have ended."""
-        return self.stats.seconds_left
-
-    @property
     def unreachable_server(self) -> str | None:
         """A server that cannot be reached at the moment, if there is one."""
         return None

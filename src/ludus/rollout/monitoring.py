@@ -1,30 +1,21 @@
-"""Status of active episodes, and the two monitors that report what holds them up.
-
-`Watchdog` reports what has not returned for a long time, from a thread of its own: it also works
-while the event loop is blocked. `LoopLagMonitor` reports environments that block the event loop
-for fractions of a second, again and again.
-"""
+"""Status of active episodes, and the watchdog that reports what holds them up."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, Self
 
-from ludus.data.episode import Episode, Usage
+from ludus.data.episode import Usage
 
 Side = Literal["model", "environment"]
 
 MAX_NAMED = 3
 """Slow episodes that the watchdog names in one round; the others are counted."""
-LAG_THRESHOLD_S = 0.2
-MIN_LATE_TICKS = 3
-"""Ticks later than `LAG_THRESHOLD_S` before an environment is reported."""
 
 
 @dataclass(slots=True)
@@ -58,6 +49,8 @@ class EpisodeStatus:
 
 class Watchdog:
     """Warns about episodes that wait for long, and about a blocked event loop.
+
+    It has a thread, so that it also works while the event loop is blocked.
 
     Args:
         statuses: the active episodes, by id; changed by the event loop while the thread reads.
@@ -140,39 +133,3 @@ class Watchdog:
         if len(due) > MAX_NAMED:
             self._warn(f"{len(due) - MAX_NAMED} more episodes have waited for as long.")
         self._warned.update((key, slow[key].elapsed()) for key in due)
-
-
-@dataclass(slots=True)
-class LoopLagMonitor:
-    """Warns once about an environment whose steps delay the event loop."""
-
-    environments: Collection[str]
-    """Names of the environments that can block the loop."""
-    warn: Callable[[str], None]
-    _lags: list[float] = field(default_factory=list)
-    _busy_seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    _warned: bool = False
-
-    def record_attempt(self, episode: Episode) -> None:
-        if episode.environment in self.environments and episode.timing is not None:
-            self._busy_seconds[episode.environment] += episode.timing.environment_s
-
-    def record_tick(self, lag: float, statuses: Iterable[EpisodeStatus]) -> None:
-        """Note that a tick of the event loop came `lag` seconds late.
-
-        Other work, such as loading a model, delays ticks too: an environment is only reported
-        where environments were busy for more than half of the delay.
-        """
-        if self._warned or lag <= LAG_THRESHOLD_S:
-            return
-        self._lags.append(lag)
-        busy = self._busy_seconds.copy()
-        for status in statuses:
-            if status.environment in self.environments:
-                busy[status.environment] += status.seconds["environment"]
-        if len(self._lags) >= MIN_LATE_TICKS and sum(busy.values()) > sum(self._lags) / 2:
-            self._warned = True
-            self.warn(
-                f"{max(busy, key=busy.__getitem__)} blocks the event loop while it works, and so "
-                "delays all other episodes; set blocking = True in its class"
-            )

@@ -1,4 +1,7 @@
-"""Workers that are processes of this machine; `worker_program` is what they run."""
+"""Workers that are processes of this machine, and the program that they run.
+
+It reads pickled blocks of items from stdin, and answers each with their lines.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,16 @@ import os
 import pickle
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, BinaryIO
 
 from ludus.environment.worker_processes import worker_command, worker_env
-from ludus.errors import WorkersFailed
-from ludus.rollout.worker_program import EXIT_TIMEOUT_S, LENGTH_BYTES
-from ludus.rollout.workers import BlockReply, BlockWork, Worker, WorkerSource
+from ludus.errors import WorkersFailed, describe_in_one_line
+from ludus.rollout.workers import BlockReply, BlockWork, Worker, WorkerSource, run_block
 
 
 def available_cores() -> int:
@@ -24,6 +29,10 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+LENGTH_BYTES = 4
+"""Length of the number of bytes before each reply."""
+EXIT_TIMEOUT_S = 5.0
+"""Seconds to close the environments, once the parent has closed the pipe or is gone."""
 _READ_BUFFER_BYTES = 1 << 20
 
 
@@ -95,7 +104,7 @@ class ProcessWorkers(WorkerSource):
 
     async def start_worker(self) -> ProcessWorker:
         process = await asyncio.create_subprocess_exec(
-            *worker_command("ludus.rollout.worker_program"),
+            *worker_command("ludus.rollout.process_worker"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=worker_env(),
@@ -117,3 +126,51 @@ class ProcessWorkers(WorkerSource):
             await worker.end()
             raise WorkersFailed(f"The worker processes cannot be started: {problem} {self.advice}")
         return worker
+
+
+def run_worker() -> None:
+    """Run the worker process, until its parent closes the pipe or is gone."""
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    # An environment may print or read: neither must get into the pipes.
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    sys.path[:] = pickle.load(requests)
+    # The parent may be gone before it has read a reply.
+    with suppress(BrokenPipeError, EOFError):
+        asyncio.run(_serve(requests, replies))
+
+
+async def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
+    try:
+        work: BlockWork = pickle.load(requests)
+        await work.open()
+    except Exception as error:
+        _send(replies, describe_in_one_line(error))
+        return
+    _send(replies, None)
+    queue: SimpleQueue[Any] = SimpleQueue()
+    Thread(target=_read_requests, args=(requests, queue), daemon=True).start()
+    # Nothing else runs on the event loop between two blocks, so that waiting may block it.
+    while (block := queue.get()) is not None:
+        _send(replies, await run_block(work, block))
+    await work.close()
+
+
+def _read_requests(requests: BinaryIO, queue: SimpleQueue[Any]) -> None:
+    """Read requests in a thread, which notices the end of the parent even if an episode hangs."""
+    with suppress(EOFError, pickle.UnpicklingError, OSError):
+        while True:
+            queue.put(pickle.load(requests))
+    queue.put(None)
+    time.sleep(EXIT_TIMEOUT_S)
+    os._exit(1)
+
+
+def _send(replies: BinaryIO, reply: Any) -> None:
+    data = pickle.dumps(reply)
+    replies.write(len(data).to_bytes(LENGTH_BYTES, "little") + data)
+    replies.flush()
+
+
+if __name__ == "__main__":
+    run_worker()

@@ -164,43 +164,11 @@ class WorkerSource(ABC):
     """Seconds of work that are sent to a worker at once: less would cost more than it takes."""
     max_block_size: int = 64
     start_timeout_s: float | None = None
-    """Seconds that the first worker may take to start."""
-    join_timeout_s: float | None = None
-    """Seconds after the first worker in which the others may start; later ones join the run."""
+    """Seconds that the first worker may take to start; the others join the run when they can."""
 
     @abstractmethod
     async def start_worker(self) -> Worker:
         """Start a worker; returns when it can work, or raises `WorkersFailed`."""
-
-
-async def wait_for_starts(
-    starts: Sequence[asyncio.Task[None]],
-    *,
-    start_timeout_s: float | None,
-    join_timeout_s: float | None,
-    advice: str,
-) -> set[asyncio.Task[None]]:
-    """Wait until one of the workers has started, and then for the others; return the late ones.
-
-    Raises what a start raised, or `WorkersFailed` where none ends in time; then all are cancelled.
-    """
-    try:
-        first, _ = await asyncio.wait(
-            starts, timeout=start_timeout_s, return_when=asyncio.FIRST_COMPLETED
-        )
-        if not first:
-            raise WorkersFailed(f"No worker has started in time. {advice}")
-        done, late = await asyncio.wait(
-            starts, timeout=join_timeout_s, return_when=asyncio.FIRST_EXCEPTION
-        )
-        for task in done:
-            task.result()
-    except BaseException:
-        for task in starts:
-            task.cancel()
-        await asyncio.gather(*starts, return_exceptions=True)
-        raise
-    return late
 
 
 class EpisodeWorkers:
@@ -236,19 +204,23 @@ class EpisodeWorkers:
         return self._count * BLOCKS_PER_WORKER * self._block_size
 
     async def start(self) -> None:
-        """Start the workers; returns when they can work, or raises `WorkersFailed`."""
-        starts = [asyncio.create_task(self._add_worker()) for _ in range(self._count)]
+        """Start the workers; returns when the first can work, or raises `WorkersFailed`."""
+        self._starts = {asyncio.create_task(self._add_worker()) for _ in range(self._count)}
         try:
-            late = await wait_for_starts(
-                starts,
-                start_timeout_s=self._source.start_timeout_s,
-                join_timeout_s=self._source.join_timeout_s,
-                advice=self._source.advice,
+            ended, others = await asyncio.wait(
+                self._starts,
+                timeout=self._source.start_timeout_s,
+                return_when=asyncio.FIRST_COMPLETED,
             )
+            if not ended:
+                raise WorkersFailed(f"No worker has started in time. {self._source.advice}")
+            for task in ended:
+                task.result()
         except BaseException:
             await self.close()
             raise
-        for task in late:
+        self._starts.clear()
+        for task in others:
             self._track_start(task)
 
     async def run(self, item: Any) -> Episode:

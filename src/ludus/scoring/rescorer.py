@@ -119,7 +119,7 @@ class Rescorer(EpisodeRun):
 
         judge_weight = self.config.judge_weight if self.judge is not None else None
         work = EpisodeScoring(functions=self._user_functions, judge_weight=judge_weight)
-        source = RayWorkers(self._cluster, work)
+        source = RayWorkers(work)
         workers = EpisodeWorkers(source, self._cluster.num_cores, self.warn)
         await workers.start()
         self.workers = workers

@@ -145,14 +145,6 @@ def test_a_hanging_reset_is_reported_by_the_preflight(name: str) -> None:
     assert f"{HERE}:{name}" in warnings[0] and "reset" in warnings[0]
 
 
-def test_an_environment_that_blocks_the_loop_is_reported_once() -> None:
-    warnings: list[str] = []
-    with build_worker("Sleepy", warnings.append, CONFIG) as worker:
-        assert [play(worker), play(worker)] == [[1.0] * EPISODES] * 2
-    (warning,) = warnings
-    assert warning.startswith(f"{HERE}:Sleepy") and "blocking = True" in warning
-
-
 def test_a_blocking_environment_runs_concurrently_in_threads() -> None:
     warnings: list[str] = []
     with build_worker("Concurrent", warnings.append, CONFIG) as worker:

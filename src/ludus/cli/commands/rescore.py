@@ -48,7 +48,7 @@ def rescore(
     options: AgentConfig,
     cache: Annotated[
         Path | None,
-        Option("Agent", advanced=True, parse=expand_path, default="in the user's cache folder"),
+        Option("Agent", hidden=True, parse=expand_path, default="in the user's cache folder"),
         "Folder that caches the judge's replies to identical prompts.",
     ] = None,
     max_tokens: Annotated[

@@ -158,15 +158,15 @@ class JsonRunDisplay(RunDisplay):
         if not isinstance(run, Collector):
             return
         decoding: dict[str, float | None] = {}
-        if run.meter.tokens is not None:
-            rate = run.meter.tokens_per_second
-            decoding["sampled_tokens"] = run.meter.tokens
+        if run.decoding.tokens is not None:
+            rate = run.decoding.tokens_per_second
+            decoding["sampled_tokens"] = run.decoding.tokens
             decoding["tokens_per_second"] = None if rate is None else round(rate, 1)
         self.emit(
             "progress",
             **run.stats.summary(),
             rate=round(run.stats.rate, 3),
-            seconds_left=run.seconds_left,
+            seconds_left=run.stats.seconds_left,
             active=run.stats.active,
             level=run.agent.concurrency_limit,
             faults=_fault_counts(run),
@@ -229,9 +229,9 @@ def _metric_texts(run: EpisodeRun) -> list[str]:
     reward = f"reward {mean:.3f}" if mean is not None else ""
     if not isinstance(run, Collector):
         texts = [format_rate(stats.rate), reward, *_judge_texts(getattr(run, "judge", None))]
-    elif run.meter.tokens is not None:
+    elif run.decoding.tokens is not None:
         # Tokens per second say more than episodes per second.
-        tokens = decode_texts(run.meter.tokens, run.meter.tokens_per_second)
+        tokens = decode_texts(run.decoding.tokens, run.decoding.tokens_per_second)
         texts = [reward, *tokens, format_dollars(totals.cost)]
     else:
         counted = totals.prompt_tokens + totals.completion_tokens
@@ -243,7 +243,7 @@ def _metric_texts(run: EpisodeRun) -> list[str]:
             f"{stats.active} under way",
         ]
     broken = f"{totals.broken:,} broken" if totals.broken else ""
-    return [text for text in (*texts, broken, *time_left(run.seconds_left)) if text]
+    return [text for text in (*texts, broken, *time_left(run.stats.seconds_left)) if text]
 
 
 def _judge_texts(judge: Judge | None) -> list[str]:

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from ludus.errors import RunError
-from ludus.rollout.monitoring import EpisodeStatus, LoopLagMonitor, Watchdog
+from ludus.rollout.monitoring import EpisodeStatus, Watchdog
 from ludus.rollout.session_pool import SessionPool
 
 TICK_S = 0.25
@@ -23,7 +23,6 @@ class RolloutMonitor:
     """Watches rollouts: reports what hangs, and gives up on unreachable servers on request."""
 
     pools: Mapping[str, SessionPool]
-    loop_lag: LoopLagMonitor
     say: Callable[[str], None]
     stop_requested: Callable[[], str | None]
     """Returns why to stop, if so; asked while a server is unreachable."""
@@ -48,9 +47,7 @@ class RolloutMonitor:
             while True:
                 watchdog.heartbeat()
                 self._check_servers()
-                due = monotonic() + TICK_S
                 await asyncio.sleep(TICK_S)
-                self.loop_lag.record_tick(monotonic() - due, statuses.values())
 
         with watchdog:
             async with asyncio.TaskGroup() as group:

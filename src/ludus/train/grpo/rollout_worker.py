@@ -23,15 +23,14 @@ from ludus.rollout.endpoints import (
     PREFLIGHT_TASKS,
     EnvironmentEndpoint,
     close_endpoints,
-    instant_environments,
     preflight_endpoints,
     preflight_tasks,
     resolve_endpoints,
 )
 from ludus.rollout.loop import retry_faults, run_attempt
-from ludus.rollout.monitoring import EpisodeStatus, LoopLagMonitor
+from ludus.rollout.monitoring import EpisodeStatus
 from ludus.rollout.plan import Plan
-from ludus.rollout.progress import PhaseProgress, RolloutProgress
+from ludus.rollout.progress import PhaseProgress
 from ludus.rollout.session_pool import SessionPool
 from ludus.train.grpo.monitor import RolloutMonitor
 
@@ -88,7 +87,6 @@ class RolloutWorker:
             }
             self._monitor = RolloutMonitor(
                 self._pools,
-                LoopLagMonitor(instant_environments(self.endpoints.values()), self._say),
                 self._say,
                 stop_requested=self._stop_requested,
                 stall_warning_s=config.stall_warning,
@@ -178,8 +176,8 @@ class RolloutWorker:
         """Play these episodes of a plan concurrently; attempts that a fault ends are repeated."""
         agent, config = self.agent, self._config
         assert agent is not None
-        progress = RolloutProgress(
-            phase, len(indices), limits=config.limits, in_log=in_log,
+        progress = PhaseProgress(
+            phase, len(indices), "episodes", in_log=in_log,
             count_tokens=lambda: agent.sampled_tokens,
         )  # fmt: skip
         self.on_phase(progress)
@@ -191,12 +189,10 @@ class RolloutWorker:
             async def play_attempt(attempt: int) -> Episode:
                 status = EpisodeStatus(assignment.episode_id, assignment.environment)
                 statuses[assignment.episode_id] = status
-                episode = await run_attempt(
+                return await run_attempt(
                     assignment, agent, pool, limits=config.limits,
                     system_prompt=config.system_prompt, attempt=attempt, status=status,
                 )  # fmt: skip
-                self._monitor.loop_lag.record_attempt(episode)
-                return episode
 
             try:
                 episode = await retry_faults(
@@ -207,7 +203,7 @@ class RolloutWorker:
             assert episode is not None  # Only a run that is stopping returns None.
             if self._score_episode is not None:
                 episode = await self._score_episode(episode)
-            progress.finish_episode(episode.usage.completion_tokens)
+            progress.advance(1)
             return episode
 
         async def play_all() -> list[Episode]:
