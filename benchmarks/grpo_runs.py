@@ -197,7 +197,7 @@ def _build_trl_trainer(
 def _load_tokenizer(model: str) -> Any:
     """The tokenizer with the chat template that Ludus uses."""
     from ludus.policy.chat.chat_format import find_chat_format
-    from ludus.policy.tokenizer import load_tokenizer
+    from ludus.policy.load import load_tokenizer
 
     tokenizer = load_tokenizer(model)
     chat_format = find_chat_format(tokenizer)

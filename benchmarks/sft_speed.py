@@ -71,7 +71,7 @@ def _parse_args() -> argparse.Namespace:
 def _tokenize(data: Path, model: str) -> Any:
     """The tokens and labels that Ludus trains on."""
     from ludus.policy.chat.chat_format import find_chat_format
-    from ludus.policy.tokenizer import load_tokenizer
+    from ludus.policy.load import load_tokenizer
     from ludus.train.data.loading import open_data
     from ludus.train.data.tokenization import RowTokenizer, tokenize
 
@@ -89,8 +89,7 @@ def _train_trl(
     import trl
     from transformers import TrainerCallback
 
-    from ludus.policy.load import load_model
-    from ludus.policy.tokenizer import load_tokenizer
+    from ludus.policy.load import load_model, load_tokenizer
 
     timer = type("StepTimer", (StepTimer, TrainerCallback), {})()
     trainer = trl.SFTTrainer(

@@ -9,8 +9,8 @@ import pytest
 from tiny_tokenizers import of_family
 
 from ludus.policy.agent import PolicyAgent
-from ludus.policy.fingerprint import _sample_chunks, fingerprint
 from ludus.policy.load import load
+from ludus.policy.model_ref import _sample_chunks, fingerprint
 from policy.models import adapted, saved
 
 FILE_SIZE = 300_000_000

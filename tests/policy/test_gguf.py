@@ -10,8 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ludus.errors import ConfigError
-from ludus.policy.load import load_model
-from ludus.policy.tokenizer import load_tokenizer
+from ludus.policy.load import load_model, load_tokenizer
 from policy.gguf_files import CHAT_TEMPLATE, MAX_LENGTH, gguf_file, smollm_tokenizer
 from policy.models import tiny
 

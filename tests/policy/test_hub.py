@@ -14,9 +14,8 @@ import torch
 from tiny_tokenizers import CHATML
 
 from ludus.errors import ConfigError
-from ludus.policy.load import load_model
+from ludus.policy.load import load_model, load_tokenizer
 from ludus.policy.model_ref import ModelKind, resolve_model
-from ludus.policy.tokenizer import load_tokenizer
 from policy.models import adapted, saved
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

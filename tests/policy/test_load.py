@@ -12,8 +12,7 @@ from tiny_tokenizers import CHATML, of_family, student
 
 from ludus.errors import ConfigError, LudusError
 from ludus.policy.chat.chat_format import find_chat_format
-from ludus.policy.load import load, load_model
-from ludus.policy.tokenizer import load_tokenizer
+from ludus.policy.load import load, load_model, load_tokenizer
 from policy.gguf_files import gguf_file
 from policy.models import adapted, saved, tiny
 

@@ -10,7 +10,7 @@ import pytest
 from tiny_tokenizers import CHATML, student
 
 from ludus.errors import ConfigError, MissingExtra
-from ludus.policy.tokenizer import load_tokenizer
+from ludus.policy.load import load_tokenizer
 
 
 def saved(folder: Path, template: str | None = CHATML) -> str:

@@ -17,8 +17,7 @@ from policy.vision.tiny_vlms import processor_of, saved
 
 from ludus import dpo, sft
 from ludus.errors import ConfigError
-from ludus.policy.load import load, load_model
-from ludus.policy.tokenizer import load_tokenizer
+from ludus.policy.load import load, load_model, load_tokenizer
 from ludus.policy.vision.processor import VisionProcessor, load_vision_processor
 from ludus.train import Lora
 from ludus.train.data.collators import ImageCollator, PairCollator
@@ -47,7 +46,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def tokens(data: Path, base: str, method: Any) -> tuple[VisionProcessor, list[dict[str, Any]]]:
     tokenizer = load_tokenizer(base)
-    vision = load_vision_processor(base, tokenizer)
+    vision = load_vision_processor(base)
     assert vision is not None
     row_tokenizer = RowTokenizer(
         tokenizer, load(base, device="cpu").chat_format.template, method, vision
@@ -216,18 +215,14 @@ def test_invalid_content_parts_raise_with_the_location(
 
 @pytest.mark.parametrize(("width", "height"), [(16, 16), (24, 16), (100, 30), (3, 200)])
 def test_the_token_count_of_an_image_is_known_from_its_size(width: int, height: int) -> None:
-    vision = VisionProcessor(processor_of(), placeholder="<|image_pad|>", image_token_id=7)
+    vision = VisionProcessor(processor_of(), image_token_id=7)
     image = picture(width, height, "red")
     url = f"data:{image.mime_type};base64,{image.data}"
     assert vision.num_image_tokens(url) == vision.process_urls([url])[0].num_tokens
 
 
 def test_a_vision_processor_can_be_pickled() -> None:
-    vision = VisionProcessor(processor_of(), placeholder="<|image_pad|>", image_token_id=7)
+    vision = VisionProcessor(processor_of(), image_token_id=7)
     copy = pickle.loads(pickle.dumps(vision))
-    assert (copy.placeholder, copy.image_token_id, copy.suppressed_ids) == (
-        vision.placeholder,
-        vision.image_token_id,
-        vision.suppressed_ids,
-    )
+    assert (copy.image_token_id, copy.suppressed_ids) == (7, {7})
     assert copy.process_urls([]) == ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from ludus.curation.token_lengths import measure_file
 from ludus.curation.writers import CurateProgress, write_left_out, write_rows
 from ludus.data.files import lock_dir
 from ludus.errors import RunError
-from ludus.policy.tokenizer import load_tokenizer
+from ludus.policy.load import load_tokenizer
 from ludus.policy.vision.processor import load_vision_processor
 
 _HINT_BY_REASON = {
@@ -98,7 +97,7 @@ def curate(
                 draft / "train.jsonl",
                 tokenizer,
                 config.student,
-                load_processor=partial(load_vision_processor, config.student, tokenizer),
+                load_processor=partial(load_vision_processor, config.student),
                 progress=lambda done: progress(
                     "measuring rows", done, written.by_split[split.TRAIN]
                 ),

@@ -20,11 +20,10 @@ from ludus.errors import RequestRefused, TemplateRefused, TemplateUnmarked
 from ludus.policy.chat.chat_format import find_chat_format_with_fallback
 from ludus.policy.chat.rendering import render_text
 from ludus.policy.vision.processor import VisionProcessor
-from ludus.policy.vision.row_images import (
+from ludus.policy.vision.training_images import (
     ContentPartError,
     row_has_images,
-    row_image_urls,
-    to_text_messages,
+    separate_images,
 )
 
 if TYPE_CHECKING:
@@ -146,9 +145,8 @@ def _render_row(
             image_tokens = 0
             if row_has_images(messages) and (processor := load_processor()) is not None:
                 # In the text, each image is a single placeholder token.
-                sizes = [processor.num_image_tokens(url) for url in row_image_urls(messages)]
-                image_tokens = sum(sizes) - len(sizes)
-                messages = to_text_messages(messages, processor)
+                messages, urls = separate_images(messages, processor)
+                image_tokens = sum(map(processor.num_image_tokens, urls)) - len(urls)
             rendered.append((render_text(tokenizer, messages, row.tools, template), image_tokens))
     except (TemplateRefused, RequestRefused, ContentPartError):
         return []

@@ -20,10 +20,9 @@ from ludus.evaluation.config import CandidateConfig
 from ludus.policy.agent_factory import AgentConfig, agent_from_config, parse_agent
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.device import choose_device, choose_dtype
-from ludus.policy.load_errors import require_transformers
-from ludus.policy.model_ref import find_local_model, resolve_model
-from ludus.policy.preflight import check_model
-from ludus.policy.tokenizer import load_tokenizer_from
+from ludus.policy.hf_loading import require_transformers
+from ludus.policy.load import load_tokenizer_from
+from ludus.policy.model_ref import check_model, find_local_model, resolve_model
 from ludus.rollout.progress import PhaseProgress, ProgressCallback
 
 _LABEL_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -26,8 +26,7 @@ from ludus.policy.chat.template_kwargs import check_template_kwargs, saved_templ
 from ludus.policy.engine.batcher import Completion, RequestBatcher, SamplingParams
 from ludus.policy.engine.engine_api import check_prompt_fits
 from ludus.policy.engine.engine_selection import HF_MAX_BATCH, choose_engine
-from ludus.policy.fingerprint import fingerprint
-from ludus.policy.preflight import check_model
+from ludus.policy.model_ref import check_model, fingerprint
 from ludus.policy.runtime import PolicyRuntime
 from ludus.policy.sampled_conversation import SampledConversation
 from ludus.policy.sampling_config import (

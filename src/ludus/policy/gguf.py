@@ -10,9 +10,13 @@ import io
 from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ludus.policy.load_errors import require_transformers
+from ludus.data.tool_schema import JsonObject
+from ludus.policy.hf_loading import require_transformers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _SMOLLM_PRE_TOKENIZER = "smollm"
 _SMOLLM_PAD, _SMOLLM_EOS = "<|endoftext|>", "<|im_end|>"
@@ -21,7 +25,7 @@ out of the loss, so a model trained that way would never learn to end its turn."
 
 
 @dataclass(frozen=True, slots=True)
-class GGUFHeader:
+class _Header:
     """The tokenizer metadata that the converters in transformers ignore."""
 
     pre_tokenizer: str
@@ -30,7 +34,7 @@ class GGUFHeader:
     pad_token_id: int | None
 
 
-def read_tokenizer(file: Path) -> Any:
+def read_tokenizer(file: Path) -> PreTrainedTokenizerBase:
     """Read the tokenizer of a GGUF file."""
     require_transformers("Reading a GGUF file", "gguf")
     from transformers import AutoTokenizer
@@ -58,7 +62,7 @@ def read_tokenizer(file: Path) -> Any:
     return tokenizer
 
 
-def read_model(file: Path, *, dtype: str) -> tuple[Any, dict[str, Any]]:
+def read_model(file: Path, *, dtype: str) -> tuple[PreTrainedModel, JsonObject]:
     """Read the dequantized weights of a GGUF file, with the loading info of transformers."""
     require_transformers("Reading a GGUF file", "gguf", "accelerate")
     import transformers
@@ -96,7 +100,7 @@ def read_model(file: Path, *, dtype: str) -> tuple[Any, dict[str, Any]]:
     return model, info
 
 
-def _read_header(file: Path) -> GGUFHeader:
+def _read_header(file: Path) -> _Header:
     from gguf import GGUFReader
 
     fields = GGUFReader(file).fields
@@ -110,4 +114,4 @@ def _read_header(file: Path) -> GGUFHeader:
         ids = {token: token_id for token_id, token in enumerate(read("tokenizer.ggml.tokens"))}
         eos, pad = ids.get(_SMOLLM_EOS, eos), ids.get(_SMOLLM_PAD, pad)
     max_length = read(f"{read('general.architecture')}.context_length")
-    return GGUFHeader(pre_tokenizer=pre, max_length=max_length, eos_token_id=eos, pad_token_id=pad)
+    return _Header(pre_tokenizer=pre, max_length=max_length, eos_token_id=eos, pad_token_id=pad)

@@ -5,26 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, LudusError
 from ludus.policy import gguf
 from ludus.policy.device import choose_device, choose_dtype
-from ludus.policy.fingerprint import fingerprint
-from ludus.policy.hf_logging import suppress_hf_logging
-from ludus.policy.load_errors import describe_load_error, require_transformers
-from ludus.policy.model_ref import ModelKind, ModelRef, resolve_base_model, resolve_model
-from ludus.policy.preflight import check_model_files
+from ludus.policy.hf_loading import require_transformers, suppress_hf_logging
+from ludus.policy.model_ref import (
+    ModelKind,
+    ModelRef,
+    check_model_files,
+    check_name,
+    fingerprint,
+    load_error,
+    resolve_base_model,
+    resolve_model,
+)
 from ludus.policy.sampling_config import eos_token_ids
-from ludus.policy.smollm2 import Notify
-from ludus.policy.tokenizer import load_tokenizer_from
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from ludus.policy.chat.chat_format import ChatFormat
     from ludus.policy.vision.processor import VisionProcessor
 
 _CAUSAL_LM_CLASS_PARTS = ("CausalLM", "LMHead")
 """One of them is in the class name of every text-only language model."""
+_LENGTH_WARNING = "sequence-length-is-longer-than-the-specified-maximum"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +40,8 @@ class Policy:
     """A model with its tokenizer, chat format and image processor."""
 
     name: str
-    model: Any
-    tokenizer: Any
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
     chat_format: ChatFormat
     weights: str | None = None
     """The fingerprint of the weight files, if known."""
@@ -54,8 +62,7 @@ def load(
     *,
     device: str | None = None,
     dtype: str | None = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-    notify: Notify | None = None,
+    chat_template_kwargs: Mapping[str, object] | None = None,
 ) -> Policy:
     """Load a model in eval mode on the device; an adapter is merged into its base model.
 
@@ -63,14 +70,14 @@ def load(
     was saved with.
     """
     from ludus.policy.chat.chat_format import find_chat_format
-    from ludus.policy.vision.processor import build_vision_processor
+    from ludus.policy.vision.processor import load_vision_processor
 
     device, dtype = _choose_device_and_dtype(device, dtype)
-    ref = resolve_model(name, notify=notify)
+    ref = resolve_model(name)
     # Before the weights, because their errors show within a second.
     tokenizer = load_tokenizer_from(ref)
     chat_format = find_chat_format(tokenizer, chat_template_kwargs=chat_template_kwargs)
-    vision = build_vision_processor(ref, tokenizer, chat_format)
+    vision = load_vision_processor(ref)
     weights = fingerprint(name)
     model = _load_on_device(ref, device, dtype, allow_vision=True)
     stop_token_ids = chat_format.stop_token_ids | eos_token_ids(model)
@@ -78,22 +85,66 @@ def load(
     return Policy(name, model, tokenizer, chat_format, weights, vision)
 
 
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a folder, a GGUF file, a Hub id (`org/name`) or `smollm2`.
+
+    An adapter without a tokenizer has that of its base model. While the Hub cannot be reached, its
+    local cache is used. Custom code of a model is not run.
+    """
+    check_name(name)
+    require_transformers("Loading a tokenizer")
+    return load_tokenizer_from(resolve_model(name))
+
+
+def load_tokenizer_from(ref: ModelRef) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a resolved model."""
+    from transformers import AutoTokenizer
+
+    if ref.kind is ModelKind.ADAPTER and not ref.has_tokenizer:
+        return load_tokenizer_from(resolve_base_model(ref))
+    if ref.kind is ModelKind.FOLDER and not ref.has_tokenizer:
+        raise ConfigError(
+            f"{ref.name} holds no tokenizer, so it is not a model. Name a folder with a "
+            "tokenizer.json."
+        )
+    try:
+        with suppress_hf_logging():
+            tokenizer = (
+                gguf.read_tokenizer(Path(ref.path))
+                if ref.kind is ModelKind.GGUF
+                else AutoTokenizer.from_pretrained(ref.path, **ref.loading_kwargs)
+            )
+    except LudusError:
+        raise
+    except Exception as error:
+        raise load_error(ref, "tokenizer", error) from None
+    if not tokenizer.is_fast:
+        raise ConfigError(
+            f"{ref.name} has only a slow tokenizer, which does not map tokens to characters. "
+            "Name a model that has a tokenizer.json."
+        )
+    # Marks the warning as shown: Ludus reports the lengths of rows itself.
+    tokenizer.deprecation_warnings[_LENGTH_WARNING] = True
+    # Otherwise `save_pretrained` would write them into tokenizer_config.json.
+    for name in ("is_local", "local_files_only"):
+        tokenizer.init_kwargs.pop(name, None)
+    return tokenizer
+
+
 def load_model(
     name: str,
     *,
     device: str | None = None,
     dtype: str | None = None,
-    notify: Notify | None = None,
     allow_vision: bool = False,
-) -> Any:
+) -> PreTrainedModel:
     """Load the weights alone, in eval mode.
 
     Vision-language models are rejected unless `allow_vision`. The model's `name_or_path` is a name
     that an adapter's config can record.
     """
     device, dtype = _choose_device_and_dtype(device, dtype)
-    ref = resolve_model(name, notify=notify)
-    return _load_on_device(ref, device, dtype, allow_vision=allow_vision)
+    return _load_on_device(resolve_model(name), device, dtype, allow_vision=allow_vision)
 
 
 def _choose_device_and_dtype(device: str | None, dtype: str | None) -> tuple[str, str]:
@@ -102,13 +153,15 @@ def _choose_device_and_dtype(device: str | None, dtype: str | None) -> tuple[str
     return device, choose_dtype(dtype, device)
 
 
-def _load_on_device(ref: ModelRef, device: str, dtype: str, *, allow_vision: bool) -> Any:
+def _load_on_device(
+    ref: ModelRef, device: str, dtype: str, *, allow_vision: bool
+) -> PreTrainedModel:
     with suppress_hf_logging():
         model = _load_weights(ref, dtype, allow_vision=allow_vision)
         try:
             model = model.to(device).eval()
         except Exception as error:
-            raise _weights_error(ref, error) from None
+            raise load_error(ref, "weights", error) from None
     if damaged := find_nonfinite_weights(model):
         raise ConfigError(
             f"The weights of {ref.name} are not finite in {dtype}: {damaged} holds NaN or infinite "
@@ -118,7 +171,7 @@ def _load_on_device(ref: ModelRef, device: str, dtype: str, *, allow_vision: boo
     return model
 
 
-def find_nonfinite_weights(model: Any) -> str | None:
+def find_nonfinite_weights(model: PreTrainedModel) -> str | None:
     """The name of the first weight with values that are NaN or infinite; None: all are finite.
 
     The minimum and the maximum say so in one fast pass, and NaN is passed on by both.
@@ -140,23 +193,23 @@ def find_nonfinite_weights(model: Any) -> str | None:
     return next((name for name, good in zip(weights, finite, strict=True) if not good), None)
 
 
-def _load_weights(ref: ModelRef, dtype: str, *, allow_vision: bool) -> Any:
+def _load_weights(ref: ModelRef, dtype: str, *, allow_vision: bool) -> PreTrainedModel:
     if ref.kind is ModelKind.ADAPTER:
         base = _load_weights(resolve_base_model(ref), dtype, allow_vision=allow_vision)
         require_transformers("Using an adapter", "peft")
         from peft import PeftModel
 
         try:
-            adapted: Any = PeftModel.from_pretrained(base, ref.path, local_files_only=True)
+            adapted = PeftModel.from_pretrained(base, ref.path, local_files_only=True)
             return adapted.merge_and_unload()
         except Exception as error:
-            raise ConfigError(describe_load_error(ref.name, "adapter", error)) from None
+            raise load_error(ref, "adapter", error) from None
     try:
         model, info = _read_model(ref, dtype, allow_vision=allow_vision)
     except LudusError:
         raise
     except Exception as error:
-        raise _weights_error(ref, error) from None
+        raise load_error(ref, "weights", error) from None
     # transformers initializes weights that are not in the files at random.
     if missing := sorted(info["missing_keys"]):
         raise ConfigError(
@@ -166,16 +219,17 @@ def _load_weights(ref: ModelRef, dtype: str, *, allow_vision: bool) -> Any:
     return model
 
 
-def _read_model(ref: ModelRef, dtype: str, *, allow_vision: bool) -> tuple[Any, dict[str, Any]]:
+def _read_model(
+    ref: ModelRef, dtype: str, *, allow_vision: bool
+) -> tuple[PreTrainedModel, JsonObject]:
     """Return the model and the loading info of transformers."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-    from ludus.policy.vision.model_families import SUPPORTED_FAMILIES, supports_images
+    from ludus.policy.vision.processor import SUPPORTED_FAMILIES, supports_images
 
     if ref.kind is ModelKind.GGUF:
         return gguf.read_model(Path(ref.path), dtype=dtype)
-    if ref.kind is ModelKind.FOLDER:
-        check_model_files(ref)
+    check_model_files(ref)
     config = AutoConfig.from_pretrained(ref.path, **ref.loading_kwargs)
     is_vlm = allow_vision and supports_images(config)
     classes = config.architectures or []
@@ -188,14 +242,8 @@ def _read_model(ref: ModelRef, dtype: str, *, allow_vision: bool) -> tuple[Any, 
             f"{ref.name} is a {classes[0]}, which is not a text-only language model. Name a "
             f"...ForCausalLM{vlms}."
         )
-    auto_class: Any = AutoModelForImageTextToText if is_vlm else AutoModelForCausalLM
-    loaded: tuple[Any, dict[str, Any]] = auto_class.from_pretrained(
+    auto_class = AutoModelForImageTextToText if is_vlm else AutoModelForCausalLM
+    model, info = auto_class.from_pretrained(
         ref.path, dtype=dtype, output_loading_info=True, **ref.loading_kwargs
     )
-    return loaded
-
-
-def _weights_error(ref: ModelRef, error: Exception) -> ConfigError:
-    return ConfigError(
-        describe_load_error(ref.name, "weights", error, hub_unreachable=ref.hub_unreachable)
-    )
+    return model, info

@@ -19,7 +19,7 @@ from ludus.policy.engine.batcher import Completion
 from ludus.policy.runtime import MAX_CHARS_ON_LOOP, PolicyRuntime, run_off_loop
 
 if TYPE_CHECKING:
-    from ludus.policy.vision.images import ProcessedImage
+    from ludus.policy.vision.processor import ProcessedImage
 
 
 class SampledConversation:

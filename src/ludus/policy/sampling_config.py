@@ -6,13 +6,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, did_you_mean
 from ludus.policy import smollm2
 from ludus.policy.engine.sampling import SamplingParams
-from ludus.policy.model_ref import ModelKind, base_model_name, find_local_model
+from ludus.policy.model_ref import ModelKind, model_chain
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _EXTRA_TYPES: Mapping[str, tuple[type, str]] = {
     "top_p": (float, "a number"),
@@ -25,7 +28,7 @@ _OWN_ARGUMENTS = ("temperature", "max_tokens", "chat_template_kwargs")
 _SAMPLING_FIELDS = ("temperature", "top_p", "top_k")
 
 
-def validate_sampling_options(temperature: float | None, extra: Mapping[str, Any]) -> JsonObject:
+def validate_sampling_options(temperature: float | None, extra: Mapping[str, object]) -> JsonObject:
     """Return the options that are set, after checking their names, types and ranges."""
     for name, value in extra.items():
         if name in _OWN_ARGUMENTS:
@@ -41,7 +44,7 @@ def validate_sampling_options(temperature: float | None, extra: Mapping[str, Any
     return options
 
 
-def resolve_sampling(options: JsonObject, model: Any) -> SamplingParams:
+def resolve_sampling(options: JsonObject, model: PreTrainedModel) -> SamplingParams:
     """Apply the options to the model's recommended parameters.
 
     If a temperature is given, the recommendation is ignored: its top_p and top_k belong to another
@@ -51,33 +54,25 @@ def resolve_sampling(options: JsonObject, model: Any) -> SamplingParams:
     return _apply_sampling_options(base, options)
 
 
-def recommended_sampling(model: Any) -> SamplingParams:
+def recommended_sampling(model: PreTrainedModel) -> SamplingParams:
     """Return the parameters of the model's generation config, or the defaults without one."""
     config = getattr(model, "generation_config", None)
     return SamplingParams() if config is None else _parse_generation_config(config.to_dict())
 
 
-def eos_token_ids(model: Any) -> frozenset[int]:
+def eos_token_ids(model: PreTrainedModel) -> frozenset[int]:
     """Return the stop tokens of the generation config, which may be more than the template's."""
     ids = getattr(model.generation_config, "eos_token_id", None)
     return frozenset([ids] if isinstance(ids, int) else ids or ())
 
 
-def recommended_sampling_for(
-    name: str, visited: frozenset[str] = frozenset()
-) -> SamplingParams | None:
-    """Return the recommended parameters of a model that is not loaded; None for a Hub model.
-
-    The Hub's cache is ignored: it is filled by the first run, so that the answer would change
-    between a run and its resumption.
-    """
-    if name == smollm2.NAME:
+def recommended_sampling_for(name: str) -> SamplingParams | None:
+    """Return the recommended parameters of a model that is not loaded; None for a Hub model."""
+    *_, ref = model_chain(name)
+    if ref.name == smollm2.NAME:
         return SamplingParams()
-    ref = find_local_model(name)
-    if ref is None or ref.path in visited:
+    if ref.kind in (ModelKind.HUB, ModelKind.ADAPTER):
         return None
-    if ref.kind is ModelKind.ADAPTER:
-        return recommended_sampling_for(base_model_name(ref), visited | {ref.path})
     try:
         config = json.loads((Path(ref.path) / "generation_config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -97,7 +92,7 @@ def describe_sampling(options: JsonObject, recommended: SamplingParams | None) -
     return {name: value for name, value in effective.items() if value is not None} | options
 
 
-def _parse_generation_config(config: Mapping[str, Any]) -> SamplingParams:
+def _parse_generation_config(config: JsonObject) -> SamplingParams:
     fields = {name: config.get(name) for name in _SAMPLING_FIELDS if config.get("do_sample")}
     return SamplingParams(**{name: value for name, value in fields.items() if value})
 

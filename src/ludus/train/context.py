@@ -12,10 +12,9 @@ from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import ChatFormat, find_chat_format_with_fallback
 from ludus.policy.device import device_names
-from ludus.policy.fingerprint import fingerprint
-from ludus.policy.model_ref import ModelKind, ModelRef, resolve_model
-from ludus.policy.tokenizer import load_tokenizer_from
-from ludus.policy.vision.processor import VisionProcessor, build_vision_processor
+from ludus.policy.load import load_tokenizer_from
+from ludus.policy.model_ref import ModelKind, ModelRef, fingerprint, resolve_model
+from ludus.policy.vision.processor import VisionProcessor, load_vision_processor
 from ludus.train.config import BaseTrainConfig, Method, TrainConfig
 from ludus.train.data.loading import TrainingData
 from ludus.train.data.sample_task import sample_row_task
@@ -124,7 +123,7 @@ def build_context(
         tokenizer, chat_template_kwargs=config.chat_template_kwargs
     )
     trl_config = build_trl_config(method, config, out)
-    vision = build_vision_processor(model_ref, tokenizer, chat_format)
+    vision = load_vision_processor(model_ref)
     if vision is not None and config.packing:
         raise ConfigError("`packing` is not supported for models that take images.")
     return OfflineContext(
@@ -137,7 +136,7 @@ def build_context(
 
 def load_tokenizer(model: str, out: Path, progress: TrainProgress) -> tuple[ModelRef, Any]:
     """Find the model, which must not lie in the output folder, and load its tokenizer."""
-    model_ref = resolve_model(model, notify=progress.say)
+    model_ref = resolve_model(model)
     check_model_outside(out, model_ref)
     tokenizer = load_tokenizer_from(model_ref)
     if tokenizer.pad_token is None:

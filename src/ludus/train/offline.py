@@ -9,8 +9,8 @@ from typing import Any
 
 from ludus.errors import OutOfMemory
 from ludus.policy.device import release_gpu_memory
-from ludus.policy.load_errors import require_transformers
-from ludus.policy.preflight import check_model
+from ludus.policy.hf_loading import require_transformers
+from ludus.policy.model_ref import check_model
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.callbacks import OfflineCallback, RunCallback
 from ludus.train.config import Method, TrainConfig, with_defaults

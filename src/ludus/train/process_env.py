@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ludus.policy.hf_logging import suppress_hf_logging
+from ludus.policy.hf_loading import suppress_hf_logging
 from ludus.train.output.training_folder import TENSORBOARD_DIR
 
 _QUIET_LOGGERS = ("accelerate", "datasets", "peft", "torch", "trl")

@@ -13,10 +13,9 @@ from typing import Any, cast
 
 from ludus.errors import ConfigError, LudusError, OutOfMemory, RunError, TrainingDiverged
 from ludus.policy.engine.scoped_settings import without_cudnn_sdpa
-from ludus.policy.hf_logging import suppress_hf_logging
+from ludus.policy.hf_loading import suppress_hf_logging
 from ludus.policy.load import find_nonfinite_weights
-from ludus.policy.vision.model_families import supports_images
-from ludus.policy.vision.processor import VisionProcessor
+from ludus.policy.vision.processor import VisionProcessor, supports_images
 from ludus.train.callbacks import RunCallback, add_callback
 from ludus.train.config import Method, TrainConfig
 from ludus.train.data.collators import REFERENCE_COLUMNS, ImageCollator, PairCollator

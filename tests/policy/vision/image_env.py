@@ -16,8 +16,7 @@ from ludus.data.messages import Image, Text
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.chat.rendering import render, to_template_message
 from ludus.policy.load import Policy
-from ludus.policy.vision.images import stack_images
-from ludus.policy.vision.processor import VisionProcessor
+from ludus.policy.vision.processor import VisionProcessor, stack_images
 from ludus.rollout import Assignment, run_episode
 from policy.vision.tiny_vlms import SIGHT, processor_of, tiny, tokenizer_of
 
@@ -82,7 +81,7 @@ def untaught(family: str, *, seed: int = 0) -> Policy:
     tokenizer = tokenizer_of(family)
     _, _, image, video = tokenizer.convert_tokens_to_ids(list(SIGHT))
     vision = VisionProcessor(
-        processor_of(), placeholder=MARK, image_token_id=image, suppressed_ids=frozenset({video})
+        processor_of(), image_token_id=image, suppressed_ids=frozenset({video})
     )
     model = tiny(family, tokenizer, seed=seed)
     return Policy("tiny-vlm", model, tokenizer, find_chat_format(tokenizer), vision=vision)

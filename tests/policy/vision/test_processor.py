@@ -7,8 +7,7 @@ import torch
 
 from ludus.data.messages import Image, ImagePart, ImageUrl, Message, Text, message_from_content
 from ludus.errors import RequestRefused
-from ludus.policy.vision.images import message_image_urls, stack_images
-from ludus.policy.vision.processor import VisionProcessor
+from ludus.policy.vision.processor import VisionProcessor, message_image_urls, stack_images
 from policy.vision.image_env import MARK, picture
 from policy.vision.tiny_vlms import processor_of
 
@@ -17,7 +16,7 @@ TOKEN = 7
 
 @pytest.fixture
 def vision() -> VisionProcessor:
-    return VisionProcessor(processor_of(), placeholder=MARK, image_token_id=TOKEN)
+    return VisionProcessor(processor_of(), image_token_id=TOKEN)
 
 
 def test_images_become_placeholders_between_texts(vision: VisionProcessor) -> None:

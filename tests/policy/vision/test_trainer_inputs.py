@@ -17,7 +17,7 @@ from ludus.data.episode import Episode
 from ludus.errors import RunError
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.load import Policy
-from ludus.policy.vision.trainer_inputs import (
+from ludus.policy.vision.training_images import (
     drop_empty_image_inputs,
     episode_image_inputs,
     images_in_tokens,

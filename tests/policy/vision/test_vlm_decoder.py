@@ -15,8 +15,7 @@ from ludus.policy.chat import incremental_prompt
 from ludus.policy.engine.engine_api import Completion, Request
 from ludus.policy.engine.sampling import SamplingParams
 from ludus.policy.load import Policy
-from ludus.policy.vision.images import stack_images
-from ludus.policy.vision.model_families import VISION_FAMILIES
+from ludus.policy.vision.processor import VISION_FAMILIES, stack_images
 from ludus.policy.vision.vlm_decoder import VLMDecoder
 from policy.vision.image_env import picture, untaught
 

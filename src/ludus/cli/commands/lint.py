@@ -45,11 +45,11 @@ def lint(
     model = None
     if student is not None:
         from ludus.curation.lint.student import Student
-        from ludus.policy.tokenizer import load_tokenizer
+        from ludus.policy.load import load_tokenizer
         from ludus.policy.vision.processor import load_vision_processor
 
         tokenizer = load_tokenizer(student)
-        model = Student(student, tokenizer, lambda: load_vision_processor(student, tokenizer))
+        model = Student(student, tokenizer, lambda: load_vision_processor(student))
     with status_callback() as show_progress:
         report = lint_files(
             files,

@@ -52,7 +52,6 @@ ADVICE = {
     "drops-tool-calls": "Write calls as text, or use a student that supports tools.",
     "drops-tool-results": "Write results as user turns, or use a student that supports tools.",
     "drops-reasoning": "Use a reasoning student, or remove the reasoning.",
-    "drops-image": "Use a student with vision, or remove these rows.",
     "drops-user-text": "Check the template: it does not render what the user said.",
     "drops-assistant-text": "Check the template: it does not render all that the model said.",
 }

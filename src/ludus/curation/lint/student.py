@@ -14,12 +14,10 @@ from ludus.policy.chat.chat_format import ChatFormat, find_chat_format_with_fall
 from ludus.policy.chat.content_guard import content_guard
 from ludus.policy.chat.rendering import RenderedConversation, render, render_pair, render_text
 from ludus.policy.vision.processor import VisionProcessor
-from ludus.policy.vision.row_images import (
-    check_row_placeholders,
+from ludus.policy.vision.training_images import (
     expand_image_tokens,
     row_has_images,
-    row_image_urls,
-    to_text_messages,
+    separate_images,
 )
 
 if TYPE_CHECKING:
@@ -120,7 +118,7 @@ class Student:
         """Replace each image by its placeholder, if the student has vision."""
         if not row_has_images(messages) or self.image_processor is None:
             return messages
-        return to_text_messages(messages, self.image_processor)
+        return separate_images(messages, self.image_processor)[0]
 
     def _expand_images(
         self, rendered: RenderedConversation, conversation: RowConversation
@@ -128,6 +126,6 @@ class Student:
         """Repeat each image placeholder as often as the image has tokens."""
         if not row_has_images(conversation.messages) or self.image_processor is None:
             return rendered
-        urls = row_image_urls(conversation.messages)
-        check_row_placeholders(rendered, self.image_processor, urls)
+        _, urls = separate_images(conversation.messages, self.image_processor)
+        self.image_processor.check_placeholders(rendered.ids, len(urls))
         return expand_image_tokens(rendered, self.image_processor, urls)

@@ -15,8 +15,8 @@ from ludus.data.tool_schema import JsonObject
 from ludus.data.training_row import RowConversation, TrainingRow
 from ludus.errors import RequestRefused, TemplateRefused
 from ludus.policy.chat.rendering import RenderedConversation
-from ludus.policy.chat.template_loss import count_dropped_images, find_dropped_pieces
-from ludus.policy.vision.row_images import ContentPartError
+from ludus.policy.chat.template_loss import find_dropped_pieces
+from ludus.policy.vision.training_images import ContentPartError
 
 _ERROR_CHECKS = ("drops-system-prompt", "drops-tools", "drops-tool-calls", "drops-tool-results")
 _PART_MARK = "zqpartqz"
@@ -72,9 +72,6 @@ def _check_template(row: TrainingRow, student: Student) -> Iterator[tuple[str, L
         if _renders_list_repr(conversation, row, student):
             message = "content is a list of parts, and the template renders its Python repr"
             yield "content-as-list", "error", message
-        dropped, images = count_dropped_images(messages, row.tools, student.render_text)
-        if dropped:
-            yield "drops-image", "warning", f"the template drops {dropped} of {images} images"
         for kind, message in find_dropped_pieces(messages, row.tools, student.render_text):
             check = f"drops-{kind}"
             yield check, "error" if check in _ERROR_CHECKS else "warning", message

@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 from pydantic_core import to_json
 
 from ludus.policy.chat.cached_tokenizer import Encoding
-from ludus.policy.vision.model_families import IMAGE_PLACEHOLDER
+from ludus.policy.vision.processor import IMAGE_PLACEHOLDER
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -15,9 +15,9 @@ from json import JSONDecodeError, JSONDecoder
 from pathlib import Path
 from typing import Any
 
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, did_you_mean
-from ludus.policy import smollm2
-from ludus.policy.model_ref import ModelKind, base_model_name, find_local_model
+from ludus.policy.model_ref import ModelKind, model_chain
 
 TEMPLATE_FILE = "chat_template.jinja"
 THINKING_VARIABLE = "enable_thinking"
@@ -53,22 +53,16 @@ def split_default_kwargs(template: str) -> tuple[dict[str, Any], str]:
     return kwargs, template
 
 
-def saved_template_kwargs(name: str, visited: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """Return the arguments that a local model was saved with; none for a Hub model.
-
-    The Hub's cache is ignored: it is filled by the first run, so that the answer would change
-    between a run and its resumption.
-    """
-    ref = None if name == smollm2.NAME else find_local_model(name)
-    if ref is None or ref.kind is ModelKind.GGUF or ref.path in visited:
-        return {}
-    folder = Path(ref.path)
-    if ref.kind is ModelKind.ADAPTER and not any(folder.glob("tokenizer*")):
-        return saved_template_kwargs(base_model_name(ref), visited | {ref.path})
+def saved_template_kwargs(name: str) -> JsonObject:
+    """Return the arguments that a local model was saved with; none for a Hub model."""
+    refs = (ref for ref in model_chain(name) if ref.kind is not ModelKind.HUB)
+    # An adapter without a tokenizer has that of its base model.
+    ref = next((ref for ref in refs if ref.kind is ModelKind.FOLDER or ref.has_tokenizer), None)
     try:
-        return split_default_kwargs((folder / TEMPLATE_FILE).read_text(encoding="utf-8"))[0]
+        template = "" if ref is None else (Path(ref.path) / TEMPLATE_FILE).read_text("utf-8")
     except (OSError, UnicodeDecodeError):
-        return {}
+        template = ""
+    return split_default_kwargs(template)[0]
 
 
 def check_template_kwargs(kwargs: Mapping[str, Any]) -> None:

@@ -1,11 +1,8 @@
 """Find out by rendering what a chat template silently drops.
 
-Text: a marker word that occurs nowhere else is inserted into every piece of a row (a system prompt,
-the name of a call, a tool's name). A marker that is missing from the rendered text belongs to a
-piece that the student would never see.
-
-Images: they leave no text to search for, so each is removed instead; if the rendered text stays the
-same, the template ignores it.
+A marker word that occurs nowhere else is inserted into every piece of a row (a system prompt, the
+name of a call, a tool's name). A marker that is missing from the rendered text belongs to a piece
+that the student would never see.
 """
 
 from __future__ import annotations
@@ -33,7 +30,6 @@ _KIND_BY_ROLE = {
     "tool": "tool-results",
 }
 _TAG_OR_WORD = re.compile(r"<[^<>]*>|(\w+)")
-_IMAGE_TYPES = ("image", "image_url", "input_image")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,29 +114,6 @@ def find_dropped_pieces(
         if is_dropped_alone(first):
             name = kind.replace("-", " ")
             yield kind, f"the template drops {count} of {totals[kind]} pieces of {name}"
-
-
-def count_dropped_images(
-    messages: Messages, tools: Tools, render_text: RenderText
-) -> tuple[int, int]:
-    """Return how many images the template ignores, and how many there are."""
-    positions = [
-        (at, number)
-        for at, message in enumerate(messages)
-        if isinstance(message.get("content"), list)
-        for number, part in enumerate(message["content"])
-        if isinstance(part, dict) and part.get("type") in _IMAGE_TYPES
-    ]
-    text = _try_render(messages, tools, render_text) if positions else None
-    if text is None:
-        return 0, len(positions)
-    dropped = 0
-    for at, number in positions:
-        content = messages[at]["content"]
-        without = {**messages[at], "content": content[:number] + content[number + 1 :]}
-        changed = [*messages[:at], without, *messages[at + 1 :]]
-        dropped += _try_render(changed, tools, render_text) == text
-    return dropped, len(positions)
 
 
 def _missing_marks(

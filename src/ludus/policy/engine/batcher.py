@@ -35,7 +35,7 @@ from ludus.policy.engine.sampling import SamplingParams
 from ludus.policy.engine.scoped_settings import short_switch_interval, without_cudnn_sdpa
 
 if TYPE_CHECKING:
-    from ludus.policy.vision.images import ProcessedImage
+    from ludus.policy.vision.processor import ProcessedImage
 
 __all__ = ["Completion", "Engine", "RequestBatcher", "SamplingParams"]
 

@@ -11,7 +11,7 @@ from ludus.policy.engine.decode_stats import DecodeStats
 from ludus.policy.engine.sampling import SamplingParams
 
 if TYPE_CHECKING:
-    from ludus.policy.vision.images import ProcessedImage
+    from ludus.policy.vision.processor import ProcessedImage
 
 
 def check_prompt_fits(prompt: Sequence[int], context: int | None) -> None:

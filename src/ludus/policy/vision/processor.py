@@ -1,4 +1,7 @@
-"""The image processor of a vision-language model, and placeholders for images in its prompts.
+"""Images for vision-language models: their patches, and placeholders for them in prompts.
+
+All supported models split an image into a grid of patches, write one placeholder token for each
+block of patches, and compute its positions by rows and columns themselves (`get_rope_index`).
 
 Chat templates render text, so an image becomes a short placeholder that every template copies
 unchanged: the template need not support images. In the ids, the placeholder's image token is then
@@ -8,35 +11,105 @@ repeated as often as the image has tokens. Sampled ids are never changed.
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from dataclasses import dataclass
+from io import BytesIO
 from itertools import groupby
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ludus.data.messages import Message, Part, Text
-from ludus.errors import ConfigError, ProviderRefuses, RequestRefused, TemplateUnmarked
-from ludus.policy.hf_logging import suppress_hf_logging
-from ludus.policy.load_errors import describe_load_error, require_transformers
-from ludus.policy.model_ref import ModelKind, ModelRef, resolve_base_model, resolve_model
-from ludus.policy.vision.images import ProcessedImage, message_image_urls, open_data_url
-from ludus.policy.vision.model_families import (
-    IMAGE_PLACEHOLDER,
-    IMAGE_TOKEN,
-    SUPPORTED_FAMILIES,
-    supports_images,
+from ludus.data.messages import ImagePart, Message, Part, Text
+from ludus.errors import ProviderRefuses, RequestRefused
+from ludus.policy.hf_loading import require_transformers, suppress_hf_logging
+from ludus.policy.model_ref import (
+    ModelKind,
+    ModelRef,
+    load_error,
+    resolve_base_model,
+    resolve_model,
 )
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from PIL.Image import Image
+    from torch import Tensor
+    from transformers import BaseImageProcessor, PretrainedConfig
 
-    from ludus.policy.chat.chat_format import ChatFormat
     from ludus.policy.load import Policy
 
+VISION_FAMILIES = {
+    "qwen2_vl": "Qwen2-VL",
+    "qwen2_5_vl": "Qwen2.5-VL",
+    "qwen3_vl": "Qwen3-VL",
+    "qwen3_vl_moe": "Qwen3-VL",
+}
+"""Names of the families by the `model_type` of their configs."""
+SUPPORTED_FAMILIES = ", ".join(dict.fromkeys(VISION_FAMILIES.values()))
+
+IMAGE_TOKEN = "<|image_pad|>"
+IMAGE_PLACEHOLDER = f"<|vision_start|>{IMAGE_TOKEN}<|vision_end|>"
+"""Stands for an image in the text of a prompt; the image token is in its middle."""
 IMAGE_CACHE_SIZE = 64
 """Images whose patches are cached: all attempts at a task begin with the same one."""
+
+
+def supports_images(config: PretrainedConfig | None) -> bool:
+    """Whether a model with this config is a supported vision-language model."""
+    model_type = getattr(config, "model_type", None)
+    return model_type in VISION_FAMILIES and hasattr(config, "image_token_id")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProcessedImage:
+    """An image as patches, ready for a model."""
+
+    pixel_values: Tensor
+    """[patches, values per patch]."""
+    grid_thw: tuple[int, int, int]
+    """Number of patches in time, height and width."""
+    num_tokens: int
+    """Number of placeholder tokens in the prompt."""
+
+
+def message_image_urls(messages: Iterable[Message]) -> list[str]:
+    """Return the URLs of all images, in order of appearance."""
+    contents = [message.content for message in messages if not isinstance(message.content, str)]
+    parts = [part for content in contents for part in content]
+    return [part.image_url.url for part in parts if isinstance(part, ImagePart)]
+
+
+def open_data_url(url: str) -> Image:
+    """Open the image of a data URL. Remote images are rejected: episodes must be reproducible."""
+    from PIL import Image
+
+    if not url.startswith("data:"):
+        raise RequestRefused(
+            f"The environment shows an image by its URL ({url[:60]}), which Ludus does not "
+            "download. Let the environment send a data URL."
+        )
+    try:
+        image = Image.open(BytesIO(base64.b64decode(url.partition(",")[2], validate=True)))
+        image.load()
+    except Exception as error:
+        raise RequestRefused(
+            f"The environment shows an image that cannot be opened ({error}). Let it send a "
+            "complete PNG or JPEG."
+        ) from None
+    return image
+
+
+def stack_images(images: Sequence[ProcessedImage]) -> dict[str, Tensor]:
+    """Concatenate images for a model's forward pass; empty if there are none."""
+    import torch
+
+    if not images:
+        return {}
+    return {
+        "pixel_values": torch.cat([image.pixel_values for image in images]),
+        "image_grid_thw": torch.tensor([image.grid_thw for image in images]),
+    }
 
 
 class VisionProcessor:
@@ -44,24 +117,21 @@ class VisionProcessor:
 
     Args:
         image_processor: The model's image processor of transformers.
-        placeholder: Stands for an image in a text.
         image_token_id: The token of the placeholder that is repeated for each part of the image.
         suppressed_ids: Other tokens that stand for visual input and must not be sampled.
     """
 
     def __init__(
         self,
-        image_processor: Any,
+        image_processor: BaseImageProcessor,
         *,
-        placeholder: str,
         image_token_id: int,
         suppressed_ids: frozenset[int] = frozenset(),
     ) -> None:
         self.image_processor = image_processor
-        self.placeholder = placeholder
         self.image_token_id = image_token_id
         self.suppressed_ids = suppressed_ids | {image_token_id}
-        self._process_url_cached = lru_cache(IMAGE_CACHE_SIZE)(self._process_url)
+        self._processed: dict[str, ProcessedImage] = {}
 
     def process_messages(self, messages: Sequence[Message]) -> tuple[ProcessedImage, ...]:
         """Process all images in the messages, in their order. Thread-safe."""
@@ -69,7 +139,25 @@ class VisionProcessor:
 
     def process_urls(self, urls: Iterable[str]) -> tuple[ProcessedImage, ...]:
         """Process the images of these data URLs, in their order."""
-        return tuple(map(self._process_url_cached, urls))
+        images = []
+        for url in urls:
+            image = self._processed.get(url)
+            if image is None:
+                image = self._process(open_data_url(url))
+                if len(self._processed) >= IMAGE_CACHE_SIZE:
+                    self._processed.clear()
+                self._processed[url] = image
+            images.append(image)
+        return tuple(images)
+
+    def _process(self, image: Image) -> ProcessedImage:
+        try:
+            inputs = self.image_processor(images=[image], return_tensors="pt")
+        except Exception as error:
+            raise _processing_error(image, error) from None
+        time, height, width = inputs["image_grid_thw"][0].tolist()
+        num_tokens = prod((time, height, width)) // self.image_processor.merge_size**2
+        return ProcessedImage(inputs["pixel_values"], (time, height, width), num_tokens)
 
     def num_image_tokens(self, url: str) -> int:
         """Return the number of tokens of an image without computing its patches."""
@@ -88,56 +176,45 @@ class VisionProcessor:
             return message
         return message.model_copy(update={"content": self.parts_to_text(message.content)})
 
-    def expand_placeholders(
-        self, ids: Sequence[int], images: Sequence[ProcessedImage]
-    ) -> list[int]:
-        """Repeat each image token as often as its image has tokens."""
-        if sum(token == self.image_token_id for token in ids) != len(images):
-            raise RequestRefused(
-                f"The environment writes {self.placeholder} in its text, which this model takes "
-                "for an image. Let the environment leave it out."
-            )
-        remaining = iter(images)
-        expanded: list[int] = []
-        for token in ids:
-            count = next(remaining).num_tokens if token == self.image_token_id else 1
-            expanded += [token] * count
-        return expanded
-
-    def save(self, folder: Path | str) -> None:
-        """Save the image processor beside the model's weights, which need it."""
-        self.image_processor.save_pretrained(str(folder))
-
     def parts_to_text(self, parts: Sequence[Part]) -> str:
         """Join texts by line breaks, and replace each image by the placeholder."""
         groups = groupby(parts, key=lambda part: isinstance(part, Text))
         return "".join(
             "\n".join(part.text for part in group if isinstance(part, Text))
             if is_text
-            else self.placeholder * len(list(group))
+            else IMAGE_PLACEHOLDER * len(list(group))
             for is_text, group in groups
         )
 
-    def _process_url(self, url: str) -> ProcessedImage:
-        image = open_data_url(url)
-        try:
-            inputs = self.image_processor(images=[image], return_tensors="pt")
-        except Exception as error:
-            raise _processing_error(image, error) from None
-        time, height, width = inputs["image_grid_thw"][0].tolist()
-        num_tokens = prod((time, height, width)) // self.image_processor.merge_size**2
-        return ProcessedImage(inputs["pixel_values"], (time, height, width), num_tokens)
+    def check_placeholders(self, ids: Sequence[int], num_images: int) -> None:
+        """Raise if a prompt has other image tokens than those of its images."""
+        number = sum(token == self.image_token_id for token in ids)
+        if number != num_images:
+            raise RequestRefused(
+                f"The prompt has {num_images} images, but {number} image tokens. Leave "
+                f"{IMAGE_PLACEHOLDER} out of messages, and use a chat template that writes their "
+                "content unchanged."
+            )
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle without the cache, for worker processes that are spawned."""
-        return {name: value for name, value in vars(self).items() if name != "_process_url_cached"}
+    def expand_placeholders(
+        self, ids: Sequence[int], images: Sequence[ProcessedImage]
+    ) -> list[int]:
+        """Repeat each image token as often as its image has tokens."""
+        self.check_placeholders(ids, len(images))
+        return [ids[at] for at in self.expanded_indices(ids, [each.num_tokens for each in images])]
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._process_url_cached = lru_cache(IMAGE_CACHE_SIZE)(self._process_url)
+    def expanded_indices(self, ids: Sequence[int], sizes: Iterable[int]) -> list[int]:
+        """The index of each token, of image tokens as often as their images have tokens."""
+        remaining = iter(sizes)
+        counts = [next(remaining) if token == self.image_token_id else 1 for token in ids]
+        return [index for index, count in enumerate(counts) for _ in range(count)]
+
+    def save(self, folder: Path | str) -> None:
+        """Save the image processor beside the model's weights, which need it."""
+        self.image_processor.save_pretrained(str(folder))
 
 
-def _processing_error(image: Any, error: Exception) -> RequestRefused:
+def _processing_error(image: Image, error: Exception) -> RequestRefused:
     return RequestRefused(
         f"The environment shows an image of {image.width}x{image.height} that this model cannot "
         f"process: {error}"
@@ -164,87 +241,28 @@ async def process_images(
     return await asyncio.to_thread(policy.vision.process_messages, messages)
 
 
-def build_vision_processor(
-    ref: ModelRef, tokenizer: PreTrainedTokenizerBase, chat_format: ChatFormat
-) -> VisionProcessor | None:
-    """Build the processor of a vision-language model; None for a text-only model.
+def load_vision_processor(model: str | ModelRef) -> VisionProcessor | None:
+    """Load the processor of a vision-language model, but no weights; None for a text-only model."""
+    from transformers import AutoConfig, AutoImageProcessor
 
-    Reads no weights.
-    """
-    from transformers import AutoConfig
-
+    ref = resolve_model(model) if isinstance(model, str) else model
     if ref.kind is ModelKind.ADAPTER:
-        return build_vision_processor(resolve_base_model(ref), tokenizer, chat_format)
+        return load_vision_processor(resolve_base_model(ref))
     config = None
     if ref.kind is not ModelKind.GGUF:
         # Loading the weights reports what is wrong with a config.
         with suppress_hf_logging(), suppress(Exception):
             config = AutoConfig.from_pretrained(ref.path, **ref.loading_kwargs)
-    if not supports_images(config):
+    if config is None or not supports_images(config):
         return None
-    vision = _read_vision_processor(ref, tokenizer, config)
-    _check_template_keeps_images(ref, vision, tokenizer, chat_format)
-    return vision
-
-
-def load_vision_processor(name: str, tokenizer: PreTrainedTokenizerBase) -> VisionProcessor | None:
-    """Build the processor of the model of that name, given its tokenizer; None if it has none."""
-    from ludus.policy.chat.chat_format import find_chat_format_with_fallback
-
-    try:
-        chat_format = find_chat_format_with_fallback(tokenizer)
-    except TemplateUnmarked:
-        return None
-    return build_vision_processor(resolve_model(name), tokenizer, chat_format)
-
-
-def _read_vision_processor(
-    ref: ModelRef, tokenizer: PreTrainedTokenizerBase, config: Any
-) -> VisionProcessor:
-    """Read the image processor of a vision-language model, given the model's config."""
     require_transformers("Using images", "PIL")
-    from transformers import AutoImageProcessor
-
-    if tokenizer.convert_tokens_to_ids(IMAGE_TOKEN) != config.image_token_id:
-        raise ConfigError(
-            f"The id of {IMAGE_TOKEN} in the tokenizer of {ref.name} is not the one in its "
-            "config. Name a folder whose tokenizer and config belong together."
-        )
     try:
         with suppress_hf_logging():
             image_processor = AutoImageProcessor.from_pretrained(ref.path, **ref.loading_kwargs)
     except Exception as error:
-        message = describe_load_error(
-            ref.name, "image processor", error, hub_unreachable=ref.hub_unreachable
-        )
-        raise ConfigError(message) from None
+        raise load_error(ref, "image processor", error) from None
     return VisionProcessor(
         image_processor,
-        placeholder=IMAGE_PLACEHOLDER,
         image_token_id=config.image_token_id,
         suppressed_ids=frozenset({config.video_token_id} - {None}),
     )
-
-
-def _check_template_keeps_images(
-    ref: ModelRef,
-    vision: VisionProcessor,
-    tokenizer: PreTrainedTokenizerBase,
-    chat_format: ChatFormat,
-) -> None:
-    """Raise unless the template writes the placeholder in user messages and tool results."""
-    from ludus.policy.chat import incremental_prompt
-
-    text = f"See {vision.placeholder} there."
-    user = {"role": "user", "content": text}
-    result = {"role": "tool", "content": text, "tool_call_id": "a"}
-    prompt = incremental_prompt.initial_prompt_ids(tokenizer, chat_format, [user], None)
-    continuation = incremental_prompt.continuation_ids(
-        tokenizer, chat_format, [result], None, turn_ended=True
-    )
-    token = vision.image_token_id
-    if not prompt.count(token) == continuation.count(token) == 1:
-        raise ConfigError(
-            f"The chat template of {ref.name} leaves out images. Use one that writes the content "
-            "of messages unchanged."
-        )

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ludus.policy.engine.hf_decoder import DecodeBatch, HFDecoder, HFSequence
-from ludus.policy.vision.images import stack_images
-from ludus.policy.vision.processor import VisionProcessor
+from ludus.policy.vision.processor import VisionProcessor, stack_images
 
 
 class VLMDecoder(HFDecoder):

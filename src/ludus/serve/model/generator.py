@@ -27,7 +27,7 @@ from ludus.serve.model.requests import ChatBody
 from ludus.serve.model.text_stream import TextStream
 
 if TYPE_CHECKING:
-    from ludus.policy.vision.images import ProcessedImage
+    from ludus.policy.vision.processor import ProcessedImage
 
 _MAX_TEMPLATE_VARIANTS = 16
 """Sets of chat template arguments whose templates are kept."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ludus.policy.vision.processor import VisionProcessor
-from ludus.policy.vision.trainer_inputs import image_inputs
+from ludus.policy.vision.training_images import image_inputs
 from ludus.train.data.loss_mask import IGNORE_INDEX, to_completion_mask
 from ludus.train.data.row_schema import IMAGE_COLUMNS, TOKEN_COLUMNS
 

@@ -12,7 +12,7 @@ from ludus.data.episode_reader import episodes
 from ludus.data.messages import messages_before_reply
 from ludus.data.training_row import InvalidRow
 from ludus.errors import LudusError
-from ludus.policy.vision.row_images import row_has_images
+from ludus.policy.vision.training_images import row_has_images
 from ludus.train.config import Method
 from ludus.train.data.loading import Split
 from ludus.train.data.row_schema import parse_conversations

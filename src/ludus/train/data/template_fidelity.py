@@ -15,7 +15,7 @@ from ludus.data.training_row import InvalidRow
 from ludus.errors import ConfigError, TemplateRefused
 from ludus.policy.chat.rendering import Conversation, render_text
 from ludus.policy.chat.template_loss import find_dropped_pieces
-from ludus.policy.vision.row_images import ContentPartError, separate_row_images
+from ludus.policy.vision.training_images import ContentPartError, separate_row_images
 from ludus.train.data.loading import Split
 from ludus.train.data.row_schema import parse_conversations
 from ludus.train.data.tokenization import RowTokenizer
@@ -33,7 +33,7 @@ def check_template_fidelity(split: Split, row_tokenizer: RowTokenizer) -> None:
     for number, row in islice(rows, SAMPLE_ROWS):
         try:
             conversations = [
-                separate_row_images(each, row_tokenizer.vision).conversation
+                separate_row_images(each, row_tokenizer.vision)[0]
                 for each in parse_conversations(row, row_tokenizer.method)
             ]
         except (InvalidRow, ContentPartError) as error:

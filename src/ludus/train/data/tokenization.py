@@ -24,10 +24,8 @@ from ludus.data.training_row import InvalidRow, parse_row_columns
 from ludus.errors import ConfigError, RequestRefused, TemplateRefused
 from ludus.policy.chat.rendering import Conversation, RenderedConversation, render_many
 from ludus.policy.vision.processor import VisionProcessor
-from ludus.policy.vision.row_images import (
+from ludus.policy.vision.training_images import (
     ContentPartError,
-    TextAndImages,
-    check_row_placeholders,
     expand_image_tokens,
     separate_row_images,
 )
@@ -98,13 +96,13 @@ class RowTokenizer:
                 rows.append([separate_row_images(each, self.vision) for each in parsed])
             except (InvalidRow, ContentPartError) as error:
                 raise RowError(number, str(error)) from error
-        conversations = [side.conversation for sides in rows for side in sides]
+        conversations = [conversation for sides in rows for conversation, _ in sides]
         rendered = iter(render_many(self.tokenizer, conversations, self.template))
         tokenized, template_errors = [], []
         for (number, _), sides in zip(batch, rows, strict=True):
-            results = list(islice(rendered, len(sides)))
+            results, images = list(islice(rendered, len(sides))), [urls for _, urls in sides]
             try:
-                tokenized.append((number, list(map(self._tokenize_side, results, sides))))
+                tokenized.append((number, list(map(self._tokenize_side, results, images))))
             except (TemplateRefused, RequestRefused) as error:
                 template_errors.append((number, str(error).removesuffix(".")))
         return TokenizedBatch(len(batch), self.to_table(tokenized), template_errors, environments)
@@ -125,7 +123,7 @@ class RowTokenizer:
         return pa.table(columns)
 
     def _tokenize_side(
-        self, rendered: RenderedConversation | TemplateRefused, side: TextAndImages
+        self, rendered: RenderedConversation | TemplateRefused, images: Sequence[str]
     ) -> TokenizedSide:
         """The tokens that are trained on, and the images that are among them."""
         if isinstance(rendered, TemplateRefused):
@@ -133,8 +131,8 @@ class RowTokenizer:
         trimmed = trim_after_loss(rendered)
         if self.vision is None:
             return trimmed, ()
-        check_row_placeholders(rendered, self.vision, side.images)
-        urls = side.images[: trimmed.ids.count(self.vision.image_token_id)]
+        self.vision.check_placeholders(rendered.ids, len(images))
+        urls = images[: trimmed.ids.count(self.vision.image_token_id)]
         return expand_image_tokens(trimmed, self.vision, urls), urls
 
 

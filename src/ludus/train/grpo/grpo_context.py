@@ -15,7 +15,7 @@ from ludus.environment.mixture import Mixture
 from ludus.environment.task_buckets import Bucket
 from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import find_chat_format
-from ludus.policy.vision.processor import build_vision_processor
+from ludus.policy.vision.processor import load_vision_processor
 from ludus.scoring.reward_functions import RewardFunctions
 from ludus.train.context import TrainContext, load_tokenizer
 from ludus.train.data.sample_task import sample_episode_task
@@ -79,7 +79,7 @@ def build_context(
     model_ref, tokenizer = load_tokenizer(model, out, progress)
     # Agents call tools: chat formats without them are rejected here.
     chat_format = find_chat_format(tokenizer, chat_template_kwargs=config.chat_template_kwargs)
-    vision = build_vision_processor(model_ref, tokenizer, chat_format)
+    vision = load_vision_processor(model_ref)
     trl_config = build_trl_grpo_config(config, out)
     # For TRL's own loop, which renders prompts itself.
     trl_config.chat_template_kwargs = dict(chat_format.chat_template_kwargs) or None

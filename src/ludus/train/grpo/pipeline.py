@@ -9,9 +9,9 @@ from ludus.data.training_log import EPISODES_FILE
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.environment.task_buckets import build_buckets, parse_axes, select_environments
 from ludus.errors import OutOfMemory, RunError, TrainingDiverged
-from ludus.policy.load_errors import require_transformers
-from ludus.policy.preflight import check_model
-from ludus.policy.vision.trainer_inputs import drop_empty_image_inputs
+from ludus.policy.hf_loading import require_transformers
+from ludus.policy.model_ref import check_model
+from ludus.policy.vision.training_images import drop_empty_image_inputs
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import PhaseProgress
 from ludus.scoring.reward_functions import import_reward_functions

@@ -263,7 +263,7 @@ class GRPOMixin(TrainerMixin):
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         import torch
 
-        from ludus.policy.vision.trainer_inputs import episode_image_inputs
+        from ludus.policy.vision.training_images import episode_image_inputs
 
         batch = cast(Any, super())._generate_and_score_completions(inputs)
         trainer = cast(Any, self)

@@ -140,7 +140,7 @@ class TrainingRecord(_RecordModel):
     model: str
     """As the caller gave it."""
     weights: str | None = None
-    """The fingerprint of the model's weights, if known; see `ludus.policy.fingerprint`."""
+    """The fingerprint of the model's weights, if known; see `ludus.policy.model_ref`."""
     base: str | None = None
     """The model's name on the Hub, if it has one."""
     license: str | None = None

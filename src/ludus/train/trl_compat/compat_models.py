@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from ludus.policy import smollm2
@@ -12,4 +11,4 @@ def resolve_known_model(model: Any) -> Any:
     """The folder of `smollm2`, which is downloaded if necessary; any other model as it is."""
     if model != smollm2.NAME:
         return model
-    return str(smollm2.model_folder(notify=lambda text: print(text, file=sys.stderr)))
+    return str(smollm2.model_folder())
