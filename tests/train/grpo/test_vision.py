@@ -11,7 +11,7 @@ from policy.vision.image_env import GALLERY, taught
 from ludus import grpo
 from ludus.errors import ConfigError, RunError
 from ludus.policy.load import load
-from ludus.policy.vision import trainer_inputs
+from ludus.policy.vision import training_images
 from train.grpo.toy_environments import read_episodes, small_config
 from train.short_runs import read_curve
 
@@ -30,13 +30,13 @@ def test_images_of_episodes_reach_the_trainer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image_inputs: list[dict[str, Any]] = []
-    original = trainer_inputs.episode_image_inputs
+    original = training_images.episode_image_inputs
 
     def record(*args: Any) -> dict[str, Any]:
         image_inputs.append(original(*args))
         return image_inputs[-1]
 
-    monkeypatch.setattr(trainer_inputs, "episode_image_inputs", record)
+    monkeypatch.setattr(training_images, "episode_image_inputs", record)
     config = small_config(
         steps=1, groups=2, group_size=2, zero_variance_groups="keep", max_episode_tokens=200
     )
