@@ -100,7 +100,7 @@ def test_an_element_is_scrolled(environment: BrowserGym) -> None:
 
 
 def test_what_cannot_be_done_is_explained_and_counts(environment: BrowserGym) -> None:
-    environment.reset(seed=1, task_name="click-dialog", max_actions=8)
+    environment.reset(seed=1, task_name="click-dialog", max_actions=7)
     button = only(environment, "button").bid
     refused: list[tuple[str, dict[str, object], str]] = [
         ("click", {"bid": "9999"}, "9999"),
@@ -108,7 +108,6 @@ def test_what_cannot_be_done_is_explained_and_counts(environment: BrowserGym) ->
         ("click", {"bid": "3"}, "hidden"),
         ("fill", {"bid": button, "value": "x"}, "not an <input>"),
         ("press", {"bid": button, "key_comb": "Nonsense"}, "Nonsense"),
-        ("goto", {"url": "file:///etc/passwd"}, "no network"),
         ("noop", {"wait_ms": -1}, "between"),
     ]
     for name, arguments, reason in refused:
@@ -124,13 +123,6 @@ def test_a_wrong_answer_is_worth_nothing(environment: BrowserGym) -> None:
     seen = call(environment, "click", bid=only(environment, "button").bid)
     assert (seen.done, seen.reward) == (True, 0.0)
     assert seen.metadata == {"rewards": {"raw": -1.0}}
-
-
-@pytest.mark.parametrize("page", ["click-test", "enter-text"])
-def test_leaving_or_reloading_the_page_ends_the_episode(environment: BrowserGym, page: str) -> None:
-    environment.reset(seed=1, task_name="click-test")
-    seen = call(environment, "goto", url=f"http://miniwob.test/miniwob/{page}.html")
-    assert (seen.error, seen.done, seen.reward) == (None, True, 0.0)
 
 
 def test_the_screenshot_is_an_image_block() -> None:

@@ -52,10 +52,6 @@ def test_the_oracle_reaches_the_goal_on_every_seed(environment: BrowserGym, task
         "click-checkboxes",
         "click-option",
         "enter-password",
-        "login-user-popup",
-        "multi-orderings",
-        "read-table-2",
-        "use-spinner",
     ],
 )
 def test_the_oracle_repairs_what_others_have_done(environment: BrowserGym, task_name: str) -> None:

@@ -135,7 +135,6 @@ def test_the_models_are_those_of_the_wire() -> None:
         "fill",
         "press",
         "scroll",
-        "goto",
         "noop",
     ]
 

@@ -1,4 +1,4 @@
-"""A Chromium that plays MiniWoB++ with BrowserGym. Runs in a worker process.
+"""The program of a worker process: a Chromium that plays MiniWoB++ with BrowserGym.
 
 Differs from BrowserGym's own environment in what makes episodes fast and reproducible: the browser
 is kept from one episode to the next, time in the page is virtual (`page_clock.js`), and no request
@@ -8,11 +8,18 @@ leaves the browser. Tasks, marks (bids) and the accessibility tree are BrowserGy
 from __future__ import annotations
 
 import base64
+import ctypes
+import json
 import os
+import queue
+import sys
+import tempfile
+import threading
+import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from browsergym.core import observation as extraction
 from browsergym.core.constants import BROWSERGYM_ID_ATTRIBUTE
@@ -22,7 +29,9 @@ from playwright.sync_api import Browser as PlaywrightBrowser
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Locator, Page, Playwright, Route, sync_playwright
 
-from ludus.envs.browsergym.page import ORIGIN, page_file, page_url, read_tree
+from ludus.environment.worker_processes import open_worker_pipes
+from ludus.envs.browsergym.page import ORIGIN, page_file, read_tree
+from ludus.envs.browsergym.worker import CLEANUP_TIMEOUT_S, kill_descendants, remove_folder
 
 if TYPE_CHECKING:
     from ludus.data.tool_schema import JsonObject
@@ -35,6 +44,7 @@ ELEMENT_TIMEOUT_MS = 10_000
 """Time for an action on an element that can be reached."""
 EPISODES_PER_CONTEXT = 100
 """Episodes after which a new context is opened, to free the memory of the renderer."""
+_PR_SET_CHILD_SUBREAPER = 36
 MAX_EXTRACTIONS = 5
 """How often the page is read again if it changes meanwhile."""
 
@@ -129,8 +139,6 @@ class BrowserSession:
                     self._page.keyboard.press(arguments["key_comb"])
                 case "scroll":
                     self._scroll(**arguments)
-                case "goto":
-                    self._goto(arguments["url"])
                 case "noop":
                     wait_ms = arguments["wait_ms"]
         except ActionRefused as error:
@@ -178,14 +186,6 @@ class BrowserSession:
         # The browser scrolls when it draws.
         self._page.evaluate("() => __ludus_clock.waitForPaint()")
 
-    def _goto(self, url: str) -> None:
-        if page_file(url) is None:
-            raise ActionRefused(
-                f"{url!r} cannot be opened: there are only the pages of MiniWoB++, "
-                f"such as {page_url('click-test')}, and no network."
-            )
-        self._page.goto(url)
-
     def _pass_time(self, milliseconds: float) -> None:
         # The page may be on its way to another one, which has a clock of its own.
         with suppress(PlaywrightError):
@@ -203,7 +203,7 @@ class BrowserSession:
         if self._screenshot:
             screenshot = base64.b64encode(self._page.screenshot()).decode("ascii")
         return {
-            **self.read_page(),
+            **self._read_page(),
             "url": self._page.url,
             "raw_reward": float(raw_reward),
             "done": bool(done),
@@ -211,7 +211,7 @@ class BrowserSession:
             "screenshot": screenshot,
         }
 
-    def read_page(self) -> JsonObject:
+    def _read_page(self) -> JsonObject:
         """The elements of the page, and its accessibility tree as BrowserGym writes it."""
         for attempt in range(1, MAX_EXTRACTIONS + 1):
             try:
@@ -245,3 +245,50 @@ def _answer_request(route: Route) -> None:
         route.abort()
     else:
         route.fulfill(path=file, content_type=_MEDIA_TYPES.get(file.suffix))
+
+
+def run_worker() -> None:
+    """Run the worker process; a request is `[method, arguments]`."""
+    if sys.platform == "linux":
+        # Processes below this one whose parents have ended become its children.
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    incoming, replies = open_worker_pipes()
+    requests: queue.SimpleQueue[tuple[str, JsonObject]] = queue.SimpleQueue()
+    receiver = threading.Thread(target=_receive, args=(incoming, requests), daemon=True)
+    receiver.start()
+    session: BrowserSession | None = None
+    while True:
+        method, arguments = requests.get()
+        try:
+            if method == "launch":
+                session, value = BrowserSession(**arguments), {}
+            else:
+                value = getattr(session, method)(**arguments)
+            reply: JsonObject = {"value": value}
+        except Exception as error:
+            reply = {"fault": f"{type(error).__name__}: {error}"}
+        try:
+            replies.write(json.dumps(reply).encode() + b"\n")
+            replies.flush()
+        except OSError:
+            receiver.join()  # The parent is gone: the receiver cleans up and ends the process.
+
+
+def _receive(incoming: BinaryIO, requests: queue.SimpleQueue[tuple[str, JsonObject]]) -> None:
+    """Queue the requests; end the process when the parent closes the pipe or exits."""
+    for line in incoming:
+        requests.put(json.loads(line))
+    # All processes below this one are killed and their exit status collected: no zombie stays.
+    deadline = time.monotonic() + CLEANUP_TIMEOUT_S
+    with suppress(ChildProcessError):  # None is left.
+        while time.monotonic() < deadline:
+            kill_descendants(os.getpid())
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+            time.sleep(0.01)
+    remove_folder(tempfile.gettempdir())
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    run_worker()

@@ -44,7 +44,6 @@ class BrowserGym(ToolEnvironment):
         fill(bid, value): replaces the text of a field, or selects the option of a list.
         press(bid, key_comb): focuses an element and presses a key or a combination.
         scroll(delta_x, delta_y, bid): turns the wheel over an element or the page.
-        goto(url): opens another page, which ends the episode.
         noop(wait_ms): waits.
     Action:
         Besides calls of tools, OpenEnv's `action_str`: a call in text, `click('13')`.
@@ -58,7 +57,7 @@ class BrowserGym(ToolEnvironment):
         for an answer that is nearly right; 0.0 instead of its negative rewards. Its part `raw` is
         the reward of the page, from -1 to 1.
     Episode end:
-        The page decides, is left or loaded again, or `max_actions` calls were made.
+        The page decides, is left, or `max_actions` calls were made.
     Task arguments:
         seed: which problem the page poses (random).
         task_name: the page (the variant).
@@ -90,7 +89,7 @@ class BrowserGym(ToolEnvironment):
         self.goal = ""
         self.url = ""
         self.elements: list[Element] = []
-        self._axtree: str | None = None
+        self._axtree = ""
         self.actions_left = 0
 
     @classmethod
@@ -144,8 +143,6 @@ class BrowserGym(ToolEnvironment):
             call = parse_action(action.action_str, {name: getattr(self, name) for name in tools})
             observation = getattr(self, call.name)(**tools[call.name].bind(call.arguments))
         except (ToolError, InvalidArguments) as error:
-            if self._axtree is None:
-                self._axtree = self._ask("read_page", timeout=self._action_timeout)["axtree"]
             observation = BrowserGymObservation(
                 goal=self.goal,
                 text=f"Error: {error}",
@@ -202,15 +199,6 @@ class BrowserGym(ToolEnvironment):
         )
 
     @tool
-    def goto(self, url: str) -> BrowserGymObservation:
-        """Open another page. Leaving the page of the task ends the episode.
-
-        Args:
-            url: The address of the page.
-        """
-        return self._act("goto", url=url)
-
-    @tool
     def noop(self, wait_ms: float = 1000) -> BrowserGymObservation:
         """Wait, for pages that change by themselves.
 
@@ -259,13 +247,10 @@ class BrowserGym(ToolEnvironment):
         if worker is not None:
             browser_pool(self._executable_path)().give_back(worker)
 
-    def _act(self, action: str, **arguments: Any) -> BrowserGymObservation:
-        if "bid" in arguments:
-            arguments["bid"] = arguments["bid"].strip().strip("[]")
+    def _act(self, action: str, *, bid: str = "", **arguments: object) -> BrowserGymObservation:
+        arguments["bid"] = bid.strip().strip("[]")
         page = self._ask("act", timeout=self._action_timeout, action=action, arguments=arguments)
         if page["refusal"] is not None:
-            # It may have changed the page all the same: `press` moves the focus before it fails.
-            self._axtree = None
             self._refuse(page["refusal"])
         self.actions_left -= 1
         return self._observe(page)
@@ -303,7 +288,7 @@ class BrowserGym(ToolEnvironment):
             **fields,
         )
 
-    def _ask(self, method: str, *, timeout: float, **arguments: Any) -> Any:
+    def _ask(self, method: str, *, timeout: float, **arguments: object) -> JsonObject:
         """Send a request to the browser; a reset starts one if there is none.
 
         A browser that fails is ended.

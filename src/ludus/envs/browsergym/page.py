@@ -7,7 +7,8 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+
+from ludus.data.tool_schema import JsonObject
 
 ORIGIN = "http://miniwob.test"
 """Where the browser sees the pages. Nothing listens there: requests are answered from the files."""
@@ -25,10 +26,6 @@ def html_folder() -> Path:
 @cache
 def task_names() -> tuple[str, ...]:
     return tuple(sorted(page.stem for page in (html_folder() / "miniwob").glob("*.html")))
-
-
-def page_url(task_name: str) -> str:
-    return f"{ORIGIN}/miniwob/{task_name}.html"
 
 
 def page_file(url: str) -> Path | None:
@@ -111,7 +108,7 @@ def render_tree(elements: Sequence[Element]) -> str:
 
 
 def read_tree(
-    nodes: Sequence[Mapping[str, Any]],
+    nodes: Sequence[JsonObject],
     *,
     clickable: Container[str | None],
     classes: Mapping[str, str],
@@ -125,7 +122,7 @@ def read_tree(
     """
     by_id = {node["nodeId"]: node for node in nodes}
 
-    def descend(node: Mapping[str, Any], depth: int) -> Iterator[Element]:
+    def descend(node: JsonObject, depth: int) -> Iterator[Element]:
         element = _read_node(node, depth, clickable, texts)
         child_depth = depth if element is None else depth + 1
         children = [
@@ -164,7 +161,7 @@ def read_tree(
 
 
 def _read_node(
-    node: Mapping[str, Any], depth: int, clickable: Container[str | None], texts: Mapping[str, str]
+    node: JsonObject, depth: int, clickable: Container[str | None], texts: Mapping[str, str]
 ) -> Element | None:
     """The element of one node; None if the node is not shown, though its children may be."""
     role = str(node.get("role", {}).get("value", "none"))
@@ -200,6 +197,6 @@ def _read_node(
     )
 
 
-def _is_masked(value: Any) -> bool:
+def _is_masked(value: object) -> bool:
     """Whether it is how the browser shows a password."""
     return isinstance(value, str) and bool(value) and set(value) == {"•"}

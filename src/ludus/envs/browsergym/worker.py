@@ -1,4 +1,4 @@
-"""Worker processes, each with a browser of its own: the side of the parent, and their program.
+"""Worker processes, each with a browser: the side of the parent. `browser.py` is their program.
 
 A browser that crashes or hangs ends with its worker, and breaks only the episode that it played. An
 idle worker is kept for a while, because starting a browser takes seconds. A worker ends with its
@@ -7,30 +7,24 @@ parent, also while the browser hangs, and takes the browser with it.
 
 from __future__ import annotations
 
-import ctypes
-import json
 import os
-import queue
 import shutil
 import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, BinaryIO
 
 from pydantic_core import to_json
 
+from ludus.data.tool_schema import JsonObject
 from ludus.environment.worker_processes import (
     WorkerLost,
     WorkerPool,
     WorkerProcess,
     WorkerTimeout,
-    open_worker_pipes,
     pool_per_process,
 )
 from ludus.errors import LudusError
@@ -43,7 +37,6 @@ MAX_IDLE = 4
 IDLE_TIMEOUT_S = 60.0
 
 _BROWSER_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 class BrowserMissing(LudusError):
@@ -77,7 +70,7 @@ class BrowserWorker(WorkerProcess):
     def __init__(self, executable_path: str) -> None:
         self.folder = tempfile.mkdtemp(prefix="ludus-browser-")
         super().__init__(
-            "ludus.envs.browsergym.worker", stderr=subprocess.DEVNULL, TMPDIR=self.folder
+            "ludus.envs.browsergym.browser", stderr=subprocess.DEVNULL, TMPDIR=self.folder
         )
         try:
             self.call("launch", timeout=LAUNCH_TIMEOUT_S, executable_path=executable_path)
@@ -85,7 +78,7 @@ class BrowserWorker(WorkerProcess):
             self.kill()
             raise
 
-    def call(self, method: str, *, timeout: float, **arguments: Any) -> Any:
+    def call(self, method: str, *, timeout: float, **arguments: object) -> JsonObject:
         """Call a method of the `BrowserSession`; raises `BrowserFailed`."""
         try:
             reply = self.ask(to_json([method, arguments]), timeout_s=timeout)
@@ -95,7 +88,8 @@ class BrowserWorker(WorkerProcess):
             raise BrowserFailed("The process of the browser ended.") from None
         if "fault" in reply:
             raise BrowserFailed(f"The browser failed: {reply['fault']}")
-        return reply["value"]
+        value: JsonObject = reply["value"]
+        return value
 
     def kill(self) -> None:
         """End the worker and its browser, even if they hang."""
@@ -105,9 +99,9 @@ class BrowserWorker(WorkerProcess):
         try:
             self._process.wait(EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            _kill_descendants(self.pid)
+            kill_descendants(self.pid)
         super().kill()
-        _remove_folder(self.folder)
+        remove_folder(self.folder)
 
 
 @cache
@@ -119,53 +113,7 @@ def browser_pool(executable_path: str) -> Callable[[], WorkerPool[BrowserWorker]
     )
 
 
-def run_worker() -> None:
-    """Run the worker process; a request is `[method, arguments]`."""
-    if sys.platform == "linux":
-        # Processes below this one whose parents have ended become its children.
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    incoming, replies = open_worker_pipes()
-    requests: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
-    receiver = threading.Thread(target=_receive, args=(incoming, requests), daemon=True)
-    receiver.start()
-    from ludus.envs.browsergym.browser import BrowserSession
-
-    session: BrowserSession | None = None
-    while True:
-        method, arguments = requests.get()
-        try:
-            if method == "launch":
-                session = BrowserSession(**arguments)
-                value = None
-            else:
-                value = getattr(session, method)(**arguments)
-            reply = {"value": value}
-        except Exception as error:
-            reply = {"fault": f"{type(error).__name__}: {error}"}
-        try:
-            replies.write(json.dumps(reply).encode() + b"\n")
-            replies.flush()
-        except OSError:
-            receiver.join()  # The parent is gone: the receiver cleans up and ends the process.
-
-
-def _receive(incoming: BinaryIO, requests: queue.SimpleQueue[list[Any]]) -> None:
-    """Queue the requests; end the process when the parent closes the pipe or exits."""
-    for line in incoming:
-        requests.put(json.loads(line))
-    # All processes below this one are killed and their exit status collected: no zombie stays.
-    deadline = time.monotonic() + CLEANUP_TIMEOUT_S
-    with suppress(ChildProcessError):  # None is left.
-        while time.monotonic() < deadline:
-            _kill_descendants(os.getpid())
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-            time.sleep(0.01)
-    _remove_folder(tempfile.gettempdir())
-    os._exit(0)
-
-
-def _kill_descendants(pid: int) -> None:
+def kill_descendants(pid: int) -> None:
     """Kill all processes below a process."""
     import psutil
 
@@ -175,13 +123,9 @@ def _kill_descendants(pid: int) -> None:
                 process.kill()
 
 
-def _remove_folder(folder: str) -> None:
+def remove_folder(folder: str) -> None:
     """Remove a folder that dying processes may still write to."""
     deadline = time.monotonic() + CLEANUP_TIMEOUT_S
     while Path(folder).exists() and time.monotonic() < deadline:
         shutil.rmtree(folder, ignore_errors=True)
         time.sleep(0.01)
-
-
-if __name__ == "__main__":
-    run_worker()
