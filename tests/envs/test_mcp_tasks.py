@@ -63,7 +63,7 @@ async def test_a_function_checks_the_answer_and_the_server(tmp_path: Path) -> No
         full_length = 8
         [[tasks]]
         prompt = "Count."
-        check = "my_checks:counted"
+        check = "my_checks.py:counted"
         [[tasks]]
         prompt = "Anything."
         check = "my_checks.py:text"
@@ -123,7 +123,7 @@ def test_an_answer_is_compared(answer: str, expected: Expected, correct: bool) -
         ("t.jsonl", '{"expected": 1}', "line 1: prompt"),
         ("t.jsonl", f'{TASK}\n\n{{"prompt": 3, "expected": 1}}', "t.jsonl, line 3: prompt: "),
         ("t.jsonl", f'{TASK}\n{{"prompt": "x", "expected": {{}}}}', "line 2: expected: "),
-        ("t.jsonl", f"{TASK}\n[]", "line 2: must be an object"),
+        ("t.jsonl", f"{TASK}\n[]", "line 2: input should be"),
         ("t.jsonl", f"{TASK}\n{{", "line 2, column 2"),
         ("t.toml", "tasks = [", "parsed"),
         ("t.toml", "tasks = " + "[" * 3000, "nested"),

@@ -1,45 +1,35 @@
-"""A connection to one MCP server, over its standard input and output or over HTTP.
-
-The client library can start a server too, but does not tell why one ended, and leaves the children
-of one that ended by itself.
-"""
+"""A connection to one MCP server, over its standard input and output or over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import shlex
-import signal
 import sys
 import tempfile
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import TextIO, TypeVar
 
-import anyio
 import httpx
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from mcp import ClientSession, McpError
-from mcp.client.stdio import get_default_environment
+from mcp import ClientSession, McpError, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.message import SessionMessage
 from mcp.types import (
     CONNECTION_CLOSED,
     CallToolResult,
+    ContentBlock,
     ImageContent,
     Implementation,
-    JSONRPCMessage,
     PaginatedRequestParams,
     TextContent,
 )
-from pydantic import ValidationError
 
 from ludus.data.messages import Image, Text
-from ludus.data.tool_schema import ToolSpec
+from ludus.data.tool_schema import JsonObject, ToolSpec
 from ludus.envs.mcp.tasks import Server
 from ludus.errors import ConnectFailed, ExecutionFailed, describe_in_one_line
 
@@ -47,6 +37,10 @@ T = TypeVar("T")
 
 _SESSION_TERMINATED = 32600
 """The code with which the client library reports that a server no longer knows the session."""
+_STDERR_TAIL_BYTES = 4096
+_LAUNCHER = str(Path(__file__).with_name("launch.py"))
+# Some servers print other lines than messages, such as a greeting: each would be logged.
+logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +62,8 @@ class Connection:
         self.tools: tuple[ToolSpec, ...] = ()
         self.instructions = ""
         self._server = server
+        self._last_line = ""
+        """Of the stderr of a server that was started and has ended."""
         self._session: ClientSession
         self._ready = asyncio.Event()
         self._closing = asyncio.Event()
@@ -90,21 +86,20 @@ class Connection:
             raise
         return connection
 
-    async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
+    async def call(self, tool: str, arguments: JsonObject) -> ToolResult:
         """Call a tool; a call that the server refuses has an error as its result.
 
         Raises `ExecutionFailed` if the server is gone or does not answer: the connection has to
         be closed then.
         """
-        request = self._session.call_tool(tool, dict(arguments))
+        request = self._session.call_tool(tool, arguments)
         timeout = self._server.config.call_timeout
         try:
             result = await self._race(request, timeout, f"The tool {tool}")
         except McpError as error:
             if error.error.code not in (CONNECTION_CLOSED, _SESSION_TERMINATED):
                 return ToolResult([Text(text=error.error.message)], is_error=True)
-            # The task may need a moment to find out why the connection ended.
-            await asyncio.wait({self._task}, timeout=1.0)
+            await self.close()
             raise self._end_error(error) from None
         return ToolResult(_to_blocks(result), is_error=result.isError)
 
@@ -115,15 +110,43 @@ class Connection:
             self._task.exception()  # Marks it as retrieved.
 
     async def _run_session(self) -> None:
-        async with (
-            _open_streams(self._server) as (read_stream, write_stream),
-            ClientSession(
-                read_stream, write_stream, client_info=Implementation(name="ludus", version="1")
-            ) as session,
-        ):
-            self._session = session
-            self.instructions = (await session.initialize()).instructions or ""
-            self.tools = await _list_tools(session)
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as stderr:
+            try:
+                await self._serve_calls(stderr)
+            finally:
+                stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _STDERR_TAIL_BYTES))
+                lines = (line.strip() for line in reversed(stderr.read().split("\n")))
+                self._last_line = next(filter(None, lines), "")
+
+    async def _serve_calls(self, stderr: TextIO) -> None:
+        """Start the server or connect to it, and hold the session until it is to be closed."""
+        config = self._server.config
+        async with AsyncExitStack() as stack:
+            if self._server.url is None:
+                # The server gets `env` and the few variables that are safe to pass on.
+                parameters = StdioServerParameters(
+                    command=sys.executable,
+                    args=["-I", "-S", _LAUNCHER, str(os.getpid()), *self._server.command],
+                    env=config.env,
+                    encoding_error_handler="replace",
+                )
+                read_stream, write_stream = await stack.enter_async_context(
+                    stdio_client(parameters, errlog=stderr)
+                )
+            else:
+                timeout = httpx.Timeout(config.start_timeout, read=None)
+                client = await stack.enter_async_context(
+                    httpx.AsyncClient(headers=config.headers, timeout=timeout)
+                )
+                read_stream, write_stream, _ = await stack.enter_async_context(
+                    streamable_http_client(self._server.url, http_client=client)
+                )
+            name = Implementation(name="ludus", version="1")
+            self._session = await stack.enter_async_context(
+                ClientSession(read_stream, write_stream, client_info=name)
+            )
+            self.instructions = (await self._session.initialize()).instructions or ""
+            self.tools = await _list_tools(self._session)
             self._ready.set()
             await self._closing.wait()
 
@@ -148,8 +171,9 @@ class Connection:
             reason = self._task.exception() or reason
         while isinstance(reason, BaseExceptionGroup):
             reason = reason.exceptions[0]
-        if isinstance(reason, ServerEnded):
-            return ExecutionFailed(str(reason))
+        if self._server.url is None:
+            detail = f": {self._last_line.rstrip('.')}" if self._last_line else ""
+            return ExecutionFailed(f"The MCP server ended{detail}.")
         if isinstance(reason, httpx.ConnectError | httpx.ConnectTimeout):
             detail = str(reason) or type(reason).__name__
             return ExecutionFailed(
@@ -163,20 +187,6 @@ class Connection:
             )
         detail = "" if reason is None else f": {describe_in_one_line(reason).rstrip('.')}"
         return ExecutionFailed(f"The connection to the MCP server broke{detail}.")
-
-
-@asynccontextmanager
-async def _open_streams(server: Server) -> AsyncIterator[Streams]:
-    if server.url is None:
-        async with open_stdio(server.command, server.config.env) as streams:
-            yield streams
-        return
-    timeout = httpx.Timeout(server.config.start_timeout, read=None)
-    async with (
-        httpx.AsyncClient(headers=server.config.headers, timeout=timeout) as client,
-        streamable_http_client(server.url, http_client=client) as (read_stream, write_stream, _),
-    ):
-        yield read_stream, write_stream
 
 
 async def _list_tools(session: ClientSession) -> tuple[ToolSpec, ...]:
@@ -213,7 +223,7 @@ def _to_blocks(result: CallToolResult) -> list[Text | Image]:
     return blocks or [Text(text="(no output)")]
 
 
-def _describe_content(item: Any) -> str:
+def _describe_content(item: ContentBlock) -> str:
     """A resource as its text, a link by its address, and audio by its media type."""
     resource = getattr(item, "resource", item)
     if isinstance(text := getattr(resource, "text", None), str):
@@ -221,118 +231,3 @@ def _describe_content(item: Any) -> str:
     if (uri := getattr(resource, "uri", None)) is not None:
         return f"[{uri}]"
     return f"[{getattr(item, 'mimeType', item.type)}]"
-
-
-Streams = tuple[
-    MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
-]
-
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-SHUTDOWN_STEP_S = 2.0
-"""Time that a server has to exit after the end of its input, and again after SIGTERM."""
-_STDERR_TAIL_BYTES = 4096
-_LAUNCHER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("launch.py")))
-
-
-class ServerEnded(Exception):
-    """A server ended by itself; the message says how."""
-
-
-@asynccontextmanager
-async def open_stdio(command: Sequence[str], env: Mapping[str, str]) -> AsyncIterator[Streams]:
-    """Start a server; it is ended with all its children when the context is left.
-
-    It gets `env` and the few variables that are safe to pass on, such as PATH and HOME. Raises
-    `ServerEnded`, in a group, when the server ends by itself.
-    """
-    incoming, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    write_stream, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
-    with tempfile.TemporaryFile() as stderr:
-        process = await asyncio.create_subprocess_exec(
-            *_LAUNCHER,
-            str(os.getpid()),
-            *command,
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=stderr,
-            env={**get_default_environment(), **env},
-            limit=MAX_MESSAGE_BYTES,
-            start_new_session=True,
-        )
-        try:
-            async with (
-                incoming,
-                read_stream,
-                write_stream,
-                outgoing,
-                asyncio.TaskGroup() as group,
-            ):
-                reader = group.create_task(_receive(process, incoming, stderr))
-                writer = group.create_task(_send(process, outgoing))
-                yield read_stream, write_stream
-                reader.cancel()
-                writer.cancel()
-        finally:
-            await _shut_down(process)
-
-
-async def _receive(
-    process: Process,
-    incoming: MemoryObjectSendStream[SessionMessage | Exception],
-    stderr: IO[bytes],
-) -> None:
-    assert process.stdout is not None
-    while line := await process.stdout.readline():
-        try:
-            message = JSONRPCMessage.model_validate_json(line)
-        except ValidationError:
-            continue  # Some servers print other lines too, such as a greeting.
-        await incoming.send(SessionMessage(message))
-    with suppress(TimeoutError):
-        async with asyncio.timeout(SHUTDOWN_STEP_S):
-            await process.wait()
-    raise ServerEnded(_describe_end(process, stderr))
-
-
-async def _send(process: Process, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
-    assert process.stdin is not None
-    # A server that is gone is reported by the reader, which knows why.
-    with suppress(ConnectionError):
-        async for item in outgoing:
-            data = item.message.model_dump_json(by_alias=True, exclude_none=True)
-            process.stdin.write(data.encode() + b"\n")
-            await process.stdin.drain()
-
-
-def _describe_end(process: Process, stderr: IO[bytes]) -> str:
-    end = "closed its output"
-    if process.returncode is not None:
-        end = f"ended with exit code {process.returncode}"
-    stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _STDERR_TAIL_BYTES))
-    lines = stderr.read().decode(errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    detail = f": {last.rstrip('.')}" if last else ""
-    return f"The MCP server {end}{detail}."
-
-
-async def _shut_down(process: Process) -> None:
-    """End a server as the protocol prescribes: end of input, SIGTERM, SIGKILL."""
-    assert process.stdin is not None
-    process.stdin.close()
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(TimeoutError):
-            async with asyncio.timeout(SHUTDOWN_STEP_S):
-                await process.communicate()
-        if process.returncode is not None:
-            break
-        _signal_group(process, number)
-    # Children that outlive a server have its process group.
-    _signal_group(process, signal.SIGKILL)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(SHUTDOWN_STEP_S):
-            await process.communicate()
-
-
-def _signal_group(process: Process, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)

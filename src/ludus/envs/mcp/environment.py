@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ludus.data.messages import content_text
 from ludus.data.tool_schema import JsonObject, ToolSpec
@@ -190,7 +190,7 @@ class Mcp(Environment[CallToolAction, CallToolObservation, State]):
             fault = ToolFault(error_type="invalid_args", message="`answer` must be a string.")
             return CallToolObservation(tool_name=action.tool_name, error=fault)
 
-        async def call(name: str, **arguments: Any) -> str:
+        async def call(name: str, **arguments: object) -> str:
             return content_text((await self._call(name, arguments)).blocks)
 
         attempt = Attempt(answer, self._task, call, tuple(self._calls))

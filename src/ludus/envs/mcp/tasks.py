@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
 import json
 import math
 import os
 import shlex
 import shutil
-import sys
 import tomllib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from string import Template
-from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -105,9 +102,6 @@ def _substitute(value: str) -> str:
 Answer = str | int | float | bool
 Expected = Answer | list[Answer]
 
-_MESSAGES = {"missing": "is missing", "model_type": "must be an object", "too_short": "is empty"}
-"""Shorter messages for some of pydantic's errors, by type."""
-
 
 class Task(BaseModel):
     """One task. Other fields than these are kept, for the check to read."""
@@ -118,7 +112,7 @@ class Task(BaseModel):
     expected: Expected | None = None
     """The right answer, or a list of right answers."""
     check: str | None = None
-    """The function that scores an answer: `file.py:function` or `module:function`."""
+    """The function that scores an answer: `file.py:function`, from the folder of the file."""
 
     @model_validator(mode="after")
     def _is_scored(self) -> Task:
@@ -139,7 +133,7 @@ class TaskFile(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _apply_check(cls, data: Any) -> Any:
+    def _apply_check(cls, data: object) -> object:
         if not isinstance(data, dict) or data.get("check") is None:
             return data
         tasks = [
@@ -167,10 +161,11 @@ def _load(path: Path, changed_at: int) -> TaskFile:
     try:
         match path.suffix:
             case ".jsonl":
-                data: Any = {"tasks": []}
+                tasks = []
                 for number, line in numbered_lines(path):
                     line_numbers.append(number)
-                    data["tasks"].append(_parse_line(line, number))
+                    tasks.append(_parse_line(line, number))
+                data: object = {"tasks": tasks}
             case ".toml":
                 data = tomllib.loads(read_text(path))
             case ".json":
@@ -190,7 +185,7 @@ def _load(path: Path, changed_at: int) -> TaskFile:
         raise ConfigError(f"{path}{_explain_first_error(error, line_numbers)}") from None
 
 
-def _parse_line(line: bytes, number: int) -> Any:
+def _parse_line(line: bytes, number: int) -> object:
     try:
         return json.loads(line)
     except json.JSONDecodeError as error:
@@ -201,27 +196,24 @@ def _parse_line(line: bytes, number: int) -> Any:
 def _explain_first_error(error: ValidationError, line_numbers: Sequence[int]) -> str:
     """Which task and field is wrong, and how; to be put after the name of the file."""
     first = error.errors(include_url=False, include_input=False)[0]
-    names, message = first["loc"], first["msg"].removeprefix("Value error, ")
-    place = ""
+    names, message, place = first["loc"], first["msg"].removeprefix("Value error, "), ""
     if names[:1] == ("tasks",) and len(names) > 1:
         index, names = int(names[1]), names[2:]
         # In .json and .toml files a task has several lines: the tasks are counted, from 1.
         place = f", line {line_numbers[index]}" if line_numbers else f", task {index + 1}"
     field = ".".join(map(str, names))
-    hint = ""
     if field.startswith("expected."):
         # The first error of a union names only one of its types.
         field, message = "expected", "must be a string, a number, a boolean or a list of these"
     elif first["type"] == "extra_forbidden":
         known = [*TaskFile.model_fields, *(f"server.{name}" for name in ServerConfig.model_fields)]
-        message, hint = "unknown field", did_you_mean(field, known, f"Known: {', '.join(known)}.")
-    elif first["type"] in _MESSAGES:
-        message = _MESSAGES[first["type"]]
+        hint = did_you_mean(field, known, f"Known: {', '.join(known)}")
+        message = f"unknown field. {hint}"
     subject = f"{field}: " if field else ""
-    return f"{place}: {subject}{message[:1].lower()}{message[1:]}. {hint}".rstrip()
+    return f"{place}: {subject}{message[:1].lower()}{message[1:]}."
 
 
-Check = Callable[["Attempt"], Any]
+Check = Callable[["Attempt"], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,29 +283,14 @@ def _normalize(text: str) -> str:
 
 
 def load_check(name: str, folder: Path) -> Check:
-    """The function `file.py:function`, relative to `folder`, or `module:function`."""
+    """The function `file.py:function`, relative to `folder`."""
+    source = SourceFile.parse(name)
+    if source is None:
+        raise ConfigError(f"The check {name!r} must be file.py:function.")
     try:
-        check: object
-        if (source := SourceFile.parse(name)) is not None:
-            check = replace(source, path=folder / source.path).load()
-        else:
-            check = _import_function(name, folder)
+        check: Check = replace(source, path=folder / source.path).load()
     except (EnvironmentNotFound, ImportError) as error:
         raise ConfigError(f"The check {name!r} cannot be loaded: {error}") from None
     if not callable(check):
         raise ConfigError(f"The check {name!r} is not a function.")
     return check
-
-
-def _import_function(name: str, folder: Path) -> Any:
-    module_name, _, attribute = name.partition(":")
-    if not attribute:
-        raise ConfigError(f"The check {name!r} must be file.py:function or module:function.")
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-    module = importlib.import_module(module_name)
-    try:
-        return getattr(module, attribute)
-    except AttributeError:
-        hint = did_you_mean(attribute, vars(module))
-        raise ConfigError(f"Module {module_name!r} has no {attribute!r}. {hint}".strip()) from None
