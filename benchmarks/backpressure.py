@@ -3,8 +3,8 @@
     python benchmarks/backpressure.py [--clients 20] [--requests 2000] [--seconds 15] [--workers 1]
 
 Every client sends all its requests at once, over each route in turn: WebSocket `/ws` with an
-environment that is stepped on the event loop and with one that is stepped in threads, WebSocket
-`/mcp`, and pipelined `POST /step`. Meanwhile another client steps a session and reads its replies,
+environment that is stepped on the event loop and with one that is stepped in threads, and
+pipelined `POST /step`. Meanwhile another client steps a session and reads its replies,
 and the resident memory of all server processes is sampled. Exit code 1 when it exceeds the limit.
 Everything stays on 127.0.0.1.
 """
@@ -34,7 +34,6 @@ from serve.silent_client import SilentClient, resident_mib  # noqa: E402
 
 STEP = b'{"type":"step","data":{}}'
 RESET = b'{"type":"reset"}'
-CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"look","arguments":{}}}'
 POST = b'{"action":{}}'
 SAMPLE_INTERVAL_S = 0.05
 STOP_AT_MIB = 6000
@@ -56,7 +55,6 @@ class Route:
 ROUTES = (
     Route("/ws, event loop", "Large", "/ws", RESET, STEP),
     Route("/ws, threads", "LargeInThreads", "/ws", RESET, STEP),
-    Route("/mcp", "Large", "/mcp", CALL, CALL),
     Route("POST /step", "Large", None, POST, POST),
 )
 

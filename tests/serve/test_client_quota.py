@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from threading import Lock
 
 import httpx
 import pytest
@@ -15,14 +14,7 @@ from websockets.asyncio.client import connect as websocket
 from world import Counter, serving, until
 
 from ludus.errors import CapacityReached
-from ludus.serve.capacity import SessionCapacity
-from ludus.serve.client_quota import (
-    ClientQuotas,
-    ClientRow,
-    QuotaTables,
-    WorkerTotals,
-    rows_per_worker,
-)
+from ludus.serve.capacity import ClientQuotas, SessionCapacity
 
 
 async def fill(slots: SessionCapacity, *clients: str) -> None:
@@ -109,49 +101,38 @@ async def test_who_leaves_just_as_its_turn_comes_gives_the_slot_back() -> None:
     assert order == ["b"] and slots.in_use == 1
 
 
-def two_workers(
-    maximum: int, per_client: int | None = None
-) -> tuple[QuotaTables, ClientQuotas, ClientQuotas]:
-    rows = (ClientRow * (2 * rows_per_worker(maximum)))()
-    tables = QuotaTables((WorkerTotals * 2)(), rows, Lock())
-    first, second = (
-        ClientQuotas(maximum, per_client=per_client, tables=tables, worker=worker)
-        for worker in (0, 1)
-    )
-    return tables, first, second
-
-
 def test_a_newcomer_does_not_pass_a_client_that_waits_at_another_worker() -> None:
-    _, first, second = two_workers(2)
-    assert first.try_acquire("a") and second.try_acquire("b") and not second.try_acquire("c")
-    assert second.begin_waiting("c", until=float("inf"))
-    first.release("a")
-    assert not first.try_acquire("d") and first.acquire_next(["d"]) is None
-    assert second.acquire_next(["c"]) == "c"
-    second.end_waiting("c")
-    second.release("b")
-    assert first.try_acquire("d") and (first.held, first.held_by("c")) == (2, 1)
+    quotas = ClientQuotas(2)
+    assert quotas.try_acquire("a", 0) and quotas.try_acquire("b", 1)
+    assert not quotas.try_acquire("c", 1)
+    quotas.begin_waiting("c", float("inf"), 1)
+    quotas.release("a", 0)
+    assert not quotas.try_acquire("d", 0) and quotas.acquire_next(["d"], 0) is None
+    assert quotas.acquire_next(["c"], 1) == "c"
+    quotas.end_waiting("c", 1)
+    quotas.release("b", 1)
+    assert quotas.try_acquire("d", 0) and (quotas.held(), quotas.held_by("c")) == (2, 1)
 
 
 def test_a_worker_that_hangs_or_dies_does_not_stop_the_others() -> None:
-    tables, first, second = two_workers(2)
-    assert first.try_acquire("a") and second.try_acquire("b")
-    assert second.begin_waiting("c", until=0.0), "its time is over, and it has not left the queue"
-    first.release("a")
-    assert first.try_acquire("a")
-    tables.clear_worker(1)
-    assert first.held == 1 and first.try_acquire("d")
+    quotas = ClientQuotas(2)
+    assert quotas.try_acquire("a", 0) and quotas.try_acquire("b", 1)
+    quotas.begin_waiting("c", 0.0, 1)  # Its time is over, and it has not left the queue.
+    quotas.release("a", 0)
+    assert quotas.try_acquire("a", 0)
+    quotas.clear_worker(1)
+    assert quotas.held() == 1 and quotas.try_acquire("d", 0)
 
 
 def test_the_cap_of_a_client_holds_over_all_workers_and_stops_nobody_else() -> None:
-    _, first, second = two_workers(5, per_client=2)
-    assert first.try_acquire("a") and second.try_acquire("a")
-    assert not first.try_acquire("a") and not second.try_acquire("a")
-    assert first.begin_waiting("a", until=float("inf"))
-    assert second.try_acquire("b"), "nobody waits who may have more"
-    assert first.acquire_next(["a"]) is None
-    second.release("a")
-    assert first.acquire_next(["a"]) == "a"
+    quotas = ClientQuotas(5, per_client=2)
+    assert quotas.try_acquire("a", 0) and quotas.try_acquire("a", 1)
+    assert not quotas.try_acquire("a", 0) and not quotas.try_acquire("a", 1)
+    quotas.begin_waiting("a", float("inf"), 0)
+    assert quotas.try_acquire("b", 1), "nobody waits who may have more"
+    assert quotas.acquire_next(["a"], 0) is None
+    quotas.release("a", 1)
+    assert quotas.acquire_next(["a"], 0) == "a"
 
 
 async def dial(url: str, address: str) -> ClientConnection:

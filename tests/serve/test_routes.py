@@ -196,24 +196,6 @@ async def test_a_session_made_over_http_outlives_a_socket_that_leaves() -> None:
                 assert gone["code"] == "SESSION_ERROR" and "Unknown session_id" in gone["message"]
 
 
-async def test_json_rpc_over_a_socket_of_its_own() -> None:
-    with serving(Two) as served:
-        async with websocket(served.ws.replace("/ws", "/mcp")) as line:
-
-            async def ask(method: str, **params: Any) -> Any:
-                await line.send(to_json(rpc(method, **params)).decode())
-                return from_json(await line.recv())
-
-            greeting = await ask("initialize", protocolVersion="2025-06-18")
-            assert greeting["result"]["instructions"].endswith("Hello None.")
-            await line.send(to_json(rpc("notifications/initialized", id=None)).decode())
-            tools = (await ask("tools/list"))["result"]["tools"]
-            assert [tool["name"] for tool in tools] == ["double", "leave"]
-            answer = await ask("tools/call", name="double", arguments={"number": 4})
-            assert answer["result"]["data"] == {"doubled": 8}
-        await until(lambda: len(served.sessions) == 0)
-
-
 async def test_metrics_count_what_happened() -> None:
     with serving(Counter) as served:
         async with connect(served.url).session() as session, client(served.url) as http:

@@ -25,7 +25,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ludus.protocol.loopback import is_loopback
-from ludus.serve.client_address import has_forwarded_address
 from ludus.serve.config import ListenConfig
 from ludus.serve.pages import page_files
 
@@ -33,6 +32,23 @@ SUBPROTOCOL = "ludus"
 """The subprotocol that the server selects, for clients that offer any."""
 _TOKEN_SUBPROTOCOL = "ludus.token."
 """Offered beside `ludus`, followed by the token in URL-safe base64 without padding."""
+FROM_WORKER_KEY = "ludus_from_worker"
+"""Set in the state of a connection from another worker, which has checked the request already."""
+CLIENT_HEADER = "ludus-client"
+"""Header with the address of the client, in a request that another worker forwards."""
+
+
+def is_forwarded(scope: Mapping[str, Any]) -> bool:
+    """Whether another worker forwarded this request, with the address of its client."""
+    return FROM_WORKER_KEY in (scope.get("state") or {})
+
+
+def client_address(scope: Mapping[str, Any]) -> str:
+    """The address of the client that sent a request, for its share of the sessions."""
+    if is_forwarded(scope):
+        address: bytes = dict(scope["headers"]).get(CLIENT_HEADER.encode(), b"")
+        return address.decode("latin-1")
+    return scope["client"][0] if scope.get("client") else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +83,7 @@ class AccessPolicy:
     def check(self, scope: Mapping[str, Any]) -> Refusal | None:
         """Why an HTTP request or upgrade is refused; None if it is accepted."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        refusal = (
-            None if has_forwarded_address(scope) else self._check_host_and_origin(scope, headers)
-        )
+        refusal = None if is_forwarded(scope) else self._check_host_and_origin(scope, headers)
         if refusal is not None:
             return refusal
         has_token = self._token is None or secrets.compare_digest(

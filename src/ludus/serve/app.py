@@ -1,31 +1,28 @@
 """The FastAPI application: the HTTP routes, and where the other endpoints are mounted.
 
-Sessions use `/ws` and `/mcp`; `episode_routes` has the stateless routes.
+Sessions use `/ws` and `/mcp`; `http_routes` has the stateless routes.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse, Response
 from starlette.routing import WebSocketRoute
 
+from ludus.data.tool_schema import JsonObject
 from ludus.environment.spec import EnvSpec
 from ludus.protocol.types import EnvironmentMetadata
 from ludus.serve.access import AccessPolicy, add_access_middleware
 from ludus.serve.capacity import SessionCapacity
 from ludus.serve.config import ServeConfig, limit_sessions
-from ludus.serve.episode_routes import add_episode_routes
-from ludus.serve.mcp import McpEndpoint
-from ludus.serve.mcp_http import SESSION_HEADER as MCP_SESSION_HEADER
-from ludus.serve.mcp_http import McpHttp, McpWebSocket
+from ludus.serve.http_routes import add_episode_routes, add_task_routes
+from ludus.serve.mcp import MCP_SESSION_HEADER, McpEndpoint
 from ludus.serve.metrics import Metrics
 from ludus.serve.pages import add_page_routes
 from ludus.serve.sessions import SessionRegistry
-from ludus.serve.task_routes import add_task_routes
 from ludus.serve.worker_proxy import WorkerProxy
 from ludus.serve.ws_endpoint import WsEndpoint
 from ludus.serve.ws_fast_path import UpgradeConfig
@@ -64,18 +61,15 @@ def create_app(
         docs_url=None,
         redoc_url=None,
     )
-    sockets = WsEndpoint(sessions, rpc.handle_in_session)
+    sockets = WsEndpoint(sessions, rpc.handle_in_session, proxy)
     access = AccessPolicy(config)
     app.state.sessions = sessions
-    app.state.upgrade_config = UpgradeConfig(sockets, config, access.check, proxy.is_local)
-    app.router.routes += [
-        WebSocketRoute("/ws", proxy.websocket_app(sockets)),
-        WebSocketRoute("/mcp", McpWebSocket(sessions, rpc)),
-    ]
+    app.state.upgrade_config = UpgradeConfig(sockets, config, access, proxy)
+    app.router.routes.append(WebSocketRoute("/ws", sockets))
     _add_info_routes(app, env_spec, sessions)
     add_page_routes(app, env_spec, allow_origins=config.allow_origins)
     add_episode_routes(app, sessions)
-    McpHttp(sessions, rpc, proxy).add_routes(app)
+    rpc.add_routes(app, proxy)
     add_task_routes(app, sessions)
     add_access_middleware(
         app,
@@ -99,7 +93,7 @@ def _add_info_routes(app: FastAPI, env_spec: EnvSpec, sessions: SessionRegistry)
         return env_spec.metadata
 
     @app.get("/schema")
-    async def schema() -> dict[str, Any]:
+    async def schema() -> JsonObject:
         """The JSON schemas of actions, observations and states."""
         return {
             "action": env_spec.action_schema,

@@ -53,9 +53,9 @@ class InterruptibleServer(uvicorn.Server):
 
 
 class DrainingServer(InterruptibleServer):
-    """A server that lets running work finish at shutdown.
+    """A server that lets running work finish at shutdown, and drops clients that do not read.
 
-    `drain` waits for it; it takes a function that says whether to stop waiting.
+    `drain` waits for the work; it takes a function that says whether to stop waiting.
     """
 
     def __init__(
@@ -63,11 +63,19 @@ class DrainingServer(InterruptibleServer):
         config: uvicorn.Config,
         drain: Drain,
         on_ready: Callable[[], None] = lambda: None,
+        *,
+        send_timeout: float,
     ) -> None:
         super().__init__(config, on_ready)
-        self._drain = drain
+        self._drain, self._send_timeout = drain, send_timeout
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        for listener in sockets or ():
+            # The kernel closes connections whose client takes nothing for so long. All protocols
+            # stop answering a client while their write buffer is full. Only Linux has the option.
+            if listener.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
+                milliseconds = int(self._send_timeout * 1000)
+                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
         # Modules stay loaded, and steps create few cycles: exclude what exists by now from garbage
         # collection, and collect less often.
         gc.collect()

@@ -10,25 +10,83 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from enum import IntEnum
+from typing import Literal
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json, to_json
 
 from ludus import __version__
 from ludus.data.messages import Content, Text, content_text
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import CapacityReached, FactoryFailed, SessionError, SessionLost
 from ludus.protocol.frames import result_payload
-from ludus.protocol.jsonrpc import (
-    RpcCode,
-    RpcError,
-    RpcRequest,
-    error_response,
-    parse_request,
-    success_response,
-)
 from ludus.protocol.observation_text import render_observation, render_tool_result
+from ludus.serve.access import client_address
 from ludus.serve.sessions import ServedSession, SessionRegistry
+from ludus.serve.worker_proxy import WorkerProxy
 
+MCP_SESSION_HEADER = "mcp-session-id"
 PROTOCOL_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 _INVALID_PARAMS_FAULTS = ("tool_not_found", "invalid_args")
+
+
+class RpcCode(IntEnum):
+    """The error codes in use."""
+
+    PARSE_ERROR = -32700
+    INVALID_REQUEST = -32600
+    METHOD_NOT_FOUND = -32601
+    INVALID_PARAMS = -32602
+    INTERNAL_ERROR = -32603
+    SERVER_ERROR = -32000
+
+
+class RpcRequest(BaseModel):
+    """A request; without an id it is a notification, which has no response."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    jsonrpc: Literal["2.0"]
+    method: str
+    params: JsonObject = Field(default_factory=dict)
+    id: str | int | None = None
+
+
+class RpcError(Exception):
+    """An error response to a request."""
+
+    def __init__(self, code: RpcCode, message: str, data: JsonObject | None = None) -> None:
+        super().__init__(message)
+        self.code, self.data = code, data
+
+
+def parse_request(body: str | bytes | JsonObject) -> RpcRequest:
+    try:
+        if isinstance(body, dict):
+            return RpcRequest.model_validate(body)
+        return RpcRequest.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        if first["type"] == "json_invalid":
+            raise RpcError(RpcCode.PARSE_ERROR, first["msg"]) from None
+        where = ".".join(str(part) for part in first["loc"])
+        raise RpcError(
+            RpcCode.INVALID_REQUEST, f"Invalid request: {where}: {first['msg']}"
+        ) from None
+
+
+def success_response(result: JsonObject, id: str | int | None) -> JsonObject:
+    return {"jsonrpc": "2.0", "id": id, "result": result}
+
+
+def error_response(error: RpcError, id: str | int | None = None) -> JsonObject:
+    fields: JsonObject = {"code": int(error.code), "message": str(error)}
+    if error.data is not None:
+        fields["data"] = error.data
+    return {"jsonrpc": "2.0", "id": id, "error": fields}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +97,7 @@ class RpcCaller:
     session: ServedSession | None = None
 
 
-Method = Callable[[RpcRequest, RpcCaller], Awaitable[Any]]
+Method = Callable[[RpcRequest, RpcCaller], Awaitable[JsonObject]]
 
 
 class McpEndpoint:
@@ -55,9 +113,52 @@ class McpEndpoint:
             "openenv/session/close": self._close,
         }
 
-    async def handle(
-        self, body: str | bytes | Mapping[str, Any], caller: RpcCaller
-    ) -> dict[str, Any] | None:
+    def add_routes(self, app: FastAPI, proxy: WorkerProxy) -> None:
+        """Add MCP's streamable HTTP, without streams: the response is one JSON body."""
+
+        @app.post("/mcp", response_model=None)
+        async def post(request: Request) -> Response:
+            """JSON-RPC 2.0: MCP, and OpenEnv's session methods."""
+            body = await request.body()
+            message = _parse_mcp_body(body)
+            params, session_id = message.get("params"), request.headers.get(MCP_SESSION_HEADER)
+            session_param = params.get("session_id") if isinstance(params, dict) else None
+            owner_id = session_id or (session_param if isinstance(session_param, str) else None)
+            if (owner := proxy.find_owner(owner_id)) is not None:
+                return await proxy.forward_http(owner, request, body)
+            client = client_address(request.scope)
+            try:
+                if message.get("method") != "initialize":
+                    session = self._sessions.get(session_id) if session_id else None
+                else:
+                    session = await self._sessions.create(persistent=True, client=client)
+            except SessionError as error:
+                status = 404 if isinstance(error, SessionLost) else 200
+                rpc_error = RpcError(RpcCode.SERVER_ERROR, str(error))
+                return JSONResponse(error_response(rpc_error, message.get("id")), status)
+            answer = await self.handle(body, RpcCaller(client, session))
+            if answer is None:
+                return Response(status_code=202)
+            headers = {MCP_SESSION_HEADER: session.id} if session is not None else None
+            if session is not None and message.get("method") == "initialize" and "error" in answer:
+                await self._sessions.destroy(session)
+                headers = None
+            content = to_json(answer, inf_nan_mode="null")
+            return Response(content, media_type="application/json", headers=headers)
+
+        @app.delete("/mcp", response_model=None)
+        async def delete(request: Request) -> Response:
+            """End an MCP session."""
+            id = request.headers.get(MCP_SESSION_HEADER, "")
+            if (owner := proxy.find_owner(id)) is not None:
+                return await proxy.forward_http(owner, request, b"")
+            try:
+                await self._sessions.destroy(self._sessions.get(id))
+            except SessionLost as error:
+                return JSONResponse({"detail": str(error)}, 404)
+            return Response(status_code=204)
+
+    async def handle(self, body: str | bytes | JsonObject, caller: RpcCaller) -> JsonObject | None:
         """The response to one request; None for a notification."""
         id = None
         try:
@@ -73,7 +174,7 @@ class McpEndpoint:
         except RpcError as error:
             return error_response(error, id)
         except (CapacityReached, FactoryFailed) as error:
-            rpc_error = RpcError(RpcCode.SERVER_ERROR, str(error), data=error.details)
+            rpc_error = RpcError(RpcCode.SERVER_ERROR, str(error), error.details)
             return error_response(rpc_error, id)
         except SessionLost as error:
             return error_response(RpcError(RpcCode.INVALID_PARAMS, str(error)), id)
@@ -81,12 +182,12 @@ class McpEndpoint:
             return error_response(RpcError(RpcCode.INTERNAL_ERROR, str(error)), id)
 
     async def handle_in_session(
-        self, session: ServedSession, body: Mapping[str, Any]
-    ) -> dict[str, Any] | None:
+        self, session: ServedSession, body: JsonObject
+    ) -> JsonObject | None:
         """Handle an `mcp` frame of a WebSocket session."""
         return await self.handle(body, RpcCaller(session.client, session))
 
-    async def _initialize(self, request: RpcRequest, caller: RpcCaller) -> Any:
+    async def _initialize(self, request: RpcRequest, caller: RpcCaller) -> JsonObject:
         """Start an episode, with the task arguments under `_meta.task`."""
         version, session = request.params.get("protocolVersion"), caller.session
         if session is None:
@@ -104,7 +205,7 @@ class McpEndpoint:
             "instructions": f"{env_spec.description}\n\n{text}",
         }
 
-    async def _list_tools(self, request: RpcRequest, caller: RpcCaller) -> Any:
+    async def _list_tools(self, request: RpcRequest, caller: RpcCaller) -> JsonObject:
         requested = self._requested_session(request, caller)
         tools = self._sessions.env_spec.tools
         if tools is None:
@@ -112,7 +213,7 @@ class McpEndpoint:
                 tools = await session.runner.tools()
         return {"tools": [tool.model_dump(mode="json", by_alias=True) for tool in tools]}
 
-    async def _call_tool(self, request: RpcRequest, caller: RpcCaller) -> Any:
+    async def _call_tool(self, request: RpcRequest, caller: RpcCaller) -> JsonObject:
         name, arguments = request.params.get("name"), request.params.get("arguments") or {}
         if not isinstance(name, str) or not name:
             raise RpcError(RpcCode.INVALID_PARAMS, "Missing 'name' in params.")
@@ -126,13 +227,13 @@ class McpEndpoint:
             payload = result_payload(await session.step(action))
             return _tool_result(payload, errors_as_results=session.speaks_mcp)
 
-    async def _create(self, request: RpcRequest, caller: RpcCaller) -> Any:
+    async def _create(self, request: RpcRequest, caller: RpcCaller) -> JsonObject:
         session = caller.session
         if session is None:
             session = await self._sessions.create(persistent=True, client=caller.client)
         return {"session_id": session.id}
 
-    async def _close(self, request: RpcRequest, caller: RpcCaller) -> Any:
+    async def _close(self, request: RpcRequest, caller: RpcCaller) -> JsonObject:
         id = request.params.get("session_id")
         if not isinstance(id, str) or not id:
             raise RpcError(RpcCode.INVALID_PARAMS, "'session_id' is required.")
@@ -171,7 +272,7 @@ class McpEndpoint:
             await self._sessions.destroy(temporary)
 
 
-def _tool_result(payload: Mapping[str, Any], *, errors_as_results: bool) -> dict[str, Any]:
+def _tool_result(payload: JsonObject, *, errors_as_results: bool) -> JsonObject:
     observation = payload["observation"]
     fault = observation.get("error")
     if fault and not errors_as_results:
@@ -193,3 +294,12 @@ def _tool_result(payload: Mapping[str, Any], *, errors_as_results: bool) -> dict
         "isError": bool(fault),
         "_meta": {"reward": payload["reward"], "done": payload["done"]},
     }
+
+
+def _parse_mcp_body(body: bytes) -> JsonObject:
+    """The message in the body of POST /mcp; {} if it is none: the endpoint reports the error."""
+    try:
+        message = from_json(body)
+    except ValueError:
+        return {}
+    return message if isinstance(message, dict) else {}

@@ -10,13 +10,14 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, MutableSequence
+from dataclasses import replace
 from functools import partial
 from multiprocessing.context import SpawnProcess
+from multiprocessing.synchronize import Semaphore
 from pathlib import Path
+from threading import Thread
 from types import FrameType
-from typing import Any
 
 from fastapi import FastAPI
 
@@ -25,8 +26,7 @@ from ludus.environment.registry import find_environment
 from ludus.environment.runner import EnvironmentRunner
 from ludus.environment.spec import EnvSpec
 from ludus.serve.app import create_app
-from ludus.serve.capacity import SessionCapacity
-from ludus.serve.client_quota import ClientRow, QuotaTables, WorkerTotals, rows_per_worker
+from ludus.serve.capacity import ClientQuotas, QuotaManager, SessionCapacity
 from ludus.serve.config import ServeConfig, ServeError, check_config, limit_sessions
 from ludus.serve.listening import (
     DrainingServer,
@@ -36,7 +36,7 @@ from ludus.serve.listening import (
 )
 from ludus.serve.metrics import ROW_WIDTH, Metrics
 from ludus.serve.worker_proxy import WorkerProxy
-from ludus.serve.ws_fast_path import AsgiWebSocketProtocol, UpgradingProtocol
+from ludus.serve.ws_fast_path import UpgradingProtocol
 
 
 def build_server(
@@ -45,13 +45,14 @@ def build_server(
     config = build_uvicorn_config(
         app,
         http=partial(UpgradingProtocol, upgrade_config=app.state.upgrade_config),
-        ws=partial(AsgiWebSocketProtocol, send_timeout=serve_config.send_timeout),
+        ws="websockets-sansio",
         ws_max_size=serve_config.max_frame,
         ws_ping_interval=serve_config.ping_interval,
         ws_ping_timeout=serve_config.ping_interval,
         ws_per_message_deflate=False,
     )
-    return DrainingServer(config, app.state.sessions.drain, on_ready)
+    drain, timeout = app.state.sessions.drain, serve_config.send_timeout
+    return DrainingServer(config, drain, on_ready, send_timeout=timeout)
 
 
 def serve(spec: str, config: ServeConfig, *, on_ready: Callable[[str], None]) -> None:
@@ -87,33 +88,16 @@ async def _build_once(env_spec: EnvSpec) -> None:
     await runner.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _SharedState:
-    """State that all workers share, in shared memory."""
-
-    tables: QuotaTables
-    """Sessions, by worker and client."""
-    metrics: Any
-    """Metrics, one row per worker."""
-    ready: Any
-
-
 class _Supervisor:
     """Starts the worker processes, restarts those that die, and stops them together."""
 
     def __init__(self, spec: str, config: ServeConfig, port: int) -> None:
         self._context = multiprocessing.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory(prefix="ludus-")
-        rows = config.workers * rows_per_worker(config.sessions)
-        self._tables = QuotaTables(
-            self._context.RawArray(WorkerTotals, config.workers),
-            self._context.RawArray(ClientRow, rows),
-            self._context.Lock(),
-        )
+        self._quotas = ClientQuotas(config.sessions, config.max_sessions_per_client)
         self._metrics = self._context.Array("d", config.workers * ROW_WIDTH, lock=False)
         self._ready = self._context.Semaphore(0)
-        shared = _SharedState(self._tables, self._metrics, self._ready)
-        self._arguments = (spec, config, port, self._folder.name, shared)
+        self._arguments = (spec, config, port, self._folder.name, self._metrics, self._ready)
         self._workers = config.workers
         self._stop_timeout = config.shutdown_timeout + 10
         self._stopping = False
@@ -124,6 +108,10 @@ class _Supervisor:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, request_stop)
+        address = _quota_address(self._folder.name)
+        Thread(target=QuotaManager.serve, args=(address, self._quotas), daemon=True).start()
+        while not Path(address).exists():
+            time.sleep(0.01)
         workers = [self._start(index) for index in range(self._workers)]
         try:
             starting = len(workers)
@@ -138,7 +126,7 @@ class _Supervisor:
                 for index, process in enumerate(workers):
                     if not process.is_alive() and not self._stopping:
                         print(f"Worker {index} died; restarting it.", file=sys.stderr)
-                        self._tables.clear_worker(index)
+                        self._quotas.clear_worker(index)
                         Metrics(self._metrics, index).set_sessions(0)
                         workers[index] = self._start(index)
         finally:
@@ -163,13 +151,18 @@ class _Supervisor:
                 process.kill()
 
 
+def _quota_address(folder: str) -> str:
+    return f"{folder}/quotas.sock"
+
+
 def _run_worker(
     index: int,
     spec: str,
     config: ServeConfig,
     port: int,
     folder: str,
-    shared: _SharedState,
+    metrics: MutableSequence[float],
+    ready: Semaphore,
 ) -> None:
     """Run a worker process: it listens on the shared port and on a Unix socket of its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -182,10 +175,10 @@ def _run_worker(
         capacity=SessionCapacity(
             config.sessions,
             per_client=config.max_sessions_per_client,
-            tables=shared.tables,
+            quotas=QuotaManager.find(_quota_address(folder)),
             worker=index,
         ),
-        metrics=Metrics(shared.metrics, index),
+        metrics=Metrics(metrics, index),
         worker=index,
         proxy=WorkerProxy(index, socket_paths),
     )
@@ -193,4 +186,4 @@ def _run_worker(
     socket_paths[index].unlink(missing_ok=True)
     unix_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     unix_socket.bind(str(socket_paths[index]))
-    build_server(app, config, shared.ready.release).run(sockets=[listener, unix_socket])
+    build_server(app, config, ready.release).run(sockets=[listener, unix_socket])

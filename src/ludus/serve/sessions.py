@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
+from ludus.data.tool_schema import JsonObject
 from ludus.environment.runner import EnvironmentRunner
 from ludus.environment.spec import EnvSpec
 from ludus.errors import ExecutionFailed, SessionLost, StepTimeout, WireError
@@ -28,7 +28,7 @@ from ludus.serve.capacity import SessionCapacity
 from ludus.serve.config import ServeConfig
 from ludus.serve.metrics import Metrics
 
-RpcHandler = Callable[["ServedSession", Mapping[str, Any]], Awaitable[dict[str, Any] | None]]
+RpcHandler = Callable[["ServedSession", JsonObject], Awaitable[JsonObject | None]]
 
 
 class ServedSession:
@@ -129,12 +129,12 @@ class ServedSession:
         self.last_used_at = time.monotonic()
         return reply
 
-    async def reset(self, task: Mapping[str, Any]) -> Observation:
+    async def reset(self, task: JsonObject) -> Observation:
         self._metrics.count_reset()
         with self._in_use():
             return await self.runner.reset(task)
 
-    async def step(self, action: Mapping[str, Any]) -> Observation:
+    async def step(self, action: JsonObject) -> Observation:
         started = time.perf_counter()
         with self._in_use():
             observation = await self.runner.step(action)

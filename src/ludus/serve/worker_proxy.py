@@ -7,23 +7,25 @@ begins with the number of its worker.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs
 
 from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, UnixConnector
 from fastapi import Request
 from fastapi.responses import Response
-from websockets.asyncio.client import ClientConnection, unix_connect
+from starlette.types import Receive, Scope, Send
+from websockets.asyncio.client import unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from ludus.client.event_loop import create_background_task
-from ludus.serve.access import read_authorization, select_subprotocol
-from ludus.serve.client_address import CLIENT_HEADER, client_address
-from ludus.serve.ws_connection import Message, Receive, Send
-from ludus.serve.ws_endpoint import WsEndpoint
+from ludus.serve.access import (
+    CLIENT_HEADER,
+    client_address,
+    read_authorization,
+    select_subprotocol,
+)
 
 _HOP_BY_HOP = {"connection", "content-length", "transfer-encoding", "date", "server"}
 
@@ -44,9 +46,10 @@ class WorkerProxy:
             return None
         return self._socket_paths[owner]
 
-    def is_local(self, scope: Mapping[str, Any]) -> bool:
-        """Whether the session that an upgrade requests belongs to this worker."""
-        return self.find_owner(_requested_session_id(scope)) is None
+    def find_scope_owner(self, scope: Scope) -> Path | None:
+        """The socket of the worker that has the session that an upgrade requests."""
+        query: str = scope["query_string"].decode("latin-1")
+        return self.find_owner(next(iter(parse_qs(query).get("session_id", ())), None))
 
     async def forward_http(self, socket_path: Path, request: Request, body: bytes) -> Response:
         client = self._clients.get(socket_path)
@@ -69,34 +72,12 @@ class WorkerProxy:
             headers = {k: v for k, v in reply.headers.items() if k.lower() not in _HOP_BY_HOP}
             return Response(await reply.read(), reply.status, headers=headers)
 
-    def websocket_app(self, local: WsEndpoint) -> _WebSocketProxy:
-        return _WebSocketProxy(self, local)
-
     async def close(self) -> None:
         for client in self._clients.values():
             await client.close()
 
 
-class _WebSocketProxy:
-    """The ASGI application for `/ws`: serves it here, or proxies it to the session's worker."""
-
-    def __init__(self, proxy: WorkerProxy, local: WsEndpoint) -> None:
-        self._proxy, self._local = proxy, local
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        socket_path = self._proxy.find_owner(_requested_session_id(scope))
-        if socket_path is None:
-            await self._local(scope, receive, send)
-        else:
-            await _proxy_websocket(socket_path, scope, receive, send)
-
-
-def _requested_session_id(scope: Mapping[str, Any]) -> str | None:
-    query: str = scope["query_string"].decode("latin-1")
-    return next(iter(parse_qs(query).get("session_id", ())), None)
-
-
-async def _proxy_websocket(socket_path: Path, scope: Message, receive: Receive, send: Send) -> None:
+async def forward_websocket(socket_path: Path, scope: Scope, receive: Receive, send: Send) -> None:
     await receive()
     query = scope["query_string"].decode("latin-1")
     received = dict(scope["headers"])
@@ -129,34 +110,23 @@ async def _proxy_websocket(socket_path: Path, scope: Message, receive: Receive, 
         if name.lower().startswith("ludus-")
     ]
     await send({"type": "websocket.accept", "headers": session_headers, "subprotocol": subprotocol})
-    to_worker = create_background_task(_pump_to_worker(receive, inner))
-    try:
-        await _pump_to_client(inner, send)
-    finally:
-        to_worker.cancel()
+
+    async def pump_to_worker() -> None:
+        while (message := await receive())["type"] != "websocket.disconnect":
+            text = message.get("text")
+            await inner.send(text if text is not None else message.get("bytes") or b"")
+        if message.get("code") in (1000, 1001):
+            await inner.close(1000)
         inner.transport.abort()
 
-
-async def _pump_to_worker(receive: Receive, inner: ClientConnection) -> None:
-    while True:
-        message: Any = await receive()
-        if message["type"] == "websocket.disconnect":
-            if message.get("code") in (1000, 1001):
-                await inner.close(1000)
-            inner.transport.abort()
-            return
-        text = message.get("text")
-        await inner.send(text if text is not None else message.get("bytes") or b"")
-
-
-async def _pump_to_client(inner: ClientConnection, send: Send) -> None:
-    try:
-        async for text in inner:
-            await send({"type": "websocket.send", "text": text})
-        code = inner.close_code or 1000
-    except ConnectionClosed as closed:
-        code = closed.rcvd.code if closed.rcvd else 1012
-    except (OSError, RuntimeError):
-        return
-    with suppress(OSError, RuntimeError):
+    to_worker = create_background_task(pump_to_worker())
+    with suppress(OSError, RuntimeError):  # The client has disconnected.
+        try:
+            async for reply in inner:
+                await send({"type": "websocket.send", "text": reply})
+            code = inner.close_code or 1000
+        except ConnectionClosed as closed:
+            code = closed.rcvd.code if closed.rcvd else 1012
         await send({"type": "websocket.close", "code": code})
+    to_worker.cancel()
+    inner.transport.abort()

@@ -2,7 +2,7 @@
 
 uvicorn parses the HTTP request and calls `handle_websocket_upgrade`. Upgrades of `/ws` bypass ASGI:
 a message to an environment that never awaits is answered within the callback in which it arrives.
-Other upgrades (`/mcp`, sessions of other workers) go to the ASGI app. Refused upgrades are answered
+Upgrades for sessions of other workers go to the ASGI app. Refused upgrades are answered
 here.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,16 +28,14 @@ from picows import (
 
 # picows has no public API to take over an open connection.
 from picows.picows import WSProtocol  # type: ignore[attr-defined]
+from starlette.types import Scope
 from uvicorn._types import ASGI3Application
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from ludus.serve.access import Refusal
-from ludus.serve.client_address import FROM_WORKER_KEY
+from ludus.serve.access import FROM_WORKER_KEY, AccessPolicy
 from ludus.serve.config import ServeConfig
-from ludus.serve.write_timeout import TimedHttpProtocol, WriteTimeout, WriteTimeoutMixin
-from ludus.serve.ws_connection import Connection, Disconnected
-from ludus.serve.ws_endpoint import WsEndpoint
+from ludus.serve.worker_proxy import WorkerProxy
+from ludus.serve.ws_endpoint import Connection, Disconnected, WsEndpoint
 
 _TEXT = WSMsgType.TEXT
 _MAX_QUEUED_MESSAGES = 64
@@ -52,15 +49,15 @@ class UpgradeConfig:
 
     endpoint: WsEndpoint
     config: ServeConfig
-    check_access: Callable[[Mapping[str, Any]], Refusal | None]
-    is_local_session: Callable[[Mapping[str, Any]], bool]
+    access: AccessPolicy
+    proxy: WorkerProxy
 
 
-class UpgradingProtocol(TimedHttpProtocol):
+class UpgradingProtocol(HttpToolsProtocol):
     """The HTTP protocol, which hands upgrades of `/ws` over to picows."""
 
     def __init__(self, *args: Any, upgrade_config: UpgradeConfig, **kwargs: Any) -> None:
-        super().__init__(*args, send_timeout=upgrade_config.config.send_timeout, **kwargs)
+        super().__init__(*args, **kwargs)
         self._upgrade_config = upgrade_config
         self._running: RequestResponseCycle | None = None
 
@@ -93,7 +90,7 @@ class UpgradingProtocol(TimedHttpProtocol):
             "client": self.client,
             "state": self.app_state,
         }
-        if (refusal := upgrade_config.check_access(scope)) is not None:
+        if (refusal := upgrade_config.access.check(scope)) is not None:
             # Not through ASGI, where uvicorn logs an error for every refused upgrade.
             self.transport.write(refusal.to_bytes())
             self.transport.close()
@@ -101,7 +98,7 @@ class UpgradingProtocol(TimedHttpProtocol):
         if (
             path != b"/ws"
             or self.app_state.get(FROM_WORKER_KEY)
-            or not upgrade_config.is_local_session(scope)
+            or upgrade_config.proxy.find_scope_owner(scope) is not None
         ):
             super().handle_websocket_upgrade()
             return
@@ -113,20 +110,10 @@ class UpgradingProtocol(TimedHttpProtocol):
         self.transport.set_protocol(protocol)
 
 
-class AsgiWebSocketProtocol(WriteTimeoutMixin, WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket protocol for all other upgrades, with a write timeout."""
-
-    def __init__(self, *args: Any, send_timeout: float, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._write_timeout = WriteTimeout(send_timeout)
-
-
 class FastConnection(WSListener, Connection):
     """A connection whose frames are parsed by picows."""
 
-    def __init__(
-        self, scope: Mapping[str, Any], endpoint: WsEndpoint, connections: set[Any]
-    ) -> None:
+    def __init__(self, scope: Scope, endpoint: WsEndpoint, connections: set[Any]) -> None:
         Connection.__init__(self, scope)
         self._endpoint = endpoint
         self._connections = connections
@@ -139,7 +126,6 @@ class FastConnection(WSListener, Connection):
         self._queue_full = False
         self._write_paused = False
         self._writable = asyncio.Event()
-        self._write_timeout = WriteTimeout(endpoint.send_timeout)
         self._max_size = endpoint.max_frame
         self._transport: WSTransport
         self._task: asyncio.Task[None]
@@ -178,7 +164,6 @@ class FastConnection(WSListener, Connection):
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._connections.discard(self)
-        self._write_timeout.stop()
         self._write_paused = False
         self._writable.set()
         self.direct_handler = None
@@ -189,10 +174,8 @@ class FastConnection(WSListener, Connection):
         self._write_paused = True
         self._writable.clear()
         self._pause_or_resume_reading()
-        self._write_timeout.start(self._transport.underlying_transport)
 
     def resume_writing(self) -> None:
-        self._write_timeout.stop()
         self._write_paused = False
         self._writable.set()
         self._pause_or_resume_reading()
@@ -232,8 +215,6 @@ class FastConnection(WSListener, Connection):
         if not self._transport.is_disconnected:
             self._transport.send_close(WSCloseCode(code))
             self._transport.disconnect()
-            # The close frame, too, waits in the buffer until the client reads.
-            self._write_timeout.start(self._transport.underlying_transport)
 
     def mark_answered(self) -> None:
         self._unanswered -= 1

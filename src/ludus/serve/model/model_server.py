@@ -43,7 +43,6 @@ from ludus.serve.model.requests import (
     parse_prompt,
 )
 from ludus.serve.model.responses import Responses
-from ludus.serve.write_timeout import TimedHttpProtocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +92,14 @@ def build_model_server(
     generator = Generator(runtime, config, metrics, max_batch=agent.max_batch)
     names = served_names(agent.model, config.served_name)
     app = create_model_app(generator, metrics, config, names=names, recorder=recorder)
-    uvicorn_config = build_uvicorn_config(
-        app, http=partial(TimedHttpProtocol, send_timeout=config.send_timeout), ws="none"
-    )
+    uvicorn_config = build_uvicorn_config(app, http="httptools", ws="none")
     served = ServedModel(config.url, names[0], agent.engine_description, agent.max_batch)
-    return DrainingServer(uvicorn_config, generator.drain, lambda: on_ready(served))
+    return DrainingServer(
+        uvicorn_config,
+        generator.drain,
+        lambda: on_ready(served),
+        send_timeout=config.send_timeout,
+    )
 
 
 def served_names(model: str, served_name: str | None) -> tuple[str, ...]:

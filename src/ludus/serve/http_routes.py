@@ -1,0 +1,230 @@
+"""Stateless routes: `/reset`, `/step` and `/state`, and those that list splits and tasks.
+
+As in OpenEnv, each request builds an environment and closes it, and a step is preceded by a reset.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import to_json, to_jsonable_python
+
+from ludus.data.tool_schema import JsonObject
+from ludus.environment.runner import EnvironmentRunner
+from ludus.errors import CapacityReached, InvalidAction, SessionError, SessionLost, WireError
+from ludus.protocol.frames import error_frame_details, result_payload
+from ludus.protocol.types import Observation
+from ludus.serve.access import client_address
+from ludus.serve.sessions import ServedSession, SessionRegistry
+
+M = TypeVar("M", bound=BaseModel)
+
+MAX_LISTED_TASKS = 1000
+"""Maximum number of tasks in a listing; `num_tasks` has the total number."""
+_SPLIT_TYPES = ("train", "validation", "test")
+_STATUS_BY_CODE = {"CAPACITY_REACHED": 503, "FACTORY_ERROR": 500, "SESSION_ERROR": 504}
+
+
+class ResetRequest(BaseModel):
+    """The body of POST /reset: the task arguments."""
+
+    model_config = ConfigDict(extra="allow")
+
+    seed: int | None = Field(default=None, ge=0)
+    episode_id: str | None = Field(default=None, max_length=255)
+
+
+class StepRequest(BaseModel):
+    """The body of POST /step."""
+
+    model_config = ConfigDict(extra="allow")
+
+    action: JsonObject
+    timeout_s: float | None = Field(default=None, gt=0)
+    """Seconds; can only shorten the `step_timeout` of the server."""
+    request_id: str | None = Field(default=None, max_length=255)
+
+
+class ResultReply(BaseModel):
+    """The result of a reset or a step."""
+
+    observation: JsonObject
+    reward: float | None = None
+    done: bool = False
+    metadata: JsonObject | None = None
+
+
+def add_episode_routes(app: FastAPI, sessions: SessionRegistry) -> None:
+    """Add the routes, with a temporary session for each request."""
+
+    @asynccontextmanager
+    async def temporary_session(request: Request) -> AsyncIterator[ServedSession]:
+        session = None
+        try:
+            session = await sessions.create(client=client_address(request.scope))
+            yield session
+        except SessionError as error:
+            raise _episode_http_error(error) from None
+        finally:
+            if session is not None:
+                await sessions.destroy(session)
+
+    def body_of(model: type[BaseModel]) -> JsonObject:
+        """The OpenAPI schema of a body."""
+        schema = model.model_json_schema()
+        return {"requestBody": {"content": {"application/json": {"schema": schema}}}}
+
+    @app.post("/reset", openapi_extra=body_of(ResetRequest), response_model=ResultReply)
+    async def reset(request: Request) -> Response:
+        """Start an episode, return its first observation, and end it: the route is stateless."""
+        body = await _parse_episode_body(request, ResetRequest)
+        async with temporary_session(request) as session:
+            task = body.model_dump(exclude_unset=True)
+            return _result_response(await session.reset(task))
+
+    @app.post("/step", openapi_extra=body_of(StepRequest), response_model=ResultReply)
+    async def step(request: Request) -> Response:
+        """Take one action in a new episode, which ends with it."""
+        body = await _parse_episode_body(request, StepRequest)
+        async with temporary_session(request) as session:
+            if body.timeout_s is not None:
+                limit = session.runner.step_timeout
+                session.runner.step_timeout = min(body.timeout_s, limit or body.timeout_s)
+            await session.reset({})
+            return _result_response(await session.step(body.action))
+
+    @app.get("/state", response_model=JsonObject)
+    async def state(request: Request) -> Response:
+        """The state of a new environment."""
+        async with temporary_session(request) as session:
+            return _episode_response(await session.runner.state())
+
+
+def _result_response(observation: Observation) -> Response:
+    """A result as OpenEnv's servers send it over HTTP: always with `metadata`, null if empty."""
+    return _episode_response({"metadata": None, **result_payload(observation)})
+
+
+def _episode_response(data: Mapping[str, object]) -> Response:
+    """Encode like the WebSocket: numbers that JSON does not have become null."""
+    return Response(to_json(data, inf_nan_mode="null"), media_type="application/json")
+
+
+async def _parse_episode_body(request: Request, model: type[M]) -> M:
+    """Validate the body; raises a 422 response with the errors."""
+    try:
+        return model.model_validate_json(await request.body() or b"{}")
+    except ValidationError as error:
+        raise HTTPException(422, error_frame_details(error)) from None
+
+
+def _episode_http_error(error: SessionError) -> HTTPException:
+    """The HTTP response to an error of the episode, or of its session."""
+    if isinstance(error, InvalidAction):
+        return HTTPException(422, error.details.get("errors") or [{"msg": str(error)}])
+    if isinstance(error, CapacityReached):
+        retry_after = str(int(error.details["retry_after_s"]))
+        status = 429 if "max_sessions_per_client" in error.details else 503
+        return HTTPException(status, {"message": str(error)}, headers={"Retry-After": retry_after})
+    if isinstance(error, SessionLost):
+        return HTTPException(503, {"message": str(error)})
+    code = error.code if isinstance(error, WireError) else ""
+    return HTTPException(_STATUS_BY_CODE.get(code, 500), {"message": str(error), "code": code})
+
+
+class SplitRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    split: str
+
+
+class TaskRequest(SplitRequest):
+    index: int
+
+
+class TaskRangeRequest(SplitRequest):
+    start: int | None = None
+    stop: int | None = None
+
+
+def add_task_routes(app: FastAPI, sessions: SessionRegistry) -> None:
+    """Add the routes that list the splits of the environment and their tasks."""
+    env_spec = sessions.env_spec
+
+    @asynccontextmanager
+    async def runner_of(environment: str) -> AsyncIterator[EnvironmentRunner]:
+        """The environment whose tasks a route lists; 404 if another one is named."""
+        if environment.lower() not in (env_spec.id.lower(), env_spec.name.lower()):
+            raise HTTPException(404, f"This server serves {env_spec.id!r}, not {environment!r}.")
+        runner = EnvironmentRunner(env_spec)
+        await runner.start()
+        try:
+            yield runner
+        except NotImplementedError as error:
+            raise HTTPException(501, str(error)) from None
+        except (IndexError, KeyError) as error:
+            raise HTTPException(400, f"No such task: {error}") from None
+        finally:
+            await runner.close()
+
+    async def call(environment: str, method: str, *arguments: object) -> Any:
+        async with runner_of(environment) as runner:
+            value = await runner.call_method(method, *arguments)
+            return await value if inspect.isawaitable(value) else value
+
+    async def list_tasks(
+        environment: str, split: str, start: int | None, stop: int | None
+    ) -> list[Any]:
+        if hasattr(env_spec.cls, "get_task_range"):
+            tasks = await call(environment, "get_task_range", split, start, stop)
+            return list(to_jsonable_python(tasks))
+        wanted = range(await call(environment, "num_tasks", split))[start:stop][:MAX_LISTED_TASKS]
+        async with runner_of(environment) as runner:
+            return [
+                to_jsonable_python(await runner.call_method("get_task", split, i)) for i in wanted
+            ]
+
+    @app.get("/list_environments")
+    async def list_environments() -> list[str]:
+        """The name of the environment, in a list."""
+        return [env_spec.id]
+
+    @app.get("/{environment}/splits")
+    async def splits(environment: str) -> list[JsonObject]:
+        """The splits of the tasks."""
+        infos: list[JsonObject] = []
+        for split in await call(environment, "list_splits"):
+            if isinstance(split, str):
+                kind = split if split in _SPLIT_TYPES else "validation"
+                infos.append({"name": split, "type": kind})
+            else:
+                infos.append(to_jsonable_python(split))
+        return infos
+
+    @app.post("/{environment}/tasks")
+    async def tasks(environment: str, body: SplitRequest) -> JsonObject:
+        """The tasks of a split, up to 1000."""
+        listed = await list_tasks(environment, body.split, 0, MAX_LISTED_TASKS)
+        return {"tasks": listed, "env_name": env_spec.id}
+
+    @app.post("/{environment}/num_tasks")
+    async def num_tasks(environment: str, body: SplitRequest) -> JsonObject:
+        """The number of tasks of a split."""
+        return {"num_tasks": await call(environment, "num_tasks", body.split)}
+
+    @app.post("/{environment}/task")
+    async def task(environment: str, body: TaskRequest) -> JsonObject:
+        """One task of a split, by its position."""
+        record = await call(environment, "get_task", body.split, body.index)
+        return {"task": to_jsonable_python(record)}
+
+    @app.post("/{environment}/task_range")
+    async def task_range(environment: str, body: TaskRangeRequest) -> JsonObject:
+        """The tasks of a split from `start` to `stop`."""
+        return {"tasks": await list_tasks(environment, body.split, body.start, body.stop)}
