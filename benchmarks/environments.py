@@ -39,7 +39,7 @@ from rich.table import Table
 
 from ludus import connect
 from ludus.agents.oracle import ShadowEnvironment
-from ludus.agents.random_agent import random_call
+from ludus.agents.scripted import random_call
 from ludus.client.session import Session
 from ludus.data.tool_schema import ToolCall
 from ludus.environment.registry import find_environment, registered_environments

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Literal
 
 from ludus import CollectConfig, ToolCall, ToolEnvironment, collect, episodes, grpo, sft, tool
-from ludus.agents.random_agent import RandomAgent
+from ludus.agents.scripted import RandomAgent
 from ludus.rollout.progress import PhaseProgress
 from ludus.train import GRPOConfig, TrainConfig
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from ludus.data.episode import Episode, StopReason, Usage
+from ludus.data.episode_reader import read_resume_index
 from ludus.data.files import Checksum
-from ludus.data.resume_index import read_resume_index
 
 BLOCK_BYTES = 4 << 20
 MARKER_REWARD = 0.8125

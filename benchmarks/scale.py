@@ -27,12 +27,12 @@ from rich.table import Table
 
 from ludus.agents.oracle import OracleAgent
 from ludus.data.episode import format_episode_id
+from ludus.data.episode_reader import ResumeIndex, read_resume_index
 from ludus.data.files import Checksum
 from ludus.data.journal import Journal
-from ludus.data.resume_index import ResumeIndex, read_resume_index
 from ludus.data.run_folder import RunFolder
 from ludus.environment.mixture import parse_mixture
-from ludus.rollout.collector import Collector
+from ludus.rollout.collect import Collector
 from ludus.rollout.config import CollectConfig
 from ludus.rollout.endpoints import open_endpoints
 from ludus.rollout.plan import Plan

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 from curation.attempts import attempt, write_run
 
-from ludus.agents.prices import PriceTable
+from ludus.agents.api_agent import PriceTable
 from ludus.cli.program import _read_table
 from ludus.curation import CurateConfig, curate
 from ludus.curation.formats.run_import import import_files
 from ludus.curation.formats.verifiers import read_verifiers
 from ludus.data import json_files
 from ludus.data.episode import Episode
-from ludus.data.episode_reader import episodes
-from ludus.data.resume_index import read_resume_index
+from ludus.data.episode_reader import episodes, read_resume_index
 from ludus.envs.mcp.tasks import load_task_file
 from ludus.errors import LudusError
 from ludus.recipe.recipe_file import read_recipe

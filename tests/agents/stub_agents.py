@@ -11,7 +11,7 @@ from ludus.agents.agent import EpisodeContext, Reply
 from ludus.agents.anthropic import AnthropicAgent
 from ludus.agents.api_agent import APIAgent
 from ludus.agents.openai import OpenAIAgent
-from ludus.agents.throttle import Backoff
+from ludus.agents.provider import Backoff
 from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message, Text
 from ludus.data.tool_schema import ToolSpec
 

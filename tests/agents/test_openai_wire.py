@@ -14,8 +14,8 @@ from agents.stub_agents import (
     user_message,
 )
 from ludus.agents.agent import FinishReason, Reply
+from ludus.agents.api_agent import PriceTable, Rate
 from ludus.agents.openai import OpenAIAgent
-from ludus.agents.prices import PriceTable, Rate
 from ludus.data.episode import Usage
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject

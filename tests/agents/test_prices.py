@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ludus.agents.prices import PriceTable, Rate
+from ludus.agents.api_agent import PriceTable, Rate
 from ludus.data.episode import Usage
 from ludus.errors import ConfigError
 

@@ -22,7 +22,7 @@ from agents.stub_agents import (
 from ludus.agents import provider
 from ludus.agents.agent import FinishReason
 from ludus.agents.openai import OpenAIAgent
-from ludus.agents.throttle import Backoff
+from ludus.agents.provider import Backoff
 from ludus.errors import (
     AgentError,
     BadReply,

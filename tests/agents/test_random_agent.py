@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from ludus.agents.random_agent import random_call
+from ludus.agents.scripted import random_call
 from ludus.data.tool_schema import ToolSpec
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ludus.agents.throttle import Throttle
+from ludus.agents.provider import Throttle
 from ludus.errors import ConfigError
 
 

@@ -34,8 +34,7 @@ from ludus import (
     episodes,
 )
 from ludus.agents.oracle import OracleAgent
-from ludus.agents.random_agent import RandomAgent
-from ludus.agents.scripted import ScriptedAgent
+from ludus.agents.scripted import RandomAgent, ScriptedAgent
 from ludus.check import run_checks
 from ludus.errors import ConfigError, ConnectFailed, InvalidAction, SessionLost
 

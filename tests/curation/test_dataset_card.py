@@ -13,7 +13,7 @@ import yaml  # type: ignore[import-untyped]
 from curation.attempts import attempt, call, model, read_rows, user, write_run
 from ludus.curation import CurateConfig, CurateReport, curate
 from ludus.data.episode import StopReason
-from ludus.data.resume_index import read_resume_index
+from ludus.data.episode_reader import read_resume_index
 from ludus.errors import RunError
 
 EVERYTHING = CurateConfig(

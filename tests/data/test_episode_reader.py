@@ -12,9 +12,14 @@ from hypothesis import strategies as st
 
 from data.sample_episodes import RUN, attempt, written
 from ludus.data.episode import Episode, StopReason, Usage
-from ludus.data.episode_reader import EpisodeHead, episodes, find_episode
+from ludus.data.episode_reader import (
+    EpisodeHead,
+    ResumeIndex,
+    episodes,
+    find_episode,
+    read_resume_index,
+)
 from ludus.data.messages import Message
-from ludus.data.resume_index import ResumeIndex, read_resume_index
 from ludus.errors import RunError
 
 BROKEN, DEADLINE = StopReason.BROKEN, StopReason.DEADLINE

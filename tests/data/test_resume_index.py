@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from data.sample_episodes import RUN, attempt, written
-from ludus.data import resume_index as reading
+from ludus.data import episode_reader as reading
+from ludus.data.episode_reader import read_resume_index
 from ludus.data.files import Checksum
 from ludus.data.messages import Message
-from ludus.data.resume_index import read_resume_index
 
 ASKED = Message(role="user", content="Where is the ball?")
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {

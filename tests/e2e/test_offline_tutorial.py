@@ -14,7 +14,7 @@ from policy.models import saved
 from tiny_tokenizers import of_family
 
 import ludus
-from ludus.agents.random_agent import RandomAgent
+from ludus.agents.scripted import RandomAgent
 from ludus.curation import CurateConfig, curate
 
 

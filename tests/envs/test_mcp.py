@@ -17,7 +17,7 @@ from world import serving
 from envs.mcp_specs import SERVER, session_of, spec_of
 from ludus import connect
 from ludus.agents.oracle import OracleAgent
-from ludus.agents.random_agent import RandomAgent
+from ludus.agents.scripted import RandomAgent
 from ludus.check import run_checks
 from ludus.data.messages import Image, Text
 from ludus.environment.mixture import parse_mixture

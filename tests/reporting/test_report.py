@@ -12,7 +12,7 @@ from data.sample_episodes import attempt, written
 
 from ludus import CurateConfig, EvalConfig, collect_sync, curate, evaluate_sync
 from ludus.agents.oracle import OracleAgent
-from ludus.agents.random_agent import RandomAgent
+from ludus.agents.scripted import RandomAgent
 from ludus.data.episode import StopReason
 from ludus.data.messages import Message
 from ludus.errors import ConfigError, MissingExtra, RunError

@@ -13,8 +13,7 @@ from ludus.data.episode import Episode, Usage
 from ludus.data.episode_reader import episodes
 from ludus.data.messages import Message
 from ludus.rollout import CollectConfig, CollectResult
-from ludus.rollout.collect import collect
-from ludus.rollout.collector import Collector
+from ludus.rollout.collect import Collector, collect
 from ludus.rollout.progress import (
     Notice,
     ProgressCallback,

@@ -10,7 +10,7 @@ from world import facts
 
 from ludus.agents.human import HumanAgent
 from ludus.agents.oracle import OracleAgent
-from ludus.agents.random_agent import RandomAgent
+from ludus.agents.scripted import RandomAgent
 from ludus.errors import ConfigError, RunError
 from ludus.rollout import CollectConfig
 from rollout.small_runs import read, run

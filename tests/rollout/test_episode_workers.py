@@ -11,15 +11,14 @@ from ludus_process import run_ludus, start_ludus
 
 from ludus import Episode
 from ludus.agents.oracle import OracleAgent
-from ludus.agents.random_agent import RandomAgent
-from ludus.agents.scripted import ScriptedAgent
+from ludus.agents.scripted import RandomAgent, ScriptedAgent
 from ludus.client.event_loop import run_async
 from ludus.data.episode_reader import episodes
 from ludus.environment.faults import FaultHandler, capture_faults
 from ludus.errors import ConfigError, StoppedEarly, WorkersFailed
-from ludus.rollout import collector as collector_module
+from ludus.rollout import collect as collector_module
 from ludus.rollout import workers as workers_module
-from ludus.rollout.collector import Collector
+from ludus.rollout.collect import Collector
 from ludus.rollout.loop import EpisodeLimits
 from ludus.rollout.plan import Assignment
 from ludus.rollout.process_worker import ProcessWorker, ProcessWorkers

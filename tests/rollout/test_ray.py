@@ -17,7 +17,7 @@ from chat_stub import chat_stub
 from ludus.agents.openai import OpenAIAgent
 from ludus.errors import ConfigError, MissingExtra, WorkersFailed
 from ludus.rollout import ray_cluster
-from ludus.rollout.collector import Collector
+from ludus.rollout.collect import Collector
 from ludus.rollout.ray_cluster import ActorSetup, NodeActor, check_address, open_cluster
 from ludus.scoring.config import RescoreConfig
 from ludus.scoring.rescore import rescore

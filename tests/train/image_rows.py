@@ -10,7 +10,7 @@ from policy.vision.image_env import GALLERY
 from rollout.small_runs import run as collect_run
 
 from ludus.agents.oracle import OracleAgent
-from ludus.agents.random_agent import RandomAgent
+from ludus.agents.scripted import RandomAgent
 from ludus.curation import CurateConfig, curate
 
 

@@ -12,7 +12,7 @@ from browser import browser, needs_chromium, open_page
 
 from ludus import EvalConfig, evaluate_sync
 from ludus.agents.oracle import OracleAgent
-from ludus.agents.random_agent import RandomAgent
+from ludus.agents.scripted import RandomAgent
 from ludus.evaluation import Candidate
 from viewer.viewing import Viewed, viewing
 

@@ -19,7 +19,7 @@ from ludus.agents.agent import (
     build_tool_call_message,
 )
 from ludus.agents.oracle import ShadowEnvironment, missing_tools
-from ludus.agents.random_agent import random_call
+from ludus.agents.scripted import random_call
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject, ToolCall, ToolSpec
 from ludus.environment.registry import find_environment, is_remote

@@ -12,7 +12,7 @@ from statistics import fmean
 from jsonschema import Draft202012Validator
 
 from ludus.agents.oracle import OracleAgent
-from ludus.agents.random_agent import RandomAgent, random_call
+from ludus.agents.scripted import RandomAgent, random_call
 from ludus.check.episodes import MAX_STEPS, EpisodePlayer, EpisodeTurns, Transcript, offers_oracle
 from ludus.check.reward_audit import FIRST_SEEDS, HARD_LIMIT_S, MAX_SEEDS, Reference, audit_rewards
 from ludus.client.endpoint import Endpoint, LocalEndpoint

@@ -15,7 +15,7 @@ from itertools import cycle, repeat
 from typing import Any
 
 from ludus.agents.agent import Agent, EpisodeContext, Player, Reply, build_tool_call_message
-from ludus.agents.random_agent import random_call
+from ludus.agents.scripted import random_call
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject, ToolCall, ToolSpec
 

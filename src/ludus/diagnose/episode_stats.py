@@ -17,10 +17,9 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from ludus.data.episode import Fault, StopReason
-from ludus.data.episode_reader import parse_head
+from ludus.data.episode_reader import ResumeIndex, parse_head
 from ludus.data.estimates import MeanEstimate, is_zero_variance
 from ludus.data.json_files import int_field, numbered_lines, object_field
-from ludus.data.resume_index import ResumeIndex
 from ludus.data.tool_schema import JsonObject
 
 _MESSAGES_KEY, _REWARDS_KEY, _TOKENS_KEY = b',"messages":[', b',"rewards":{', b',"tokens":'

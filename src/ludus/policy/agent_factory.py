@@ -165,7 +165,7 @@ def _build_agent(provider: str, config: AgentConfig) -> Agent:
 
         return OracleAgent()
     if provider == "random":
-        from ludus.agents.random_agent import RandomAgent
+        from ludus.agents.scripted import RandomAgent
 
         return RandomAgent()
     if provider == "human":
@@ -195,7 +195,7 @@ def _build_agent(provider: str, config: AgentConfig) -> Agent:
 
 
 def _api_options(config: AgentConfig) -> dict[str, Any]:
-    from ludus.agents.prices import PriceTable
+    from ludus.agents.api_agent import PriceTable
 
     return {
         "endpoint": config.llm_endpoint,

@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 
+from ludus.agents.api_agent import PriceTable
 from ludus.agents.api_keys import API_PROVIDERS
-from ludus.agents.prices import PriceTable
 from ludus.data.episode import Episode, Usage
 from ludus.data.episode_reader import episodes
 from ludus.data.json_files import dump_json

@@ -12,11 +12,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ludus.data.episode import SOLVED_PART, Episode, StopReason
-from ludus.data.episode_reader import EpisodeHead, parse_head
+from ludus.data.episode_reader import EpisodeHead, ResumeIndex, ResumeTotals, parse_head
 from ludus.data.estimates import format_mean
 from ludus.data.json_files import numbered_lines
 from ludus.data.messages import message_text
-from ludus.data.resume_index import ResumeIndex, ResumeTotals
 from ludus.data.tool_schema import JsonObject
 from ludus.reporting.document import FindingKind, Transcript, Turn
 

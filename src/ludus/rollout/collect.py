@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from ludus.agents.agent import Agent
+from ludus.client.endpoint import Endpoint, LocalEndpoint
 from ludus.client.event_loop import to_sync
 from ludus.data.config import config_digest
-from ludus.data.episode_reader import format_damaged_lines
+from ludus.data.episode import Episode, Usage
+from ludus.data.episode_reader import ResumeIndex, format_damaged_lines, read_resume_index
 from ludus.data.files import Checksum
 from ludus.data.journal import Journal
-from ludus.data.resume_index import ResumeIndex, read_resume_index
 from ludus.data.run_folder import RUN_FILE, RUNS_DIR, RunFolder, create_unused_dir
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
-from ludus.errors import ConfigError
-from ludus.rollout.collector import Collector, check_workers, reason_against_workers
+from ludus.errors import ConfigError, LudusError, WorkersFailed
 from ludus.rollout.config import CollectConfig
-from ludus.rollout.endpoints import open_endpoints, preflight_endpoints, preflight_tasks
-from ludus.rollout.plan import build_plan
+from ludus.rollout.endpoints import (
+    EnvironmentEndpoint,
+    SessionPool,
+    open_endpoints,
+    preflight_endpoints,
+    preflight_tasks,
+)
+from ludus.rollout.episode_run import EpisodeRun
+from ludus.rollout.loop import build_broken_record, retry_faults, run_attempt
+from ludus.rollout.monitoring import EpisodeStatus, Watchdog
+from ludus.rollout.plan import Assignment, Plan, build_plan
+from ludus.rollout.process_worker import ProcessWorkers, available_cores
 from ludus.rollout.progress import (
     ChecksPassed,
     Notice,
@@ -30,8 +43,20 @@ from ludus.rollout.progress import (
     ProgressCallback,
     ignore_progress,
 )
-from ludus.rollout.ray_cluster import hosted_endpoints, open_cluster
-from ludus.rollout.stats import summarize_run
+from ludus.rollout.ray_cluster import RayCluster, RayWorkers, hosted_endpoints, open_cluster
+from ludus.rollout.stats import RunStats, summarize_run
+from ludus.rollout.workers import EpisodePlay, EpisodeWorkers, WorkerSource
+
+MAX_QUEUED_EPISODES = 32
+"""Episodes beyond the agent's concurrency limit that are kept ready for the next free call."""
+MEASURED_S = 1.0
+"""Seconds of playing in this process from which the rest of the run is estimated."""
+MIN_CPU_SHARE = 0.5
+"""Share of that time for which this process has to compute: else it waits for something."""
+MIN_SECONDS_PER_WORKER = 1.5
+"""Seconds of playing that are worth the start of a worker, which imports the environment."""
+MAX_WORKERS = 16
+"""Limit of automatic workers: this process cannot record the episodes of many more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +64,7 @@ class CollectResult:
     """The result of one start of a run."""
 
     folder: Path
-    summary: dict[str, Any]
+    summary: JsonObject
     """The content of `summary.json`: episodes, rewards, usage."""
     new_episodes: int
     """Episodes that this start has recorded."""
@@ -101,7 +126,7 @@ async def collect(
             progress(PhaseProgress(f"Loading {model}", in_log=True))
         await agent.prepare({endpoints[spec].name: tools[spec] for spec in endpoints})
         if cluster is not None and reason_against_workers(agent, endpoints) is not None:
-            # The agent stays here: its key, its rate limit and its cache are those of one process.
+            # The agent stays here: its key and its rate limit are those of one process.
             num_hosts = min(config.workers or cluster.num_cores, config.concurrency)
             hosted = hosted_endpoints(endpoints, num_hosts)
             endpoints = await stack.enter_async_context(hosted)
@@ -164,3 +189,219 @@ def default_output_dir(mixture: Mixture, settings: JsonObject) -> Path:
     """The folder of a run without `out`; the same settings always give the same one."""
     name = re.sub(r"[^A-Za-z0-9._]+", "-", str(mixture)).strip("-")[:60]
     return RUNS_DIR / f"{name}-{config_digest(settings)}"
+
+
+class Collector(EpisodeRun):
+    """One start of one run: plays what is pending in `index` and appends it to the journal."""
+
+    agent: Agent
+
+    def __init__(
+        self,
+        config: CollectConfig,
+        agent: Agent,
+        folder: RunFolder,
+        plan: Plan,
+        endpoints: Mapping[str, EnvironmentEndpoint],
+        index: ResumeIndex,
+        progress: ProgressCallback,
+        *,
+        cluster: RayCluster | None = None,
+    ) -> None:
+        retry_broken = config.retry_broken
+        stats = RunStats.from_index(index, config.total_episodes, retry_broken=retry_broken)
+        super().__init__(folder, stats, config.budget, progress)
+        self.config, self.concurrency = config, config.concurrency
+        self.agent = agent
+        self.decoding = PhaseProgress(count_tokens=lambda: agent.sampled_tokens)
+        self.statuses: dict[str, EpisodeStatus] = {}
+        """What each active episode is doing, by episode id."""
+        self._plan = plan
+        self._endpoints = endpoints
+        self._cluster = cluster
+        self._pending = index.pending_indices(config.total_episodes, retry_broken=retry_broken)
+        self._pools = {
+            spec: SessionPool(each.endpoint, reconnect_timeout=config.reconnect_timeout)
+            for spec, each in endpoints.items()
+        }
+        self._watchdog = Watchdog(
+            self.statuses,
+            self.warn,
+            timeout=config.stall_warning,
+            model_excused=lambda: agent.stall_expected,
+        )
+        self._not_started = 0
+        """Episodes whose task was created and has not run yet."""
+        self._can_use_workers = reason_against_workers(agent, endpoints) is None
+        self._workers_start: asyncio.Task[None] | None = None
+        self._cpu_started_at = time.process_time()
+
+    @property
+    def unreachable_server(self) -> str | None:
+        """A server that cannot be reached at the moment, if there is one."""
+        pools = (pool for pool in self._pools.values() if pool.unreachable_since is not None)
+        return next((pool.endpoint.spec for pool in pools), None)
+
+    @property
+    def max_active(self) -> float:
+        """Maximum number of episodes in progress at the moment.
+
+        More than the agent's concurrency limit: some episodes are always waiting for their
+        environment or for a retry, and a free call should find another one ready.
+        """
+        limit = self.agent.concurrency_limit
+        active = self.concurrency if limit is None else limit + min(limit, MAX_QUEUED_EPISODES)
+        if self.workers is not None:
+            # They are fewer than the concurrency limit; what is more than that waits for them.
+            active = self.workers.capacity
+        return min(active, self.budget.max_active(self.stats))
+
+    def exhausted_reason(self) -> str | None:
+        active_usage: list[Usage] = []
+        if self.budget.limits_spending:
+            active_usage += (status.usage for status in self.statuses.values())
+            active_usage += [Usage()] * self._not_started
+        return self.budget.exhausted_reason(self.stats, active_usage)
+
+    async def run(self, journal: Journal) -> None:
+        with self._watchdog:
+            await super().run(journal)
+
+    async def open(self) -> None:
+        """Start the given number of workers, if there is one, or those of the cluster."""
+        count = self.config.workers
+        if self._cluster is not None and self._can_use_workers:
+            await self._start_workers(RayWorkers, count or self._cluster.num_cores)
+        elif self._cluster is None and count is not None and count > 1:
+            await self._start_workers(ProcessWorkers, count)
+
+    def on_tick(self) -> None:
+        """Feed the watchdog, and start workers once the rest of the run takes long enough."""
+        self._watchdog.heartbeat()
+        may_start = self._can_use_workers and self._cluster is None and self.config.workers is None
+        seconds, seconds_left = self.stats.seconds, self.stats.seconds_left
+        if not may_start or self._workers_start is not None or seconds_left is None:
+            return
+        cpu_seconds = time.process_time() - self._cpu_started_at
+        if seconds >= MEASURED_S and cpu_seconds >= MIN_CPU_SHARE * seconds:
+            worthwhile = int(seconds_left / MIN_SECONDS_PER_WORKER)
+            count = min(MAX_WORKERS, available_cores(), worthwhile, self.concurrency)
+            if count > 1:
+                self._workers_start = asyncio.create_task(self._start_workers_late(count))
+
+    async def _start_workers_late(self, count: int) -> None:
+        try:
+            await self._start_workers(ProcessWorkers, count)
+        except WorkersFailed as error:
+            self.warn(str(error))
+
+    async def _start_workers(self, source: Callable[[EpisodePlay], WorkerSource], n: int) -> None:
+        work = EpisodePlay(
+            agent=self.agent,
+            specs={each.name: spec for spec, each in self._endpoints.items()},
+            limits=self.config.limits,
+            system_prompt=self.config.system_prompt,
+        )
+        workers = EpisodeWorkers(source(work), min(n, self.concurrency), self.warn)
+        await workers.start()
+        self.workers = workers
+
+    async def close(self) -> None:
+        if self._workers_start is not None:
+            self._workers_start.cancel()
+            await asyncio.gather(self._workers_start, return_exceptions=True)
+        await super().close()
+        await asyncio.gather(*(pool.close() for pool in self._pools.values()))
+
+    def items(self) -> Iterable[int]:
+        return self._pending
+
+    def work(self, item: int) -> Coroutine[None, None, None]:
+        self._not_started += 1
+        return self._run_episode(item)
+
+    async def _run_episode(self, index: int) -> None:
+        self._not_started -= 1
+        assignment, pool = self._plan[index], self._pools[self._plan.spec_of(index)]
+        try:
+            episode = await retry_faults(
+                lambda attempt: self._run_attempt(assignment, pool, attempt),
+                max_attempts=self.config.max_attempts,
+                retry_delay=self.config.retry_delay,
+                stopping=self.stopping,
+            )
+        finally:
+            self.statuses.pop(assignment.episode_id, None)
+        if episode is not None:
+            self.record(episode, self.statuses)
+        self.end(assignment.episode_id)
+
+    async def _run_attempt(
+        self, assignment: Assignment, pool: SessionPool, attempt: int
+    ) -> Episode:
+        status = EpisodeStatus(assignment.episode_id, assignment.environment)
+        self.statuses[assignment.episode_id] = status
+        limits = self.config.limits
+        if self.workers is None:
+            episode = await run_attempt(
+                assignment,
+                self.agent,
+                pool,
+                limits=limits,
+                system_prompt=self.config.system_prompt,
+                attempt=attempt,
+                status=status,
+            )
+        else:
+            try:
+                with status.track("environment", "a worker"):
+                    episode = await self.workers.run((assignment, attempt))
+            except LudusError as error:
+                episode = build_broken_record(
+                    assignment, self.agent, limits, error, attempt=attempt, status=status
+                )
+        self.stats.record_attempt(episode)
+        return episode
+
+
+def check_workers(
+    count: int | None,
+    agent: Agent,
+    endpoints: Mapping[str, EnvironmentEndpoint],
+    cluster: RayCluster | None = None,
+) -> None:
+    """Raise if workers or a cluster are asked for and cannot play these episodes."""
+    if cluster is not None:
+        for spec, each in endpoints.items():
+            if (reason := _reason_not_portable(spec, each.endpoint)) is not None:
+                raise ConfigError(f"`ray`: {reason}. Leave it out.")
+        return
+    reason = reason_against_workers(agent, endpoints)
+    if count is not None and count > 1 and reason is not None:
+        raise ConfigError(f"`workers` cannot be {count}: {reason}. Leave it out.")
+
+
+def reason_against_workers(
+    agent: Agent, endpoints: Mapping[str, EnvironmentEndpoint]
+) -> str | None:
+    """Why worker processes cannot play these episodes; None if they can."""
+    if not agent.is_stateless:
+        return f"the agent {agent.provider!r} cannot be copied to other processes"
+    for spec, each in endpoints.items():
+        if (reason := _reason_not_portable(spec, each.endpoint)) is not None:
+            return reason
+        assert isinstance(each.endpoint, LocalEndpoint)
+        env = each.endpoint.env_spec
+        if env.is_async or env.single_thread or not env.concurrent or env.max_sessions is not None:
+            return f"{spec} is asynchronous or limits its sessions"
+    names = Counter(each.name for each in endpoints.values())
+    return next((f"{n} specs are named {name}" for name, n in names.items() if n > 1), None)
+
+
+def _reason_not_portable(spec: str, endpoint: Endpoint) -> str | None:
+    """Why other processes cannot run this environment."""
+    if not isinstance(endpoint, LocalEndpoint):
+        return f"{spec} does not run in this process"
+    if endpoint.env_spec.cls.__module__ == "__main__":
+        return f"{spec} is defined in the script itself, which other processes cannot import"
+    return None

@@ -14,7 +14,7 @@ from ludus.data.journal import Journal
 from ludus.data.run_folder import RunFolder
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import LudusError, RunError, StoppedEarly
-from ludus.rollout.circuit_breaker import CircuitBreaker
+from ludus.rollout.loop import FATAL_FAULTS
 from ludus.rollout.progress import (
     EpisodeRecorded,
     Notice,
@@ -29,6 +29,68 @@ TICK_INTERVAL_S = 0.25
 SUMMARY_INTERVAL_S = 10.0
 TIME_LIMIT_GRACE_S = 30.0
 """Seconds that active episodes get to end after the time limit, before they are cancelled."""
+
+
+class CircuitBreaker:
+    """Ends a run in which every episode breaks.
+
+    A broken episode is held back until another one succeeds: then the fault was its own, and it is
+    recorded. If none succeeds, the fault affects all episodes. Then none of them is recorded, so
+    that the same command plays them once the problem is solved.
+
+    Faults come faster than successes. So `limit` faults in a row end the run only after all
+    episodes that were active then have ended without a success, too.
+    """
+
+    def __init__(
+        self, limit: int = 20, *, has_succeeded: bool = False, action: str = "played"
+    ) -> None:
+        self.reason: str | None = None
+        """Why the run has to end, once it has to."""
+        self._limit = limit
+        self._has_succeeded = has_succeeded
+        """Also in an earlier start of the run."""
+        self._action = action
+        """What is done with an episode, for errors."""
+        self._held_back: list[Episode] = []
+        self._deciding_episodes: set[str] | None = None
+        """Active episodes whose end decides; None while there are fewer faults than the limit."""
+
+    def record_success(self) -> list[Episode]:
+        """Note a success. Returns the broken episodes that are to be recorded now."""
+        self._has_succeeded = True
+        episodes, self._held_back, self._deciding_episodes = self._held_back, [], None
+        return episodes
+
+    def record_fault(self, episode: Episode, active: Iterable[str] = ()) -> None:
+        """Hold back a broken episode; `active` are the ids of the episodes in progress."""
+        assert episode.error is not None
+        self._held_back.append(episode)
+        if episode.error.kind in FATAL_FAULTS:
+            self.reason = episode.error.message
+        if self._deciding_episodes is None and len(self._held_back) >= self._limit:
+            self._deciding_episodes = set(active)
+        self.record_end(episode.episode_id)
+
+    def record_end(self, episode_id: str) -> None:
+        """Note that an episode has ended, whether it succeeded, broke or was left unplayed."""
+        if self._deciding_episodes is None or self.reason is not None:
+            return
+        self._deciding_episodes.discard(episode_id)
+        if not self._deciding_episodes:
+            count = len(self._held_back)
+            self.reason = f"{count} episodes in a row broke, the last with: {self._last_fault()}"
+
+    def finish(self) -> list[Episode]:
+        """Note that no episode is left to play. Returns the ones that are still to be recorded."""
+        if self._held_back and not self._has_succeeded and self.reason is None:
+            self.reason = f"Not one episode could be {self._action}: {self._last_fault()}"
+        return [] if self.reason else self.record_success()
+
+    def _last_fault(self) -> str:
+        error = self._held_back[-1].error
+        assert error is not None
+        return error.text
 
 
 class EpisodeRun(ABC):
@@ -90,11 +152,6 @@ class EpisodeRun(ABC):
         """Why the budget allows no further task, or None."""
         return self.budget.exhausted_reason(self.stats)
 
-    @property
-    def unreachable_server(self) -> str | None:
-        """A server that cannot be reached at the moment, if there is one."""
-        return None
-
     def warn(self, message: str) -> None:
         """Tell the user. May be called from another thread."""
         self.progress(Notice(message))
@@ -155,6 +212,39 @@ class EpisodeRun(ABC):
                 f"in {self.folder.path}; the same command {self.verbs[0]} the rest."
             )
 
+    async def _wait_for_slot(self) -> bool:
+        """Wait until another task may start; False if none should."""
+        while self.stop_reason is None:
+            if (reason := self.exhausted_reason()) is not None:
+                self.drain(reason)
+                break
+            if self.stats.active < self.max_active:
+                return True
+            # Polled as well, because the agent's concurrency limit can rise without an event.
+            self._slot_freed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TICK_INTERVAL_S):
+                    await self._slot_freed.wait()
+        return False
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self.stats.active -= 1
+        self._slot_freed.set()
+
+    async def _tick(self) -> None:
+        """Write the summary now and then, and enforce the time limit."""
+        stats, limit = self.stats, self.budget.max_time
+        summarized_at = stats.seconds
+        while True:
+            await asyncio.sleep(TICK_INTERVAL_S)
+            self.on_tick()
+            if stats.seconds - summarized_at >= SUMMARY_INTERVAL_S:
+                summarized_at = stats.seconds
+                await asyncio.to_thread(self.write_summary)
+            if limit is not None and self._tasks and stats.seconds > limit + TIME_LIMIT_GRACE_S:
+                self.abort(f"the time limit of {limit:g} s is used up")
+
     def record(self, episode: Episode, active_ids: Collection[str]) -> None:
         """Write an episode, or hold it back if it is broken and may show that all are."""
         if episode.broken:
@@ -195,40 +285,3 @@ class EpisodeRun(ABC):
             self.folder.write_summary(self.summary())
         except (RunError, OSError) as error:
             self.warn(str(error))
-
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self.stats.active -= 1
-        self._slot_freed.set()
-
-    async def _wait_for_slot(self) -> bool:
-        """Wait until another task may start; False when none should."""
-        while self.stop_reason is None:
-            if (reason := self.exhausted_reason()) is not None:
-                self.drain(reason)
-                break
-            if self.stats.active < self.max_active:
-                return True
-            # Polled as well, because the agent's concurrency limit can rise without an event.
-            self._slot_freed.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(TICK_INTERVAL_S):
-                    await self._slot_freed.wait()
-        return False
-
-    async def _tick(self) -> None:
-        """Write the summary now and then, and enforce the time limit."""
-        summarized_at = self.stats.seconds
-        limit, stats = self.budget.max_time, self.stats
-        while True:
-            await asyncio.sleep(TICK_INTERVAL_S)
-            self.on_tick()
-            if stats.seconds - summarized_at >= SUMMARY_INTERVAL_S:
-                summarized_at = stats.seconds
-                await asyncio.to_thread(self.write_summary)
-            if (
-                limit is not None
-                and self._tasks
-                and self.stats.seconds > limit + TIME_LIMIT_GRACE_S
-            ):
-                self.abort(f"the time limit of {limit:g} s is used up")

@@ -24,17 +24,27 @@ from ludus.client.session import Session
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Tokens, Usage
 from ludus.data.messages import Call, Function, Message, message_from_content
 from ludus.data.tool_schema import JsonObject
-from ludus.errors import BadEnvironment, SessionLost
+from ludus.errors import (
+    BadEnvironment,
+    InvalidAction,
+    ProviderRefuses,
+    RequestRefused,
+    SessionLost,
+    WorkersFailed,
+)
 from ludus.protocol.types import StepResult
-from ludus.rollout.circuit_breaker import PERMANENT_FAULTS
+from ludus.rollout.endpoints import SessionPool
 from ludus.rollout.monitoring import EpisodeStatus
 from ludus.rollout.plan import Assignment
-from ludus.rollout.session_pool import SessionPool
 
 SYSTEM_PROMPT = (
     "You act through the tools that you are given. Read what you are shown, then call a tool; "
     "words alone do nothing here."
 )
+FATAL_FAULTS = frozenset({ProviderRefuses.__name__, WorkersFailed.__name__})
+"""Faults that affect every episode, such as a wrong key or an unknown model."""
+PERMANENT_FAULTS = FATAL_FAULTS | {InvalidAction.__name__, RequestRefused.__name__}
+"""Faults that a retry does not solve."""
 DEFAULT_MAX_TURNS = 20
 _REWARD_DIGITS = 12
 """Decimals of a sum of rewards: more of them are rounding errors."""

@@ -12,10 +12,9 @@ from typing import Any
 from pydantic_core import from_json
 
 from ludus.data.episode import Episode, StopReason, Usage
-from ludus.data.episode_reader import EpisodeHead
+from ludus.data.episode_reader import EpisodeHead, ResumeIndex, ResumeTotals, read_resume_index
 from ludus.data.files import Checksum
 from ludus.data.json_files import read_lines
-from ludus.data.resume_index import ResumeIndex, ResumeTotals, read_resume_index
 from ludus.data.run_folder import RUN_FILE, RunFolder
 
 RATE_WINDOW_S = 20.0

@@ -26,8 +26,8 @@ from ludus.environment.faults import (
     log_recorded_fault,
 )
 from ludus.errors import LudusError, WorkerDied, WorkersFailed
+from ludus.rollout.endpoints import SessionPool
 from ludus.rollout.loop import EpisodeLimits, run_attempt
-from ludus.rollout.session_pool import SessionPool
 
 
 class BlockWork(ABC):

@@ -9,11 +9,10 @@ from typing import Any
 
 from ludus.agents.agent import Agent
 from ludus.data.episode import Episode, Fault, StopReason, Usage
-from ludus.data.episode_reader import episode_from_line
+from ludus.data.episode_reader import episode_from_line, read_resume_index
 from ludus.data.files import Checksum
 from ludus.data.journal import Journal
 from ludus.data.json_files import int_field, object_field
-from ludus.data.resume_index import read_resume_index
 from ludus.data.run_folder import RunFolder
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import LudusError

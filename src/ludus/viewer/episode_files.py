@@ -15,9 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ludus.data.episode_reader import parse_head
+from ludus.data.episode_reader import ResumeIndex, parse_head
 from ludus.data.json_files import MAX_LINE_BYTES, is_json_object, line_too_long
-from ludus.data.resume_index import ResumeIndex
 from ludus.errors import RunError
 
 _TAIL_BYTES = 256

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from policy.models import saved
 
 from ludus import CollectConfig, Episode, ToolCall, ToolEnvironment, collect, episodes, sft, tool
-from ludus.agents.random_agent import RandomAgent
+from ludus.agents.scripted import RandomAgent
 from ludus.train import GRPOConfig
 from train.sample_rows import write_jsonl
 from train.short_runs import train_config

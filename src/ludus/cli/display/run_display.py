@@ -30,7 +30,7 @@ from ludus.cli.display.status import (
     stderr_status,
 )
 from ludus.cli.program import name_flags
-from ludus.rollout.collector import Collector
+from ludus.rollout.collect import Collector
 from ludus.rollout.episode_run import EpisodeRun
 from ludus.rollout.progress import (
     CandidateStarted,
@@ -268,7 +268,7 @@ def _problem_text(run: EpisodeRun) -> str:
             parts.append(f"slowed to {limit} concurrent calls")
         if (pause := run.agent.retry_after_s) > 1:
             parts.append(f"the provider asks to wait {format_clock(pause)}")
-    if (server := run.unreachable_server) is not None:
+    if isinstance(run, Collector) and (server := run.unreachable_server) is not None:
         parts.append(f"waiting for {server} to come back")
     if run.stop_reason:
         parts.append(f"ending: {run.stop_reason}")

@@ -13,7 +13,7 @@ from typing import Any
 
 from ludus.data.episode import Episode
 from ludus.errors import RunError
-from ludus.rollout.circuit_breaker import FATAL_FAULTS, PERMANENT_FAULTS
+from ludus.rollout.loop import FATAL_FAULTS, PERMANENT_FAULTS
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import PhaseProgress
 from ludus.scoring.reward_functions import RewardFunctions

@@ -9,8 +9,8 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from ludus.errors import RunError
+from ludus.rollout.endpoints import SessionPool
 from ludus.rollout.monitoring import EpisodeStatus, Watchdog
-from ludus.rollout.session_pool import SessionPool
 
 TICK_S = 0.25
 UNREACHABLE_WARNING_S = 5.0

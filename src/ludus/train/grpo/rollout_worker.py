@@ -22,6 +22,7 @@ from ludus.rollout.config import RolloutConfig
 from ludus.rollout.endpoints import (
     PREFLIGHT_TASKS,
     EnvironmentEndpoint,
+    SessionPool,
     close_endpoints,
     preflight_endpoints,
     preflight_tasks,
@@ -31,7 +32,6 @@ from ludus.rollout.loop import retry_faults, run_attempt
 from ludus.rollout.monitoring import EpisodeStatus
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import PhaseProgress
-from ludus.rollout.session_pool import SessionPool
 from ludus.train.grpo.monitor import RolloutMonitor
 
 CLOSE_TIMEOUT_S = 15.0
