@@ -158,22 +158,6 @@ def test_the_models_module_is_found_where_the_folders_are_no_packages(package: P
     assert arguments_of("code_env/server/environment.py:CodeEnvironment") == {"code"}
 
 
-def test_the_manifest_says_which_of_several_actions_it_is(package: Path) -> None:
-    import_only_the_observation(package)
-    (package / "models.py").write_text(MODELS + OTHER_MODELS)
-    (package / "openenv.yaml").write_text("name: code_env\naction: SetupAction\n")
-    assert arguments_of(SPEC) == {"packages"}
-
-
-@pytest.mark.parametrize("manifest", ["", "app: code_env.server.app:app\n"])
-def test_the_app_says_which_of_several_actions_it_is(package: Path, manifest: str) -> None:
-    import_only_the_observation(package)
-    (package / "models.py").write_text(MODELS + OTHER_MODELS)
-    (package / "openenv.yaml").write_text(f"spec_version: 1\nname: code_env\n{manifest}")
-    (package / "server" / "app.py").write_text(APP)
-    assert arguments_of(SPEC) == {"code"}
-
-
 def test_the_option_names_the_action(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import_only_the_observation(package)
     (package / "models.py").write_text(MODELS + OTHER_MODELS)

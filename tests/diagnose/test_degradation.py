@@ -7,7 +7,7 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from ludus.diagnose.degradation import DegradationDetector, SignalDetector
+from ludus.diagnose.detectors import DegradationDetector, SignalDetector
 
 
 def entries(rewards: list[float], **more: list[float]) -> list[dict[str, float]]:
@@ -100,7 +100,6 @@ def test_a_slow_decline_of_small_rewards_with_rising_entropy_is_reported() -> No
         )
     )
     assert alarm is not None and alarm[0] <= 40
-    assert "gradient norm" in alarm[1]
 
 
 def test_a_collapse_is_seen_within_three_steps() -> None:

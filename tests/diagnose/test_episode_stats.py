@@ -80,13 +80,13 @@ def test_last_broken_episode_has_its_fault(tmp_path: Path) -> None:
     assert read_episode_stats(write_episodes(tmp_path, ONE, broken)).last_broken == broken
 
 
-@pytest.mark.parametrize(("budget", "full"), [(8, 1), (7, 0), (None, 0)])
+@pytest.mark.parametrize(("budget", "reached"), [(8, "context"), (7, "episode"), (None, "episode")])
 def test_cut_off_below_the_token_limit_means_a_full_context(
-    budget: int | None, full: int, tmp_path: Path
+    budget: int | None, reached: str, tmp_path: Path
 ) -> None:
     cut = ONE._replace(episode_id="1a2b3c4d-000001", stop_reason="max_tokens")
     episodes = read_episode_stats(write_episodes(tmp_path, ONE, cut), limits=TokenLimits(budget))
-    assert (episodes.context_full, episodes.reply_cuts) == (full, 0)
+    assert episodes.cut_off_by == {reached: 1}
     assert episodes.complete_lengths == (ONE.sampled_tokens,), (
         "how long a cut-off episode would be is not known"
     )
@@ -97,7 +97,7 @@ def test_reply_limit_is_told_from_the_episode_limit(tmp_path: Path) -> None:
     episodes = read_episode_stats(
         write_episodes(tmp_path, ONE, cut), limits=TokenLimits(100, cut.sampled_tokens)
     )
-    assert (episodes.context_full, episodes.reply_cuts) == (0, 1)
+    assert episodes.cut_off_by == {"reply": 1}
 
 
 def test_fields_may_have_another_order() -> None:
@@ -144,7 +144,7 @@ def test_episodes_are_grouped_without_faults(tmp_path: Path) -> None:
         write_episodes(tmp_path, one, two, three._replace(task="other"), broken)
     )
     assert [group.rewards for group in episodes.groups] == [(0.5, 0.5), (0.5,)]
-    assert episodes.last_broken == broken and episodes.stop_counts == {"done": 3, "broken": 1}
+    assert episodes.last_broken == broken
 
 
 def test_replayed_episode_counts_once(tmp_path: Path) -> None:

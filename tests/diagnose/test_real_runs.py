@@ -98,6 +98,4 @@ def test_prompts_beyond_the_context_are_unscored(model: str, tmp_path: Path) -> 
     assert cut.name == "cut off" and "`max_episode_tokens`" in cut.advice
     assert verdict.name == "unscored episodes" and "2,048" in verdict.finding
     assert last is not None and last.fault is not None and last.fault.where == "model"
-    assert (
-        set(run.episodes.stop_counts) == {"broken", "max_tokens"} and run.episodes.context_full == 0
-    )
+    assert set(run.episodes.cut_off_by) == {"episode"}

@@ -9,15 +9,15 @@ import pytest
 
 from diagnose.runs import Sample, level, ramp
 from ludus.data.estimates import Interval
-from ludus.diagnose import RewardChange, RewardScale, diagnose
+from ludus.diagnose import RewardChange, diagnose
 from ludus.diagnose.episode_stats import EpisodeStats, RunEpisodes, group_episodes
 from ludus.diagnose.reward_delta import (
     format_change_with_interval,
     format_number,
     format_reward,
-    format_reward_delta,
     format_share,
 )
+from ludus.diagnose.step_log import RewardScale
 
 
 def group_by_step(rewards: dict[tuple[int, str], list[float]]) -> RunEpisodes:
@@ -210,10 +210,7 @@ def test_unit_rewards_have_three_decimals() -> None:
 
 def test_other_rewards_are_formatted_as_numbers() -> None:
     result = RewardChange("reward", -1.0, 2.5, RewardScale.from_rewards([-1.0, 3.0]))
-    assert (
-        format_change_with_interval(result) == "-1 -> 2.5, +3.5"
-        and format_reward_delta(result) == "+3.5"
-    )
+    assert format_change_with_interval(result) == "-1 -> 2.5, +3.5"
     assert (result.normalized_initial, result.normalized_delta) == (0.0, 0.875)
     assert format_reward(12.345, result.scale) == "12.3"
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from diagnose.runs import Curve, Sample, level, ramp
-from ludus.diagnose import Diagnosis, SaturationDetector, Verdict, diagnose, format_diagnosis
+from ludus.diagnose import Diagnosis, Verdict, diagnose, format_diagnosis
+from ludus.diagnose.detectors import SaturationDetector
 from ludus.diagnose.episode_stats import RunEpisodes, TokenLimits, group_episodes
 
 
@@ -242,13 +243,6 @@ def test_low_initial_entropy_is_not_a_collapse() -> None:
     assert verdicts(single_environment(level(0.3), figures=low)) == ["low entropy"]
     slowly = {"entropy": ramp((0.0, 0.03), (0.4, 0.018), (1.0, 0.018))}
     assert verdicts(single_environment(level(0.3), figures=slowly)) == ["no progress"]
-
-
-def test_unseeded_groups_get_a_note() -> None:
-    sample = Sample(figures={"unseeded": level(0.5)})
-    found_verdicts = diagnose_run(sample).verdicts
-    assert [verdict.name for verdict in found_verdicts] == ["unseeded groups", "learned"]
-    assert found_verdicts[0].kind == "note"
 
 
 def test_collapse_uses_surprise_if_logged() -> None:

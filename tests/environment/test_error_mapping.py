@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from ludus import ToolCall, tool
 from ludus.agents.oracle import OracleAgent
 from ludus.client.endpoint import connect
 from ludus.client.session import LocalSession
-from ludus.environment.faults import FaultHandler, capture_faults
+from ludus.environment.faults import capture_faults, report_once
 from ludus.environment.introspection import build_env_spec
 from ludus.environment.runner import EnvironmentRunner
 from ludus.errors import ExecutionFailed, FactoryFailed
@@ -117,8 +116,8 @@ def test_a_fault_is_logged_once_with_the_traceback_of_the_author() -> None:
                 await runner.call("add", {"number": number})
 
     with (
-        capture_faults(FaultHandler(lines.append)),
-        capture_faults(FaultHandler(traces.append, tracebacks=True)),
+        capture_faults(report_once(lines.append)),
+        capture_faults(report_once(traces.append, tracebacks=True)),
     ):
         asyncio.run(fail())
     asyncio.run(fail())
@@ -126,4 +125,3 @@ def test_a_fault_is_logged_once_with_the_traceback_of_the_author() -> None:
     assert DIVIDE in line
     assert trace.startswith("Traceback") and "return number / 0" in trace
     assert "runner.py" not in trace
-    assert not logging.getLogger("ludus.environment").handlers

@@ -10,7 +10,7 @@ import pytest
 from ludus import ToolEnvironment, tool
 from ludus.environment.introspection import build_env_spec
 from ludus.environment.registry import find_environment
-from ludus.environment.task_schema import task_schema
+from ludus.environment.spec import task_schema
 
 DEFAULT = threading.Event()
 

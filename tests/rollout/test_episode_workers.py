@@ -14,7 +14,7 @@ from ludus.agents.oracle import OracleAgent
 from ludus.agents.scripted import RandomAgent, ScriptedAgent
 from ludus.client.event_loop import run_async
 from ludus.data.episode_reader import episodes
-from ludus.environment.faults import FaultHandler, capture_faults
+from ludus.environment.faults import capture_faults, report_once
 from ludus.errors import ConfigError, StoppedEarly, WorkersFailed
 from ludus.rollout import collect as collector_module
 from ludus.rollout import workers as workers_module
@@ -165,7 +165,7 @@ async def test_an_exception_in_a_worker_is_logged_here_with_its_traceback(
     tmp_path: Path, fragile: str
 ) -> None:
     faults: list[str] = []
-    with capture_faults(FaultHandler(faults.append, tracebacks=True)):
+    with capture_faults(report_once(faults.append, tracebacks=True)):
         await run(tmp_path / "run", spec=fragile, tasks=tasks(9, task_4="raise"), n=9, workers=2)
     (fault,) = faults
     assert "fragile.py" in fault and "Traceback" in fault and "what a pity" in fault

@@ -3,27 +3,63 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from typing import Literal
 
-from ludus.check.checks import CheckFailed, CheckSkipped, CheckWarned, EnvironmentChecks
+from pydantic import BaseModel, ConfigDict, computed_field
+
+from ludus.check.checks import CHECKS, CheckOutcome, CheckWarned, EnvironmentChecks
 from ludus.check.episodes import EpisodeFailed
-from ludus.check.findings import (
-    ERROR_LOCATION,
-    FIX_LINE,
-    HIGH_FLOOR,
-    SERVER_LOG,
-    TOO_SLOW,
-    CheckFinding,
-    CheckReport,
-    failed_finding,
-    skip_if_reported,
-)
 from ludus.client.endpoint import connect
 from ludus.data.config import check_at_least
 from ludus.environment.registry import is_remote
 from ludus.errors import BadEnvironment, ExecutionFailed, FactoryFailed, LudusError
+
+FIX_LINE = "Fix that line; `ludus check --debug` prints the traceback."
+SERVER_LOG = "The server's log names the file and the line."
+TOO_SLOW = "Find the call that does not return, and give it a timeout."
+HIGH_FLOOR = (
+    "More than half of the reward is had without solving anything: judge a model by how far it is "
+    "above this floor, or give less for what is only partly right."
+)
+ERROR_LOCATION = re.compile(r"\S+\.py:\d+ in \S+(?=: )")
+"""Start of an exception in the environment's code: `my_env.py:17 in guess: …`."""
+
+
+class CheckFinding(BaseModel):
+    """The result of one check."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    check: str
+    verdict: Literal["pass", "warn", "fail", "skip"]
+    detail: str = ""
+    advice: str = ""
+    """What to do about a failure or a warning."""
+
+
+class CheckReport(BaseModel):
+    """All findings about one environment."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    spec: str
+    findings: tuple[CheckFinding, ...]
+    seconds: float
+
+    # mypy does not support decorators on top of @property.
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def passed(self) -> bool:
+        return not self.failures
+
+    @property
+    def failures(self) -> tuple[CheckFinding, ...]:
+        return tuple(finding for finding in self.findings if finding.verdict == "fail")
+
 
 CHECK_TIMEOUT_S = 60.0
 
@@ -48,31 +84,29 @@ async def run_checks(
                 endpoint, seeds=seeds, sessions=sessions, token=token
             )
         except BadEnvironment as error:
-            findings.append(failed_finding("starts", error.problem, error.advice or FIX_LINE))
+            findings.append(_failed("starts", error.problem, error.advice or FIX_LINE))
         else:
-            for name, check in checks.named_checks():
+            for name in CHECKS:
                 on_check(name)
-                finding = await _run_check(name, check, remote=is_remote(spec))
-                findings.append(skip_if_reported(finding, findings))
+                finding = await _run_check(name, checks, remote=is_remote(spec))
+                findings.append(_skip_if_reported(finding, findings))
                 if name == "starts" and findings[-1].verdict == "fail":
                     break
     return CheckReport(spec=spec, findings=tuple(findings), seconds=time.monotonic() - start)
 
 
-async def _run_check(
-    name: str, check: Callable[[], Awaitable[str]], *, remote: bool
-) -> CheckFinding:
+async def _run_check(name: str, checks: EnvironmentChecks, *, remote: bool) -> CheckFinding:
+    check, _ = CHECKS[name]
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
-            return CheckFinding(check=name, verdict="pass", detail=await check())
-    except CheckSkipped as reason:
-        return CheckFinding(check=name, verdict="skip", detail=str(reason))
-    except CheckWarned as reason:
-        return CheckFinding(check=name, verdict="warn", detail=str(reason), advice=HIGH_FLOOR)
-    except CheckFailed as reason:
-        return failed_finding(name, str(reason))
+            return CheckFinding(check=name, verdict="pass", detail=await check(checks))
+    except CheckOutcome as outcome:
+        if outcome.verdict == "fail":
+            return _failed(name, str(outcome))
+        advice = HIGH_FLOOR if isinstance(outcome, CheckWarned) else ""
+        return CheckFinding(check=name, verdict=outcome.verdict, detail=str(outcome), advice=advice)
     except TimeoutError:
-        return failed_finding(name, f"not finished after {CHECK_TIMEOUT_S:g} s", TOO_SLOW)
+        return _failed(name, f"not finished after {CHECK_TIMEOUT_S:g} s", TOO_SLOW)
     except (EpisodeFailed, ExecutionFailed, FactoryFailed) as error:
         if isinstance(error.__cause__, LudusError):
             # Raised by the environment on purpose: the message itself says what to do.
@@ -80,6 +114,29 @@ async def _run_check(
         advice = getattr(error, "advice", "")
         if remote and not advice and not ERROR_LOCATION.match(str(error)):
             advice = SERVER_LOG
-        return failed_finding(name, str(error), advice)
+        return _failed(name, str(error), advice)
     except LudusError as error:
-        return failed_finding(name, f"{type(error).__name__}: {error}")
+        return _failed(name, f"{type(error).__name__}: {error}")
+
+
+def _failed(name: str, detail: str, advice: str = "") -> CheckFinding:
+    """The finding of a check that failed, with the advice of the check by default."""
+    default = FIX_LINE if ERROR_LOCATION.match(detail) else CHECKS[name][1]
+    return CheckFinding(check=name, verdict="fail", detail=detail, advice=advice or default)
+
+
+def _skip_if_reported(finding: CheckFinding, before: Sequence[CheckFinding]) -> CheckFinding:
+    """Turn a failure into a skip if an earlier check failed by the same error.
+
+    Errors at the same line count as the same, though their messages may contain other values.
+    """
+
+    def error_of(finding: CheckFinding) -> str:
+        location = ERROR_LOCATION.match(finding.detail)
+        return location.group() if location else finding.detail
+
+    for earlier in before if finding.verdict == "fail" else ():
+        if earlier.verdict == "fail" and error_of(earlier) == error_of(finding):
+            detail = f"not checked: see {earlier.check!r}"
+            return CheckFinding(check=finding.check, verdict="skip", detail=detail)
+    return finding

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from itertools import zip_longest
 from statistics import fmean
+from typing import Literal
 
 from jsonschema import Draft202012Validator
 
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.scripted import RandomAgent, random_call
-from ludus.check.episodes import MAX_STEPS, EpisodePlayer, EpisodeTurns, Transcript, offers_oracle
+from ludus.check.episodes import MAX_STEPS, EpisodePlayer, Transcript, offers_oracle
 from ludus.check.reward_audit import FIRST_SEEDS, HARD_LIMIT_S, MAX_SEEDS, Reference, audit_rewards
 from ludus.client.endpoint import Endpoint, LocalEndpoint
 from ludus.client.server_http import fetch_json_object
@@ -24,20 +25,39 @@ from ludus.data.messages import content_text
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.registry import find_environment, is_remote
 from ludus.environment.spec import EnvSpec
-from ludus.errors import CapacityReached, ConnectFailed, LudusError, SessionError
+from ludus.errors import (
+    CapacityReached,
+    ConnectFailed,
+    InvalidAction,
+    LudusError,
+    SessionError,
+)
 from ludus.protocol.observation_text import build_view
 
+MAX_LINES, MAX_CHARACTERS = 12, 800
+"""Limits of the quoted first observation."""
 
-class CheckFailed(Exception):
+
+class CheckOutcome(Exception):
+    """Ends a check that has not passed."""
+
+    verdict: Literal["fail", "warn", "skip"] = "fail"
+
+
+class CheckFailed(CheckOutcome):
     """The environment does not have the property."""
 
 
-class CheckWarned(Exception):
+class CheckWarned(CheckOutcome):
     """The environment has the property, but only just."""
 
+    verdict = "warn"
 
-class CheckSkipped(Exception):
+
+class CheckSkipped(CheckOutcome):
     """The property does not apply to the environment, or cannot be checked here."""
+
+    verdict = "skip"
 
 
 class EnvironmentChecks:
@@ -86,26 +106,6 @@ class EnvironmentChecks:
                     env_spec = find_environment(name)
         return cls(endpoint, env_spec, schemas, seeds=seeds, sessions=sessions)
 
-    def named_checks(self) -> list[tuple[str, Callable[[], Awaitable[str]]]]:
-        """Return the checks by name, in the order in which to run them."""
-        return [
-            ("starts", self.check_starts),
-            ("resets", self.check_resets),
-            ("plays an episode", self.check_episode),
-            ("observations fit the schema", self.check_schema),
-            ("what the model sees", self.check_visibility),
-            ("same seed, same episode", self.check_same_seed),
-            ("different seeds differ", self.check_seeds_differ),
-            ("rewards are finite numbers", self.check_rewards),
-            ("progress grows towards the goal", self.check_progress),
-            ("step before reset is an error", self.check_step_before_reset),
-            ("step after the end is an error", self.check_step_after_end),
-            ("enough sessions at once", self.check_capacity),
-            ("sessions do not see each other", self.check_isolation),
-            ("the oracle reaches the top reward", self.check_oracle),
-            ("weak players score below the oracle", self.check_weak_players),
-        ]
-
     async def check_starts(self) -> str:
         async with self._endpoint.session() as session:
             if not session.tools:
@@ -142,7 +142,26 @@ class EnvironmentChecks:
         return f"{checked} observations"
 
     async def check_visibility(self) -> str:
-        return describe_visibility(await self._play_once(self._seeds[0]))
+        """Return the fields that an episode showed and hid, and its first observation as text."""
+        episode = await self._play_once(self._seeds[0])
+        shown: dict[str, str] = {}
+        hidden: dict[str, str] = {}
+        for result in episode.results:
+            view = build_view(result.observation)
+            images = {name.partition(".")[0] for name, _ in view.images}
+            shown |= {name: f"{name} (image)" if name in images else name for name in view.shown}
+            hidden |= view.hidden
+        lines = [f"shown: {', '.join(shown.values()) or 'nothing'}"]
+        never_shown = [f"{name} ({reason})" for name, reason in hidden.items() if name not in shown]
+        if never_shown:
+            lines.append(f"not shown: {', '.join(never_shown)}")
+        if episode.results and (text := content_text(episode.results[0].content)):
+            excerpt = text[:MAX_CHARACTERS].splitlines()[:MAX_LINES]
+            lines.append("first observation:")
+            lines += [f"  {line}" for line in excerpt]
+            if "\n".join(excerpt) != text.rstrip("\n"):
+                lines.append("  …")
+        return "\n".join(lines)
 
     async def check_same_seed(self) -> str:
         for seed in self._seeds:
@@ -217,25 +236,25 @@ class EnvironmentChecks:
         return f"{self._sessions} at once"
 
     async def check_isolation(self) -> str:
-        """Play two episodes step by step in alternation; each must be as when played alone."""
+        """Repeat two episodes step by step in alternation; each must be as when played alone."""
         seeds = list(self._seeds)[:2]
         alone = [await self._play_once(seed) for seed in seeds]
-        turns = EpisodeTurns(len(seeds))
-
-        async def play_in_turn(number: int) -> Transcript:
-            try:
-                async with self._player_session() as (player, session):
-                    return await player.play(session, seeds[number], turn=turns.waiter_for(number))
-            finally:
-                await turns.leave(number)
-
-        playing = (play_in_turn(number) for number in range(len(seeds)))
-        alternating = await asyncio.gather(*playing, return_exceptions=True)
-        if any(isinstance(each, CapacityReached) for each in alternating):
-            raise CheckSkipped(f"the server has no {len(seeds)} sessions at once")
-        for seed, episode, expected in zip(seeds, alternating, alone, strict=True):
-            if isinstance(episode, BaseException):
-                raise episode
+        again = [Transcript() for _ in seeds]
+        try:
+            async with self._endpoint.session() as first, self._endpoint.session() as second:
+                sessions = (first, second)
+                for session, seed, transcript in zip(sessions, seeds, again, strict=True):
+                    transcript.results.append(await session.reset(seed=seed))
+                for actions in zip_longest(*(each.actions for each in alone)):
+                    for session, action, transcript in zip(sessions, actions, again, strict=True):
+                        if action is not None:
+                            transcript.actions.append(action)
+                            # An action that was refused, and may be so again.
+                            with suppress(InvalidAction):
+                                transcript.results.append(await session.step(action))
+        except CapacityReached:
+            raise CheckSkipped(f"the server has no {len(seeds)} sessions at once") from None
+        for seed, episode, expected in zip(seeds, again, alone, strict=True):
             if episode.serialize() != expected.serialize():
                 raise CheckFailed(
                     f"seed {seed} gave another episode while a second session was in use"
@@ -332,27 +351,70 @@ def _validate_schema(observation: JsonObject, schema: JsonObject) -> None:
         raise CheckFailed(f"{where}: {error.message[:200]}")
 
 
-MAX_LINES, MAX_CHARACTERS = 12, 800
-"""Limits of the quoted first observation."""
-
-
-def describe_visibility(episode: Transcript) -> str:
-    """Return the fields that an episode showed and hid, and its first observation as text."""
-    shown: dict[str, str] = {}
-    hidden: dict[str, str] = {}
-    for result in episode.results:
-        view = build_view(result.observation)
-        images = {name.partition(".")[0] for name, _ in view.images}
-        shown |= {name: f"{name} (image)" if name in images else name for name in view.shown}
-        hidden |= view.hidden
-    lines = [f"shown: {', '.join(shown.values()) or 'nothing'}"]
-    never_shown = [f"{name} ({reason})" for name, reason in hidden.items() if name not in shown]
-    if never_shown:
-        lines.append(f"not shown: {', '.join(never_shown)}")
-    if episode.results and (text := content_text(episode.results[0].content)):
-        excerpt = text[:MAX_CHARACTERS].splitlines()[:MAX_LINES]
-        lines.append("first observation:")
-        lines += [f"  {line}" for line in excerpt]
-        if "\n".join(excerpt) != text.rstrip("\n"):
-            lines.append("  …")
-    return "\n".join(lines)
+CHECKS: Mapping[str, tuple[Callable[[EnvironmentChecks], Awaitable[str]], str]] = {
+    "starts": (
+        EnvironmentChecks.check_starts,
+        "Make the constructor work without arguments, and decorate a method with @tool.",
+    ),
+    "resets": (
+        EnvironmentChecks.check_resets,
+        "Return the first observation from reset(), with done=False.",
+    ),
+    "plays an episode": (
+        EnvironmentChecks.check_episode,
+        "Step through it with `ludus play`, and fix the error.",
+    ),
+    "observations fit the schema": (
+        EnvironmentChecks.check_schema,
+        "Return what the observation class declares, or correct its fields.",
+    ),
+    "what the model sees": (
+        EnvironmentChecks.check_visibility,
+        "Return observations of text, numbers, lists and images, which can be shown to a model.",
+    ),
+    "same seed, same episode": (
+        EnvironmentChecks.check_same_seed,
+        "Draw everything from a random.Random(seed) created in reset(), never from the global "
+        "generator, the clock or the order of a set.",
+    ),
+    "different seeds differ": (
+        EnvironmentChecks.check_seeds_differ,
+        "Select the task in reset() by its seed.",
+    ),
+    "rewards are finite numbers": (
+        EnvironmentChecks.check_rewards,
+        "Pass a finite number to self.finish(reward) or self.award(reward) in every episode.",
+    ),
+    "progress grows towards the goal": (
+        EnvironmentChecks.check_progress,
+        "Return from progress() how near the episode is to its goal, higher at its end than after "
+        "reset(), or do not override it.",
+    ),
+    "step before reset is an error": (
+        EnvironmentChecks.check_step_before_reset,
+        "Raise an exception in step() before reset().",
+    ),
+    "step after the end is an error": (
+        EnvironmentChecks.check_step_after_end,
+        "Raise an exception in step() once the episode is done.",
+    ),
+    "enough sessions at once": (
+        EnvironmentChecks.check_capacity,
+        "Serve with a larger `max_sessions`, or require fewer `sessions`.",
+    ),
+    "sessions do not see each other": (
+        EnvironmentChecks.check_isolation,
+        "Keep all state in self and set it in reset(): none in the class, the module or files.",
+    ),
+    "the oracle reaches the top reward": (
+        EnvironmentChecks.check_oracle,
+        "Correct oracle(), or set max_reward in the class to the best return of an episode.",
+    ),
+    "weak players score below the oracle": (
+        EnvironmentChecks.check_weak_players,
+        "Give no reward for what solves nothing: try the reward on empty, constant, random and "
+        "copied answers. In a game, choose a stronger opponent. If any action shall be rewarded, "
+        "set rewards_any_action = True in the class.",
+    ),
+}
+"""The checks by name, in the order in which to run them, and what to do if one fails."""

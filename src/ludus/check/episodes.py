@@ -5,10 +5,9 @@ They are played by the same loop as all episodes, on a session that records what
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +16,6 @@ from pydantic_core import to_jsonable_python
 
 from ludus.agents.agent import Agent
 from ludus.agents.oracle import OracleAgent, ShadowEnvironment
-from ludus.check.findings import RETURN_MOVE
 from ludus.client.session import Session
 from ludus.data.episode import Episode
 from ludus.data.tool_schema import JsonObject
@@ -35,8 +33,6 @@ from ludus.rollout import Assignment, EpisodeLimits, run_episode
 
 MAX_STEPS = 100
 """Limit of an episode that does not end by itself."""
-
-WaitForTurn = Callable[[], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -82,11 +78,10 @@ class EpisodeFailed(LudusError):
 
 
 class RecordingSession(Session):
-    """Records results and actions of a session; awaits `turn` before each request."""
+    """Records results and actions of a session."""
 
-    def __init__(self, session: Session, turn: WaitForTurn | None = None) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._turn = turn
         self.tools = session.tools
         self.calls_by_name = session.calls_by_name
         self.transcript = Transcript()
@@ -98,29 +93,23 @@ class RecordingSession(Session):
         """See `open`."""
 
     async def reset(self, /, **task: Any) -> StepResult[JsonObject]:
-        await self._wait_for_turn()
-        return self._record(await self._session.reset(**task))
+        result = await self._session.reset(**task)
+        self.transcript.results.append(result)
+        return result
 
     async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[JsonObject]:
-        await self._wait_for_turn()
         self.transcript.actions.append(action_payload(action))
         try:
-            return self._record(await self._session.step(action))
+            result = await self._session.step(action)
         except ExecutionFailed as error:
             # A model would be shown it; here it may be a mistake of the author.
             error.details.pop(EPISODE_CONTINUES, None)
             raise
+        self.transcript.results.append(result)
+        return result
 
     async def state(self) -> JsonObject:
         return await self._session.state()
-
-    async def _wait_for_turn(self) -> None:
-        if self._turn is not None:
-            await self._turn()
-
-    def _record(self, result: StepResult[JsonObject]) -> StepResult[JsonObject]:
-        self.transcript.results.append(result)
-        return result
 
 
 async def offers_oracle(env_spec: EnvSpec | None) -> bool:
@@ -155,10 +144,9 @@ class EpisodePlayer:
         seed: int,
         *,
         agent_seed: int | None = None,
-        turn: WaitForTurn | None = None,
     ) -> Transcript:
         """Play the task of this seed; `agent_seed` (default: the same) seeds random calls."""
-        recorder = RecordingSession(session, turn)
+        recorder = RecordingSession(session)
         if agent_seed is None:
             agent_seed = seed
         assignment = Assignment("check", self._spec, {"seed": seed}, agent_seed)
@@ -172,49 +160,24 @@ class EpisodePlayer:
             raise (CapacityReached if is_full else EpisodeFailed)(episode.error.text)
         transcript = recorder.transcript
         if isinstance(self._agent, OracleAgent) and not transcript.done:
-            _check_oracle_moves(episode, transcript, seed)
+            _require_move(episode, transcript, seed)
         return transcript
 
 
-def _check_oracle_moves(episode: Episode, transcript: Transcript, seed: int) -> None:
+def _require_move(episode: Episode, transcript: Transcript, seed: int) -> None:
     """Raise if the oracle made no move, or none that the environment accepted."""
     steps = transcript.results[1:]
     if any(result.error is None for result in steps):
         return
     calls = [call for message in episode.messages for call in message.tool_calls or ()]
     if not calls:
-        raise EpisodeFailed(f"oracle() made no move on seed {seed}: it returned None.", RETURN_MOVE)
+        raise EpisodeFailed(
+            f"oracle() made no move on seed {seed}: it returned None.",
+            "Return the next ToolCall (or action) from oracle() until the episode is done.",
+        )
     replies = [message.text for message in episode.messages if message.role == "tool"]
     call = f"{calls[0].function.name}({calls[0].function.arguments})"
     raise EpisodeFailed(
         f"every call of oracle() on seed {seed} was refused. The first was {call}: {replies[0]}",
         "Let oracle() return calls that the tools of the environment accept.",
     )
-
-
-class EpisodeTurns:
-    """Makes the players of concurrent check episodes take turns, step by step."""
-
-    def __init__(self, players: int) -> None:
-        self._active = list(range(players))
-        self._next = 0
-        self._turn_changed = asyncio.Condition()
-
-    def waiter_for(self, player: int) -> WaitForTurn:
-        async def turn() -> None:
-            async with self._turn_changed:
-                await self._turn_changed.wait_for(lambda: self._active[self._next] == player)
-                self._next = (self._next + 1) % len(self._active)
-                self._turn_changed.notify_all()
-
-        return turn
-
-    async def leave(self, player: int) -> None:
-        """Take a player out of the order: its episode of the check is over."""
-        async with self._turn_changed:
-            position = self._active.index(player)
-            self._active.remove(player)
-            if position < self._next:
-                self._next -= 1
-            self._next %= max(1, len(self._active))
-            self._turn_changed.notify_all()

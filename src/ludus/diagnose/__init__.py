@@ -1,7 +1,5 @@
 """Diagnosis of GRPO runs from their log and episodes: did it learn, and what to change."""
 
-from __future__ import annotations
-
 from ludus.diagnose.diagnosis import (
     Diagnosis,
     RunData,
@@ -11,17 +9,14 @@ from ludus.diagnose.diagnosis import (
     read_run,
 )
 from ludus.diagnose.episode_stats import RunEpisodes, read_episode_stats
-from ludus.diagnose.reward_delta import RewardChange, RewardScale
-from ludus.diagnose.saturation import SaturationDetector
-from ludus.diagnose.verdict import Verdict
+from ludus.diagnose.reward_delta import RewardChange
+from ludus.diagnose.rules import Verdict
 
 __all__ = [
     "Diagnosis",
     "RewardChange",
-    "RewardScale",
     "RunData",
     "RunEpisodes",
-    "SaturationDetector",
     "Verdict",
     "diagnose",
     "format_diagnosis",

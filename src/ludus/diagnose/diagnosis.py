@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from ludus.data.training_log import (
     metric_values,
     read_log,
 )
-from ludus.diagnose import failure_rules, learning_rules
 from ludus.diagnose.episode_stats import RunEpisodes, TokenLimits, read_episode_stats
 from ludus.diagnose.reward_delta import (
     RewardChange,
@@ -27,21 +26,18 @@ from ludus.diagnose.reward_delta import (
     format_change_with_interval,
     reward_change,
 )
-from ludus.diagnose.saturation import find_early_stop
+from ludus.diagnose.rules import Verdict, judge_run
 from ludus.diagnose.step_log import BestWindow, BucketStats, StepLog, bucket_stats, metric_mean
-from ludus.diagnose.verdict import RunEvidence, Verdict
 from ludus.errors import RunError
 
 WINDOW_METRICS = (
     *("reward_std", "zero_variance", "trained", "format", "done"),
-    *("cut_off", "out_of_turns", "unscored", "unseeded"),
+    *("cut_off", "out_of_turns", "unscored"),
     *("length", "turns", "entropy", "sampled_nll", "grad_norm", "kl"),
 )
 """Metrics that are compared between the first and the last window."""
 STEP_PHASES = ("rollout", "model", "environment", "train", "step")
 _NO_EPISODES = RunEpisodes()
-
-Rule = Callable[[RunEvidence], Verdict | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,84 +99,8 @@ def diagnose(
         best=log.best_window(),
         held_out=log.held_out,
         curriculum=buckets,
-        verdicts=tuple(_build_verdicts(log, episodes, change, components, buckets)),
+        verdicts=tuple(judge_run(log, episodes, change, components, buckets)),
     )
-
-
-def _build_verdicts(
-    log: StepLog,
-    episodes: RunEpisodes,
-    change: RewardChange | None,
-    components: tuple[RewardChange, ...],
-    buckets: tuple[BucketStats, ...],
-) -> list[Verdict]:
-    """Return the verdicts that apply, in the order in which to act on them."""
-    candidates = (
-        failure_rules.check_cut_off(log, episodes),
-        failure_rules.check_unstable(log),
-        failure_rules.check_unscored(log, episodes),
-        learning_rules.check_unseeded(log),
-        failure_rules.check_rollbacks(log),
-        failure_rules.check_mismatch(log),
-    )
-    verdicts = [verdict for verdict in candidates if verdict is not None]
-    if change is None:
-        return verdicts
-    environments = episodes.environments if len(episodes.environments) > 1 else ()
-    evidence = RunEvidence(
-        log,
-        episodes,
-        change,
-        tuple(component for component in components if component.name in environments),
-        find_early_stop(log),
-    )
-    too_short = learning_rules.check_too_short(evidence)
-    if too_short:
-        return [*verdicts, too_short]
-    if buckets:
-        return [*verdicts, *_apply_curriculum_rules(evidence, buckets)]
-    return [*verdicts, *_apply_learning_rules(evidence)]
-
-
-def _apply_curriculum_rules(
-    evidence: RunEvidence, buckets: tuple[BucketStats, ...]
-) -> list[Verdict]:
-    """Without rules on the reward, whose tasks change."""
-    rules: tuple[Rule, ...] = (
-        failure_rules.check_format,
-        learning_rules.check_entropy_collapse,
-        learning_rules.check_low_entropy,
-        failure_rules.check_out_of_turns,
-    )
-    verdicts = [verdict for rule in rules if (verdict := rule(evidence)) is not None]
-    return [*verdicts, *learning_rules.check_curriculum(buckets)]
-
-
-def _apply_learning_rules(evidence: RunEvidence) -> list[Verdict]:
-    def apply(*rules: Rule) -> list[Verdict]:
-        return [verdict for rule in rules if (verdict := rule(evidence)) is not None]
-
-    outcome = apply(learning_rules.check_learned)
-    causes = apply(failure_rules.check_format)
-    if failure_rules.is_mostly_cut_off(evidence.log):
-        # Low rewards and zero-variance groups follow from the limit, not from tasks or model.
-        return [*causes, *apply(learning_rules.check_reward_fell), *outcome]
-    if not causes:
-        causes += learning_rules.check_too_hard(evidence)
-        causes += learning_rules.check_too_easy(evidence)
-    effects = apply(
-        learning_rules.check_reward_fell,
-        learning_rules.check_entropy_collapse,
-        learning_rules.check_low_entropy,
-    )
-    # Tasks that are too easy or too hard have zero-variance groups for that very reason.
-    if not causes:
-        effects += apply(learning_rules.check_dead_groups)
-    if not causes or evidence.environment_changes:
-        effects += apply(learning_rules.check_saturated)
-    if not (causes or effects or outcome):
-        outcome = apply(learning_rules.check_no_progress)
-    return [*causes, *effects, *apply(failure_rules.check_out_of_turns), *outcome]
 
 
 def format_diagnosis(diagnosis: Diagnosis) -> list[str]:
@@ -221,7 +141,22 @@ class RunData:
 
 def read_run(folder: Path) -> RunData:
     """Read a GRPO run; raise RunError for any other folder, and before the first logged step."""
-    record = _read_record(folder)
+    file = folder / RECORD_FILE
+    try:
+        # Without its schema, which belongs to training.
+        fields = from_json(file.read_bytes())
+    except FileNotFoundError:
+        what = (
+            f"{folder} holds no training run" if folder.is_dir() else f"There is no folder {folder}"
+        )
+        raise RunError(
+            f"{what}: no {RECORD_FILE}. Give the output folder of `ludus train grpo`."
+        ) from None
+    except OSError as error:
+        raise RunError(f"{file} cannot be read: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise RunError(f"{file} is not JSON: {error}.") from error
+    record: JsonObject = fields if isinstance(fields, dict) else {}
     if (kind := record.get("kind")) != "grpo":
         raise RunError(
             f"{folder} holds a run of `ludus train {kind}`, which has no rewards to diagnose. Give "
@@ -256,27 +191,6 @@ def read_run(folder: Path) -> RunData:
         episodes=episodes,
         notes=tuple(_collect_notes(folder, len(entries), episodes)),
     )
-
-
-def _read_record(folder: Path) -> JsonObject:
-    """Read `training.json` without its schema, which belongs to training."""
-    if not folder.is_dir():
-        raise RunError(
-            f"There is no folder {folder}. Give the output folder of `ludus train grpo`."
-        )
-    file = folder / RECORD_FILE
-    try:
-        record = from_json(file.read_bytes())
-    except FileNotFoundError:
-        raise RunError(
-            f"{folder} holds no training run: there is no {RECORD_FILE} in it. Give the output "
-            "folder of `ludus train grpo`."
-        ) from None
-    except OSError as error:
-        raise RunError(f"{file} cannot be read: {error.strerror or error}.") from error
-    except ValueError as error:
-        raise RunError(f"{file} is not JSON: {error}.") from error
-    return record if isinstance(record, dict) else {}
 
 
 def _collect_notes(folder: Path, entries_read: int, episodes: RunEpisodes) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -47,11 +47,20 @@ class EpisodeStats(NamedTuple):
         return self.stop_reason == StopReason.MAX_TOKENS
 
 
+Limit = Literal["episode", "reply", "context"]
+
+
 class TokenLimits(NamedTuple):
     """How many tokens the model may sample. None: unlimited, or unknown."""
 
     episode: int | None = None
     reply: int | None = None
+
+    def reached(self, sampled_tokens: int) -> Limit:
+        """Which limit cut off an episode of this length; the context, if it is below the others."""
+        if self.episode is None or sampled_tokens >= self.episode:
+            return "episode"
+        return "reply" if self.reply is not None and sampled_tokens >= self.reply else "context"
 
 
 _NO_LIMITS = TokenLimits()
@@ -85,13 +94,9 @@ class RunEpisodes:
     groups: tuple[EpisodeGroupStats, ...] = ()
     mean_reward: MeanEstimate | None = None
     """Over the episodes of all steps, as in `ludus runs`."""
-    stop_counts: Mapping[str, int] = field(default_factory=dict)
-    """Number of episodes by stop reason."""
     limits: TokenLimits = _NO_LIMITS
-    context_full: int = 0
-    """Episodes cut off below their token limits, because the model's context was full."""
-    reply_cuts: int = 0
-    """Episodes cut off by the token limit of one reply."""
+    cut_off_by: Mapping[Limit, int] = field(default_factory=dict)
+    """Episodes cut off by each limit."""
     complete_lengths: tuple[int, ...] = ()
     """Sampled tokens of each episode that was not cut off, in ascending order."""
     last_broken: EpisodeStats | None = None
@@ -129,17 +134,6 @@ def group_episodes(
     latest = list({(episode.step, episode.episode_id): episode for episode in episodes}.values())
     broken = [episode for episode in latest if episode.stop_reason in _FAULT_REASONS]
     valid = [episode for episode in latest if episode.stop_reason not in _FAULT_REASONS]
-    below_limit = [
-        episode
-        for episode in valid
-        if episode.cut_off
-        and limits.episode is not None
-        and episode.sampled_tokens < limits.episode
-    ]
-    reply_cuts = sum(
-        limits.reply is not None and episode.sampled_tokens >= limits.reply
-        for episode in below_limit
-    )
     members: defaultdict[tuple[int, str, str], list[EpisodeStats]] = defaultdict(list)
     for episode in valid:
         if episode.reward is not None:
@@ -155,10 +149,8 @@ def group_episodes(
             )
             for key, group in members.items()
         ),
-        stop_counts=Counter(episode.stop_reason for episode in latest),
         limits=limits,
-        context_full=len(below_limit) - reply_cuts,
-        reply_cuts=reply_cuts,
+        cut_off_by=Counter(limits.reached(each.sampled_tokens) for each in valid if each.cut_off),
         complete_lengths=tuple(
             sorted(episode.sampled_tokens for episode in valid if not episode.cut_off)
         ),
@@ -245,6 +237,6 @@ def _parse_episode_fields(line: bytes) -> JsonObject:
     return {}
 
 
-def _parse_episode_reward(value: Any) -> float | None:
+def _parse_episode_reward(value: object) -> float | None:
     """The reward of an episode, or a part of it; None if it is no finite number."""
     return float(value) if isinstance(value, int | float) and isfinite(value) else None

@@ -15,7 +15,7 @@ from statistics import fmean
 from ludus.data.estimates import MIN_SAMPLES, Interval, TaskRewards, expanded_percentile_interval
 from ludus.data.training_log import metric, metric_values, step_number
 from ludus.diagnose.episode_stats import EpisodeGroupStats, RunEpisodes
-from ludus.diagnose.step_log import StepLog, metric_mean
+from ludus.diagnose.step_log import RewardScale, StepLog, metric_mean
 
 
 def format_number(value: float, *, digits: int = 3, sign: str = "") -> str:
@@ -39,40 +39,6 @@ MIN_UNCERTAIN_DELTA = 0.1
 _MAX_BOOTSTRAP_DRAWS = 1_000_000
 """Tasks drawn over all bootstrap rounds: about one second of work."""
 _MAX_ROUNDS, _MIN_ROUNDS = 1_000, 200
-
-
-@dataclass(frozen=True, slots=True)
-class RewardScale:
-    """The range of the rewards, from the worst to the best."""
-
-    low: float
-    high: float
-
-    @classmethod
-    def from_rewards(cls, rewards: Iterable[float]) -> RewardScale:
-        """Return 0 to 1 if all rewards lie in it, else the observed range."""
-        values = list(rewards)
-        low, high = min(values, default=0.0), max(values, default=1.0)
-        return cls(0.0, 1.0) if low >= 0.0 and high <= 1.0 else cls(low, high)
-
-    @property
-    def is_unit(self) -> bool:
-        """Whether the scale is 0 to 1: only then is the best possible reward known."""
-        return (self.low, self.high) == (0.0, 1.0)
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether the scale has no width: the rewards may be the best or the worst possible."""
-        return self.low == self.high
-
-    def normalize(self, reward: float) -> float:
-        """Map the worst reward to 0 and the best to 1."""
-        return self.normalize_delta(reward - self.low)
-
-    def normalize_delta(self, difference: float) -> float:
-        """Return a difference of rewards as a fraction of the scale."""
-        width = self.high - self.low
-        return difference / width if width else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,11 +181,6 @@ def format_reward(value: float, scale: RewardScale, sign: str = "") -> str:
     return f"{value:{sign}.3f}" if scale.is_unit else format_number(value, sign=sign)
 
 
-def format_reward_delta(change: RewardChange) -> str:
-    """Format the delta of a reward: +0.123."""
-    return format_reward(change.delta, change.scale, "+")
-
-
 def format_delta_interval(change: RewardChange) -> str:
     """Format the interval of a delta: +0.081 to +0.165; empty without an interval."""
     ends = (format_reward(value, change.scale, "+") for value in change.interval or ())
@@ -230,7 +191,7 @@ def format_reward_change(change: RewardChange) -> str:
     """Format a reward change: 0.234 -> 0.567, +0.333."""
     initial = format_reward(change.initial, change.scale)
     final = format_reward(change.final, change.scale)
-    return f"{initial} -> {final}, {format_reward_delta(change)}"
+    return f"{initial} -> {final}, {format_reward(change.delta, change.scale, '+')}"
 
 
 def format_change_with_interval(change: RewardChange) -> str:

@@ -1,4 +1,4 @@
-"""The training log of a GRPO run by step: means over windows, and the buckets of a curriculum.
+"""The training log of a GRPO run by step: windows, the scale of rewards, buckets of a curriculum.
 
 Pure functions. A *window* is a number of consecutive entries; the first and the last window of a
 run are what a diagnosis compares.
@@ -43,6 +43,57 @@ def logged_zero_variance_share(entries: Sequence[LogEntry]) -> float | None:
     return max(0.0, (share - unscored) / (1 - unscored))
 
 
+def window_means(values: Sequence[float], size: int) -> list[float]:
+    """Return the means of all windows of `size` consecutive values."""
+    return [fmean(values[at : at + size]) for at in range(len(values) - size + 1)]
+
+
+def estimate_noise(rewards: Sequence[float]) -> float:
+    """Standard deviation of the rewards of single steps, estimated from successive differences.
+
+    Differences of neighbouring steps, because over a longer distance the reward also changes by
+    learning. Absolute instead of squared differences, so that a single jump weighs little.
+    """
+    if len(rewards) < 2:
+        return 0.0
+    # Two draws from a normal distribution differ by 2 sigma / sqrt(pi) on average.
+    return fmean(abs(after - before) for before, after in pairwise(rewards)) * sqrt(pi) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class RewardScale:
+    """The range of the rewards, from the worst to the best."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def from_rewards(cls, rewards: Iterable[float]) -> RewardScale:
+        """Return 0 to 1 if all rewards lie in it, else the observed range."""
+        values = list(rewards)
+        low, high = min(values, default=0.0), max(values, default=1.0)
+        return cls(0.0, 1.0) if low >= 0.0 and high <= 1.0 else cls(low, high)
+
+    @property
+    def is_unit(self) -> bool:
+        """Whether the scale is 0 to 1: only then is the best possible reward known."""
+        return (self.low, self.high) == (0.0, 1.0)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the scale has no width: the rewards may be the best or the worst possible."""
+        return self.low == self.high
+
+    def normalize(self, reward: float) -> float:
+        """Map the worst reward to 0 and the best to 1."""
+        return self.normalize_delta(reward - self.low)
+
+    def normalize_delta(self, difference: float) -> float:
+        """Return a difference of rewards as a fraction of the scale."""
+        width = self.high - self.low
+        return difference / width if width else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class BestWindow:
     """The window with the highest mean reward."""
@@ -63,8 +114,6 @@ class StepLog:
     """Steps at which held-out tasks were played (0: before training), and their mean reward."""
     steps: int
     """The last step. A step that trains again on earlier episodes has no entry in `entries`."""
-    rollbacks: tuple[tuple[int, int], ...] = ()
-    """Steps after which the run went back to its best model, and the step of that model."""
 
     @classmethod
     def from_entries(cls, entries: Iterable[LogEntry], *, completed_steps: int = 0) -> StepLog:
@@ -74,7 +123,6 @@ class StepLog:
         logged last. `completed_steps` is given for runs whose last steps were not logged.
         """
         by_step, held_out = dict[int, LogEntry](), dict[int, float]()
-        rollbacks = dict[int, int]()
         for entry in entries:
             if metric(entry, "step") is None:
                 continue
@@ -82,17 +130,10 @@ class StepLog:
             completed_steps = max(completed_steps, step)
             if (reward := metric(entry, "eval_reward")) is not None:
                 held_out[step] = reward
-            if (best_step := metric(entry, "rollback_to")) is not None:
-                rollbacks[step] = int(best_step)
             if step > 0 and any(metric(entry, key) is not None for key in _TRAINING_KEYS):
                 by_step[step] = entry
         ordered = tuple(by_step[step] for step in sorted(by_step))
-        return cls(
-            ordered,
-            tuple(sorted(held_out.items())),
-            completed_steps,
-            tuple(sorted(rollbacks.items())),
-        )
+        return cls(ordered, tuple(sorted(held_out.items())), completed_steps)
 
     @property
     def held_out_rose(self) -> bool:
@@ -125,23 +166,14 @@ class StepLog:
             step_number(entry) for entry in self.entries if metric(entry, "reward") is not None
         ]
         size = min(self.window_size, len(rewards))
-        means = [fmean(rewards[i : i + size]) for i in range(len(rewards) - size + 1)]
-        best = max(range(len(means)), key=means.__getitem__)
+        means = window_means(rewards, size)
+        best = means.index(max(means))
         return BestWindow(steps[best], steps[best + size - 1], means[best])
 
     @property
     def standard_error(self) -> float:
-        """Standard error of a window's mean reward, estimated from successive differences.
-
-        Differences of neighbouring steps, because over a longer distance the reward also changes by
-        learning. Absolute instead of squared differences, so that a single jump weighs little.
-        """
-        rewards = metric_values(self.entries, "reward")
-        if len(rewards) < 2:
-            return 0.0
-        mean_difference = fmean(abs(after - before) for before, after in pairwise(rewards))
-        # Two draws from a normal distribution differ by 2 sigma / sqrt(pi) on average.
-        return mean_difference * sqrt(pi) / 2 / sqrt(self.window_size)
+        """Standard error of a window's mean reward."""
+        return estimate_noise(metric_values(self.entries, "reward")) / sqrt(self.window_size)
 
 
 FIRST_GROUPS = 8

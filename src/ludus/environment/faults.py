@@ -1,8 +1,8 @@
-"""Exceptions of an author's code: where they occurred, their log, and the errors that are sent.
+"""Exceptions of an author's code: where they occurred, and the errors that are sent.
 
 Clients get the exception without a location. In the author's own process the error also has file
-and line (`my_env.py:17 in guess: ZeroDivisionError: division by zero`), and the logger
-`ludus.environment` has the traceback.
+and line (`my_env.py:17 in guess: ZeroDivisionError: division by zero`), and `capture_faults` has
+the traceback.
 
 `SystemExit` counts as an error too: code that a model wrote may call `sys.exit()`, which must not
 end the process.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import signal
 import sys
 import threading
@@ -20,7 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -34,18 +33,8 @@ from ludus.errors import (
 )
 
 
-def describe_with_location(error: BaseException, module: str) -> str:
-    """The exception in one line, after the location of the innermost frame of the author's code.
-
-    `module` is the module of the author's class; its whole top-level package is the author's.
-    """
-    location = locate_exception(error, module)
-    line = describe_in_one_line(error)
-    return f"{location}: {line}" if location else line
-
-
 def locate_exception(error: BaseException, module: str) -> str | None:
-    """`my_env.py:17 in guess`, or None where no frame is the author's."""
+    """`my_env.py:17 in guess`, or None if no frame is the author's."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_display_path(error.filename, module)}:{error.lineno}"
     location = None
@@ -56,14 +45,6 @@ def locate_exception(error: BaseException, module: str) -> str | None:
             if function != "<module>":
                 location += f" in {function}"
     return location
-
-
-def author_traceback(error: BaseException, module: str) -> TracebackType | None:
-    """The traceback from the first frame of the author's code on, without those of the runner."""
-    trace = error.__traceback__
-    while trace is not None and not _is_author_frame(trace.tb_frame, module):
-        trace = trace.tb_next
-    return trace
 
 
 def locate_function(function: Callable[..., Any]) -> str:
@@ -96,94 +77,69 @@ def _display_path(file: str, module: str) -> str:
     return str(Path(*path.parts[-depth:]))
 
 
-_log = logging.getLogger("ludus.environment")
+class AuthorFault(NamedTuple):
+    """An exception of an author's code, perhaps of another process."""
+
+    line: str
+    """The exception in one line, after its location."""
+    location: str
+    traceback: str
+    """From the first frame of the author's code on."""
+
+
+_listeners: list[Callable[[AuthorFault], None]] = []
 
 
 def log_fault(error: BaseException, module: str) -> str:
-    """Log an exception of an author's code; returns it as one line with file and line number."""
-    line = describe_with_location(error, module)
-    if _log.isEnabledFor(logging.INFO):
-        location = locate_exception(error, module) or line
-        trace = author_traceback(error, module) or error.__traceback__
-        exc_info = (type(error), error, trace)
-        _log.info("%s", line, exc_info=exc_info, extra={"author_location": location})
+    """Report an exception of an author's code; returns it as one line with file and line number.
+
+    `module` is the module of the author's class; its whole top-level package is the author's.
+    """
+    location, line = locate_exception(error, module), describe_in_one_line(error)
+    if location is not None:
+        line = f"{location}: {line}"
+    if _listeners:
+        trace = error.__traceback__
+        while trace is not None and not _is_author_frame(trace.tb_frame, module):
+            trace = trace.tb_next
+        lines = traceback.format_exception(type(error), error, trace or error.__traceback__)
+        report_fault(AuthorFault(line, location or line, "".join(lines).rstrip()))
     return line
 
 
-class FaultHandler(logging.Handler):
-    """Reports each error of an author's code once; errors at the same line count as the same.
-
-    With `tracebacks`, the whole traceback is reported.
-    """
-
-    def __init__(self, report: Callable[[str], None], *, tracebacks: bool = False) -> None:
-        super().__init__(logging.INFO)
-        self._report = report
-        self._tracebacks = tracebacks
-        self._reported: set[str] = set()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        location = getattr(record, "author_location", record.getMessage())
-        if location in self._reported:
-            return
-        self._reported.add(location)
-        self._report((self._tracebacks and _format_traceback(record)) or record.getMessage())
+def report_fault(fault: AuthorFault) -> None:
+    """Give a fault to all `capture_faults` blocks of this process."""
+    for listener in tuple(_listeners):
+        listener(fault)
 
 
-class LoggedFault(NamedTuple):
-    """A fault that another process has logged."""
+def report_once(
+    report: Callable[[str], None], *, tracebacks: bool = False
+) -> Callable[[AuthorFault], None]:
+    """Return a listener that reports each fault once; faults at the same line count as the same."""
+    reported: set[str] = set()
 
-    line: str
-    location: str
-    traceback: str
+    def listen(fault: AuthorFault) -> None:
+        if fault.location not in reported:
+            reported.add(fault.location)
+            report(fault.traceback if tracebacks else fault.line)
 
-
-class FaultRecorder(logging.Handler):
-    """Keeps the faults of a process, until another process takes them to log them there."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.INFO)
-        self._faults: list[LoggedFault] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        line = record.getMessage()
-        location = getattr(record, "author_location", line)
-        self._faults.append(LoggedFault(line, location, _format_traceback(record)))
-
-    def take(self) -> list[LoggedFault]:
-        faults, self._faults = self._faults, []
-        return faults
-
-
-def log_recorded_fault(fault: LoggedFault) -> None:
-    """Log a fault of another process, as if it had occurred in this one."""
-    extra = {"author_location": fault.location, "author_traceback": fault.traceback}
-    _log.info("%s", fault.line, extra=extra)
-
-
-def _format_traceback(record: logging.LogRecord) -> str:
-    if record.exc_info:
-        return "".join(traceback.format_exception(*record.exc_info)).rstrip()
-    return getattr(record, "author_traceback", "")
+    return listen
 
 
 @contextmanager
-def capture_faults(handler: logging.Handler) -> Iterator[None]:
-    """Within the block, the handler gets every exception of an author's code."""
-    level = _log.level
-    _log.addHandler(handler)
-    _log.setLevel(logging.INFO)
+def capture_faults(listener: Callable[[AuthorFault], None]) -> Iterator[None]:
+    """Within the block, the listener gets every exception of an author's code."""
+    _listeners.append(listener)
     try:
         yield
     finally:
-        _log.removeHandler(handler)
-        _log.setLevel(level)
+        _listeners.remove(listener)
 
 
-def log_faults_to_stderr() -> None:
+def print_faults() -> None:
     """Write errors of environments to stderr from now on, each once, as a server does."""
-    _log.addHandler(FaultHandler(lambda line: print(line, file=sys.stderr, flush=True)))
-    _log.setLevel(logging.INFO)
+    _listeners.append(report_once(lambda line: print(line, file=sys.stderr, flush=True)))
 
 
 _HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -7,21 +7,25 @@ the class has imported it.
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeGuard, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, create_model
 
 from ludus.environment.base import Environment
 from ludus.environment.faults import log_fault
-from ludus.environment.openenv_types import find_subclass, is_base, read_app
+from ludus.environment.source_file import SourceFile, import_user_module
 from ludus.environment.spec import EnvSpec
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import collect_tools
-from ludus.errors import BadEnvironment
+from ludus.errors import BadEnvironment, ConfigError, LudusError, describe_exception
 from ludus.protocol.action_tools import takes_tool_calls
 from ludus.protocol.types import (
     Action,
@@ -64,7 +68,20 @@ def build_env_spec(
         factory=factory,
         name=name or f"{cls.__module__}:{cls.__name__}",
         variant=variant,
+        note=_untyped_note(cls, fields["action"]),
         **fields,
+    )
+
+
+def _untyped_note(cls: type, action: type[BaseModel]) -> str | None:
+    """What to tell the user of a class whose actions may have any fields."""
+    if action.model_config.get("extra") != "allow" or not is_base(action):
+        return None
+    known = ", ".join(visible_subclasses(cls, action.__bases__[0])[1])
+    return (
+        f"{cls.__name__}.step does not say which type its actions have"
+        f"{f' (there are {known})' if known else ''}, so that any arguments are sent to it. "
+        f"Name the type as module:Class with `action` or {ACTION_VARIABLE}."
     )
 
 
@@ -236,3 +253,91 @@ def _type_hints(method: Any) -> dict[str, Any]:
 
 def _is_model(hint: Any) -> TypeGuard[type[BaseModel]]:
     return inspect.isclass(hint) and issubclass(hint, BaseModel)
+
+
+ACTION_VARIABLE = "LUDUS_ACTION"
+"""Environment variable with the type of actions, as `module:Class` or `file.py:Class`, for classes
+whose `step` does not name it. A variable, so that worker processes have it too."""
+_BASE_FIELDS = {"Action": {"metadata"}, "Observation": {"metadata", "reward", "done"}}
+
+
+def read_app(app: Any) -> tuple[Callable[[], Any], dict[str, type[BaseModel]]] | None:
+    """The factory and the types of an app that OpenEnv has created; None for anything else."""
+    for route in getattr(app, "routes", ()):
+        for cell in getattr(getattr(route, "endpoint", None), "__closure__", None) or ():
+            server = cell.cell_contents
+            if hasattr(server, "_env_factory") and hasattr(server, "action_cls"):
+                return server._env_factory, {
+                    "action": server.action_cls,
+                    "observation": server.observation_cls,
+                    "reset_observation": server.reset_observation_cls or server.observation_cls,
+                    "state": server.state_cls,
+                }
+    return None
+
+
+def is_base(model: type[BaseModel]) -> bool:
+    """Whether it is a base class of actions or observations, which does not say their fields."""
+    return set(model.model_fields) == _BASE_FIELDS.get(model.__name__)
+
+
+def find_subclass(cls: type, base: type[BaseModel]) -> type[BaseModel] | None:
+    """The type that an environment means by a base class, if that can be told.
+
+    LUDUS_ACTION names it, or it is the only one in the environment's module, or in that and the
+    `models` module beside it.
+    """
+    if base.__name__ == "Action" and (named := os.environ.get(ACTION_VARIABLE)):
+        return _load_action(named)
+    own, known = visible_subclasses(cls, base)
+    return next((next(iter(each.values())) for each in (own, known) if len(each) == 1), None)
+
+
+def visible_subclasses(
+    cls: type, base: type[BaseModel]
+) -> tuple[dict[str, type[BaseModel]], dict[str, type[BaseModel]]]:
+    """Subclasses by name: those in the environment's module, and those with the ones beside it."""
+    module = sys.modules.get(cls.__module__)
+    own = _subclasses_in(module, base)
+    known = dict(own)
+    file = getattr(module, "__file__", None)
+    # The folder of the environment's file and the one above it: `server/` and its package.
+    for folder in () if file is None else Path(file).absolute().parents[:2]:
+        for path in (folder / "models.py", folder / "models" / "__init__.py"):
+            with suppress(Exception):  # The environment itself does not need this module.
+                known = _subclasses_in(_load_models(path), base) | known
+    return own, known
+
+
+def _subclasses_in(module: ModuleType | None, base: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    library = base.__module__.partition(".")[0]
+    return {
+        value.__name__: value
+        for value in (vars(module).values() if module is not None else ())
+        if inspect.isclass(value)
+        and issubclass(value, base)
+        and value.__module__.partition(".")[0] != library
+    }
+
+
+def _load_models(path: Path) -> ModuleType | None:
+    if not path.is_file():
+        return None
+    # It may be loaded under another name than this file would get: then classes must be the same.
+    for module in tuple(sys.modules.values()):
+        if getattr(module, "__file__", None) == str(path):
+            return module
+    return SourceFile(path, "").load_module()
+
+
+def _load_action(spec: str) -> type[BaseModel]:
+    module, _, name = spec.partition(":")
+    source = SourceFile.parse(spec)
+    try:
+        found = source.load() if source else getattr(import_user_module(module), name)
+    except (ImportError, AttributeError, ValueError, LudusError) as error:
+        reason = str(error) if isinstance(error, LudusError) else describe_exception(error)
+        raise ConfigError(f"`action` {spec!r} cannot be loaded: {reason}") from None
+    if not (inspect.isclass(found) and issubclass(found, BaseModel)):
+        raise ConfigError(f"`action` {spec!r} is not a class of actions. Give module:Class.")
+    return found

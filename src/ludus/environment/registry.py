@@ -20,9 +20,8 @@ from typing import Any
 
 from ludus.environment.faults import log_fault
 from ludus.environment.introspection import build_env_spec
-from ludus.environment.source_file import SourceFile
+from ludus.environment.source_file import SourceFile, import_user_module
 from ludus.environment.spec import EnvSpec
-from ludus.environment.user_modules import import_user_module
 from ludus.errors import BadEnvironment, EnvironmentNotFound, LudusError, did_you_mean
 
 ENTRY_POINT_GROUP = "ludus.environments"

@@ -1,7 +1,8 @@
-"""Environments in files: `path/to/my_env.py:Guess`.
+"""Modules of the user: in files (`path/to/my_env.py:Guess`), and by their dotted names.
 
-The file is imported by its dotted name where it is part of a package, else under its own name, with
-its folder on the import path, so that it can import its neighbours.
+A file is imported by its dotted name if it is part of a package, else under its own name, with its
+folder on the import path, so that it can import its neighbours. Modules are found as `python -m`
+finds them: installed, or below the current folder.
 """
 
 from __future__ import annotations
@@ -130,3 +131,32 @@ def _execute_module(name: str, path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def import_user_module(name: str) -> ModuleType:
+    """Import a module by its dotted name."""
+    _add_current_folder()
+    return importlib.import_module(name)
+
+
+def user_module_path(name: str) -> Path | None:
+    """The file of a module, or the folder of the outermost package that it is in.
+
+    None if there is no such module. Nothing is imported.
+    """
+    _add_current_folder()
+    try:
+        spec = importlib.util.find_spec(name.partition(".")[0])
+    except (ImportError, ValueError):  # The second: a module in memory that has no spec.
+        return None
+    if spec is None:
+        return None
+    if spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations)))
+    return None if spec.origin is None else Path(spec.origin)
+
+
+def _add_current_folder() -> None:
+    if (folder := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, folder)
+        importlib.invalidate_caches()

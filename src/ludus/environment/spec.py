@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,11 +14,12 @@ from functools import cached_property
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic.errors import PydanticUserError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
-from ludus.data.tool_schema import JsonObject, ToolSpec, coerce_arguments
+from ludus.data.tool_schema import JsonObject, ToolSpec, coerce_arguments, strip_titles
 from ludus.environment.base import Environment
 from ludus.environment.faults import explain_validation_error, locate_function
-from ludus.environment.openenv_types import ACTION_VARIABLE, is_base, visible_subclasses
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import collect_tools
 from ludus.errors import BadEnvironment, InvalidAction, describe_in_one_line
@@ -48,6 +50,8 @@ class EnvSpec:
     and task arguments are validated. An environment of OpenEnv runs as it is."""
     named_calls: bool
     """Whether `step` takes `call_tool` actions."""
+    note: str | None = None
+    """What a user should know before the first episode, if anything."""
     async_methods: frozenset[str] = frozenset()
     """Which of `reset` and `step` run as `reset_async` and `step_async`."""
     single_thread: bool = False
@@ -68,23 +72,11 @@ class EnvSpec:
         """How many sessions should run at once; None for any number."""
         return getattr(self.cls, "max_sessions", None)
 
-    @cached_property
-    def note(self) -> str | None:
-        """What a user should know before the first episode, if anything."""
-        if self.action.model_config.get("extra") != "allow" or not is_base(self.action):
-            return None
-        known = ", ".join(visible_subclasses(self.cls, self.action.__bases__[0])[1])
-        return (
-            f"{self.cls.__name__}.step does not say which type its actions have"
-            f"{f' (there are {known})' if known else ''}, so that any arguments are sent to it. "
-            f"Name the type as module:Class with `action` or {ACTION_VARIABLE}."
-        )
-
     def with_types(self, **types: type[BaseModel]) -> EnvSpec:
         """This spec with the types that an app was given: `action`, `observation` and so on."""
         calls_tools = takes_tool_calls(types["action"].model_json_schema())
         named_calls = self.named_calls or calls_tools
-        return replace(self, **types, named_calls=named_calls)  # type: ignore[arg-type]
+        return replace(self, **types, named_calls=named_calls, note=None)  # type: ignore[arg-type]
 
     @cached_property
     def description(self) -> str:
@@ -214,3 +206,40 @@ class EnvSpec:
                 f"Cannot reset {self.id}: {reason}", details={"errors": error_frame_details(error)}
             ) from None
         return {name: getattr(model, name) for name in arguments}
+
+
+_SECTION = re.compile(r"^Task arguments:\n((?:[ \t]+.*\n?|\n)*)", re.MULTILINE)
+_ARGUMENTS = re.compile(r"^ {4}(\w+(?:, \w+)*): (.*(?:\n {5,}.*)*)", re.MULTILINE)
+
+
+class _QuietGenerator(GenerateJsonSchema):
+    """Leaves out defaults that JSON does not have, without a warning."""
+
+    ignored_warning_kinds: set[JsonSchemaWarningKind] = {  # noqa: RUF012 - as in the base class
+        "non-serializable-default",
+        "skipped-choice",
+    }
+
+
+def task_schema(env_spec: EnvSpec) -> JsonObject:
+    """The schema of the task arguments, with the descriptions of the class's docstring.
+
+    Arguments whose types have no schema, as some of OpenEnv's environments have them, accept
+    anything.
+    """
+    schema: JsonObject
+    try:
+        model = env_spec.task_model
+        schema = strip_titles(model.model_json_schema(schema_generator=_QuietGenerator))
+    except (BadEnvironment, PydanticUserError):
+        properties: JsonObject = {name: {} for name in env_spec.task_arguments}
+        schema = {"type": "object", "properties": properties}
+    properties = schema.setdefault("properties", {})
+    properties.pop("episode_id", None)
+    section = _SECTION.search(inspect.getdoc(env_spec.cls) or "")
+    for names, text in _ARGUMENTS.findall(section.group(1) if section else ""):
+        for name in names.split(", "):
+            if name in properties:
+                properties[name] = {**properties[name], "description": " ".join(text.split())}
+    schema["additionalProperties"] = env_spec.accepts_any_task
+    return schema

@@ -17,8 +17,7 @@ from ludus.data.files import write_atomically
 from ludus.data.run_folder import RUNS_DIR
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.registry import is_remote, registered_environments
-from ludus.environment.source_file import SourceFile
-from ludus.environment.user_modules import user_module_path
+from ludus.environment.source_file import SourceFile, user_module_path
 from ludus.errors import RunError
 from ludus.recipe.recipe_file import Stage, texts_in
 

@@ -26,7 +26,7 @@ from ludus import __version__
 from ludus.client.endpoint import Endpoint, LocalEndpoint, connect
 from ludus.client.session import Session
 from ludus.data.tool_schema import JsonObject, ToolSpec
-from ludus.environment.faults import FaultRecorder, LoggedFault, capture_faults, log_recorded_fault
+from ludus.environment.faults import AuthorFault, capture_faults, report_fault
 from ludus.errors import (
     ConfigError,
     ConnectFailed,
@@ -173,7 +173,7 @@ class SessionReply(NamedTuple):
 
     value: Any
     error: LudusError | None
-    faults: list[LoggedFault]
+    faults: list[AuthorFault]
 
 
 class NodeActor:
@@ -181,8 +181,8 @@ class NodeActor:
 
     def __init__(self, setup: ActorSetup) -> None:
         self._sessions: dict[int, Session] = {}
-        self._faults = FaultRecorder()
-        self._capture = ExitStack()
+        self._faults = list[AuthorFault]()
+        self._capture, self._captures_faults = ExitStack(), False
         self._setup = setup
         # The same modules and files, as far as the node has them. Ray repeats this on another node.
         sys.path += [path for path in setup.sys_path if path not in sys.path]
@@ -213,9 +213,10 @@ class NodeActor:
         await self._work.close()
 
     async def open_session(self, number: int, spec: str) -> SessionReply:
-        if not self._sessions:
+        if not self._captures_faults:
             # For the life of the process, because calls overlap.
-            self._capture.enter_context(capture_faults(self._faults))
+            self._captures_faults = True
+            self._capture.enter_context(capture_faults(lambda fault: self._faults.append(fault)))
         session = self._sessions[number] = connect(spec).session()
         reply = await self._call(session.open())
         return reply._replace(value=(session.tools, session.calls_by_name))
@@ -233,7 +234,8 @@ class NodeActor:
             value = await call
         except LudusError as raised:
             error = raised
-        return SessionReply(value, error, self._faults.take())
+        faults, self._faults = self._faults, []
+        return SessionReply(value, error, faults)
 
 
 def create_actor(setup: ActorSetup, *, max_calls: int = 1) -> Any:
@@ -413,7 +415,7 @@ class RaySession(Session):
         except import_ray().exceptions.RayError as error:
             raise SessionLost(f"The session's node failed: {last_line(error)}") from error
         for fault in reply.faults:
-            log_recorded_fault(fault)
+            report_fault(fault)
         if reply.error is not None:
             raise reply.error
         return reply.value

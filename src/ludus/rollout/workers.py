@@ -20,10 +20,9 @@ from ludus.client.endpoint import connect
 from ludus.data.episode import Episode
 from ludus.data.episode_reader import episode_from_line
 from ludus.environment.faults import (
-    FaultRecorder,
-    LoggedFault,
+    AuthorFault,
     capture_faults,
-    log_recorded_fault,
+    report_fault,
 )
 from ludus.errors import LudusError, WorkerDied, WorkersFailed
 from ludus.rollout.endpoints import SessionPool
@@ -49,7 +48,7 @@ class BlockReply(NamedTuple):
 
     lines: list[bytes | LudusError]
     """In the order of the items."""
-    faults: list[LoggedFault]
+    faults: list[AuthorFault]
     """What the environments raised meanwhile."""
     seconds: float
 
@@ -57,15 +56,15 @@ class BlockReply(NamedTuple):
 async def run_block(work: BlockWork, items: Sequence[Any]) -> BlockReply:
     """Work on the items one after the other: they compute, and nothing is gained by overlapping."""
     started_at = time.monotonic()
-    faults = FaultRecorder()
+    faults = list[AuthorFault]()
     lines: list[bytes | LudusError] = []
-    with capture_faults(faults):
+    with capture_faults(faults.append):
         for item in items:
             try:
                 lines.append(await work.run(item))
             except LudusError as error:
                 lines.append(error)
-    return BlockReply(lines, faults.take(), time.monotonic() - started_at)
+    return BlockReply(lines, faults, time.monotonic() - started_at)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -271,7 +270,7 @@ class EpisodeWorkers:
             while True:
                 reply = await worker.read_reply()
                 for fault in reply.faults:
-                    log_recorded_fault(fault)
+                    report_fault(fault)
                 block = worker.blocks.popleft()
                 self._deaths_in_a_row = 0
                 self._block_size = self._next_block_size(reply.seconds / len(block))

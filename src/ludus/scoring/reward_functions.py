@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from ludus.data.episode import Episode
 from ludus.environment.faults import is_author_error, log_fault
 from ludus.environment.rubric import EpisodeFunction, Score, call_episode_function, to_score
-from ludus.environment.user_modules import import_user_module
+from ludus.environment.source_file import import_user_module
 from ludus.errors import ConfigError, RunError
 from ludus.scoring.trl_reward import adapt_trl_function, is_trl_function
 

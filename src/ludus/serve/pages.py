@@ -15,8 +15,7 @@ from pydantic import BaseModel
 from starlette.routing import Route
 
 from ludus.data.tool_schema import JsonObject
-from ludus.environment.spec import EnvSpec
-from ludus.environment.task_schema import task_schema
+from ludus.environment.spec import EnvSpec, task_schema
 from ludus.protocol.action_tools import calls_by_name
 from ludus.web import list_files, load_file, security_headers
 

@@ -21,7 +21,7 @@ from types import FrameType
 
 from fastapi import FastAPI
 
-from ludus.environment.faults import log_faults_to_stderr, raise_with_location
+from ludus.environment.faults import print_faults, raise_with_location
 from ludus.environment.registry import find_environment
 from ludus.environment.runner import EnvironmentRunner
 from ludus.environment.spec import EnvSpec
@@ -62,7 +62,7 @@ def serve(spec: str, config: ServeConfig, *, on_ready: Callable[[str], None]) ->
     check_config(env_spec, config)
     asyncio.run(_build_once(env_spec))
     raise_file_limit()
-    log_faults_to_stderr()
+    print_faults()
     multiple = config.workers > 1
     if multiple:
         # With SO_REUSEPORT the bind below would also succeed on the port of another server.
@@ -167,7 +167,7 @@ def _run_worker(
     """Run a worker process: it listens on the shared port and on a Unix socket of its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise_file_limit()
-    log_faults_to_stderr()
+    print_faults()
     socket_paths = [Path(folder) / f"worker-{number}.sock" for number in range(config.workers)]
     app = create_app(
         find_environment(spec),

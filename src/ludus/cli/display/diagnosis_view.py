@@ -25,7 +25,6 @@ _SHARE_LABELS = {
 _NONZERO_LABELS = {
     "out_of_turns": "out of turns",
     "unscored": "unscored",
-    "unseeded": "unseeded groups",
 }
 """Shares that are printed only where they are not zero."""
 _NUMBER_LABELS = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ludus.cli.display.console import console, escape_control_chars
-from ludus.environment.faults import FaultHandler, capture_faults
+from ludus.environment.faults import capture_faults, report_once
 
 
 @contextmanager
@@ -17,9 +17,9 @@ def record_environment_errors(*, debug: bool) -> Iterator[list[str]]:
         console(stderr=True).print(escape_control_chars(text), markup=False, style="dim")
 
     lines: list[str] = []
-    with capture_faults(FaultHandler(lines.append)):
+    with capture_faults(report_once(lines.append)):
         if not debug:
             yield lines
             return
-        with capture_faults(FaultHandler(print_traceback, tracebacks=True)):
+        with capture_faults(report_once(print_traceback, tracebacks=True)):
             yield lines

@@ -7,7 +7,7 @@ from typing import Any
 
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import EPISODES_FILE, is_before_checkpoint, read_log
-from ludus.diagnose.saturation import SaturationDetector
+from ludus.diagnose.detectors import SaturationDetector
 from ludus.train.callbacks import RunCallback
 from ludus.train.grpo.curriculum import Curriculum
 from ludus.train.grpo.episode_log import EpisodeLog

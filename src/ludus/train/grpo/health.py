@@ -1,6 +1,6 @@
 """The health of a GRPO run: when it degrades, it goes back to its best model at half the rate.
 
-`diagnose.degradation` decides from the training log; this module acts on it.
+`diagnose.detectors` decides from the training log; this module acts on it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Any
 
 from ludus.data.training_log import LogEntry
-from ludus.diagnose.degradation import DegradationDetector, SignalDetector
+from ludus.diagnose.detectors import DegradationDetector, SignalDetector
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.grpo_context import GRPOContext
 from ludus.train.grpo.lr_schedule import restore_scheduled_lr

@@ -1,28 +1,103 @@
-"""Degradation: when a GRPO run has become worse than it was, by more than noise.
+"""Detectors of GRPO runs that are saturated, have no learning signal, or have become worse.
 
-The detector reads one log entry at a time, so that training can go back to its best model. The
-diagnosis of a finished run feeds it the same entries.
+Each reads one log entry at a time, so that training can stop or go back to its best model. The
+diagnosis of a finished run feeds them the same entries.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from itertools import pairwise
-from math import log, pi, sqrt
-from statistics import fmean
+from math import log, sqrt
+from statistics import fmean, median
 
-from ludus.data.training_log import (
-    LogEntry,
-    entropy_key,
-    metric,
-    metric_values,
-    read_buckets,
-    step_number,
-)
-from ludus.diagnose.reward_delta import RewardScale
-from ludus.diagnose.step_log import metric_mean
+from ludus.data.training_log import LogEntry, metric, metric_values, read_buckets, step_number
+from ludus.diagnose.step_log import RewardScale, estimate_noise, metric_mean, window_means
 
-MIN_STEPS = 15
+SATURATION_STEPS = 20
+"""Logged steps over which the criteria must hold, and the first step at which a run is stopped:
+stopping is final, and a few good steps may be luck."""
+ZERO_VARIANCE_SHARE = 0.9
+"""Share of zero-variance groups: at most one group in ten still has a learning signal."""
+NEARLY_ALL_ZERO_VARIANCE_SHARE = 0.97
+"""At this share the learning signal is negligible, whatever the gradient norm says."""
+HIGH_REWARD = 0.9
+"""Fraction of the best reward. Below it, zero variance may mean that tasks are out of reach."""
+MAX_DRIFT = 0.02
+"""Fraction of the reward scale: the largest difference between the halves of the window, and
+between the window and the best window before it."""
+VANISHED_GRADIENT_RATIO = 0.25
+"""Gradient norm relative to its peak."""
+_SMOOTHING_STEPS = 5
+"""Steps over which the initial reward and the gradient norm are averaged."""
+
+
+class SaturationDetector:
+    """Decides after each log entry whether the run is saturated.
+
+    After a resume, feed it the earlier entries first.
+    """
+
+    def __init__(self) -> None:
+        self._window: deque[LogEntry] = deque(maxlen=SATURATION_STEPS)
+        self._rewards: list[float] = []
+        self._gradient_norms: deque[float] = deque(maxlen=_SMOOTHING_STEPS)
+        self._peak_gradient_norm = 0.0
+        self._best_reward = float("-inf")
+        self._first_entries: list[LogEntry] = []
+
+    def update(self, entry: LogEntry) -> str | None:
+        """Record an entry; return the reason to stop, or None to go on."""
+        if metric(entry, "reward") is None or metric(entry, "zero_variance") is None:
+            return None
+        self._window.append(entry)
+        if len(self._first_entries) < _SMOOTHING_STEPS:
+            self._first_entries.append(entry)
+        self._rewards += metric_values([entry], "reward")
+        # A step without a learning signal logs 0, or no gradient norm at all.
+        self._gradient_norms.append(metric(entry, "grad_norm") or 0.0)
+        if len(self._gradient_norms) == _SMOOTHING_STEPS:
+            self._peak_gradient_norm = max(self._peak_gradient_norm, median(self._gradient_norms))
+        if len(self._window) < SATURATION_STEPS or step_number(entry) < SATURATION_STEPS:
+            return None
+        reward = metric_mean(self._window, "reward") or 0.0
+        zero_variance = metric_mean(self._window, "zero_variance") or 0.0
+        self._best_reward = max(self._best_reward, reward)
+        if zero_variance < ZERO_VARIANCE_SHARE or not self._is_high_and_flat(reward):
+            return None
+        gradient = fmean(metric(entry, "grad_norm") or 0.0 for entry in self._window)
+        if gradient <= VANISHED_GRADIENT_RATIO * self._peak_gradient_norm > 0:
+            symptom = "the gradient has vanished"
+        elif zero_variance >= NEARLY_ALL_ZERO_VARIANCE_SHARE:
+            symptom = "hardly any group has a learning signal"
+        else:
+            return None
+        steps = step_number(self._window[-1]) - step_number(self._window[0]) + 1
+        return (
+            f"reward has been at {reward:.2f} for {steps} steps, {100 * zero_variance:.0f} % of "
+            f"groups have zero reward variance, and {symptom}"
+        )
+
+    def _is_high_and_flat(self, reward: float) -> bool:
+        """Whether the window's reward does not move, and is near the best possible one.
+
+        If the best possible reward is unknown, it must be far above the initial reward instead.
+        """
+        scale = RewardScale.from_rewards(self._rewards)
+        rewards = metric_values(self._window, "reward")
+        half = len(rewards) // 2
+        drift = fmean(rewards[half:]) - fmean(rewards[:half])
+        if abs(scale.normalize_delta(drift)) > MAX_DRIFT:
+            return False
+        if scale.normalize_delta(self._best_reward - reward) > MAX_DRIFT:
+            return False
+        if scale.is_unit and reward >= HIGH_REWARD:
+            return True
+        initial = metric_mean(self._first_entries, "reward") or 0.0
+        return reward - initial > (metric_mean(self._first_entries, "reward_std") or 0.0)
+
+
+MIN_NOISE_STEPS = 15
 """Logged steps from which noise is estimated."""
 WINDOW_STEPS = 5
 """Logged steps whose mean is compared with the best such mean before."""
@@ -51,11 +126,6 @@ NO_SIGNAL_STEPS = 10
 """Steps without any learning signal after which a run is given up,"""
 SOLVED_REWARD = 0.95
 """unless the reward is this close to its top: then there is nothing left to learn."""
-_SYMPTOMS = (
-    ("entropy", 1.5), ("grad_norm", 3.0), ("length", 1.25), ("kl", 3.0), ("mismatch", 3.0),
-)  # fmt: skip
-"""Metrics whose rise, by at least this factor, is reported beside a fall of the reward."""
-_SYMPTOM_NAMES = {"grad_norm": "gradient norm", "length": "length of episodes", "kl": "KL"}
 
 
 class SignalDetector:
@@ -74,10 +144,8 @@ class SignalDetector:
         self._silent_steps = 0 if trained else self._silent_steps + 1
         if self._silent_steps < NO_SIGNAL_STEPS:
             return None
-        scale, now = (
-            RewardScale.from_rewards(self._rewards),
-            fmean(self._rewards[-NO_SIGNAL_STEPS:]),
-        )
+        scale = RewardScale.from_rewards(self._rewards)
+        now = fmean(self._rewards[-NO_SIGNAL_STEPS:])
         if scale.normalize(now) >= SOLVED_REWARD:
             return None
         return (
@@ -101,7 +169,7 @@ class DegradationDetector:
         """Forget all but the best entries, because the run goes on from its best model."""
         rewards = metric_values(self._entries, "reward")
         if len(rewards) >= WINDOW_STEPS:
-            means = _window_means(rewards, WINDOW_STEPS)
+            means = window_means(rewards, WINDOW_STEPS)
             at = means.index(max(means))
             self._entries = self._entries[at : at + WINDOW_STEPS]
         if self._held_out:
@@ -126,7 +194,7 @@ class DegradationDetector:
 
     def _reward_fall(self) -> str | None:
         rewards = metric_values(self._entries, "reward")
-        if len(rewards) < MIN_STEPS:
+        if len(rewards) < MIN_NOISE_STEPS:
             return None
         now, best, at = _compare_windows(rewards, WINDOW_STEPS)
         if not self._is_fall(rewards, best, now, WINDOW_STEPS):
@@ -135,7 +203,7 @@ class DegradationDetector:
             # Later steps are compared with these.
             self._entries = self._entries[-WINDOW_STEPS:]
             return None
-        return self._describe(at, best, now, WINDOW_STEPS)
+        return _describe_fall(self._entries[at : at + WINDOW_STEPS], best, now)
 
     def _tasks_became_harder(self, best: float, now: float) -> bool:
         """Whether held-out tasks, the same each time, were never played better than lately.
@@ -172,7 +240,7 @@ class DegradationDetector:
             lost_format and now < best
         ):
             return None
-        reason = self._describe(at, best, now, COLLAPSE_STEPS)
+        reason = _describe_fall(window, best, now)
         if lost_format:
             reason += f"; well-formed replies fell from {format_before:.0%} to {fmean(formats):.0%}"
         return reason
@@ -195,10 +263,7 @@ class DegradationDetector:
         if fall < min_errors * sqrt(sum(variances)):
             return None
         step = step_number(best_entry)
-        reason = f"the held-out reward fell from {best:.3g} after step {step:,} to {now:.3g}"
-        if (kl := metric(self._held_out[-1], "eval_kl")) is not None:
-            reason += f", at a KL divergence of {kl:.2g} from the start"
-        return reason
+        return f"the held-out reward fell from {best:.3g} after step {step:,} to {now:.3g}"
 
     def _mismatch(self) -> str | None:
         recent = metric_values(self._entries[-COLLAPSE_STEPS:], "mismatch")
@@ -213,24 +278,8 @@ class DegradationDetector:
         scale, fall = RewardScale.from_rewards(rewards), best - now
         relative_fall = MIN_RELATIVE_FALL * (best - scale.low)
         is_large = scale.normalize_delta(fall) >= MIN_FALL or fall >= relative_fall
-        # Two draws from a normal distribution differ by 2 sigma / sqrt(pi) on average.
-        mean_difference = fmean(abs(after - before) for before, after in pairwise(rewards))
-        deviation = mean_difference * sqrt(pi) / 2
-        standard_error = deviation * sqrt(1 / WINDOW_STEPS + 1 / steps)
+        standard_error = estimate_noise(rewards) * sqrt(1 / WINDOW_STEPS + 1 / steps)
         return is_large and fall > 0 and fall >= MIN_FALL_STANDARD_ERRORS * standard_error
-
-    def _describe(self, at: int, best: float, now: float, steps: int) -> str:
-        """The fall from the window at an index, and what rose meanwhile."""
-        window, recent = self._entries[at : at + WINDOW_STEPS], self._entries[-steps:]
-        first, last = step_number(window[0]), step_number(window[-1])
-        reason = f"reward fell from {best:.3g} (steps {first:,} to {last:,}) to {now:.3g}"
-        for key, factor in _SYMPTOMS:
-            key = entropy_key(self._entries) if key == "entropy" else key
-            before, after = metric_mean(window, key), metric_mean(recent, key)
-            if before and after and after >= factor * before:
-                name = "entropy" if key == "sampled_nll" else _SYMPTOM_NAMES.get(key, key)
-                reason += f", {name} rose from {before:.2g} to {after:.2g}"
-        return reason
 
 
 def _compare_windows(
@@ -238,11 +287,11 @@ def _compare_windows(
 ) -> tuple[float, float, int]:
     """The mean of the last `recent` rewards, the best mean of `size` before them, and its index."""
     recent = recent or size
-    means = _window_means(rewards[: len(rewards) - recent], size)
-    best = max(range(len(means)), key=means.__getitem__)
-    return fmean(rewards[-recent:]), means[best], best
+    means = window_means(rewards[: len(rewards) - recent], size)
+    best = max(means)
+    return fmean(rewards[-recent:]), best, means.index(best)
 
 
-def _window_means(rewards: Sequence[float], size: int) -> list[float]:
-    """The means of all windows of `size` consecutive rewards."""
-    return [fmean(rewards[at : at + size]) for at in range(len(rewards) - size + 1)]
+def _describe_fall(window: Sequence[LogEntry], best: float, now: float) -> str:
+    first, last = step_number(window[0]), step_number(window[-1])
+    return f"reward fell from {best:.3g} (steps {first:,} to {last:,}) to {now:.3g}"
