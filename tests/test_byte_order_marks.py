@@ -24,9 +24,8 @@ from ludus.recipe.recipe_file import read_recipe
 from ludus.rollout.plan import read_tasks
 from ludus.scoring.source_run import index_episodes
 from ludus.train.data.loading import JsonlRows
-from ludus.viewer.episode_detail import read_fields
 from ludus.viewer.episode_index import EpisodeIndex
-from ludus.viewer.episode_queries import EpisodeFilter, EpisodeQueries
+from ludus.viewer.episode_queries import EpisodeFilter, EpisodeQueries, read_fields
 from ludus.viewer.library import find_entries
 
 ROW = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'

@@ -10,10 +10,9 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 from pydantic import ValidationError
@@ -33,21 +32,16 @@ from ludus.serve.access import AccessMiddleware, AccessPolicy
 from ludus.serve.config import ServeConfig
 from ludus.serve.listening import InterruptibleServer, bind_socket
 from ludus.viewer.dataset_rows import read_left_out
-from ludus.viewer.episode_detail import describe_episode, read_fields
-from ludus.viewer.episode_queries import EpisodeFilter
+from ludus.viewer.episode_queries import EpisodeFilter, describe_episode, read_fields
 from ludus.viewer.export import ExportRequest, export_episodes
 from ludus.viewer.library import Library
 from ludus.viewer.overview import compare_entries, describe_entry
-from ludus.viewer.tokenizer_process import has_tokenizer
+from ludus.viewer.tokenizers import forbid_downloads, has_tokenizer
 from ludus.web import load_file, security_headers
 
 _MAX_BODY_BYTES = 4 << 20
 _MAX_PAGE_ROWS = 500
-Answer = Callable[[Library, QueryParams], Any]
-
-
-def create_token() -> str:
-    return secrets.token_urlsafe(24)
+Answer = Callable[[Library, QueryParams], object]
 
 
 def create_app(library: Library, token: str) -> ASGIApp:
@@ -98,14 +92,14 @@ async def _send_file(request: Request) -> Response:
     return Response(file.content, headers=headers, media_type=file.media_type)
 
 
-def _json_route(library: Library, answer: Answer) -> Callable[[Request], Any]:
+def _json_route(library: Library, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
     async def respond(request: Request) -> Response:
         return await _respond(lambda: answer(library, request.query_params))
 
     return respond
 
 
-def _export_route(library: Library) -> Callable[[Request], Any]:
+def _export_route(library: Library) -> Callable[[Request], Awaitable[Response]]:
     async def respond(request: Request) -> Response:
         body = await request.body()
 
@@ -125,7 +119,7 @@ def _export_route(library: Library) -> Callable[[Request], Any]:
     return respond
 
 
-async def _respond(compute: Callable[[], Any]) -> Response:
+async def _respond(compute: Callable[[], object]) -> Response:
     headers = {**security_headers(), "Cache-Control": "no-store"}
     try:
         body, status = to_json(await run_in_threadpool(compute), inf_nan_mode="null"), 200
@@ -240,6 +234,7 @@ def view(
     """
     if not 0 <= port <= 65535:
         raise ConfigError(f"`port` must be between 0 and 65535, got {port}.")
+    forbid_downloads()
     with (
         bind_socket(HOST, port) as bound,
         Library(folders, name_flags=name_flags) as library,
@@ -268,7 +263,7 @@ def build_server(
     library: Library, bound: socket.socket, on_ready: Callable[[str], None]
 ) -> ViewServer:
     """The server of the page, with a new token."""
-    token = create_token()
+    token = secrets.token_urlsafe(24)
     address = f"http://{HOST}:{bound.getsockname()[1]}/{token}/"
     config = uvicorn.Config(
         create_app(library, token),

@@ -1,24 +1,29 @@
-"""Queries over the index: filtered and sorted episodes, pages of them, and their statistics."""
+"""Queries over the index: filtered and sorted episodes, their statistics, and one episode."""
 
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+from pydantic_core import from_json
 
 from ludus.curation.load_episodes import check_load_condition
-from ludus.data.episode import SOLVED_PART, StopReason
+from ludus.data.episode import SOLVED_PART, Episode, StopReason
 from ludus.data.estimates import query_mean_reward
 from ludus.data.locked_database import quote_sql
+from ludus.data.stage_output import StageOutput
 from ludus.data.tool_schema import JsonObject
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, RunError
 from ludus.viewer.episode_index import EpisodeIndex
 
 if TYPE_CHECKING:
+    import numpy as np
     from duckdb import DuckDBPyConnection
+    from numpy.typing import NDArray
 
 
 _PAGE_COLUMNS = {
@@ -71,8 +76,8 @@ class EpisodeResult:
 
     revision: int
     """The revision of the index that it was computed on."""
-    ids: Any
-    """Sorted, as a NumPy array."""
+    ids: NDArray[np.int64]
+    """Sorted."""
     stats: JsonObject
 
 
@@ -85,15 +90,14 @@ class EpisodeQueries:
     def __init__(self, index: EpisodeIndex) -> None:
         self._index = index
         self._lock = Lock()
-        self._results: OrderedDict[tuple[int, EpisodeFilter], EpisodeResult] = OrderedDict()
+        self._results: dict[tuple[int | None, EpisodeFilter], EpisodeResult] = {}
 
     def find(self, wanted: EpisodeFilter, revision: int | None = None) -> EpisodeResult:
         """Evaluate a filter; raises `ConfigError` for one that is not valid."""
         current = self._index.revision
         with self._lock:
             for key in ((revision, wanted), (current, wanted)):
-                if (result := self._results.get(key)) is not None:  # type: ignore[arg-type]
-                    self._results.move_to_end(key)  # type: ignore[arg-type]
+                if (result := self._results.get(key)) is not None:
                     return result
         condition = self._condition(wanted)
         order = f"{SORT_COLUMNS[wanted.sort]} {'DESC' if wanted.descending else 'ASC'} NULLS LAST"
@@ -108,8 +112,8 @@ class EpisodeQueries:
             cursor.execute("DROP TABLE selected")
         with self._lock:
             self._results[current, wanted] = result
-            while len(self._results) > _MAX_CACHED_RESULTS:
-                self._results.popitem(last=False)
+            if len(self._results) > _MAX_CACHED_RESULTS:
+                del self._results[next(iter(self._results))]
         return result
 
     def _condition(self, wanted: EpisodeFilter) -> str:
@@ -274,3 +278,66 @@ def search_condition(text: str) -> str:
         f"coalesce(regexp_matches(m.reasoning_content, {pattern}), false) OR "
         f"coalesce(len(list_filter(m.tool_calls, lambda c: {arguments})) > 0, false))) > 0"
     )
+
+
+_MAX_ATTEMPTS = 64
+_DEFAULT_GAE_LAMBDA = 1.0
+
+
+def read_fields(index: EpisodeIndex, run: str, line: int) -> JsonObject:
+    """The fields of an episode as they are stored."""
+    try:
+        fields = from_json(index.find_file(run).read_line(line))
+    except ValueError as error:
+        raise RunError(f"Line {line + 1} of {run} is not JSON: {error}.") from None
+    if not isinstance(fields, dict):
+        raise RunError(f"Line {line + 1} of {run} is not an episode.")
+    return fields
+
+
+def describe_episode(
+    entry: StageOutput, line: int, index: EpisodeIndex, queries: EpisodeQueries
+) -> JsonObject:
+    """An episode without its tokens, the attempts at its task, and its advantages."""
+    fields = read_fields(index, entry.shown_path, line)
+    has_tokens = fields.pop("tokens", None) is not None
+    attempts = queries.find_attempts(str(fields.get("group_id")), entry.shown_path, _MAX_ATTEMPTS)
+    return {
+        "run": entry.shown_path,
+        "line": line,
+        "episode": fields,
+        "has_tokens": has_tokens,
+        "attempts": attempts,
+        "advantages": _compute_advantages(entry, line, index, attempts),
+    }
+
+
+def _compute_advantages(
+    entry: StageOutput, line: int, index: EpisodeIndex, attempts: list[JsonObject]
+) -> list[float] | None:
+    """The advantage of each turn within the episode's group, as GRPO computes it.
+
+    None outside of a GRPO training, and for an unscored episode.
+    """
+    if entry.record.get("kind") != "grpo":
+        return None
+    from ludus.train.grpo.credit import TurnCredit, turn_advantages
+
+    step = next((each["step"] for each in attempts if each["line"] == line), None)
+    lines = [each["line"] for each in attempts if each["step"] == step]
+    try:
+        file = index.find_file(entry.shown_path)
+        group = [Episode.from_line(file.read_line(each)) for each in lines]
+    except ValidationError:
+        return None
+    by_turn = entry.settings.get("credit") == "turn"
+    credit = TurnCredit(entry.settings.get("gae_lambda", _DEFAULT_GAE_LAMBDA))
+    returns = [
+        None if each.reward is None else credit.returns(each) if by_turn else (each.reward,)
+        for each in group
+    ]
+    if line not in lines or returns[lines.index(line)] is None:
+        return None
+    at = lines.index(line)
+    advantages = turn_advantages(returns, len(group))[at]
+    return list(advantages if by_turn else advantages * max(1, group[at].turns))

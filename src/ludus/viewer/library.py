@@ -20,7 +20,7 @@ from ludus.evaluation.results import parse_evaluation
 from ludus.viewer.dataset_rows import DatasetRows
 from ludus.viewer.episode_index import EpisodeIndex
 from ludus.viewer.episode_queries import EpisodeQueries
-from ludus.viewer.tokenizer_process import TokenizerProcess
+from ludus.viewer.tokenizers import Tokenizers
 
 _SCAN_INTERVAL_S = 3.0
 
@@ -38,7 +38,7 @@ class Library:
         self.index = EpisodeIndex()
         self.queries = EpisodeQueries(self.index)
         self.rows = DatasetRows()
-        self.tokenizers = TokenizerProcess()
+        self.tokenizers = Tokenizers()
         self._stopped = Event()
         self._thread = Thread(target=self._scan_repeatedly, name="folders", daemon=True)
         self._stack = ExitStack()
@@ -46,7 +46,6 @@ class Library:
     def __enter__(self) -> Self:
         self._stack.enter_context(self.index)
         self._stack.callback(self.rows.close)
-        self._stack.callback(self.tokenizers.close)
         self.scan()
         self._thread.start()
         self._stack.callback(self._thread.join)
