@@ -42,12 +42,21 @@ WORDS = CHATML.replace("<|im_", "<|my_")
 """The same in tokens of no family that is known, so that nothing better can be had."""
 
 
-def template_of(family: str) -> str:
-    """The chat template of a family, from the files that TRL ships."""
+def _trl_templates() -> Path:
     found = find_spec("trl")
     assert found is not None and found.submodule_search_locations
-    folder = Path(found.submodule_search_locations[0]) / "chat_templates"
-    return (folder / f"{family}.jinja").read_text(encoding="utf-8")
+    return Path(found.submodule_search_locations[0]) / "chat_templates"
+
+
+def template_of(family: str) -> str:
+    """The chat template of a family, from the files that TRL ships."""
+    return (_trl_templates() / f"{family}.jinja").read_text(encoding="utf-8")
+
+
+def trl_chat_formats() -> set[str]:
+    """TRL's names of the chat formats that it has training templates of."""
+    marked = _trl_templates().glob("*_training.jinja")
+    return {path.stem.removesuffix("_training") for path in marked}
 
 
 @cache

@@ -15,7 +15,7 @@ from ludus.curation.lint.lint_rows import SourceLocation, parse_lint_row
 from ludus.curation.token_lengths import TokenLengths, measure_rows
 from ludus.data.training_row import TrainingRow
 from ludus.policy.chat.chat_format import find_chat_format_with_fallback
-from ludus.policy.chat.rendering import render, render_pair
+from ludus.policy.chat.rendering import render
 
 ROWS = [TALK, INSTRUCTED, PLAYED, ENDED]
 
@@ -61,8 +61,8 @@ def test_a_pair_is_as_long_as_its_longer_side() -> None:
     del row["messages"]
     tokenizer = of_family("qwen3")
     template = find_chat_format_with_fallback(tokenizer).template
-    pair = render_pair(tokenizer, prompt, played[:1], played, PLAYED["tools"], template)
-    assert measure_rows(rows(row), tokenizer, "qwen3").max == len(pair.rejected.ids)
+    rejected = render(tokenizer, [*prompt, *played], PLAYED["tools"], template)
+    assert measure_rows(rows(row), tokenizer, "qwen3").max == len(rejected.ids)
 
 
 def test_rows_of_several_batches_are_counted() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ludus.data.episode import Tokens
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
-from ludus.policy.chat.reply_stream import ReplyStream
+from ludus.policy.chat.reply_parser import ReplyStream
 from ludus.policy.engine.batcher import Completion
 from ludus.policy.runtime import MAX_CHARS_ON_LOOP, PolicyRuntime, run_off_loop
 

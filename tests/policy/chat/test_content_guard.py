@@ -9,13 +9,12 @@ from tiny_tokenizers import CHATML, of_family, student, with_tokens_of
 from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from ludus.policy.chat.cached_tokenizer import encode_with_cache
 from ludus.policy.chat.chat_format import FAMILIES, find_chat_format
-from ludus.policy.chat.content_guard import MARK, content_guard
+from ludus.policy.chat.encoding import MARK, content_guard, encode_with_cache
 from ludus.policy.chat.rendering import RenderedConversation, render, render_text
 from policy.conversations import PLAYED, TALK, TOOLS, said
 
-TRL = ["qwen3", "qwen2_5", "glm4moe", "lfm2_v2"]
+TRL = ["qwen3", "qwen2_5", "glm4moe"]
 
 
 def family_tokenizer(family: str) -> PreTrainedTokenizerFast:

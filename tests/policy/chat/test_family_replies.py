@@ -14,8 +14,6 @@ from ludus.policy.chat.incremental_prompt import initial_prompt_ids
 from policy.chat.test_reply_parser import calls, parse_reply
 from policy.conversations import PLAYED, TOOLS, read
 
-START, END = "<|tool_call_start|>", "<|tool_call_end|><|im_end|>"
-
 
 def parse_calls(text: str, family: str) -> list[tuple[str, Any]]:
     return [(name, json.loads(arguments)) for name, arguments in calls(parse_reply(text, family))]
@@ -46,64 +44,6 @@ def test_gpt_oss_commentary_before_a_call_is_content() -> None:
     )
     message = parse_reply(f"<|channel|>commentary<|message|>I add.<|end|>{call}", "gptoss")
     assert (message.content, calls(message)) == ("I add.", [("add", '{"a": 1}')])
-
-
-@pytest.mark.parametrize(
-    "word",
-    [
-        "a, b",
-        "(b)",
-        "b), add(a=1",
-        "[x]",
-        "]",
-        "{1}",
-        "it's",
-        'the "one"',
-        "\\",
-        "two\nlines",
-        "'",
-        "",
-    ],
-)
-def test_lfm_strings_may_contain_anything(word: str) -> None:
-    for literal in (repr(word), json.dumps(word)):
-        text = f"{START}[guess(word={literal}), add(a=1, b=2)]{END}"
-        assert parse_calls(text, "lfm2_v2") == [
-            ("guess", {"word": word}),
-            ("add", {"a": 1, "b": 2}),
-        ]
-
-
-def test_lfm_values_may_be_python_or_json() -> None:
-    text = f"{START}[put(a=[1, {{'b': None}}], c=True, d=[true, null], e=-1.5), look()]{END}"
-    arguments = {"a": [1, {"b": None}], "c": True, "d": [True, None], "e": -1.5}
-    assert parse_calls(text, "lfm2_v2") == [("put", arguments), ("look", {})]
-    assert parse_calls(f"{START}look(){END}", "lfm2_v2") == [("look", {})]
-
-
-def test_lfm_content_with_parentheses_is_not_a_call() -> None:
-    message = parse_reply("First, add(1) is nice, guess(x) too.<|im_end|>", "lfm2_v2")
-    assert (message.content, message.tool_calls) == ("First, add(1) is nice, guess(x) too.", None)
-
-
-@pytest.mark.parametrize(
-    ("body", "name"),
-    [
-        ("[guess(word='a", "guess"),
-        ("[guess('a')]", "guess"),
-        ("[guess(word=open('a'))]", "guess"),
-        ("[guess(**{'word': 'a'})]", "guess"),
-        ("[guess(word=a)]", "guess"),
-        ("[guess(word={**{}})]", "guess"),
-        ("[guess()(word='a')]", "guess"),
-        ("[guess, add]", ""),
-        ("[]", ""),
-        ("[" * 3000, ""),
-        ("[guess(word='" + "\\" * 3001 + "')]", "guess"),
-    ],
-)
-def test_lfm_text_that_is_not_a_call_is_malformed(body: str, name: str) -> None:
-    assert calls(parse_reply(START + body + END, "lfm2_v2")) == [(name, body)]
 
 
 @pytest.mark.parametrize(

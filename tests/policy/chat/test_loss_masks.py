@@ -7,7 +7,7 @@ from tiny_tokenizers import of_family, student
 from transformers import PreTrainedTokenizerFast
 
 from ludus.policy.chat.chat_format import find_chat_format
-from ludus.policy.chat.rendering import RenderedConversation, render, render_pair
+from ludus.policy.chat.rendering import RenderedConversation, render
 from policy.conversations import PLAYED, TOOLS, call, calling, said
 
 MESSAGES = PLAYED["messages"]
@@ -99,10 +99,13 @@ def test_loss_of_both_sides_of_a_pair(
     prompt, chosen = MESSAGES[:4], MESSAGES[4:]
     rejected = [calling(call("guess", {"word": "zzz"})), said("tool", "no", tool_call_id="call_1")]
     template = template_for(tokenizer, name)
-    pair = render_pair(tokenizer, prompt, chosen, rejected, TOOLS, template)
-    assert texts_with_loss(tokenizer, pair.chosen) == expected[1:]
-    assert texts_with_loss(tokenizer, pair.rejected) == [REJECTED[name]]
-    assert ids_with_loss(pair.rejected) == tokenize(tokenizer, [REJECTED[name]])
-    assert pair.rejected.text.rstrip().endswith(
+    first, second = (
+        render(tokenizer, [*prompt, *side], TOOLS, template, num_prompt_messages=len(prompt))
+        for side in (chosen, rejected)
+    )
+    assert texts_with_loss(tokenizer, first) == expected[1:]
+    assert texts_with_loss(tokenizer, second) == [REJECTED[name]]
+    assert ids_with_loss(second) == tokenize(tokenizer, [REJECTED[name]])
+    assert second.text.rstrip().endswith(
         ("</tool_response><|im_end|>", "no<|im_end|>", "no<|eot_id|>")
     )

@@ -14,7 +14,6 @@ from ludus.policy.chat.rendering import (
     TextSpan,
     render,
     render_many,
-    render_pair,
     render_text,
 )
 from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK, TOOLS, said
@@ -128,11 +127,12 @@ def test_the_prompt_of_a_pair_has_no_loss_on_either_side() -> None:
     tokenizer = student()
     template = find_chat_format(tokenizer).template
     prompt, chosen = PLAYED["messages"][:4], PLAYED["messages"][4:]
-    pair = render_pair(tokenizer, prompt, chosen, chosen[:1], TOOLS, template)
-    assert pair.chosen == render(
-        tokenizer, PLAYED["messages"], TOOLS, template, num_prompt_messages=4
-    )
-    assert [len(side.spans) for side in (pair.chosen, pair.rejected)] == [3, 1]
+    sides = [
+        render(tokenizer, prompt + side, TOOLS, template, num_prompt_messages=len(prompt))
+        for side in (chosen, chosen[:1])
+    ]
+    assert sides[0] == render(tokenizer, PLAYED["messages"], TOOLS, template, num_prompt_messages=4)
+    assert [len(side.spans) for side in sides] == [3, 1]
 
 
 def test_a_generation_prompt_ends_the_text_and_has_no_loss() -> None:

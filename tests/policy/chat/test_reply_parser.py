@@ -22,7 +22,7 @@ NOISE = [
     "<tool_call><function=guess>", "<tool_call>guess\n",
 ]  # fmt: skip
 OPENINGS = {
-    "llama3": '"name"', "mistral": "[TOOL_CALLS]", "lfm2_v2": "<|tool_call_start|>",
+    "llama3": '"name"', "mistral": "[TOOL_CALLS]",
     "gptoss": "to=functions.",
 }  # fmt: skip
 """The start of a call by family; <tool_call> for all others."""
@@ -175,7 +175,7 @@ def test_xml_arguments_have_the_types_of_the_tools_schema() -> None:
     assert message == [("add", '{"a": 7, "b": 2}'), ("guess", '{"word": "007"}')]
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_5_think", "glm4moe", "lfm2_v2", "gptoss"])
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_5_think", "glm4moe", "gptoss"])
 def test_random_text_neither_raises_nor_invents_calls(family: str) -> None:
     tokenizer = with_tokens_of(family) if family in FAMILIES else of_family(family)
     chat_format = find_chat_format(tokenizer)

@@ -6,8 +6,7 @@ import pytest
 from tiny_tokenizers import of_family
 
 from ludus.policy.chat.chat_format import find_chat_format
-from ludus.policy.chat.reply_parser import ReplyParser
-from ludus.policy.chat.reply_stream import ReplyStream
+from ludus.policy.chat.reply_parser import ReplyParser, ReplyStream
 
 TOOLS = [{"type": "function", "function": {"name": "guess", "parameters": {"type": "object"}}}]
 CALL = '<tool_call>\n{"name": "guess", "arguments": {"word": "crane"}}\n</tool_call>'

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ludus.errors import TemplateRefused
 from ludus.policy.chat.chat_format import FAMILIES, find_chat_format, set_chat_format
-from ludus.policy.chat.rendering import RenderedConversation, render, render_pair
+from ludus.policy.chat.rendering import RenderedConversation, render
 from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK, TOOLS, Row
 from policy.trl_batches import IdsAndMask, dpo_batch, sft_batch
 
@@ -99,8 +99,11 @@ def test_pairs_equal_trls_without_the_environments_tokens(family: str, tmp_path:
     row = {"prompt": prompt, "chosen": completion, "rejected": completion[:1], "tools": TOOLS}
     tokenizer = tokenizer_with_ludus_template(family)
     template = find_chat_format(tokenizer).template
-    pair = render_pair(tokenizer, prompt, completion, completion[:1], TOOLS, template)
-    ours = sorted([ids_and_mask(pair.chosen), ids_and_mask(pair.rejected)])
+    sides = [
+        render(tokenizer, prompt + side, TOOLS, template, num_prompt_messages=len(prompt))
+        for side in (completion, completion[:1])
+    ]
+    ours = sorted(map(ids_and_mask, sides))
     trl = dpo_batch([row], tokenizer, tmp_path)
     assert [ids for ids, _ in ours] == [ids for ids, _ in trl]
     for side, (_, mask), (_, trl_mask) in zip(

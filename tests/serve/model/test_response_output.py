@@ -8,7 +8,7 @@ from openai.types.responses import ResponseOutputItem, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from ludus.data.messages import Call, Function
-from ludus.policy.chat.reply_stream import ReplyDelta
+from ludus.policy.chat.reply_parser import ReplyDelta
 from ludus.serve.model.responses import ResponseOutput
 
 ITEMS: TypeAdapter[Any] = TypeAdapter(list[ResponseOutputItem])

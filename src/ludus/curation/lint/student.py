@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,8 @@ from ludus.data.tool_schema import JsonObject
 from ludus.data.training_row import RowConversation, TrainingRow
 from ludus.errors import TemplateUnmarked
 from ludus.policy.chat.chat_format import ChatFormat, find_chat_format_with_fallback
-from ludus.policy.chat.content_guard import content_guard
-from ludus.policy.chat.rendering import RenderedConversation, render, render_pair, render_text
+from ludus.policy.chat.encoding import content_guard
+from ludus.policy.chat.rendering import RenderedConversation, render, render_text
 from ludus.policy.vision.processor import VisionProcessor
 from ludus.policy.vision.training_images import (
     expand_image_tokens,
@@ -72,38 +72,25 @@ class Student:
 
     def render_row(self, row: TrainingRow) -> list[RenderedConversation]:
         """Render each conversation of a row, with its loss mask."""
-        conversations = [
-            replace(conversation, messages=self._replace_images(conversation.messages))
-            for conversation in row.conversations
-        ]
-        if not row.is_pair:
-            (conversation,) = conversations
-            rendered = render(
+        rendered = (
+            render(
                 self.tokenizer,
-                conversation.messages,
+                self._replace_images(conversation.messages),
                 row.tools,
                 self.template,
                 num_prompt_messages=conversation.prompt_length,
             )
-            return [self._expand_images(rendered, row.conversations[0])]
-        chosen, rejected = conversations
-        pair = render_pair(
-            self.tokenizer,
-            chosen.messages[: chosen.prompt_length],
-            chosen.completion,
-            rejected.completion,
-            row.tools,
-            self.template,
+            for conversation in row.conversations
         )
-        return list(map(self._expand_images, (pair.chosen, pair.rejected), row.conversations))
+        return list(map(self._expand_images, rendered, row.conversations))
 
     def render_text(self, messages: Any, tools: Any) -> str:
         return render_text(self.tokenizer, self._replace_images(messages), tools, self.template)
 
-    def find_control_tokens(self, message: JsonObject, tools: Any) -> list[str]:
+    def find_control_tokens(self, message: JsonObject, tools: Any) -> tuple[str, ...]:
         """The control tokens of the template that are written in a message."""
         template = self.tokenizer.get_chat_template(self.template, tools)
-        return content_guard(self.tokenizer, template).find([message])
+        return content_guard(self.tokenizer, template).mark([message])[2]
 
     def tokenize(self, messages: Any, tools: Any, add_generation_prompt: bool) -> tuple[int, ...]:
         return render(

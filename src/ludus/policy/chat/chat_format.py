@@ -7,35 +7,37 @@ and marks the assistant's tokens (`{% generation %}`). Candidates are, in this o
 2. TRL's training variant of it, if the model's template is exactly one that TRL knows;
 3. Ludus's template for the family that the vocabulary's special tokens tell.
 
-The first one that passes `ludus.policy.chat.template_probe` is used. TRL's templates are read as
-files, because importing TRL takes seconds.
+The first one that passes a probe is used: a conversation is rendered, all of its contents must be
+in the text, the assistant's turns must be marked, and a response template must parse each turn back
+into the original message. TRL's templates are read as files, because importing TRL takes seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from ludus.errors import MissingExtra, TemplateUnmarked
-from ludus.policy.chat.rendering import has_generation_tag
+from ludus.data.messages import Message
+from ludus.data.tool_schema import JsonObject
+from ludus.errors import MissingExtra, TemplateRefused, TemplateUnmarked
+from ludus.policy.chat.rendering import (
+    has_generation_tag,
+    render,
+    rendered_prompt_length,
+)
+from ludus.policy.chat.reply_parser import ReplyParser
 from ludus.policy.chat.response_templates import RESPONSE_TEMPLATES
 from ludus.policy.chat.template_kwargs import (
     check_kwargs_used,
     check_template_kwargs,
     split_default_kwargs,
     with_default_kwargs,
-)
-from ludus.policy.chat.template_probe import (
-    CHAT_PROBE,
-    TOOL_PROBE,
-    Probe,
-    ProbeResult,
-    probe_template,
 )
 
 if TYPE_CHECKING:
@@ -55,6 +57,52 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 
 _TRAINING_SUFFIX = "_training"
 
+# Values that templates easily corrupt: numeric strings, non-ASCII letters, quotes, nested objects.
+_ARGUMENTS = {
+    "word": "naïve „Straße“",
+    "code": "0042",
+    "count": 17,
+    "share": 0.25,
+    "where": {"rows": [1, 22], "deep": {"key": "a, b"}},
+}
+_DESCRIPTION = "Finds what is sought."
+_TYPES = {"word": "string", "code": "string", "count": "integer", "share": "number"}
+_TOOL: JsonObject = {
+    "type": "function",
+    "function": {
+        "name": "find_it",
+        "description": _DESCRIPTION,
+        "parameters": {
+            "type": "object",
+            "properties": {
+                **{name: {"type": kind} for name, kind in _TYPES.items()},
+                "where": {"type": "object"},
+            },
+        },
+    },
+}
+_CALL: JsonObject = {"name": "find_it", "arguments": _ARGUMENTS}
+_REPLY_TEXT = "It is there — in row 22."
+
+
+_CHAT_PROBE: list[JsonObject] = [
+    {"role": "user", "content": "Where is it?"},
+    {"role": "assistant", "content": _REPLY_TEXT},
+    {"role": "user", "content": "And now?"},
+    {"role": "assistant", "content": _REPLY_TEXT},
+]
+_TOOL_PROBE: list[JsonObject] = [
+    {"role": "system", "content": "You seek."},
+    {"role": "user", "content": "Where is it?"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "call00001", "type": "function", "function": _CALL}],
+    },
+    {"role": "tool", "content": "Row 22.", "tool_call_id": "call00001", "name": "find_it"},
+    {"role": "assistant", "content": _REPLY_TEXT},
+]
+
 
 @dataclass(frozen=True, slots=True)
 class ChatFormat:
@@ -65,25 +113,18 @@ class ChatFormat:
     origin: Origin
     template: str
     """The chat template, with `chat_template_kwargs` as its defaults."""
-    response_template: Mapping[str, Any]
+    response_template: JsonObject
     """How to parse a reply, as a `response_template` of transformers."""
     stop_token_ids: frozenset[int]
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    chat_template_kwargs: JsonObject = field(default_factory=dict)
     """Arguments that differ from the template's own defaults, such as enable_thinking."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    name: str
-    origin: Origin
-    template: str
 
 
 def find_chat_format(
     tokenizer: PreTrainedTokenizerBase,
     *,
     tools: bool = True,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
+    chat_template_kwargs: Mapping[str, object] | None = None,
 ) -> ChatFormat:
     """Find the chat format of a tokenizer's model.
 
@@ -93,19 +134,22 @@ def find_chat_format(
     check_template_kwargs(chat_template_kwargs or {})
     saved, _ = split_default_kwargs(_own_template(tokenizer, tools=tools))
     kwargs = {**saved, **(chat_template_kwargs or {})}
-    probes = [TOOL_PROBE] if tools else [TOOL_PROBE, CHAT_PROBE]
     problems: dict[Origin, str] = {}
-    for candidate in _template_candidates(tokenizer, tools=tools):
-        result = _try_candidate(tokenizer, candidate, kwargs, probes)
-        if isinstance(result, ChatFormat):
-            check_kwargs_used(kwargs, candidate.template, template_name=candidate.name)
-            return result
-        problems.setdefault(candidate.origin, result)
+    for name, origin, plain in _template_candidates(tokenizer, tools=tools):
+        template, problem = with_default_kwargs(plain, kwargs), ""
+        for with_tools in [True] if tools else [True, False]:
+            responses = _response_templates(tokenizer, name, plain)
+            result = _probe_template(tokenizer, template, responses, tools=with_tools)
+            if not isinstance(result, str):
+                check_kwargs_used(kwargs, plain, template_name=name)
+                return ChatFormat(name, origin, template, *result, kwargs)
+            problem = result
+        problems.setdefault(origin, problem)
     raise TemplateUnmarked(_explain_failure(tokenizer, problems))
 
 
 def find_chat_format_with_fallback(
-    tokenizer: PreTrainedTokenizerBase, *, chat_template_kwargs: Mapping[str, Any] | None = None
+    tokenizer: PreTrainedTokenizerBase, *, chat_template_kwargs: Mapping[str, object] | None = None
 ) -> ChatFormat:
     """Find the chat format with tools or, if there is none, the one without."""
     try:
@@ -125,29 +169,23 @@ def set_chat_format(tokenizer: PreTrainedTokenizerBase, chat_format: ChatFormat)
         tokenizer.response_template = dict(chat_format.response_template)
 
 
-def trl_chat_formats() -> list[str]:
-    """Return TRL's names of the chat formats that it has training templates of."""
-    return sorted(path.stem.removesuffix(_TRAINING_SUFFIX) for path in _trl_training_templates())
-
-
 def _template_candidates(
     tokenizer: PreTrainedTokenizerBase, *, tools: bool
-) -> Iterator[_Candidate]:
-    """Yield the templates to try, in order of preference."""
+) -> Iterator[tuple[str, Origin, str]]:
+    """Yield name, origin and text of the templates to try, in order of preference."""
     saved, own = split_default_kwargs(_own_template(tokenizer, tools=tools))
+    trl = _trl_replacements()
     ludus_names = {template: name for name, template in _ludus_chat_templates().items()}
     if own in ludus_names:
-        yield _Candidate(ludus_names[own], "ludus", own)
-    elif saved and (
-        names := [name for name, marked in _trl_replacements().values() if marked == own]
-    ):
+        yield ludus_names[own], "ludus", own
+    elif saved and own in (names := {marked: name for name, marked in trl.values()}):
         # Saved by `set_chat_format`: still TRL's training variant.
-        yield _Candidate(names[0], "trl", own)
+        yield names[own], "trl", own
     elif has_generation_tag(own):
-        yield _Candidate("own", "own", own)
-    if own in _trl_replacements():
-        name, marked = _trl_replacements()[own]
-        yield _Candidate(name, "trl", marked)
+        yield "own", "own", own
+    if own in trl:
+        name, marked = trl[own]
+        yield name, "trl", marked
     matching = []
     for name, tokens in FAMILIES.items():
         ids = tokenizer.convert_tokens_to_ids(list(tokens))
@@ -156,50 +194,25 @@ def _template_candidates(
     # A vocabulary may have the tokens of several families: prefer those that its template writes.
     matching.sort(key=lambda name: not all(token in own for token in FAMILIES[name][:2]))
     for name in matching:
-        yield _Candidate(name, "ludus", _ludus_chat_templates()[name])
+        yield name, "ludus", _ludus_chat_templates()[name]
 
 
 def _own_template(tokenizer: PreTrainedTokenizerBase, *, tools: bool) -> str:
     """Return the tokenizer's template; of several, the one for tools or the default."""
     if not tokenizer.chat_template:
         return ""
-    some_tools: Any = [{}] if tools else None
-    return str(tokenizer.get_chat_template(None, some_tools))
-
-
-def _try_candidate(
-    tokenizer: PreTrainedTokenizerBase,
-    candidate: _Candidate,
-    kwargs: Mapping[str, Any],
-    probes: list[Probe],
-) -> ChatFormat | str:
-    """Return the chat format if a probe passes, otherwise what is wrong with the last one."""
-    result: ProbeResult | str = ""
-    template = with_default_kwargs(candidate.template, kwargs)
-    for probe in probes:
-        responses = _response_templates(tokenizer, candidate)
-        result = probe_template(tokenizer, template, responses, probe)
-        if isinstance(result, ProbeResult):
-            return ChatFormat(
-                candidate.name,
-                candidate.origin,
-                template,
-                result.response_template,
-                result.stop_token_ids,
-                kwargs,
-            )
-    return str(result)
+    return str(tokenizer.get_chat_template(None, [{}] if tools else None))
 
 
 def _response_templates(
-    tokenizer: PreTrainedTokenizerBase, candidate: _Candidate
-) -> Iterator[Mapping[str, Any]]:
+    tokenizer: PreTrainedTokenizerBase, name: str, template: str
+) -> Iterator[JsonObject]:
     """Yield response templates to try: the tokenizer's own, the family's, then all others."""
     own = getattr(tokenizer, "response_template", None)
-    if own and candidate.template == split_default_kwargs(_own_template(tokenizer, tools=True))[1]:
+    if own and template == split_default_kwargs(_own_template(tokenizer, tools=True))[1]:
         yield own
     for family, response_template in RESPONSE_TEMPLATES.items():
-        if candidate.name.startswith(family):
+        if name.startswith(family):
             yield response_template
     yield from RESPONSE_TEMPLATES.values()
 
@@ -229,22 +242,80 @@ def _ludus_chat_templates() -> dict[str, str]:
     }
 
 
-def _trl_training_templates() -> list[Path]:
+@cache
+def _trl_replacements() -> dict[str, tuple[str, str]]:
+    """Map each template that TRL knows to its name and its training variant."""
     spec = find_spec("trl")
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtra.of("train", "Marking the assistant's tokens")
     folder = Path(spec.submodule_search_locations[0]) / "chat_templates"
-    return list(folder.glob(f"*{_TRAINING_SUFFIX}.jinja"))
-
-
-@cache
-def _trl_replacements() -> dict[str, tuple[str, str]]:
-    """Map each template that TRL knows to its name and its training variant."""
     replacements = {}
-    for marked in _trl_training_templates():
+    for marked in folder.glob(f"*{_TRAINING_SUFFIX}.jinja"):
         name = marked.stem.removesuffix(_TRAINING_SUFFIX)
         original = marked.with_stem(name)
         if original.is_file():
             text = original.read_text(encoding="utf-8")
             replacements[text] = (name, marked.read_text(encoding="utf-8"))
     return replacements
+
+
+def _probe_template(
+    tokenizer: PreTrainedTokenizerBase,
+    template: str,
+    response_templates: Iterable[JsonObject],
+    *,
+    tools: bool,
+) -> tuple[JsonObject, frozenset[int]] | str:
+    """Render a conversation and parse its replies.
+
+    Returns the first response template that parses them, with the stop tokens; or what is wrong
+    ("The chat template ...").
+    """
+    messages, offered = (_TOOL_PROBE, [_TOOL]) if tools else (_CHAT_PROBE, None)
+    try:
+        rendered = render(tokenizer, messages, offered, template)
+    except TemplateRefused:
+        return "refuses a conversation with tools" if tools else "refuses a conversation"
+    required = [str(each["content"]) for each in messages if each["role"] != "assistant"]
+    required += [_DESCRIPTION] if tools else []
+    if any(text not in rendered.text for text in required):
+        return "leaves out tools or results" if tools else "leaves out messages"
+    if not any(rendered.mask):
+        return "does not mark the assistant's tokens ({% generation %})"
+    turns = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    if len(rendered.spans) != len(turns):
+        return "does not mark each of the assistant's turns separately"
+    added = set(tokenizer.get_added_vocab().values())
+    replies, stop_tokens = [], {tokenizer.eos_token_id} - {None}
+    for turn, (start, end) in zip(turns, rendered.spans, strict=True):
+        prompt = render(tokenizer, messages[:turn], offered, template, add_generation_prompt=True)
+        length = rendered_prompt_length(prompt.ids, rendered.ids)
+        if tools and length < start:
+            return "does not write the start of the assistant's turn (add_generation_prompt)"
+        # The prompt of a reply may end behind the start of the marked span.
+        first = max(length, start)
+        ids = rendered.ids[first:end]
+        replies.append((rendered.ids[:first], ids, messages[turn]))
+        visible = (each for each in reversed(ids) if str(tokenizer.decode([each])).strip())
+        stop_tokens |= {next(visible, -1)} & added
+    stop_token_ids = frozenset(stop_tokens)
+    for response_template in response_templates:
+        parser = ReplyParser(tokenizer, response_template, stop_token_ids)
+        if all(
+            _is_same_message(parser(prompt_ids, ids, offered), message)
+            for prompt_ids, ids, message in replies
+        ):
+            return response_template, stop_token_ids
+    return "writes replies in a way that cannot be read back"
+
+
+def _is_same_message(parsed: Message, message: JsonObject) -> bool:
+    try:
+        calls = [
+            {"name": call.function.name, "arguments": json.loads(call.function.arguments)}
+            for call in parsed.tool_calls or ()
+        ]
+    except ValueError:
+        return False
+    expected = [call["function"] for call in message.get("tool_calls", ())]
+    return parsed.content == message["content"] and calls == expected

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ludus.policy.chat.chat_format import ChatFormat
+from ludus.policy.chat.encoding import Tools
 from ludus.policy.chat.rendering import (
     MessageLike,
     RenderedConversation,
-    Tools,
     render,
     to_template_message,
 )

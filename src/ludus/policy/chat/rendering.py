@@ -15,19 +15,24 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ludus.data.messages import Message
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import AgentError, TemplateRefused
-from ludus.policy.chat.cached_tokenizer import Encoding, encode_with_cache
-from ludus.policy.chat.content_guard import ContentGuard, content_guard
+from ludus.policy.chat.encoding import (
+    ContentGuard,
+    Encoding,
+    Messages,
+    Tools,
+    content_guard,
+    encode_with_cache,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-MessageLike = Message | Mapping[str, Any]
-Messages = Sequence[Mapping[str, Any]]
-Tools = Sequence[Mapping[str, Any]] | None
+MessageLike = Message | JsonObject
 
 _GENERATION_TAG = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
@@ -91,17 +96,6 @@ class TextSpan:
     """Whether these are special tokens, such as the start or end of a turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedPair:
-    """Both sides of a preference pair.
-
-    The loss is on the assistant's tokens after the common prompt, not on those of the environment.
-    """
-
-    chosen: RenderedConversation
-    rejected: RenderedConversation
-
-
 def has_generation_tag(template: str | Mapping[str, str]) -> bool:
     """Whether rendering with this template marks the assistant's tokens."""
     text = template if isinstance(template, str) else template["default"]
@@ -146,22 +140,6 @@ def render_many(
     ]
 
 
-def render_pair(
-    tokenizer: PreTrainedTokenizerBase,
-    prompt: Messages,
-    chosen: Messages,
-    rejected: Messages,
-    tools: Tools,
-    template: str | None,
-) -> RenderedPair:
-    """Render both sides of a pair; the loss is on the assistant's tokens after the prompt."""
-    rendered = [
-        render(tokenizer, [*prompt, *side], tools, template, num_prompt_messages=len(prompt))
-        for side in (chosen, rejected)
-    ]
-    return RenderedPair(*rendered)
-
-
 def render_text(
     tokenizer: PreTrainedTokenizerBase,
     messages: Messages,
@@ -177,7 +155,7 @@ def render_text(
     return text.unmarked
 
 
-def to_template_message(message: MessageLike) -> dict[str, Any]:
+def to_template_message(message: MessageLike) -> JsonObject:
     """Convert a message for rendering: content as a string, call arguments as an object."""
     converted = message.model_dump() if isinstance(message, Message) else dict(message)
     content = converted.get("content")
@@ -195,7 +173,7 @@ def to_template_message(message: MessageLike) -> dict[str, Any]:
     return converted
 
 
-def _parse_call_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_call_arguments(call: JsonObject) -> JsonObject:
     """Parse the arguments of a call for rendering; keep those that are not a JSON object."""
     function = call["function"]
     try:
@@ -299,25 +277,21 @@ def _apply_template(
     """
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    tool_list: Any = list(tools) if tools is not None else None
-    special_tokens: Any = tokenizer.special_tokens_map
     try:
         if not messages:
             raise ValueError("there is no message in it")
-        source = tokenizer.get_chat_template(template, tool_list)
+        source = tokenizer.get_chat_template(template, tools)
         guard = content_guard(tokenizer, source)
-        marked = guard.mark(messages, tool_list)
-        if marked is not None:
-            messages, tool_list = marked
+        messages, tools, control_tokens = guard.mark(messages, tools)
         texts, spans = render_jinja_template(
-            [list(messages)], tools=tool_list, chat_template=source,
+            [list(messages)], tools=None if tools is None else list(tools), chat_template=source,
             return_assistant_tokens_mask=has_generation_tag(source),
-            add_generation_prompt=add_generation_prompt, **special_tokens,
+            add_generation_prompt=add_generation_prompt, **tokenizer.special_tokens_map,
         )  # fmt: skip
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise TemplateRefused(f"the template refuses it: {reason}") from error
-    return _Text(texts[0], None if marked is None else guard), spans[0] if spans else ()
+    return _Text(texts[0], guard if control_tokens else None), spans[0] if spans else ()
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[_Text]) -> list[Encoding]:

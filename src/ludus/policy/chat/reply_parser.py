@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ludus.data.messages import Call, Function, Message
-from ludus.policy.chat import pythonic_calls
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -28,6 +28,7 @@ _JSON_NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
 _CALL_KEYS = {"name", "arguments", "id", "type"}
 CACHE_SIZE = 256
 """Of decoded prompts, and of call templates."""
+_REASONING_FIELDS = ("reasoning_content", "thinking")
 _ANCHOR_KEYS = ("open", "open_pattern", "close", "close_pattern")
 
 
@@ -45,9 +46,6 @@ class ReplyParser:
         self.reply_template = _compile_template(_raw_reply_template(response_template))
         """Splits a reply into its parts, with each call as raw text."""
         self._calls_field = response_template.get("fields", {}).get("tool_calls", {})
-        self._is_pythonic = (
-            self._calls_field.get("content") == "text" and "transform" not in self._calls_field
-        )
         self._call_template = lru_cache(CACHE_SIZE)(self._build_call_template)
         # Attempts at a task have the same prompt and start close together.
         self.decode_prompt = lru_cache(CACHE_SIZE)(self._decode)
@@ -111,20 +109,16 @@ class ReplyParser:
         """Parse one region with calls, usually a single one."""
         body = _strip_stops(region["content"], self._stop_texts)
         try:
-            if self._is_pythonic:
-                calls: Any = pythonic_calls.parse_calls(body)
-            else:
-                # In a format with a list of calls, a single one may come without the list.
-                is_bare = self._calls_field.get("transform_each") and body.startswith("{")
-                text = f"[{body}]" if is_bare else body or " "
-                groups = tuple((name, value) for name, value in region.items() if name != "content")
-                calls = self._parse(self._call_template(groups), text, "", tools)["tool_calls"]
+            # In a format with a list of calls, a single one may come without the list.
+            is_bare = self._calls_field.get("transform_each") and body.startswith("{")
+            text = f"[{body}]" if is_bare else body or " "
+            groups = tuple((name, value) for name, value in region.items() if name != "content")
+            calls = self._parse(self._call_template(groups), text, "", tools)["tool_calls"]
             yield from [
                 _build_function(call) for call in (calls if isinstance(calls, list) else [calls])
             ]
         except Exception:
-            pattern = pythonic_calls.FIRST_CALL_NAME if self._is_pythonic else _JSON_NAME
-            match = pattern.search(body)
+            match = _JSON_NAME.search(body)
             name = region.get("name") or (match[1] if match else "")
             yield _encodable_function(name, body)
 
@@ -138,6 +132,96 @@ class ReplyParser:
         transform = _fill_call_transform(field.get("transform", "{content}"), values)
         fields = {"tool_calls": {**parsing, "transform": transform}}
         return _compile_template({"start_anchor_pattern": r"\Z", "fields": fields})
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyDelta:
+    """A piece of a reply; one of its fields is set."""
+
+    content: str = ""
+    reasoning: str = ""
+    call: Call | None = None
+
+
+class ReplyStream:
+    """Parses one reply while it is sampled; `feed` its text as it arrives, then `finish`.
+
+    Calls are parsed when they are complete. The pieces add up to the message of `ReplyParser`.
+    """
+
+    def __init__(
+        self, parser: ReplyParser, prompt: Sequence[int], tools: Tools, call_id_prefix: str
+    ) -> None:
+        self._reply_parser, self._tools = parser, tools
+        self._call_id_prefix = call_id_prefix
+        self._num_calls = 0
+        self._white_space: dict[str, str] = {}
+        """By field that has text: white space that is written once more text follows."""
+        self._in_part: set[str] = set()
+        """Fields whose current part has text."""
+        self._parser: Any = None
+        # A template that transformers cannot use for streaming: all text is content.
+        try:
+            from transformers.utils.chat_parsing.response_parser import ResponseParser
+
+            prefix = parser.decode_prompt(tuple(prompt))
+            self._parser = ResponseParser(parser.reply_template, prefix=prefix)
+        except Exception:
+            self._parser = None
+
+    def feed(self, text: str) -> list[ReplyDelta]:
+        """Parse more text; never raises, whatever the model has written."""
+        if self._parser is not None:
+            try:
+                return self._to_deltas(self._parser.feed(text))
+            except Exception:
+                self._parser = None
+        return list(self._write("content", text))
+
+    def finish(self) -> list[ReplyDelta]:
+        """Parse what was held back because more text could have changed it."""
+        if self._parser is None:
+            return []
+        try:
+            _, events = self._parser.finalize()
+            return self._to_deltas(events)
+        except Exception:
+            return []
+
+    def _to_deltas(self, events: Sequence[Mapping[str, Any]]) -> list[ReplyDelta]:
+        deltas: list[ReplyDelta] = []
+        for event in events:
+            name, kind = event["field"], event["type"]
+            if name == "tool_calls":
+                if kind == "region_close":
+                    deltas += self._parse_calls(event["value"])
+            elif kind == "region_chunk":
+                deltas += self._write(name, event["text"])
+            elif kind == "region_close" and name in self._in_part:
+                self._in_part.remove(name)
+                self._white_space[name] = "\n"  # Between this part of the field and the next.
+        return deltas
+
+    def _write(self, name: str, text: str) -> Iterator[ReplyDelta]:
+        """Write text without white space at the beginning and the end of its part."""
+        if name not in self._in_part:
+            text = text.lstrip()
+        body = text.rstrip()
+        held = self._white_space.get(name, "")
+        if not body:
+            if name in self._in_part:
+                self._white_space[name] = held + text
+            return
+        self._in_part.add(name)
+        self._white_space[name] = text[len(body) :]
+        piece = held + body
+        yield ReplyDelta(reasoning=piece) if name in _REASONING_FIELDS else ReplyDelta(piece)
+
+    def _parse_calls(self, region: Mapping[str, str]) -> Iterator[ReplyDelta]:
+        for function in self._reply_parser.parse_calls(region, self._tools):
+            call = Call(id=f"{self._call_id_prefix}_{self._num_calls}", function=function)
+            self._num_calls += 1
+            yield ReplyDelta(call=call)
 
 
 def _compile_template(template: dict[str, Any]) -> Any:

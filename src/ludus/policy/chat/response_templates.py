@@ -121,16 +121,6 @@ RESPONSE_TEMPLATES: dict[str, dict[str, Any]] = {
             ),
         ),
     ),
-    "lfm2": _build_template(
-        _CHATML,
-        _IM_END,
-        thinking=_THINK_FIELD,
-        # transformers has no parser for these: `ludus.policy.chat.pythonic_calls` parses the text.
-        tool_calls={
-            **_text_field(r"<\|tool_call_start\|>", r"<\|tool_call_end\|>"),
-            "repeats": True,
-        },
-    ),
     "gptoss": {
         **_build_template(r"<\|start\|>assistant", ""),
         "fields": {
@@ -146,24 +136,6 @@ RESPONSE_TEMPLATES: dict[str, dict[str, Any]] = {
             ),
         },
     },
-    "muse": {
-        **_build_template(r"<\|start\|>assistant", ""),
-        "fields": {
-            "content": _text_field(r"to=user<\|message\|>", r"<\|eot\|>"),
-            "tool_calls": _calls_field(
-                r'<atem:invoke name="(?P<name>[^"]+)">',
-                r"</atem:invoke>\s*",
-                **_xml_arguments(
-                    r'<atem:parameter name="(?P<key>[^"]+)">(?P<value>.*?)</atem:parameter>'
-                ),
-            ),
-        },
-    },
-    "deepseek": _build_template(
-        r"<｜Assistant｜>(?:<think>\s*)?",  # noqa: RUF001
-        "<｜end▁of▁sentence｜>",  # noqa: RUF001
-        reasoning_content=_PREFILLED_THINK_FIELD,
-    ),
     "cohere": _build_template(
         r"<\|CHATBOT_TOKEN\|>(?:<\|START_RESPONSE\|>)?", r"<\|END_RESPONSE\|>"
     ),

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from json import JSONDecodeError, JSONDecoder
 from pathlib import Path
-from typing import Any
 
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, did_you_mean
@@ -27,7 +26,7 @@ _DEFAULT_HEAD = re.compile(r"\{%- set (\w+) = \1 \| default\(")
 _DEFAULT_TAIL = ") %}"
 
 
-def with_default_kwargs(template: str, kwargs: Mapping[str, Any]) -> str:
+def with_default_kwargs(template: str, kwargs: Mapping[str, object]) -> str:
     """Return the template with these arguments as defaults, in place of earlier ones."""
     _, plain = split_default_kwargs(template)
     # Without line breaks: not every renderer trims the one behind a block as transformers does.
@@ -38,9 +37,9 @@ def with_default_kwargs(template: str, kwargs: Mapping[str, Any]) -> str:
     return "".join(lines) + plain
 
 
-def split_default_kwargs(template: str) -> tuple[dict[str, Any], str]:
+def split_default_kwargs(template: str) -> tuple[JsonObject, str]:
     """Split a template into the defaults of `with_default_kwargs` and the rest."""
-    kwargs: dict[str, Any] = {}
+    kwargs: JsonObject = {}
     while match := _DEFAULT_HEAD.match(template):
         try:
             value, end = JSONDecoder().raw_decode(template, match.end())
@@ -65,7 +64,7 @@ def saved_template_kwargs(name: str) -> JsonObject:
     return split_default_kwargs(template)[0]
 
 
-def check_template_kwargs(kwargs: Mapping[str, Any]) -> None:
+def check_template_kwargs(kwargs: Mapping[str, object]) -> None:
     """Raise for names that Ludus sets itself and for values that are not JSON."""
     for name, value in kwargs.items():
         if name in _MANAGED_VARIABLES:
@@ -80,7 +79,7 @@ def check_template_kwargs(kwargs: Mapping[str, Any]) -> None:
             raise ConfigError(f"The template argument {name!r} is not JSON: {error}.") from None
 
 
-def check_kwargs_used(kwargs: Mapping[str, Any], template: str, *, template_name: str) -> None:
+def check_kwargs_used(kwargs: Mapping[str, object], template: str, *, template_name: str) -> None:
     """Raise for template arguments that the chat template does not use."""
     known = template_variables(template)
     for name in kwargs:
@@ -98,19 +97,11 @@ def check_kwargs_used(kwargs: Mapping[str, Any], template: str, *, template_name
 def template_variables(template: str) -> frozenset[str]:
     """Return the variables that a user can set; none if the template is not valid Jinja."""
     from jinja2 import Environment, TemplateError, meta, nodes
-    from jinja2.ext import Extension
 
-    class Generation(Extension):
-        """The `{% generation %}` tag of transformers, parsed as its body."""
-
-        tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
-
-        def parse(self, parser: Any) -> Any:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
+    # The tags of transformers mark a part of the template, which is parsed without them.
+    plain = _GENERATION_TAGS.sub("", template)
     try:
-        tree = Environment(extensions=[Generation, "jinja2.ext.loopcontrols"]).parse(template)
+        tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain)
     except TemplateError:
         return frozenset()
     # Jinja also reports variables that are assigned on one branch only. Of those, a user can set
@@ -121,27 +112,27 @@ def template_variables(template: str) -> frozenset[str]:
         for node in tree.find_all((nodes.Test, nodes.Filter))
         if node.name in ("defined", "undefined", "default") and isinstance(node.node, nodes.Name)
     }
-    read = (
-        meta.find_undeclared_variables(tree)
-        - (assigned - optional)
-        - _MANAGED_VARIABLES
-        - _TEMPLATE_FUNCTIONS
+    unset = meta.find_undeclared_variables(tree) - (assigned - optional)
+    return frozenset(
+        name
+        for name in unset - _MANAGED_VARIABLES - _TEMPLATE_FUNCTIONS
+        if not name.endswith("_token")
     )
-    return frozenset(name for name in read if not name.endswith("_token"))
 
 
+_GENERATION_TAGS = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")
 _TEMPLATE_FUNCTIONS = frozenset(
     {"raise_exception", "strftime_now", "namespace", "dict", "range", "caller"}
 )
 """Functions that transformers provides to templates."""
 
 
-def _template_literal(value: Any) -> str:
+def _template_literal(value: object) -> str:
     """Encode as JSON, which is valid Jinja too, except for null."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def _kwarg_has_null(value: Any) -> bool:
+def _kwarg_has_null(value: object) -> bool:
     """Whether a template argument is or contains null, which Jinja does not know."""
     if isinstance(value, Mapping):
         return any(map(_kwarg_has_null, value.values()))

@@ -17,7 +17,7 @@ from typing import Any
 
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import TemplateRefused
-from ludus.policy.chat.rendering import Messages, Tools
+from ludus.policy.chat.encoding import Messages, Tools
 
 RenderText = Callable[[Messages, Tools], str]
 

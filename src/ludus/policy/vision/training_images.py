@@ -15,7 +15,8 @@ from ludus.data.episode import Episode
 from ludus.data.messages import ImagePart, ImageUrl, Part, Text
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
-from ludus.policy.chat.rendering import Conversation, Messages, RenderedConversation
+from ludus.policy.chat.encoding import Messages
+from ludus.policy.chat.rendering import Conversation, RenderedConversation
 from ludus.policy.vision.processor import (
     SUPPORTED_FAMILIES,
     ProcessedImage,

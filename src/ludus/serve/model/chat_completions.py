@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from functools import partial
 
 from ludus.data.tool_schema import JsonObject
-from ludus.policy.chat.reply_stream import ReplyDelta
+from ludus.policy.chat.reply_parser import ReplyDelta
 from ludus.serve.model.api_errors import ApiError, new_id
 from ludus.serve.model.chat_sampler import ChatCall, ChatChoice, ChatSampler, Reply
 from ludus.serve.model.endpoint import Endpoint, PutEvent, encode_event, stream_choices

@@ -11,7 +11,7 @@ from typing import Literal
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import AgentError, LudusError, TemplateRefused
-from ludus.policy.chat.reply_stream import ReplyDelta
+from ludus.policy.chat.reply_parser import ReplyDelta
 from ludus.policy.runtime import PolicyRuntime
 from ludus.policy.sampled_conversation import SampledConversation
 from ludus.serve.model.api_errors import ApiError, to_api_error

@@ -10,7 +10,7 @@ from typing import Literal
 
 from ludus.data.messages import Call
 from ludus.data.tool_schema import JsonObject
-from ludus.policy.chat.reply_stream import ReplyDelta
+from ludus.policy.chat.reply_parser import ReplyDelta
 from ludus.serve.model.api_errors import ApiError, new_id
 from ludus.serve.model.chat_sampler import ChatCall, ChatSampler, Reply
 from ludus.serve.model.endpoint import Endpoint, PutEvent, encode_event, stream_choices

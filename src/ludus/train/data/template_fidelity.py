@@ -6,11 +6,11 @@ generic conversation has, so some of them are checked here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from itertools import islice
 from typing import Any
 
+from ludus.data.tool_schema import JsonObject
 from ludus.data.training_row import InvalidRow
 from ludus.errors import ConfigError, TemplateRefused
 from ludus.policy.chat.rendering import Conversation, render_text
@@ -63,7 +63,7 @@ def has_unprompted_reasoning(conversation: Conversation, tokenizer: Any, templat
     """
     tools = conversation.tools
 
-    def extends_prompt(messages: list[Any], reply: Mapping[str, Any]) -> bool:
+    def extends_prompt(messages: list[Any], reply: JsonObject) -> bool:
         prompt = render_text(tokenizer, messages, tools, template, add_generation_prompt=True)
         return render_text(tokenizer, [*messages, reply], tools, template).startswith(prompt)
 

@@ -1,11 +1,14 @@
-"""Keep control tokens that are written in messages apart from those of the chat template.
+"""Tokenize rendered texts: repeated pieces once, and control tokens of messages as text.
+
+Rows of one environment share most of their text: system prompt, tools, questions. Texts are split
+where a special token begins a turn, and each piece is tokenized once. The result is exact, because
+a tokenizer processes the text between two special tokens independently.
 
 A tokenizer turns `<|im_end|>` into the token that ends a turn wherever it reads it, also in the
 result of a tool. In a rendered text both look the same. So they are marked in the messages before
 these are rendered: `MARK` replaces the first character, which keeps all offsets. The text is then
 encoded by a copy of the tokenizer whose control tokens have the mark in their names, after the
 marks were swapped: those of the template get one, those of the messages lose theirs and are text.
-
 Conversations without such text, nearly all, are rendered and encoded as they are.
 """
 
@@ -13,23 +16,30 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from pydantic_core import to_json
 
-from ludus.policy.chat.cached_tokenizer import Encoding
+from ludus.data.tool_schema import JsonObject
 from ludus.policy.vision.processor import IMAGE_PLACEHOLDER
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
-Messages = Sequence[Mapping[str, Any]]
+Messages = Sequence[JsonObject]
+Tools = Sequence[JsonObject] | None
 
+CACHE_SIZE = 2048
+"""Pieces; the cache is cleared when it is full, and refills with the frequent ones at once."""
+MAX_CACHED_CHARS = 8192
+"""Longer pieces hardly ever repeat and are not cached."""
 MARK = "\x7f"
 """A control character that JSON does not escape. Where a message has it, it is replaced."""
 _REPLACED_MARK = "\N{REPLACEMENT CHARACTER}"
@@ -37,10 +47,95 @@ _AUTHORED_ROLES = ("system", "developer", "assistant")
 """Their content may have control tokens, such as those of calls, except those of turns."""
 
 
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """Token ids, and the offsets in the text where each token begins and ends."""
+
+    ids: list[int]
+    starts: list[int]
+    ends: list[int]
+
+
+def encode_with_cache(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Encoding]:
+    """Tokenize texts, each repeated piece of them once, with the tokenizer's cache.
+
+    No special tokens are added: chat templates write them themselves.
+    """
+    cached = _CACHED_TOKENIZERS.get(tokenizer)
+    if cached is None or cached.vocab_size != len(tokenizer):  # Tokens have been added.
+        cached = _CACHED_TOKENIZERS[tokenizer] = _CachedTokenizer(tokenizer)
+    pieces = [cached.split(text) for text in texts]
+    encodings = cached.encode(tokenizer, {piece for each in pieces for piece in each})
+    joined = []
+    for text_pieces in pieces:
+        whole, offset = Encoding([], [], []), 0
+        for piece in text_pieces:
+            encoding = encodings[piece]
+            whole.ids.extend(encoding.ids)
+            whole.starts.extend(offset + start for start in encoding.starts)
+            whole.ends.extend(offset + end for end in encoding.ends)
+            offset += len(piece)
+        joined.append(whole)
+    return joined
+
+
+class _CachedTokenizer:
+    """Splits texts at the tokenizer's special tokens, and caches the encodings of the pieces.
+
+    In every turn an episode is rendered with the same system prompt and the same tools.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.vocab_size = len(tokenizer)
+        added = list(tokenizer.added_tokens_decoder.values())
+        unnormalized = [token.content for token in added if not token.normalized]
+        self._pattern = _match_any(unnormalized) if unnormalized else re.compile(r"(?!)")
+        self._context_sensitive = {
+            token.content for token in added if token.lstrip or token.single_word
+        }
+        self._cache: dict[str, Encoding] = {}
+
+    def split(self, text: str) -> list[str]:
+        """Split before special tokens, except those that depend on the text before them."""
+        starts = [
+            match.start()
+            for match in self._pattern.finditer(text)
+            if match[0] not in self._context_sensitive
+        ]
+        return [text[start:end] for start, end in pairwise([0, *starts, len(text)]) if start < end]
+
+    def encode(
+        self, tokenizer: PreTrainedTokenizerBase, pieces: Iterable[str]
+    ) -> dict[str, Encoding]:
+        cache = self._cache
+        encoded = {piece: cache[piece] for piece in pieces if piece in cache}
+        new = [piece for piece in pieces if piece not in encoded]
+        if not new:
+            return encoded
+        output = tokenizer(
+            new, add_special_tokens=False, return_offsets_mapping=True,
+            return_attention_mask=False, return_token_type_ids=False,
+        )  # fmt: skip
+        if len(cache) > CACHE_SIZE:
+            cache.clear()
+        columns = zip(new, output["input_ids"], output["offset_mapping"], strict=True)
+        for piece, ids, offsets in columns:
+            starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
+            encoded[piece] = Encoding(ids, starts, ends)
+            if len(piece) <= MAX_CACHED_CHARS:
+                cache[piece] = encoded[piece]
+        return encoded
+
+
+_CACHED_TOKENIZERS: WeakKeyDictionary[PreTrainedTokenizerBase, _CachedTokenizer] = (
+    WeakKeyDictionary()
+)
+
+
 class ContentGuard:
     """The control tokens of a tokenizer under a chat template."""
 
-    def __init__(self, tokenizer: Any, template: str) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str) -> None:
         added = list(tokenizer.added_tokens_decoder.values())
         special = {str(token) for token in added if token.special}
         turn, reply_start = _render_turn(tokenizer, template)
@@ -62,17 +157,29 @@ class ContentGuard:
         self._first_chars = {token[1:]: token[0] for token in self.tokens}
         self._backend: Tokenizer = tokenizer.backend_tokenizer
 
-    def mark(self, messages: Messages, tools: Any) -> tuple[Messages, Any] | None:
-        """Mark the control tokens in messages and tools; None if there are none."""
-        found: list[str] = []
-        marked = self._mark_all(messages, tools, found)
-        return marked if found else None
-
-    def find(self, messages: Messages, tools: Any = None) -> list[str]:
-        """The control tokens in messages and tools, each once."""
-        found: list[str] = []
-        self._mark_all(messages, tools, found)
-        return list(dict.fromkeys(found))
+    def mark(
+        self, messages: Messages, tools: Tools = None
+    ) -> tuple[Messages, Tools, tuple[str, ...]]:
+        """Mark the control tokens in messages and tools; the last result has each of them once."""
+        try:
+            # Faster than to walk through the schemas of tools.
+            text = to_json((messages, tools))
+            if not any(prefix in text for prefix in self._prefixes):
+                return messages, tools, ()
+        except ValueError:
+            pass  # Such as half of a surrogate pair.
+        found: dict[str, None] = {}
+        marked = []
+        for message in messages:
+            is_authored = message.get("role") in _AUTHORED_ROLES
+            fields = {}
+            for name, value in message.items():
+                turn_only = is_authored and name != "tool_calls"
+                pattern = self._turn_token if turn_only else self._any_token
+                fields[name] = _mark(value, pattern, found)
+            marked.append(fields)
+        marked_tools = [_mark(tool, self._any_token, found) for tool in tools or ()]
+        return marked, tools and marked_tools, tuple(found)
 
     def unmark(self, text: str) -> str:
         """Remove the marks from a rendered text."""
@@ -89,26 +196,6 @@ class ContentGuard:
         encoded, ids = self._marked_tokenizer.encode(swapped, add_special_tokens=False), self._ids
         starts, ends = [start for start, _ in encoded.offsets], [end for _, end in encoded.offsets]
         return Encoding([ids.get(each, each) for each in encoded.ids], starts, ends)
-
-    def _mark_all(self, messages: Messages, tools: Any, found: list[str]) -> tuple[Messages, Any]:
-        try:
-            # Faster than to walk through the schemas of tools.
-            text = to_json((messages, tools))
-            if not any(prefix in text for prefix in self._prefixes):
-                return messages, tools
-        except ValueError:
-            pass  # Such as half of a surrogate pair.
-        marked = []
-        for message in messages:
-            is_authored = message.get("role") in _AUTHORED_ROLES
-            fields = {}
-            for name, value in message.items():
-                turn_only = is_authored and name != "tool_calls"
-                fields[name] = _mark(
-                    value, self._turn_token if turn_only else self._any_token, found
-                )
-            marked.append(fields)
-        return marked, _mark(tools, self._any_token, found)
 
     def _token_of(self, name: str) -> str:
         """The token of a name with or without a mark."""
@@ -162,15 +249,14 @@ def _marked_name(token: str) -> str:
     return MARK + token[1:]
 
 
-def _render_turn(tokenizer: Any, template: str) -> tuple[str, str]:
+def _render_turn(tokenizer: PreTrainedTokenizerBase, template: str) -> tuple[str, str]:
     """A user's turn as the template writes it, and the start of a reply to it."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    conversation: Any = [[{"role": "user", "content": "a"}]]
     try:
         turn, whole = (
             render_jinja_template(
-                conversation,
+                [[{"role": "user", "content": "a"}]],
                 chat_template=template,
                 add_generation_prompt=start,
                 **tokenizer.special_tokens_map,
@@ -182,14 +268,14 @@ def _render_turn(tokenizer: Any, template: str) -> tuple[str, str]:
     return turn, whole.removeprefix(turn)
 
 
-def _mark(value: Any, pattern: re.Pattern[str], found: list[str]) -> Any:
-    """Mark what the pattern matches in all strings of a value, and add it to `found`."""
+def _mark(value: Any, pattern: re.Pattern[str], found: dict[str, None]) -> Any:
+    """Mark what the pattern matches in all strings of a JSON value, and add it to `found`."""
     if isinstance(value, str):
 
         def mark(match: re.Match[str]) -> str:
             if match[0] == IMAGE_PLACEHOLDER:
                 return match[0]
-            found.append(match[0])
+            found[match[0]] = None
             return _marked_name(match[0])
 
         return pattern.sub(mark, value.replace(MARK, _REPLACED_MARK))
