@@ -13,6 +13,7 @@ from world import Counter, Slow, Two, serving, until
 from ludus import ToolEnvironment, connect, tool
 from ludus.environment.introspection import build_env_spec
 from ludus.errors import CapacityReached, FactoryFailed, SessionError
+from ludus.serve.capacity import SessionCapacity
 from ludus.serve.config import ServeConfig, ServeError, check_config
 
 
@@ -69,6 +70,43 @@ async def test_the_queue_is_first_come_first_served_and_forgets_who_left() -> No
         await holder.close()
         await asyncio.wait_for(asyncio.gather(first, second), 10)
         assert order == ["first", "second"]
+
+
+async def test_who_gives_up_waiting_leaves_nothing_behind() -> None:
+    capacity = SessionCapacity(1)
+    await capacity.acquire(0.0)
+    leaving, staying = (asyncio.ensure_future(capacity.acquire(60.0)) for _ in range(2))
+    await until(lambda: capacity.waiting == 2)
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    with pytest.raises(CapacityReached):
+        await capacity.acquire(0.01)
+    assert capacity.waiting == 1
+    capacity.release()
+    await staying
+    assert (capacity.in_use, capacity.waiting) == (1, 0)
+
+
+async def test_who_leaves_just_as_its_turn_comes_gives_the_session_back() -> None:
+    capacity = SessionCapacity(1)
+    await capacity.acquire(0.0)
+    leaving, staying = (asyncio.ensure_future(capacity.acquire(60.0)) for _ in range(2))
+    await until(lambda: capacity.waiting == 2)
+    capacity.release()
+    leaving.cancel()
+    await staying
+    assert leaving.cancelled() and capacity.in_use == 1
+
+
+async def test_a_session_that_another_worker_releases_is_found() -> None:
+    held = [0, 0]
+    first, second = (SessionCapacity(1, held=held, worker=worker) for worker in (0, 1))
+    await first.acquire(0.0)
+    waiting = asyncio.ensure_future(second.acquire(60.0))
+    await until(lambda: second.waiting == 1)
+    first.release()
+    await waiting
+    assert held == [0, 1]
 
 
 class Unbuildable(Two):

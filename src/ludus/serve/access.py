@@ -34,21 +34,11 @@ _TOKEN_SUBPROTOCOL = "ludus.token."
 """Offered beside `ludus`, followed by the token in URL-safe base64 without padding."""
 FROM_WORKER_KEY = "ludus_from_worker"
 """Set in the state of a connection from another worker, which has checked the request already."""
-CLIENT_HEADER = "ludus-client"
-"""Header with the address of the client, in a request that another worker forwards."""
 
 
 def is_forwarded(scope: Mapping[str, Any]) -> bool:
-    """Whether another worker forwarded this request, with the address of its client."""
+    """Whether another worker forwarded this request, and has checked it."""
     return FROM_WORKER_KEY in (scope.get("state") or {})
-
-
-def client_address(scope: Mapping[str, Any]) -> str:
-    """The address of the client that sent a request, for its share of the sessions."""
-    if is_forwarded(scope):
-        address: bytes = dict(scope["headers"]).get(CLIENT_HEADER.encode(), b"")
-        return address.decode("latin-1")
-    return scope["client"][0] if scope.get("client") else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,9 +39,7 @@ def create_app(
 ) -> FastAPI:
     """Build the application that serves one environment; `app.state.sessions` has its sessions."""
     config = limit_sessions(config or ServeConfig(), env_spec)
-    capacity = capacity or SessionCapacity(
-        config.sessions, per_client=config.max_sessions_per_client
-    )
+    capacity = capacity or SessionCapacity(config.sessions)
     sessions = SessionRegistry(env_spec, config, capacity, worker=worker, metrics=metrics)
     proxy = proxy or WorkerProxy(worker, [])
     rpc = McpEndpoint(sessions)
@@ -61,7 +59,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
     )
-    sockets = WsEndpoint(sessions, rpc.handle_in_session, proxy)
+    sockets = WsEndpoint(sessions, rpc.handle, proxy)
     access = AccessPolicy(config)
     app.state.sessions = sessions
     app.state.upgrade_config = UpgradeConfig(sockets, config, access, proxy)

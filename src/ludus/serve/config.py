@@ -101,11 +101,6 @@ class ServeConfig(ListenConfig):
         int | None, Option("Limits", default="1024; fewer if the environment says so")
     ] = None
     """Maximum number of concurrent sessions, over all workers."""
-    max_sessions_per_client: Annotated[
-        int | None,
-        Option("Limits", hidden=True, default="no limit while no other client waits"),
-    ] = None
-    """Maximum number of sessions per client address."""
     workers: Annotated[int, Option("Server")] = 1
     """Number of server processes."""
     step_timeout: Annotated[

@@ -20,7 +20,6 @@ from ludus.environment.runner import EnvironmentRunner
 from ludus.errors import CapacityReached, InvalidAction, SessionError, SessionLost, WireError
 from ludus.protocol.frames import error_frame_details, result_payload
 from ludus.protocol.types import Observation
-from ludus.serve.access import client_address
 from ludus.serve.sessions import ServedSession, SessionRegistry
 
 M = TypeVar("M", bound=BaseModel)
@@ -67,7 +66,7 @@ def add_episode_routes(app: FastAPI, sessions: SessionRegistry) -> None:
     async def temporary_session(request: Request) -> AsyncIterator[ServedSession]:
         session = None
         try:
-            session = await sessions.create(client=client_address(request.scope))
+            session = await sessions.create()
             yield session
         except SessionError as error:
             raise _episode_http_error(error) from None
@@ -130,8 +129,7 @@ def _episode_http_error(error: SessionError) -> HTTPException:
         return HTTPException(422, error.details.get("errors") or [{"msg": str(error)}])
     if isinstance(error, CapacityReached):
         retry_after = str(int(error.details["retry_after_s"]))
-        status = 429 if "max_sessions_per_client" in error.details else 503
-        return HTTPException(status, {"message": str(error)}, headers={"Retry-After": retry_after})
+        return HTTPException(503, {"message": str(error)}, headers={"Retry-After": retry_after})
     if isinstance(error, SessionLost):
         return HTTPException(503, {"message": str(error)})
     code = error.code if isinstance(error, WireError) else ""

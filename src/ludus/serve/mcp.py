@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
@@ -24,7 +23,6 @@ from ludus.data.tool_schema import JsonObject
 from ludus.errors import CapacityReached, FactoryFailed, SessionError, SessionLost
 from ludus.protocol.frames import result_payload
 from ludus.protocol.observation_text import render_observation, render_tool_result
-from ludus.serve.access import client_address
 from ludus.serve.sessions import ServedSession, SessionRegistry
 from ludus.serve.worker_proxy import WorkerProxy
 
@@ -89,15 +87,7 @@ def error_response(error: RpcError, id: str | int | None = None) -> JsonObject:
     return {"jsonrpc": "2.0", "id": id, "error": fields}
 
 
-@dataclass(frozen=True, slots=True)
-class RpcCaller:
-    """The sender of a request: its address, and its session, if it has one."""
-
-    client: str
-    session: ServedSession | None = None
-
-
-Method = Callable[[RpcRequest, RpcCaller], Awaitable[JsonObject]]
+Method = Callable[[RpcRequest, ServedSession | None], Awaitable[JsonObject]]
 
 
 class McpEndpoint:
@@ -126,17 +116,16 @@ class McpEndpoint:
             owner_id = session_id or (session_param if isinstance(session_param, str) else None)
             if (owner := proxy.find_owner(owner_id)) is not None:
                 return await proxy.forward_http(owner, request, body)
-            client = client_address(request.scope)
             try:
                 if message.get("method") != "initialize":
                     session = self._sessions.get(session_id) if session_id else None
                 else:
-                    session = await self._sessions.create(persistent=True, client=client)
+                    session = await self._sessions.create(persistent=True)
             except SessionError as error:
                 status = 404 if isinstance(error, SessionLost) else 200
                 rpc_error = RpcError(RpcCode.SERVER_ERROR, str(error))
                 return JSONResponse(error_response(rpc_error, message.get("id")), status)
-            answer = await self.handle(body, RpcCaller(client, session))
+            answer = await self.handle(body, session)
             if answer is None:
                 return Response(status_code=202)
             headers = {MCP_SESSION_HEADER: session.id} if session is not None else None
@@ -158,7 +147,9 @@ class McpEndpoint:
                 return JSONResponse({"detail": str(error)}, 404)
             return Response(status_code=204)
 
-    async def handle(self, body: str | bytes | JsonObject, caller: RpcCaller) -> JsonObject | None:
+    async def handle(
+        self, body: str | bytes | JsonObject, session: ServedSession | None
+    ) -> JsonObject | None:
         """The response to one request; None for a notification."""
         id = None
         try:
@@ -170,7 +161,7 @@ class McpEndpoint:
                 return success_response({}, id)
             if request.method not in self._methods:
                 raise RpcError(RpcCode.METHOD_NOT_FOUND, f"Method not found: {request.method[:80]}")
-            return success_response(await self._methods[request.method](request, caller), id)
+            return success_response(await self._methods[request.method](request, session), id)
         except RpcError as error:
             return error_response(error, id)
         except (CapacityReached, FactoryFailed) as error:
@@ -181,15 +172,9 @@ class McpEndpoint:
         except SessionError as error:
             return error_response(RpcError(RpcCode.INTERNAL_ERROR, str(error)), id)
 
-    async def handle_in_session(
-        self, session: ServedSession, body: JsonObject
-    ) -> JsonObject | None:
-        """Handle an `mcp` frame of a WebSocket session."""
-        return await self.handle(body, RpcCaller(session.client, session))
-
-    async def _initialize(self, request: RpcRequest, caller: RpcCaller) -> JsonObject:
+    async def _initialize(self, request: RpcRequest, session: ServedSession | None) -> JsonObject:
         """Start an episode, with the task arguments under `_meta.task`."""
-        version, session = request.params.get("protocolVersion"), caller.session
+        version = request.params.get("protocolVersion")
         if session is None:
             raise RpcError(RpcCode.INVALID_REQUEST, "initialize needs a connection of its own.")
         session.speaks_mcp = True
@@ -205,67 +190,68 @@ class McpEndpoint:
             "instructions": f"{env_spec.description}\n\n{text}",
         }
 
-    async def _list_tools(self, request: RpcRequest, caller: RpcCaller) -> JsonObject:
-        requested = self._requested_session(request, caller)
+    async def _list_tools(self, request: RpcRequest, session: ServedSession | None) -> JsonObject:
+        requested = self._requested_session(request, session)
         tools = self._sessions.env_spec.tools
         if tools is None:
-            async with self._session_or_temporary(requested, caller.client) as session:
+            async with self._session_or_temporary(requested) as session:
                 tools = await session.runner.tools()
         return {"tools": [tool.model_dump(mode="json", by_alias=True) for tool in tools]}
 
-    async def _call_tool(self, request: RpcRequest, caller: RpcCaller) -> JsonObject:
+    async def _call_tool(self, request: RpcRequest, session: ServedSession | None) -> JsonObject:
         name, arguments = request.params.get("name"), request.params.get("arguments") or {}
         if not isinstance(name, str) or not name:
             raise RpcError(RpcCode.INVALID_PARAMS, "Missing 'name' in params.")
         if not isinstance(arguments, Mapping):
             raise RpcError(RpcCode.INVALID_PARAMS, "'arguments' must be an object.")
-        requested = self._requested_session(request, caller)
-        async with self._session_or_temporary(requested, caller.client) as session:
+        requested = self._requested_session(request, session)
+        async with self._session_or_temporary(requested) as session:
             if session.runner.episode_id is None and session.runner.env_spec.native:
                 await session.reset({})
             action = {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}
             payload = result_payload(await session.step(action))
             return _tool_result(payload, errors_as_results=session.speaks_mcp)
 
-    async def _create(self, request: RpcRequest, caller: RpcCaller) -> JsonObject:
-        session = caller.session
+    async def _create(self, request: RpcRequest, session: ServedSession | None) -> JsonObject:
         if session is None:
-            session = await self._sessions.create(persistent=True, client=caller.client)
+            session = await self._sessions.create(persistent=True)
         return {"session_id": session.id}
 
-    async def _close(self, request: RpcRequest, caller: RpcCaller) -> JsonObject:
+    async def _close(self, request: RpcRequest, session: ServedSession | None) -> JsonObject:
         id = request.params.get("session_id")
         if not isinstance(id, str) or not id:
             raise RpcError(RpcCode.INVALID_PARAMS, "'session_id' is required.")
-        if caller.session is not None and id == caller.session.id:
+        if session is not None and id == session.id:
             raise RpcError(
                 RpcCode.INVALID_REQUEST,
                 "This session belongs to the WebSocket: close the WebSocket instead.",
             )
-        session = self._sessions.get(id)
-        if session.owner is not None:
+        named = self._sessions.get(id)
+        if named.owner is not None:
             # A WebSocket is attached: the session ends when that disconnects.
-            session.persistent = session.resumable = False
+            named.persistent = named.resumable = False
             return {"session_id": id, "closed": False, "closing": True}
-        await self._sessions.destroy(session)
+        await self._sessions.destroy(named)
         return {"session_id": id, "closed": True}
 
-    def _requested_session(self, request: RpcRequest, caller: RpcCaller) -> ServedSession | None:
+    def _requested_session(
+        self, request: RpcRequest, session: ServedSession | None
+    ) -> ServedSession | None:
         """The caller's own session, or the one that the request names."""
         id = request.params.get("session_id")
-        if caller.session is None and isinstance(id, str) and id:
+        if session is None and isinstance(id, str) and id:
             return self._sessions.get(id)
-        return caller.session
+        return session
 
     @asynccontextmanager
     async def _session_or_temporary(
-        self, session: ServedSession | None, client: str
+        self, session: ServedSession | None
     ) -> AsyncIterator[ServedSession]:
         """Yield the session, or one that is destroyed after the call."""
         if session is not None:
             yield session
             return
-        temporary = await self._sessions.create(client=client)
+        temporary = await self._sessions.create()
         try:
             yield temporary
         finally:

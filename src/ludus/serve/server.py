@@ -14,9 +14,8 @@ from collections.abc import Callable, MutableSequence
 from dataclasses import replace
 from functools import partial
 from multiprocessing.context import SpawnProcess
-from multiprocessing.synchronize import Semaphore
+from multiprocessing.synchronize import Lock, Semaphore
 from pathlib import Path
-from threading import Thread
 from types import FrameType
 
 from fastapi import FastAPI
@@ -26,7 +25,7 @@ from ludus.environment.registry import find_environment
 from ludus.environment.runner import EnvironmentRunner
 from ludus.environment.spec import EnvSpec
 from ludus.serve.app import create_app
-from ludus.serve.capacity import ClientQuotas, QuotaManager, SessionCapacity
+from ludus.serve.capacity import SessionCapacity
 from ludus.serve.config import ServeConfig, ServeError, check_config, limit_sessions
 from ludus.serve.listening import (
     DrainingServer,
@@ -94,10 +93,11 @@ class _Supervisor:
     def __init__(self, spec: str, config: ServeConfig, port: int) -> None:
         self._context = multiprocessing.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory(prefix="ludus-")
-        self._quotas = ClientQuotas(config.sessions, config.max_sessions_per_client)
+        self._held = self._context.RawArray("i", config.workers)
         self._metrics = self._context.Array("d", config.workers * ROW_WIDTH, lock=False)
         self._ready = self._context.Semaphore(0)
-        self._arguments = (spec, config, port, self._folder.name, self._metrics, self._ready)
+        shared = (self._held, self._context.Lock(), self._metrics, self._ready)
+        self._arguments = (spec, config, port, self._folder.name, *shared)
         self._workers = config.workers
         self._stop_timeout = config.shutdown_timeout + 10
         self._stopping = False
@@ -108,10 +108,6 @@ class _Supervisor:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, request_stop)
-        address = _quota_address(self._folder.name)
-        Thread(target=QuotaManager.serve, args=(address, self._quotas), daemon=True).start()
-        while not Path(address).exists():
-            time.sleep(0.01)
         workers = [self._start(index) for index in range(self._workers)]
         try:
             starting = len(workers)
@@ -126,7 +122,7 @@ class _Supervisor:
                 for index, process in enumerate(workers):
                     if not process.is_alive() and not self._stopping:
                         print(f"Worker {index} died; restarting it.", file=sys.stderr)
-                        self._quotas.clear_worker(index)
+                        self._held[index] = 0
                         Metrics(self._metrics, index).set_sessions(0)
                         workers[index] = self._start(index)
         finally:
@@ -151,16 +147,14 @@ class _Supervisor:
                 process.kill()
 
 
-def _quota_address(folder: str) -> str:
-    return f"{folder}/quotas.sock"
-
-
 def _run_worker(
     index: int,
     spec: str,
     config: ServeConfig,
     port: int,
     folder: str,
+    held: MutableSequence[int],
+    lock: Lock,
     metrics: MutableSequence[float],
     ready: Semaphore,
 ) -> None:
@@ -174,8 +168,8 @@ def _run_worker(
         config,
         capacity=SessionCapacity(
             config.sessions,
-            per_client=config.max_sessions_per_client,
-            quotas=QuotaManager.find(_quota_address(folder)),
+            held=held,
+            lock=lock,
             worker=index,
         ),
         metrics=Metrics(metrics, index),

@@ -28,7 +28,7 @@ from ludus.serve.capacity import SessionCapacity
 from ludus.serve.config import ServeConfig
 from ludus.serve.metrics import Metrics
 
-RpcHandler = Callable[["ServedSession", JsonObject], Awaitable[JsonObject | None]]
+RpcHandler = Callable[[JsonObject, "ServedSession"], Awaitable[JsonObject | None]]
 
 
 class ServedSession:
@@ -45,12 +45,9 @@ class ServedSession:
         metrics: Metrics,
         *,
         persistent: bool,
-        client: str = "",
     ) -> None:
         self.id = id
         self.runner = runner
-        self.client = client
-        """The address of the client, against whose quota the session counts."""
         self.persistent = persistent
         """Created by a call, not by a WebSocket: it is kept when a WebSocket disconnects."""
         self.speaks_mcp = False
@@ -82,7 +79,7 @@ class ServedSession:
                 case StateFrame():
                     reply = encode_frame("state", await self.runner.state())
                 case McpFrame():
-                    reply = encode_frame("mcp", await rpc(self, frame.data) or {})
+                    reply = encode_frame("mcp", await rpc(frame.data, self) or {})
                 case CloseFrame():
                     self.closed = True
                     return None
@@ -191,24 +188,20 @@ class SessionRegistry:
         session.last_used_at = time.monotonic()
         return session
 
-    async def create(
-        self, *, id: str | None = None, persistent: bool = False, client: str = ""
-    ) -> ServedSession:
+    async def create(self, *, id: str | None = None, persistent: bool = False) -> ServedSession:
         """Create a session, once there is capacity for it; see `SessionCapacity.acquire`."""
         if self.draining:
             raise SessionLost("The server is shutting down.")
         if self._reaper is None:
             self._reaper = asyncio.get_running_loop().create_task(self._reap())
-        await self.capacity.acquire(self.config.queue_timeout, client)
+        await self.capacity.acquire(self.config.queue_timeout)
         host = EnvironmentRunner(self.env_spec, step_timeout=self.config.step_timeout)
         try:
             await host.start()
         except BaseException:
-            self.capacity.release(client)
+            self.capacity.release()
             raise
-        session = ServedSession(
-            id or self.new_id(), host, self.metrics, persistent=persistent, client=client
-        )
+        session = ServedSession(id or self.new_id(), host, self.metrics, persistent=persistent)
         self._open[session.id] = session
         self.metrics.count_opened()
         self.metrics.set_sessions(len(self._open))
@@ -219,7 +212,7 @@ class SessionRegistry:
         if self._open.pop(session.id, None) is None:
             return
         session.closed = True
-        self.capacity.release(session.client)
+        self.capacity.release()
         self.metrics.set_sessions(len(self._open))
         if session.running is not None:
             session.running.cancel()

@@ -21,8 +21,6 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from ludus.client.event_loop import create_background_task
 from ludus.serve.access import (
-    CLIENT_HEADER,
-    client_address,
     read_authorization,
     select_subprotocol,
 )
@@ -63,7 +61,6 @@ class WorkerProxy:
                 auto_decompress=False,
             )
         headers = {k: v for k, v in request.headers.items() if k not in _HOP_BY_HOP}
-        headers[CLIENT_HEADER] = client_address(request.scope)
         url = f"http://worker{request.url.path}"
         # A file object, because aiohttp warns about bytes above one megabyte.
         async with client.request(

@@ -21,7 +21,7 @@ from ludus.client.event_loop import create_background_task
 from ludus.errors import SessionError, SessionLost, WireError
 from ludus.protocol.frames import REQUESTS_HEADER, RESUME_HEADER, SESSION_HEADER, encode_error
 from ludus.protocol.types import ErrorCode
-from ludus.serve.access import client_address, select_subprotocol
+from ludus.serve.access import select_subprotocol
 from ludus.serve.sessions import RpcHandler, ServedSession, SessionRegistry
 from ludus.serve.worker_proxy import WorkerProxy, forward_websocket
 
@@ -55,7 +55,6 @@ class Connection:
         headers = dict(scope["headers"])
         self.resumable = RESUME_HEADER.encode() in headers
         self.subprotocol = select_subprotocol(headers)
-        self.client = client_address(scope)
         self.direct_handler: DirectHandler | None = None
         """Handles a message within the callback of the transport, or returns None to queue it."""
         self._received_early: deque[bytes] = deque()
@@ -199,9 +198,7 @@ class WsEndpoint:
         assert connection.session_id is not None
         if connection.has_session_id:
             return await self._attach(connection, connection.session_id)
-        creation = asyncio.ensure_future(
-            self._sessions.create(id=connection.session_id, client=connection.client)
-        )
+        creation = asyncio.ensure_future(self._sessions.create(id=connection.session_id))
         try:
             session = await connection.wait_while_connected(creation)
         except Disconnected:

@@ -87,7 +87,6 @@ class UpgradingProtocol(HttpToolsProtocol):
             "path": path.decode("latin-1"),
             "query_string": query,
             "headers": headers,
-            "client": self.client,
             "state": self.app_state,
         }
         if (refusal := upgrade_config.access.check(scope)) is not None:
