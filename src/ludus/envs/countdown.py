@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from operator import add, floordiv, mul, sub
 from typing import Literal, NamedTuple
@@ -131,14 +131,14 @@ class Countdown(ToolEnvironment):
         """
         if len(self.numbers) < 2 or self.turns_left == 0:
             return None
+        is_first = len(self.numbers) == self.count
+        plan = self._plan(rng.getrandbits(32) if rng and is_first else None)
+        lines = (f"{s.first} {s.operation} {s.second} = {s.result}" for s in plan)
+        return _build_call(plan[0], "\n".join(lines) if working else "")
+
+    def _plan(self, order: int | None = None) -> Plan:
         at_hand = tuple(sorted(self.numbers, reverse=True))
-        is_first = len(at_hand) == self.count
-        step = best_combination(at_hand, self.target, self.turns_left, rng if is_first else None)
-        text = ""
-        if working:
-            plan = plan_from(at_hand, step, self.target, self.turns_left)
-            text = "\n".join(f"{s.first} {s.operation} {s.second} = {s.result}" for s in plan)
-        return _build_call(step, text)
+        return best_plan(at_hand, self.target, self.turns_left, order)
 
     def random_action(self, rng: random.Random) -> ToolCall | None:
         """One of the legal combinations."""
@@ -153,14 +153,12 @@ class Countdown(ToolEnvironment):
         if self.best_distance == 0:
             return 1.0
         combined = self.count - len(self.numbers)
-        return (combined + 1) / self.count if combined == 0 or self._can_make_target() else 0.0
-
-    def _can_make_target(self) -> bool:
+        if combined == 0:
+            return 1 / self.count
         if len(self.numbers) < 2 or self.turns_left == 0:
-            return False
-        at_hand = tuple(sorted(self.numbers, reverse=True))
-        step = best_combination(at_hand, self.target, self.turns_left)
-        return plan_from(at_hand, step, self.target, self.turns_left)[-1].result == self.target
+            return 0.0
+        makes_target = self._plan()[-1].result == self.target
+        return (combined + 1) / self.count if makes_target else 0.0
 
     def _rule_violation(self, first: int, operation: Operation, second: int) -> str | None:
         """Which rule a combination breaks; None if it is legal."""
@@ -212,75 +210,55 @@ class Combination(NamedTuple):
     result: int
 
 
-def best_combination(
-    numbers: tuple[int, ...], target: int, turns: int, rng: random.Random | None = None
-) -> Combination:
-    """The first step of the shortest way to the target, with at most `turns` combinations.
-
-    Where there is no such way, the first step to the result that is closest to the target.
-    `numbers` are at least two, in descending order. `rng` draws one of several such steps.
-    """
-    if rng is None:
-        return _first_combination(numbers, target, turns)
-    options = list(useful_combinations(numbers))
-    rng.shuffle(options)
-    return _search(options, numbers, target, turns)
+Plan = tuple[Combination, ...]
 
 
 @lru_cache(maxsize=4096)
-def _first_combination(numbers: tuple[int, ...], target: int, turns: int) -> Combination:
-    return _search(list(useful_combinations(numbers)), numbers, target, turns)
+def best_plan(numbers: tuple[int, ...], target: int, turns: int, order: int | None = None) -> Plan:
+    """The shortest way to the target, with at most `turns` combinations.
 
-
-def _search(
-    options: list[Combination], numbers: tuple[int, ...], target: int, turns: int
-) -> Combination:
+    If there is none, the way to the result that is closest to the target. `numbers` are at least
+    two, in descending order. `order` is a seed that picks one of several such ways.
+    """
+    options = list(useful_combinations(numbers))
+    if order is not None:
+        random.Random(order).shuffle(options)
     for depth in range(1, min(turns, len(numbers) - 1) + 1):
-        visited: dict[tuple[int, ...], int] = {}
-        distances = []
-        for option in options:
-            distances.append(_closest_distance(numbers, option, target, depth, visited))
-            if distances[-1] == 0:
-                return option
-    return options[distances.index(min(distances))]
+        distance, plan = _closest_plan(options, numbers, target, depth, {})
+        if distance == 0:
+            break
+    return plan
 
 
-def plan_from(
-    numbers: tuple[int, ...], step: Combination, target: int, turns: int
-) -> list[Combination]:
-    """A step and the best ones after it, to the result that is closest to the target."""
-    plan = [step]
-    while plan[-1].result != target and turns > len(plan) and len(numbers) > 2:
-        numbers = combine(numbers, plan[-1])
-        plan.append(best_combination(numbers, target, turns - len(plan)))
-    distances = [abs(each.result - target) for each in plan]
-    return plan[: distances.index(min(distances)) + 1]
-
-
-def _closest_distance(
+def _closest_plan(
+    options: Iterable[Combination],
     numbers: tuple[int, ...],
-    step: Combination,
     target: int,
     depth: int,
-    visited: dict[tuple[int, ...], int],
-) -> int:
-    """The distance to the target of the closest result of this step and of those after it.
+    visited: dict[tuple[int, ...], tuple[int, Plan]],
+) -> tuple[int, Plan]:
+    """The distance to the target of the closest result of `depth` combinations, and the way to it.
 
-    `depth` counts this step. `visited` holds the distances of sets of numbers: at one depth of the
-    search, a set always has the same number of steps left.
+    `visited` holds the same for sets of numbers: at one depth of the search, a set always has the
+    same number of steps left.
     """
-    distance = abs(step.result - target)
-    if depth == 1 or distance == 0 or len(numbers) == 2:
-        return distance
-    rest = combine(numbers, step)
-    if (after := visited.get(rest)) is None:
-        after = sys.maxsize
-        for option in useful_combinations(rest):
-            after = min(after, _closest_distance(rest, option, target, depth - 1, visited))
-            if after == 0:
+    closest: tuple[int, Plan] = (sys.maxsize, ())
+    plan: Plan
+    for option in options:
+        distance, plan = abs(option.result - target), (option,)
+        if distance and depth > 1 and len(numbers) > 2:
+            rest = combine(numbers, option)
+            if (after := visited.get(rest)) is None:
+                further = useful_combinations(rest)
+                after = _closest_plan(further, rest, target, depth - 1, visited)
+                visited[rest] = after
+            if after[0] < distance:
+                distance, plan = after[0], (option, *after[1])
+        if distance < closest[0]:
+            closest = distance, plan
+            if distance == 0:
                 break
-        visited[rest] = after
-    return min(distance, after)
+    return closest
 
 
 def combine(numbers: tuple[int, ...], step: Combination) -> tuple[int, ...]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from functools import cache
 
 from pydantic import Field
@@ -47,33 +47,18 @@ The puzzle has one solution. Half of the score is for digits that belong where t
 a full grid.
 """
 
-_GRID_TEMPLATES = {
-    4: """\
-    1 2   3 4
-  +-----+-----
-1 | %s
-2 | %s
-  +-----+-----
-3 | %s
-4 | %s
-Empty cells: %d. Turns left: %d""",
-    9: """\
-    1 2 3   4 5 6   7 8 9
-  +-------+-------+-------
-1 | %s
-2 | %s
-3 | %s
-  +-------+-------+-------
-4 | %s
-5 | %s
-6 | %s
-  +-------+-------+-------
-7 | %s
-8 | %s
-9 | %s
-Empty cells: %d. Turns left: %d""",
-}
-"""The grid by its size, with a place for the cells of each row."""
+
+@cache
+def _grid_template(size: int) -> str:
+    """The grid, with a place for the cells of each row."""
+    box = math.isqrt(size)
+    boxes = (range(first, first + box) for first in range(1, size + 1, box))
+    lines = ["    " + "   ".join(" ".join(map(str, columns)) for columns in boxes)]
+    for row in range(1, size + 1):
+        if row % box == 1:
+            lines.append("  " + box * ("+" + "-" * (2 * box + 1)))
+        lines.append(f"{row} | %s")
+    return "\n".join([*lines, "Empty cells: %d. Turns left: %d"])
 
 
 class Sudoku(ToolEnvironment):
@@ -115,7 +100,7 @@ class Sudoku(ToolEnvironment):
             seed = random.SystemRandom().getrandbits(63)
         self.givens, self.solution = make_puzzle(size, difficulty, seed)
         self.size = size
-        self.box = 2 if size == 4 else 3
+        self.box = math.isqrt(size)
         self.digits = list(self.givens)
         self.empty = self.blanks = self.givens.count(0)
         self.right = 0  # Cells to fill that have their right digit.
@@ -173,7 +158,7 @@ class Sudoku(ToolEnvironment):
             return None
         placeable = [cell for cell in possible if self.solution[cell] in possible[cell]]
         if not placeable:
-            cell = self._most_blocking(possible)
+            cell = next(cell for cell in possible if self.digits[cell])
             return self._move(cell, 0, "This digit is wrong." if working else "")
         fewest = min(len(possible[cell]) for cell in placeable)
         cells = [cell for cell in placeable if len(possible[cell]) == fewest]
@@ -223,21 +208,6 @@ class Sudoku(ToolEnvironment):
             if not any(digit in self._legal_digits(at) for at in others):
                 return name
         return None
-
-    def _most_blocking(self, unsolved: Collection[int]) -> int:
-        """The wrong digit whose removal lets the most right digits be placed."""
-        peers = geometry(self.size).peers
-        wrong = [cell for cell in unsolved if self.digits[cell]]
-        freed_counts: Counter[int] = Counter()
-        for cell in unsolved:
-            blocking = [
-                other
-                for other in wrong
-                if self.digits[other] == self.solution[cell] and peers[cell] >> other & 1
-            ]
-            if len(blocking) == 1:
-                freed_counts[blocking[0]] += 1
-        return max(wrong, key=freed_counts.__getitem__)
 
     def _move(self, cell: int, digit: int, text: str = "") -> ToolCall:
         row, column = divmod(cell, self.size)
@@ -295,7 +265,7 @@ class Sudoku(ToolEnvironment):
         return " | ".join(boxes)
 
     def _render_grid(self) -> str:
-        return _GRID_TEMPLATES[self.size] % (*self._lines, self.empty, self.turns_left)
+        return _grid_template(self.size) % (*self._lines, self.empty, self.turns_left)
 
 
 def _join_digits(digits: Iterable[int]) -> str:
