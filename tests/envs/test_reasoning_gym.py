@@ -73,8 +73,8 @@ def test_the_variant_is_the_data_set_and_the_bare_name_is_chain_sum() -> None:
 
 def test_data_sets_of_the_library_are_variants() -> None:
     variants = ReasoningGym.variants()
-    assert len(variants) >= 104
-    assert not {"codeio", "propositional_logic"} & {*variants}
+    assert len(variants) >= 103
+    assert not {"codeio", "composite", "propositional_logic"} & {*variants}
     assert list(variants) == sorted(variants)
     with pytest.raises(EnvironmentNotFound, match="'chain_sum'"):
         find_environment("reasoning_gym:chainsum")
@@ -237,24 +237,6 @@ def test_a_config_may_hold_what_json_has_no_type_for() -> None:
     assert dated.dataset_metadata["start_time"][:4] in ("2001", "2002")
     boards = {"board_format_opts": {"col_delimiter": "|"}}
     assert "|" in question("rearc", seed=1, dataset_config=boards)
-
-
-def test_a_composite_mixes_what_it_is_told_to_mix() -> None:
-    def sources(config: dict[str, Any]) -> set[str]:
-        environment = ReasoningGym("composite")
-        seen = [environment.reset(seed=1, dataset_config=config)]
-        seen += [environment.reset() for _ in range(30)]
-        return {str(one.dataset_metadata["source_dataset"]) for one in seen if one.dataset_metadata}
-
-    assert sources({}) == {"chain_sum", "letter_counting", "spell_backward"}
-    parts = ["gcd", {"name": "lcm", "weight": 2.0, "config": {"max_numbers": 2}}]
-    assert sources({"datasets": parts}) == {"gcd", "lcm"}
-
-
-@pytest.mark.parametrize("name", ["codeio", "propositional_logic"])
-def test_what_is_not_offered_is_not_in_a_composite_either(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} is not offered"):
-        question("composite", dataset_config={"datasets": ["gcd", {"name": name}]})
 
 
 @pytest.mark.slow

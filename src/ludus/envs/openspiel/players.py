@@ -150,8 +150,7 @@ class PerfectPlay:
 
         With `exploit`, only those of them that are also best if the opponent moves at random.
         """
-        moves, _ = self._rank_moves(state, exploit=exploit)
-        return moves
+        return self._rank_moves(state, exploit=exploit)[0]
 
     def expected_return(self, state: pyspiel.State, player: int, *, random_opponent: bool) -> float:
         """The return of a player who makes no mistake from here on.
@@ -168,37 +167,26 @@ class PerfectPlay:
             return _Value(value, (value, value))
         # Some games count moves without showing the count.
         key = (state.move_number(), str(state))
-        if (known := self._values.get(key)) is not None:
-            return known
-        if len(self._values) >= MAX_POSITIONS:
-            raise TooLarge
-        value = self._chance_value(state) if state.is_chance_node() else self._move_value(state)
-        self._values[key] = value
-        return value
-
-    def _chance_value(self, state: pyspiel.State) -> _Value:
-        outcomes = [(chance, self._value(state.child(a))) for a, chance in state.chance_outcomes()]
-        return _Value(
-            sum(chance * value.minimax for chance, value in outcomes),
-            (
-                sum(chance * value.against_random[0] for chance, value in outcomes),
-                sum(chance * value.against_random[1] for chance, value in outcomes),
-            ),
-        )
-
-    def _move_value(self, state: pyspiel.State) -> _Value:
-        player = state.current_player()
-        moves, children = self._rank_moves(state, exploit=True)
-        best = children[moves[0]]
-        averages = [0.0, 0.0]
-        for seat in range(2):
-            averages[seat] = sum(c.against_random[seat] for c in children.values()) / len(children)
-        averages[player] = best.against_random[player]
-        return _Value(best.minimax, (averages[0], averages[1]))
+        if key not in self._values:
+            if len(self._values) >= MAX_POSITIONS:
+                raise TooLarge
+            if state.is_chance_node():
+                outcomes = [(p, self._value(state.child(a))) for a, p in state.chance_outcomes()]
+            else:
+                moves, children = self._rank_moves(state, exploit=True)
+                outcomes = [(1 / len(children), child) for child in children.values()]
+            minimax = sum(chance * value.minimax for chance, value in outcomes)
+            averages = [sum(p * value.against_random[i] for p, value in outcomes) for i in (0, 1)]
+            if not state.is_chance_node():
+                best, player = children[moves[0]], state.current_player()
+                minimax, averages[player] = best.minimax, best.against_random[player]
+            self._values[key] = _Value(minimax, (averages[0], averages[1]))
+        return self._values[key]
 
     def _rank_moves(
         self, state: pyspiel.State, *, exploit: bool
     ) -> tuple[list[int], dict[int, _Value]]:
+        """The best moves, and the values of the positions after all moves."""
         player = state.current_player()
         sign = 1 if player == 0 else -1
         children = {action: self._value(state.child(action)) for action in state.legal_actions()}

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
     from ludus.data.tool_schema import JsonObject
 
-EXCLUDED = frozenset(("codeio", "propositional_logic"))
-"""Data sets that are not offered: `codeio` runs programs that a model wrote, and the scorer of
-`propositional_logic` gives the top reward to a repeated premise."""
+EXCLUDED = frozenset(("codeio", "composite", "propositional_logic"))
+"""Data sets that are not offered: `codeio` runs programs that a model wrote, the scorer of
+`propositional_logic` gives the top reward to a repeated premise, and what `composite` mixes a
+mixture of environments does too."""
 LITERAL_DATASETS = frozenset(("binary_matrix", "n_queens", "spiral_matrix", "string_insertion"))
 """Data sets whose scorer evaluates the answer as a Python list."""
 ARITHMETIC_DATASETS = frozenset(("countdown", "puzzle24"))

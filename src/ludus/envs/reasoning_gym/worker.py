@@ -34,7 +34,6 @@ from ludus.envs.reasoning_gym.scoring import (
 )
 
 if TYPE_CHECKING:
-    from reasoning_gym.composite import DatasetSpec
     from reasoning_gym.factory import ProceduralDataset
 
     from ludus.data.tool_schema import JsonObject
@@ -52,26 +51,13 @@ WALL_TIME_FACTOR = 10
 """The wall-clock limit of a request, as a multiple of its CPU limit."""
 
 
-RESEEDABLE = frozenset(
-    (
-        "arc_agi",
-        "base_conversion",
-        "caesar_cipher",
-        "emoji_mystery",
-        "figlet_font",
-        "group_anagrams",
-        "letter_counting",
-        "letter_jumble",
-        "n_queens",
-        "rush_hour",
-        "sentence_reordering",
-        "spell_backward",
-        "word_ladder",
-        "word_sequence_reversal",
-        "word_sorting",
-    )
+_RESEEDABLE_NAMES = (
+    "arc_agi base_conversion caesar_cipher emoji_mystery figlet_font group_anagrams "
+    "letter_counting letter_jumble n_queens rush_hour sentence_reordering spell_backward "
+    "word_ladder word_sequence_reversal word_sorting"
 )
-"""Data sets that take milliseconds to build, load the same files for every seed, and use the seed
+RESEEDABLE = frozenset(_RESEEDABLE_NAMES.split())
+"""Data sets that take up to a second to build, load the same files for every seed, and use the seed
 only when a question is generated: one object serves all seeds."""
 
 ACRE_SIZE = 10
@@ -87,9 +73,6 @@ BETTER_DEFAULTS: Mapping[str, JsonObject] = {
     "syllogism": {"invalid_ratio": 0.5},
 }
 """Better defaults for data sets of which one constant would answer most questions."""
-
-DEFAULT_COMPOSITE = ("chain_sum", "letter_counting", "spell_backward")
-"""The data sets of `composite` by default."""
 
 
 def run_worker() -> None:
@@ -288,26 +271,9 @@ def _create_dataset(name: str, config: str, seed: int | None, size: int) -> Proc
 
 def _restore_types(name: str, config: JsonObject) -> JsonObject:
     """Convert a config to types that JSON does not have, by the types of the defaults."""
-    if name == "composite":
-        return {**config, "datasets": _dataset_specs(config.get("datasets") or DEFAULT_COMPOSITE)}
     defaults = config_fields(name)
     config = {**BETTER_DEFAULTS.get(name, {}), **config}
     return {field: _cast_like(defaults.get(field), value) for field, value in config.items()}
-
-
-def _dataset_specs(parts: Iterable[str | JsonObject]) -> list[DatasetSpec]:
-    """The data sets of a composite; an item may be a name."""
-    from reasoning_gym.composite import DatasetSpec
-
-    specs = []
-    for part in parts:
-        spec = {"weight": 1.0, "config": {}, **({"name": part} if isinstance(part, str) else part)}
-        if spec["name"] in EXCLUDED:
-            raise ValueError(f"{spec['name']} is not offered")
-        specs.append(
-            DatasetSpec(**{**spec, "config": _restore_types(spec["name"], spec["config"])})
-        )
-    return specs
 
 
 def _cast_like(default: object, value: object) -> object:
