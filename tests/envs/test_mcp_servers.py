@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -119,29 +118,6 @@ async def test_nothing_is_left_behind(tmp_path: Path) -> None:
         assert len(group_members(pid)) == 2
     assert processes(tag) == []
     wait_until(lambda: group_members(pid) == [])
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a server has to notice by itself")
-def test_a_server_dies_with_its_parent(tmp_path: Path) -> None:
-    tag = f"tag-{os.getpid()}-orphan"
-    spec = spec_of(tmp_path, command=f"{SERVER} --stubborn --tag {tag}")
-    program = (
-        "import asyncio, ludus\n"
-        "async def main():\n"
-        f"    async with ludus.connect({spec!r}).session() as session:\n"
-        "        print(len(session.tools), flush=True)\n"
-        "        await asyncio.sleep(1000)\n"
-        "asyncio.run(main())\n"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    try:
-        assert parent.stdout.readline().strip() == "11"
-        assert len(processes(tag)) == 2
-    finally:
-        parent.kill()
-        parent.communicate()
-    wait_until(lambda: processes(tag) == [])
 
 
 async def test_a_server_at_a_url_is_played_in_sessions_of_its_own(tmp_path: Path) -> None:

@@ -55,11 +55,11 @@ async def test_a_function_checks_the_answer_and_the_server(tmp_path: Path) -> No
     (tmp_path / "my_checks.py").write_text(CHECKS)
     (tmp_path / "tasks.toml").write_text(
         """
-        check = "my_checks.py:length"
         [server]
         env = { GREETING = "hello $HOME" }
         [[tasks]]
         prompt = "Write four letters."
+        check = "my_checks.py:length"
         full_length = 8
         [[tasks]]
         prompt = "Count."

@@ -108,7 +108,7 @@ def test_the_oracle_plays_on_from_any_state() -> None:
 
 def test_the_oracle_beats_a_random_opponent_at_connect_four_by_search() -> None:
     env = OpenSpiel(variant="connect_four")
-    assert solve_game(str(load_game("connect_four", {}, chance_seed=0))) is None
+    assert solve_game(str(load_game("connect_four", chance_seed=0))) is None
     assert [play_oracle(env, seed=seed) for seed in range(3)] == [1.0] * 3
 
 
@@ -141,7 +141,7 @@ def test_games_that_search_cannot_play_have_no_oracle_and_no_such_opponent() -> 
 def test_perfect_play_has_the_known_values() -> None:
     solution = solve_game("tic_tac_toe()")
     assert solution is not None
-    game = load_game("tic_tac_toe", {}, chance_seed=0)
+    game = load_game("tic_tac_toe", chance_seed=0)
     state = game.new_initial_state()
     assert len(solution.best_moves(state)) == 9  # Every opening draws.
     for action in (0, 1):

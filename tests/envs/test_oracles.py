@@ -119,38 +119,6 @@ def test_progress_of_sudoku_counts_the_right_digits_that_are_there() -> None:
     assert environment.progress() == 0.0
 
 
-@pytest.mark.parametrize("name", ["sudoku", "sudoku-medium-9"])
-def test_the_sudoku_oracle_always_has_a_reason_where_no_guessing_is_needed(name: str) -> None:
-    def follow_reasons(environment: Sudoku, rng: random.Random) -> ToolCall:
-        call = environment.oracle(rng=rng, working=True)
-        assert call is not None
-        row, column, digit = (call.arguments[key] for key in ("row", "column", "digit"))
-        only_digit = call.text.endswith(f"Left: {digit}.")
-        unit = re.search(r"No other cell of the (\w+) can be", call.text)
-        assert only_digit or unit
-        if unit:
-            box = environment.box
-            for cell, present in enumerate(environment.digits):
-                other_row, other_column = divmod(cell, environment.size)
-                same_unit = {
-                    "row": other_row == row - 1,
-                    "column": other_column == column - 1,
-                    "box": (other_row // box, other_column // box)
-                    == ((row - 1) // box, (column - 1) // box),
-                }[unit[1]]
-                if (
-                    present == 0
-                    and same_unit
-                    and (other_row, other_column) != (row - 1, column - 1)
-                ):
-                    assert environment._rule_violation(other_row + 1, other_column + 1, digit)
-        return call
-
-    for seed in SEEDS[name]:
-        for _ in play(name, follow_reasons, seed=seed):
-            pass
-
-
 def test_progress_of_countdown_ends_where_the_target_cannot_be_made_any_more() -> None:
     environment = Countdown()
     environment.reset(seed=0, count=3)
@@ -205,21 +173,6 @@ def explains_guess_number(environment: GuessNumber, call: ToolCall) -> bool:
     return numbers == [low, high, low, high, low + high, guess] and guess == (low + high) // 2
 
 
-def explains_sudoku(environment: Sudoku, call: ToolCall) -> bool:
-    row, column, digit = (call.arguments[key] for key in ("row", "column", "digit"))
-    if digit == 0:
-        return call.text == "This digit is wrong."
-    reasons, _, only_place = call.text.partition(". No other cell of the ")
-    place, around, left = re.split(r": |\. Left: ", reasons.rstrip("."))
-    taken = {*re.findall(r"\d", around)}
-    return (
-        place == f"Row {row}, column {column}"
-        and {*left.split()} == {*map(str, range(1, environment.size + 1))} - taken
-        and str(digit) in left.split()
-        and (not only_place or only_place.endswith(f"can be {digit}."))
-    )
-
-
 def explains_wordle(environment: Wordle, call: ToolCall) -> bool:
     """Whether the working is true of the secret, and the guess is what it spells."""
     known, present, absent, word = (
@@ -245,9 +198,6 @@ def explains_wordle(environment: Wordle, call: ToolCall) -> bool:
         ("catch", explains_catch),
         ("countdown", explains_countdown),
         ("guess_number", explains_guess_number),
-        ("sudoku", explains_sudoku),
-        ("sudoku-hard", explains_sudoku),
-        ("sudoku-medium-9", explains_sudoku),
         ("wordle", explains_wordle),
     ],
 )

@@ -7,12 +7,10 @@ import json
 import logging
 import os
 import shlex
-import sys
 import tempfile
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TextIO, TypeVar
 
 import httpx
@@ -38,7 +36,6 @@ T = TypeVar("T")
 _SESSION_TERMINATED = 32600
 """The code with which the client library reports that a server no longer knows the session."""
 _STDERR_TAIL_BYTES = 4096
-_LAUNCHER = str(Path(__file__).with_name("launch.py"))
 # Some servers print other lines than messages, such as a greeting: each would be logged.
 logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
 
@@ -124,9 +121,10 @@ class Connection:
         async with AsyncExitStack() as stack:
             if self._server.url is None:
                 # The server gets `env` and the few variables that are safe to pass on.
+                command, *arguments = self._server.command
                 parameters = StdioServerParameters(
-                    command=sys.executable,
-                    args=["-I", "-S", _LAUNCHER, str(os.getpid()), *self._server.command],
+                    command=command,
+                    args=arguments,
                     env=config.env,
                     encoding_error_handler="replace",
                 )

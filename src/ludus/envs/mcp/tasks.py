@@ -128,21 +128,6 @@ class TaskFile(BaseModel):
 
     tasks: list[Task] = Field(min_length=1)
     server: ServerConfig = ServerConfig()
-    check: str | None = None
-    """The check of tasks that have neither `expected` nor a check of their own."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _apply_check(cls, data: object) -> object:
-        if not isinstance(data, dict) or data.get("check") is None:
-            return data
-        tasks = [
-            {**task, "check": data["check"]}
-            if isinstance(task, dict) and not task.keys() & {"expected", "check"}
-            else task
-            for task in data.get("tasks") or ()
-        ]
-        return {**data, "tasks": tasks}
 
 
 def load_task_file(path: Path) -> TaskFile:

@@ -67,7 +67,6 @@ class OpenSpiel(ToolEnvironment):
     Task arguments:
         seed: the seat, the chance outcomes, and the moves of the opponent.
         game_name: the game (the variant).
-        game_params: parameters of the game by OpenSpiel's names, such as {"rows": 5}.
         opponent: `random`, `mcts` (tree search), or `minimax` (perfect play, in small games of
             perfect information; others are refused).
         seat: the player to be, from 0 (by the seed).
@@ -99,7 +98,6 @@ class OpenSpiel(ToolEnvironment):
         *,
         seed: int | None = None,
         game_name: str | None = None,
-        game_params: JsonObject | None = None,
         opponent: Opponent = "random",
         seat: int | None = None,
         simulations: int = 100,
@@ -108,9 +106,7 @@ class OpenSpiel(ToolEnvironment):
             raise ValueError(f"simulations must be between 1 and 100000, got {simulations}.")
         self.rng = random.Random(seed)
         self._oracle_seed = self.rng.getrandbits(32)
-        self.game = load_game(
-            game_name or self._name, game_params or {}, chance_seed=self.rng.getrandbits(31)
-        )
+        self.game = load_game(game_name or self._name, chance_seed=self.rng.getrandbits(31))
         require_opponent(self.game, opponent)
         players = self.game.num_players()
         if seat is not None and not 0 <= seat < players:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ludus.data.tool_schema import JsonObject
 from ludus.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -17,20 +16,6 @@ if TYPE_CHECKING:
 
 _UNSUPPORTED = frozenset({"crossword"})
 """Games whose actions have no numbers."""
-_MAX_INT_PARAMETER = 1000
-"""OpenSpiel does not check sizes: some values would crash the process or exhaust its memory."""
-_INT_BOUNDS = {
-    ("connect_four", "rows"): (1, _MAX_INT_PARAMETER),
-    ("go_fish", "initial_cards"): (1, _MAX_INT_PARAMETER),
-    ("hanabi", "players"): (2, 5),
-    ("hanabi", "colors"): (4, 5),
-    ("hanabi", "ranks"): (4, 5),
-    ("hanabi", "hand_size"): (1, 5),
-}
-"""Narrower bounds, outside of which the process crashes; hanabi also with too few cards to deal."""
-_WITHOUT_PARAMETERS = frozenset({"dark_chess", "kriegspiel", "rbc", "universal_poker"})
-"""Games that take no parameters here: a wrong `fen`, or most wrong values of universal_poker, crash
-the process or never return."""
 
 
 @cache
@@ -47,8 +32,8 @@ def game_types() -> Mapping[str, pyspiel.GameType]:
     }
 
 
-def load_game(name: str, params: JsonObject, *, chance_seed: int) -> pyspiel.Game:
-    """Load a game; raises `ValueError` for a wrong name or parameter.
+def load_game(name: str, *, chance_seed: int) -> pyspiel.Game:
+    """Load a game; raises `ValueError` for a wrong name.
 
     Some games draw their chance outcomes themselves: these get `chance_seed` as their `rng_seed`.
     """
@@ -57,21 +42,8 @@ def load_game(name: str, params: JsonObject, *, chance_seed: int) -> pyspiel.Gam
     if name not in game_types():
         hint = did_you_mean(name, game_types(), "See `ludus envs openspiel`.")
         raise ValueError(f"openspiel has no sequential game {name!r}. {hint}")
-    known = game_types()[name].parameter_specification
-    if params and name in _WITHOUT_PARAMETERS:
-        raise ValueError(f"{name} takes no parameters here: OpenSpiel does not check them.")
-    for parameter, value in params.items():
-        if parameter not in known:
-            hint = did_you_mean(parameter, known, f"It takes: {', '.join(known) or 'none'}.")
-            raise ValueError(f"{name} has no parameter {parameter!r}. {hint}")
-        low, high = _INT_BOUNDS.get((name, parameter), (0, _MAX_INT_PARAMETER))
-        if isinstance(value, int) and not low <= value <= high:
-            raise ValueError(f"{parameter} must be between {low} and {high}, got {value}.")
-    chance = {"rng_seed": chance_seed} if "rng_seed" in known else {}
-    try:
-        return pyspiel.load_game(name, {**chance, **params})
-    except (pyspiel.SpielError, TypeError) as error:
-        raise ValueError(f"{name} cannot be loaded with {dict(params)}: {error}") from None
+    seeded = "rng_seed" in game_types()[name].parameter_specification
+    return pyspiel.load_game(name, {"rng_seed": chance_seed} if seeded else {})
 
 
 def has_perfect_information(kind: pyspiel.GameType) -> bool:
@@ -163,9 +135,8 @@ chips and at most two raises each; before the second a public card is shown. A p
 public card wins, otherwise the higher card. The moves of Round1 and Round2 are numbers: 0 fold,
 1 call, 2 raise.""",
     "nim": """\
-In turn, take any number of objects from one pile. Who takes the last object loses (with
-is_misere=False: wins). The position is the player to move, then the sizes of the piles 1, 2,
-3...""",
+In turn, take any number of objects from one pile. Who takes the last object loses. The position
+is the player to move, then the sizes of the piles 1, 2, 3...""",
     "tic_tac_toe": """\
 Put your mark on an empty cell. Three of your marks in a row, column or diagonal win; a full
 board is a draw. Player 0 is x, player 1 is o, . is empty. Rows and columns count from 0, from

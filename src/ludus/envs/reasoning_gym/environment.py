@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from decimal import Decimal
 from functools import cache, partial
 from typing import Any
 
@@ -208,8 +207,8 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
             }
         )
 
-    def oracle(self, *, working: bool = False) -> ToolCall | None:
-        """An answer with score 1.0; with `working`, after the steps to it in some data sets."""
+    def oracle(self) -> ToolCall | None:
+        """An answer with score 1.0."""
         if self._question is None:
             return None
         metadata, answer = self._question["metadata"], self._question["answer"]
@@ -220,9 +219,7 @@ class ReasoningGym(Environment[ReasoningGymAction, ReasoningGymObservation, Stat
             answer = json.dumps(metadata["possible_answer"])
         elif source == "rubiks_cube":
             answer = metadata["example_correct_answer"]
-        write = _WORKINGS.get(source) if working else None
-        text = "\n".join(write(answer, metadata)) if write else ""
-        return ToolCall(name="answer", arguments={"answer": answer}, text=text)
+        return ToolCall(name="answer", arguments={"answer": answer})
 
 
 def _score_observation(
@@ -269,45 +266,3 @@ def _question_request(dataset: JsonObject, index: int) -> bytes:
 def encode_request(method: str, arguments: JsonObject) -> bytes:
     """Encode a request to a worker, with the CPU time that it may take, in seconds."""
     return to_json({"do": method, "limit": QUESTION_TIMEOUT_S, "with": arguments})
-
-
-def _add_up_terms(answer: str, metadata: JsonObject) -> Iterator[str]:
-    first, *rest = metadata["expression"].split()
-    total = Decimal(first)
-    for sign, term in zip(rest[::2], rest[1::2], strict=True):
-        change = Decimal(term) if sign == "+" else -Decimal(term)
-        yield f"{total} {sign} {term} = {total + change}"
-        total += change
-
-
-def _divide_with_remainder(answer: str, metadata: JsonObject) -> Iterator[str]:
-    """Euclid's algorithm, of the first two numbers, then of the result and the third…"""
-    common, *others = metadata["numbers"]
-    for other in others:
-        large, small = max(common, other), min(common, other)
-        while small:
-            yield f"{large} = {large // small} * {small} + {large % small}"
-            large, small = small, large % small
-        common = large
-
-
-def _spell_both_ways(answer: str, metadata: JsonObject) -> Iterator[str]:
-    yield " ".join(metadata["word"])
-    yield " ".join(answer)
-
-
-def _count_by_word(answer: str, metadata: JsonObject) -> Iterator[str]:
-    letter, total = metadata["target_letter"], 0
-    for word in metadata["span"]:
-        if count := word.lower().count(letter.lower()):
-            yield f"{' '.join(word)}: {total} + {count} = {total + count}"
-            total += count
-
-
-_WORKINGS: Mapping[str, Callable[[str, JsonObject], Iterator[str]]] = {
-    "chain_sum": _add_up_terms,
-    "decimal_chain_sum": _add_up_terms,
-    "gcd": _divide_with_remainder,
-    "letter_counting": _count_by_word,
-    "spell_backward": _spell_both_ways,
-}

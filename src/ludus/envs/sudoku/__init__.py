@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
 from functools import cache
 
 from pydantic import Field
@@ -143,11 +142,12 @@ class Sudoku(ToolEnvironment):
             return self.finish(0.0, f"{self._render_grid()}\nThe game is over.", solved=0.0)
         return self._render_grid()
 
-    def oracle(self, *, rng: random.Random | None = None, working: bool = False) -> ToolCall | None:
+    def oracle(self, *, rng: random.Random | None = None) -> ToolCall | None:
         """A right digit in the cell that has the fewest possibilities.
 
-        Of several such cells `rng` chooses one. Where wrong digits exclude the right ones
-        everywhere, the removal of one of them. `working` says which digits exclude the others.
+        If all have several, in a cell where the digit must be, if there is one. Of several such
+        cells `rng` chooses one. If wrong digits exclude the right ones everywhere, the removal of
+        one of them.
         """
         possible = {
             cell: self._legal_digits(cell)
@@ -158,14 +158,13 @@ class Sudoku(ToolEnvironment):
             return None
         placeable = [cell for cell in possible if self.solution[cell] in possible[cell]]
         if not placeable:
-            cell = next(cell for cell in possible if self.digits[cell])
-            return self._move(cell, 0, "This digit is wrong." if working else "")
+            return self._move(next(cell for cell in possible if self.digits[cell]), 0)
         fewest = min(len(possible[cell]) for cell in placeable)
         cells = [cell for cell in placeable if len(possible[cell]) == fewest]
         if fewest > 1:
-            cells = [cell for cell in placeable if self._forcing_unit(cell)] or cells
+            cells = [cell for cell in placeable if self._is_forced(cell)] or cells
         cell = cells[0] if rng is None else rng.choice(cells)
-        return self._move(cell, self.solution[cell], self._explain(cell) if working else "")
+        return self._move(cell, self.solution[cell])
 
     def random_action(self, rng: random.Random) -> ToolCall | None:
         """A digit that breaks no rule in an empty cell; if there is none, a removal."""
@@ -183,36 +182,23 @@ class Sudoku(ToolEnvironment):
         """The fraction of the empty cells that have their right digits."""
         return self.right / self.blanks
 
-    def _explain(self, cell: int) -> str:
-        """Why the right digit belongs into a cell, for a small language model.
-
-        The digits around the cell, and which ones they leave; if several, why this one.
-        """
-        digit, left = self.solution[cell], self._legal_digits(cell)
-        around = [
-            f"{name} {_join_digits(self.digits[at] for at in unit)}"
-            for name, unit in _units_of(self.size, cell).items()
-        ]
-        row, column = divmod(cell, self.size)
-        text = f"Row {row + 1}, column {column + 1}: {', '.join(around)}."
-        text += f" Left: {_join_digits(left)}."
-        if left == [digit] or (unit := self._forcing_unit(cell)) is None:
-            return text
-        return f"{text} No other cell of the {unit} can be {digit}."
-
-    def _forcing_unit(self, cell: int) -> str | None:
-        """The row, column or box in which no other empty cell can have the right digit, if any."""
+    def _is_forced(self, cell: int) -> bool:
+        """Whether no other empty cell of the row, the column or the box can have the digit."""
         digit = self.solution[cell]
-        for name, unit in _units_of(self.size, cell).items():
-            others = (at for at in unit if at != cell and self.digits[at] == 0)
-            if not any(digit in self._legal_digits(at) for at in others):
-                return name
-        return None
+        return any(
+            not any(
+                digit in self._legal_digits(at)
+                for at in cells_of(unit)
+                if at != cell and self.digits[at] == 0
+            )
+            for unit in geometry(self.size).units
+            if unit >> cell & 1
+        )
 
-    def _move(self, cell: int, digit: int, text: str = "") -> ToolCall:
+    def _move(self, cell: int, digit: int) -> ToolCall:
         row, column = divmod(cell, self.size)
         arguments = {"row": row + 1, "column": column + 1, "digit": digit}
-        return ToolCall(name="place", arguments=arguments, text=text)
+        return ToolCall(name="place", arguments=arguments)
 
     def _flip(self, cell: int, digit: int) -> None:
         """Add a digit to the row, the column and the box of a cell, or remove it; 0 is ignored."""
@@ -266,14 +252,3 @@ class Sudoku(ToolEnvironment):
 
     def _render_grid(self) -> str:
         return _grid_template(self.size) % (*self._lines, self.empty, self.turns_left)
-
-
-def _join_digits(digits: Iterable[int]) -> str:
-    return " ".join(str(digit) for digit in digits if digit) or "-"
-
-
-@cache
-def _units_of(size: int, cell: int) -> dict[str, tuple[int, ...]]:
-    """The cells of the row, the column and the box of a cell, in reading order."""
-    units = [tuple(cells_of(unit)) for unit in geometry(size).units if unit >> cell & 1]
-    return dict(zip(("row", "column", "box"), units, strict=True))
