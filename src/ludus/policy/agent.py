@@ -23,11 +23,10 @@ from ludus.data.tool_schema import JsonObject
 from ludus.environment.worker_threads import WorkerThread
 from ludus.errors import AgentError, ConfigError, LudusError
 from ludus.policy.chat.template_kwargs import check_template_kwargs, saved_template_kwargs
-from ludus.policy.engine.batcher import Completion, RequestBatcher, SamplingParams
+from ludus.policy.engine.batcher import Completion, SamplingParams
 from ludus.policy.engine.engine_api import check_prompt_fits
-from ludus.policy.engine.engine_selection import HF_MAX_BATCH, choose_engine
 from ludus.policy.model_ref import check_model, fingerprint
-from ludus.policy.runtime import PolicyRuntime
+from ludus.policy.runtime import HF_MAX_BATCH, PolicyRuntime, start_engine
 from ludus.policy.sampled_conversation import SampledConversation
 from ludus.policy.sampling_config import (
     describe_sampling,
@@ -192,16 +191,10 @@ class PolicyAgent(Agent):
         return self._start_engine(policy)
 
     def _start_engine(self, policy: Policy) -> PolicyRuntime:
-        choice = choose_engine(
+        batcher, self.engine_description = start_engine(
             policy, fast=self._fast, dtype=self._dtype, max_batch=self._max_batch
         )
-        self.engine_description, self.max_batch = choice.description, choice.max_batch
-        batcher = RequestBatcher(
-            policy.model,
-            max_batch=choice.max_batch,
-            engine=choice.engine,
-            batch_wait_s=choice.batch_wait_s,
-        )
+        self.max_batch = batcher.max_batch
         return PolicyRuntime(
             policy, batcher, resolve_sampling(self._sampling_options, policy.model)
         )

@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
+from ludus.errors import ConfigError
+from ludus.policy.chat.incremental_prompt import initial_prompt_ids
 from ludus.policy.chat.reply_parser import ReplyParser
-from ludus.policy.engine.batcher import RequestBatcher, SamplingParams
-from ludus.policy.engine.hf_decoder import max_context_length
+from ludus.policy.device import choose_dtype
+from ludus.policy.engine.batcher import RequestBatcher
+from ludus.policy.engine.hf_decoder import HFDecoder, max_context_length
+from ludus.policy.engine.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from ludus.policy.load import Policy
 
+HF_MAX_BATCH = 64
+TRITON_MAX_BATCH = 256
 PROMPT_CACHE_SIZE = 256
 """Tokenized initial prompts; the cache is cleared when it is full. Attempts at one task share a
 prompt and start close together, so a small cache is enough."""
@@ -74,15 +80,77 @@ class PolicyRuntime:
         self, messages: Sequence[Message], tools: Sequence[JsonObject]
     ) -> tuple[int, ...]:
         """Return the ids of an episode's first prompt, cached across attempts at a task."""
-        from ludus.policy.chat import incremental_prompt
-
         cache, policy = self._prompt_cache, self.policy
         key = "\n".join([*(message.model_dump_json() for message in messages), json.dumps(tools)])
         if key not in cache:
             if len(cache) >= PROMPT_CACHE_SIZE:
                 cache.clear()
-            ids = incremental_prompt.initial_prompt_ids(
-                policy.tokenizer, policy.chat_format, messages, tools
-            )
+            ids = initial_prompt_ids(policy.tokenizer, policy.chat_format, messages, tools)
             cache[key] = tuple(ids)
         return cache[key]
+
+
+def start_engine(
+    policy: Policy,
+    *,
+    fast: bool | None = None,
+    dtype: str | None = None,
+    max_batch: int | None = None,
+) -> tuple[RequestBatcher, str]:
+    """Return a batcher with the best engine for a policy, and a line that describes the engine.
+
+    Args:
+        fast: True requires the Triton engine, False excludes it. None takes it on a GPU, for
+            models that it supports.
+        dtype: The dtype that the user set: the Triton engine decodes in bfloat16.
+        max_batch: Most requests at once. Default: depends on the engine.
+    """
+    reason = _reason_against_triton(policy, fast, dtype)
+    if reason is None:
+        from ludus.policy.triton_engine.triton_engine import build_triton_engine
+
+        limit = max_batch or TRITON_MAX_BATCH
+        try:
+            # A user who limits the batch expects batches of that size.
+            engine = build_triton_engine(policy.model, max_batch=limit, expected=max_batch)
+        except Exception as error:
+            # A compiler or a driver that cannot build the kernels must not end the run.
+            if fast:
+                raise
+            message = " ".join(str(error).split())[:200]
+            engine = f"the Triton engine failed with {type(error).__name__}: {message}"
+        if not isinstance(engine, str):
+            description = "Triton engine, with reference ops on the CPU"
+            if policy.model.device.type == "cuda":
+                import torch
+
+                gpu = torch.cuda.get_device_name(policy.model.device)
+                description = f"Triton engine with CUDA graphs on {gpu}"
+            # Late requests join a running batch, so there is no need to wait for them.
+            batcher = RequestBatcher(policy.model, max_batch=limit, engine=engine, batch_wait_s=0.0)
+            return batcher, description
+        reason = engine
+    if fast:
+        raise ConfigError(f"`fast` decoding is not supported here: {reason}. Leave it off.")
+    pad_id = policy.tokenizer.pad_token_id or 0
+    if policy.vision is None:
+        decoder = HFDecoder(policy.model, pad_id=pad_id)
+    else:
+        from ludus.policy.vision.vlm_decoder import VLMDecoder
+
+        decoder = VLMDecoder(policy.model, pad_id=pad_id, vision=policy.vision)
+    batcher = RequestBatcher(policy.model, max_batch=max_batch or HF_MAX_BATCH, engine=decoder)
+    return batcher, f"HF decoder: {reason}"
+
+
+def _reason_against_triton(policy: Policy, fast: bool | None, dtype: str | None) -> str | None:
+    """Say why the Triton engine is not even tried, or return None."""
+    if policy.vision is not None:
+        return "the model takes images"
+    if fast is not None:
+        return None if fast else "the Triton engine is switched off"
+    if policy.model.device.type != "cuda":
+        return "no GPU"
+    if dtype and choose_dtype(dtype, "cuda") != "bfloat16":
+        return f"the dtype is {dtype}, and the Triton engine decodes in bfloat16"
+    return None

@@ -15,9 +15,9 @@ from ludus.errors import ConfigError
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.engine.batcher import Completion, RequestBatcher, SamplingParams
-from ludus.policy.engine.engine_selection import choose_engine
 from ludus.policy.engine.hf_decoder import HFDecoder
 from ludus.policy.load import Policy
+from ludus.policy.runtime import start_engine
 from ludus.policy.triton_engine.triton_engine import TritonEngine
 from policy.forwards import model_of, prompt
 from policy.models import tiny
@@ -70,11 +70,11 @@ async def test_the_kv_cache_has_as_many_slots_as_the_batch(
     policy: Policy, max_batch: int | None, slots: int
 ) -> None:
     policy = replace(policy, model=build_model(vocab_size=len(policy.tokenizer)))
-    choice = choose_engine(policy, fast=True, dtype=None, max_batch=max_batch)
-    async with RequestBatcher(None, engine=choice.engine) as model:
-        await sample(model, 0)
-    assert isinstance(choice.engine, TritonEngine)
-    assert choice.engine._runner.cache.num_slots == slots
+    batcher, _ = start_engine(policy, fast=True, max_batch=max_batch)
+    async with batcher:
+        await sample(batcher, 0)
+    engine = batcher._engine
+    assert isinstance(engine, TritonEngine) and engine._runner.cache.num_slots == slots
 
 
 async def test_late_requests_join_a_running_batch() -> None:

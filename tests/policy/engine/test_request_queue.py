@@ -15,10 +15,21 @@ from world import until
 
 from ludus.errors import AgentError
 from ludus.policy.engine import batcher as batcher_module
-from ludus.policy.engine.batcher import Completion, RequestBatcher, SamplingParams
-from ludus.policy.engine.decode_stats import DecodeStats
-from ludus.policy.engine.engine_api import DeliverCompletion, IsWanted, PollRequests, Request
-from ludus.policy.engine.request_queue import InFlightBatch, PendingRequest, ResultQueue
+from ludus.policy.engine.batcher import (
+    Completion,
+    InFlightBatch,
+    PendingRequest,
+    RequestBatcher,
+    ResultQueue,
+    SamplingParams,
+)
+from ludus.policy.engine.engine_api import (
+    DecodeStats,
+    DeliverCompletion,
+    IsWanted,
+    PollRequests,
+    Request,
+)
 from ludus.policy.engine.scoped_settings import (
     SWITCH_INTERVAL_S,
     short_switch_interval,

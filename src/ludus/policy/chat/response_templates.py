@@ -1,6 +1,6 @@
 """Response templates by model family: how to parse replies, for the parser of transformers.
 
-This module is data. `ludus.policy.chat.template_probe` finds the one that fits a chat template.
+This module is data. `chat_format` finds the one that fits a chat template.
 """
 
 from __future__ import annotations

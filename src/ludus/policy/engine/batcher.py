@@ -10,31 +10,28 @@ import asyncio
 import atexit
 import threading
 import time
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Self
 from weakref import WeakValueDictionary, ref
 
 from ludus.errors import AgentError
-from ludus.policy.engine.decode_stats import DecodeStats
 from ludus.policy.engine.engine_api import (
     Completion,
+    DecodeStats,
     Engine,
-    PollRequests,
     Request,
     no_more_requests,
 )
 from ludus.policy.engine.hf_decoder import HFDecoder
-from ludus.policy.engine.request_queue import (
-    InFlightBatch,
-    PendingRequest,
-    ReceiveTokens,
-    ResultQueue,
-    select_similar_lengths,
-)
 from ludus.policy.engine.sampling import SamplingParams
 from ludus.policy.engine.scoped_settings import short_switch_interval, without_cudnn_sdpa
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from ludus.policy.vision.processor import ProcessedImage
 
 __all__ = ["Completion", "Engine", "RequestBatcher", "SamplingParams"]
@@ -45,6 +42,131 @@ STALL_TIMEOUT_S = 60.0
 """Without progress for this long, the engine no longer counts as working."""
 JOIN_TIMEOUT_S = 20.0
 """How long the interpreter's exit waits for the engine's thread."""
+
+
+Result = Completion | Exception
+ReceiveTokens = Callable[[Sequence[int], Sequence[float]], None]
+"""Takes new ids of a completion and their log-probabilities, on the event loop."""
+
+
+class ResultQueue:
+    """Calls that hand tokens and results to the coroutines of one event loop.
+
+    The loop is woken once for all calls that are waiting: `call_soon_threadsafe` writes to a
+    socket, and many results arrive at the same time.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._lock = threading.Lock()
+        self._calls: list[Callable[[], None]] = []
+
+    def put(self, call: Callable[[], None]) -> None:
+        """Let the loop make this call, from any thread."""
+        with self._lock:
+            self._calls.append(call)
+            if len(self._calls) > 1:
+                return  # The loop has been woken already.
+        # The loop may be closed by the time a long decoding step ends.
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        with self._lock:
+            calls, self._calls = self._calls, []
+        for call in calls:
+            call()
+
+
+class PendingRequest:
+    """A request, and the future of the coroutine that waits for its completion.
+
+    `receive_tokens` is called on the coroutine's loop with the tokens, as they are sampled.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        result_queue: ResultQueue,
+        receive_tokens: ReceiveTokens | None = None,
+    ) -> None:
+        streams = receive_tokens is not None
+        self.request = replace(request, on_tokens=self._queue_tokens) if streams else request
+        self.resolved = False
+        self.future: asyncio.Future[Completion] = result_queue.loop.create_future()
+        self._result_queue = result_queue
+        self._receive_tokens = receive_tokens
+        self._num_queued = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Neither resolved nor cancelled by its caller."""
+        return not (self.resolved or self.future.done())
+
+    def resolve(self, result: Result) -> None:
+        """Send the result to the waiting coroutine, from any thread."""
+        self.resolved = True
+        self._result_queue.put(partial(self._set_result, result))
+
+    def _set_result(self, result: Result) -> None:
+        if self.future.done():
+            return
+        if isinstance(result, Completion):
+            self.future.set_result(result)
+        else:
+            self.future.set_exception(result)
+
+    def _queue_tokens(self, start: int, ids: Sequence[int], logprobs: Sequence[float]) -> None:
+        # A request that is retried after a failed batch is sampled from its start once more.
+        known = max(0, self._num_queued - start)
+        if known < len(ids):
+            self._num_queued = start + len(ids)
+            self._result_queue.put(partial(self._pass_tokens, ids[known:], logprobs[known:]))
+
+    def _pass_tokens(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
+        if self._receive_tokens is None or self.future.done():
+            return
+        try:
+            self._receive_tokens(ids, logprobs)
+        except Exception as error:
+            self.future.set_exception(error)
+
+
+class InFlightBatch:
+    """The requests that an engine is working on, by the engine's indices.
+
+    Resolved requests are removed: an engine with continuous batching may run forever.
+    """
+
+    def __init__(self, requests: Sequence[PendingRequest]) -> None:
+        self._requests = dict(enumerate(requests))
+        self._next_index = len(requests)
+        self.peak_size = len(requests)
+        """The most requests that were in the batch at the same time."""
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    @property
+    def unresolved(self) -> list[PendingRequest]:
+        return [request for request in self._requests.values() if request.is_open]
+
+    def add(self, requests: Sequence[PendingRequest]) -> None:
+        self._requests.update(enumerate(requests, self._next_index))
+        self._next_index += len(requests)
+        self.peak_size = max(self.peak_size, len(self._requests))
+
+    def is_wanted(self, index: int) -> bool:
+        """Whether a coroutine still waits for this request; cancelled requests are removed."""
+        request = self._requests.get(index)
+        if request is not None and not request.is_open:
+            del self._requests[index]
+        return index in self._requests
+
+    def resolve(self, index: int, completion: Completion) -> None:
+        request = self._requests.pop(index, None)
+        if request is not None:
+            request.resolve(completion)
 
 
 class RequestBatcher:
@@ -61,7 +183,7 @@ class RequestBatcher:
 
     def __init__(
         self,
-        model: Any,
+        model: PreTrainedModel | None,
         *,
         pad_id: int = 0,
         max_batch: int = 64,
@@ -181,7 +303,14 @@ class RequestBatcher:
                 self._condition.wait_for(lambda: self._closed, timeout=self._batch_wait_s)
                 if len(self._pending) == num_pending:
                     break
-            batch = [] if self._closed else select_similar_lengths(self._pending, self.max_batch)
+            if self._closed:
+                return []
+            # The oldest request, and those with the most similar prompt lengths.
+            length = len(self._pending[0].request.ids)
+            by_similarity = sorted(
+                self._pending, key=lambda each: abs(len(each.request.ids) - length)
+            )
+            batch = by_similarity[: self.max_batch]
             in_batch = set(batch)
             self._pending = [pending for pending in self._pending if pending not in in_batch]
             return batch
@@ -189,41 +318,31 @@ class RequestBatcher:
     def _process_batch(
         self, requests: Sequence[PendingRequest], *, allow_joining: bool = True
     ) -> None:
-        failure = self._try_batch(requests, allow_joining=allow_joining)
-        if failure is not None:
-            self._retry_failed(*failure)
+        """Run the engine on the requests; retry a failed batch in halves.
 
-    def _retry_failed(self, batch: InFlightBatch, error: Exception) -> None:
-        """Retry a failed batch in halves, down to the requests that fail on their own.
-
-        This isolates a request that the model cannot process, and finds a batch size that fits
-        into memory. Any other error fails in both halves, and is then reported to all requests at
-        once.
+        So an error reaches only the request that causes it, and a batch fits into memory.
         """
+        failure = self._try_batch(requests, allow_joining=allow_joining)
+        if failure is None:
+            return
         import torch
 
-        out_of_memory = isinstance(error, torch.OutOfMemoryError)
-        if out_of_memory:
+        batch, error = failure
+        if isinstance(error, torch.OutOfMemoryError):
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()  # So that the retry has the memory.
             self.max_batch = (min(self.max_batch, batch.peak_size) + 1) // 2
-        requests = batch.unresolved
-        middle = len(requests) // 2
-        halves = [half for half in (requests[:middle], requests[middle:]) if middle]
-        if out_of_memory and halves:
-            for half in halves:
-                self._process_batch(half, allow_joining=False)
-            return
-        failures = [failure for half in halves if (failure := self._try_batch(half)) is not None]
-        if len(failures) == len(halves):
-            for pending in requests:
+        unresolved = batch.unresolved
+        if len(unresolved) <= 1:
+            for pending in unresolved:
                 pending.resolve(error)
             return
-        for failure in failures:
-            self._retry_failed(*failure)
+        middle = len(unresolved) // 2
+        for half in (unresolved[:middle], unresolved[middle:]):
+            self._process_batch(half, allow_joining=False)
 
     def _try_batch(
-        self, requests: Sequence[PendingRequest], *, allow_joining: bool = False
+        self, requests: Sequence[PendingRequest], *, allow_joining: bool
     ) -> tuple[InFlightBatch, Exception] | None:
         """Run the engine on the requests that are still open.
 
@@ -243,17 +362,6 @@ class RequestBatcher:
             batch.add(joining)
             return [pending.request for pending in joining]
 
-        error = self._run_engine(
-            batch,
-            [pending.request for pending in requests],
-            poll_requests if allow_joining else no_more_requests,
-        )
-        return None if error is None else (batch, error)
-
-    def _run_engine(
-        self, batch: InFlightBatch, requests: Sequence[Request], poll_requests: PollRequests
-    ) -> Exception | None:
-        """Run the engine, deliver its completions, and return its error."""
         counted_until = self._last_progress = time.monotonic()
 
         def deliver(index: int, completion: Completion) -> None:
@@ -269,13 +377,14 @@ class RequestBatcher:
             self._last_progress = time.monotonic()
             return batch.is_wanted(index) and not self._closed
 
+        poll = poll_requests if allow_joining else no_more_requests
         try:
             with self._engine_lock, short_switch_interval(), without_cudnn_sdpa():
-                self._engine.run(requests, deliver, is_wanted, poll_requests)
+                self._engine.run([each.request for each in requests], deliver, is_wanted, poll)
         except Exception as error:
             # The traceback's frames would keep the failed batch's tensors alive during the retry.
             error.__traceback__ = error.__context__ = None
-            return error
+            return batch, error
         finally:
             self.stats.busy_s += time.monotonic() - counted_until
         return None

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ludus.errors import RequestRefused
-from ludus.policy.engine.decode_stats import DecodeStats
 from ludus.policy.engine.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -22,6 +21,19 @@ def check_prompt_fits(prompt: Sequence[int], context: int | None) -> None:
             "room is left for a reply. Use tasks with shorter prompts, or a model with a longer "
             "context."
         )
+
+
+@dataclass(slots=True)
+class DecodeStats:
+    """Counters that only grow; the difference of two copies covers the time between them."""
+
+    sampled_tokens: int = 0
+    prefilled_tokens: int = 0
+    """Prompt tokens that went through the model."""
+    reused_tokens: int = 0
+    """Prompt tokens that were skipped, because their keys and values were cached or shared."""
+    busy_s: float = 0.0
+    """Seconds in which at least one request was being processed."""
 
 
 OnTokens = Callable[[int, Sequence[int], Sequence[float]], None]

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from ludus.errors import ConfigError
-from ludus.policy.engine.decode_stats import DecodeStats
 from ludus.policy.engine.engine_api import (
     Completion,
+    DecodeStats,
     DeliverCompletion,
     IsWanted,
     PollRequests,
@@ -28,11 +28,17 @@ from ludus.policy.engine.engine_api import (
 from ludus.policy.engine.sampling import TokenSampler
 from ludus.policy.engine.shared_prefix import SharedPrefix, supports_shared_prefix
 
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import DynamicCache, PreTrainedModel
+
+    Positions: TypeAlias = "Tensor | list[list[int]]"
+
 MIN_SHARED_PREFIX_TOKENS = 8
 """Shorter common prefixes are not worth a forward pass of their own."""
 
 
-def max_context_length(model: Any) -> int | None:
+def max_context_length(model: PreTrainedModel) -> int | None:
     """Return the most tokens of a prompt and its reply together, if the HF config says so."""
     config = model.config.get_text_config(decoder=True)
     length = getattr(config, "max_position_embeddings", None)
@@ -80,7 +86,7 @@ class HFDecoder:
     suppressed_ids: frozenset[int] = frozenset()
     """Ids that are never sampled."""
 
-    def __init__(self, model: Any, *, pad_id: int) -> None:
+    def __init__(self, model: PreTrainedModel, *, pad_id: int) -> None:
         self.model = model
         self.pad_id = pad_id
         self.stats = DecodeStats()
@@ -140,12 +146,12 @@ class HFDecoder:
     def build_batch(self, rows: list[HFSequence]) -> DecodeBatch:
         return DecodeBatch(self, rows)
 
-    def build_cache(self) -> Any:
+    def build_cache(self) -> DynamicCache:
         from transformers import DynamicCache
 
         return DynamicCache(config=self.model.config)
 
-    def can_share_prefix(self, cache: Any) -> bool:
+    def can_share_prefix(self, cache: DynamicCache) -> bool:
         """Whether padding may stand between a common prefix and the rest of a prompt.
 
         Sliding windows and recurrent states count cache slots instead of positions, and padding
@@ -156,7 +162,7 @@ class HFDecoder:
         full_attention = all(type(layer) is DynamicLayer for layer in cache.layers)
         return full_attention and "position_ids" in self._forward_parameters
 
-    def forward(self, **inputs: Any) -> Any:
+    def forward(self, **inputs: object) -> Tensor:
         """Return the logits after each row's last token, [batch, vocabulary]."""
         inputs |= {"use_cache": True, "logits_to_keep": 1}
         known = {name: value for name, value in inputs.items() if name in self._forward_parameters}
@@ -172,11 +178,11 @@ class DecodeBatch:
         self._cache = decoder.build_cache()
         self._prefix: SharedPrefix | None = None
         """Of all rows, where it is not in their cache."""
-        self._attention_mask: Any = None
+        self._attention_mask: Tensor = None
         self._sampler: TokenSampler | None = None
         self.rows = rows
 
-    def prefill(self) -> Any:
+    def prefill(self) -> Tensor:
         """Return the logits after each prompt.
 
         The common prefix is computed once; the rest of each prompt is padded on the left.
@@ -186,7 +192,7 @@ class DecodeBatch:
         if len(prompts) == 1 or shared < MIN_SHARED_PREFIX_TOKENS:
             shared = 0
         if shared:
-            self._forward([prompts[0][:shared]], [list(range(shared))], [[1] * shared])
+            self._forward([list(prompts[0][:shared])], [list(range(shared))], [[1] * shared])
             self._share_prefix(len(prompts))
             self._decoder.stats.prefilled_tokens -= (len(prompts) - 1) * shared
             self._decoder.stats.reused_tokens += (len(prompts) - 1) * shared
@@ -208,7 +214,7 @@ class DecodeBatch:
         else:
             self._cache.batch_repeat_interleave(num_rows)
 
-    def step(self) -> Any:
+    def step(self) -> Tensor:
         """Return the logits after each row's newest token; those of ended rows are meaningless."""
         import torch
 
@@ -216,10 +222,12 @@ class DecodeBatch:
         mask = torch.cat([mask, mask.new_ones(len(self.rows), 1)], dim=1)
         return self._forward([[row.ids[-1]] for row in self.rows], self._next_positions(), mask)
 
-    def _next_positions(self) -> Any:
+    def _next_positions(self) -> Positions:
         return [[row.position] for row in self.rows]
 
-    def _forward(self, ids: list[Any], positions: Any, attention_mask: Any, **more: Any) -> Any:
+    def _forward(
+        self, ids: list[list[int]], positions: Positions, attention_mask: Positions, **more: Tensor
+    ) -> Tensor:
         import torch
 
         self._attention_mask = torch.as_tensor(attention_mask, device=self._device)
@@ -232,7 +240,7 @@ class DecodeBatch:
                 **more,
             )
 
-    def sample_tokens(self, logits: Any, deliver: DeliverCompletion) -> None:
+    def sample_tokens(self, logits: Tensor, deliver: DeliverCompletion) -> None:
         """Sample a token for every active row, and deliver the completions that it ends."""
         if self._sampler is None:
             self._sampler = TokenSampler(

@@ -9,9 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ludus.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 _SMALLEST_FLOAT32 = 2.0**-126
 """Smaller numbers may be 0 in the tensors of a batch."""
@@ -48,12 +52,12 @@ class TokenSampler:
         rows: Sequence[SamplingParams],
         *,
         vocab_size: int,
-        device: Any,
+        device: torch.device | str,
         suppressed_ids: Collection[int] = (),
     ) -> None:
         import torch
 
-        def column(values: list[float]) -> Any:
+        def column(values: list[float]) -> Tensor:
             return torch.tensor(values, device=device).unsqueeze(1)
 
         self._temperature = column([row.temperature or 1.0 for row in rows])
@@ -64,7 +68,7 @@ class TokenSampler:
         self._all_greedy = all(row.temperature == 0 for row in rows)
         self._any_filtered = any(row.top_p < 1 or row.top_k is not None for row in rows)
 
-    def sample(self, logits: Any, uniforms: Sequence[float]) -> tuple[list[int], list[float]]:
+    def sample(self, logits: Tensor, uniforms: Sequence[float]) -> tuple[list[int], list[float]]:
         """Return ids and their log-probabilities under the temperature, before top-k and top-p."""
         import torch
 
@@ -79,12 +83,12 @@ class TokenSampler:
         sampled_logprobs = logprobs.gather(-1, ids.unsqueeze(1)).squeeze(1)
         return ids.tolist(), sampled_logprobs.tolist()
 
-    def _mask_suppressed(self, logits: Any) -> Any:
+    def _mask_suppressed(self, logits: Tensor) -> Tensor:
         if not len(self._suppressed_ids):
             return logits
         return logits.index_fill(-1, self._suppressed_ids, -math.inf)
 
-    def _draw(self, logprobs: Any, uniforms: Sequence[float]) -> Any:
+    def _draw(self, logprobs: Tensor, uniforms: Sequence[float]) -> Tensor:
         """Sample by inverse transform: find each row's uniform number in its cumulative sum."""
         import torch
 
@@ -101,7 +105,7 @@ class TokenSampler:
         last = torch.searchsorted(cumulative, total)
         return torch.minimum(ids, last).squeeze(1).clamp(max=logprobs.shape[-1] - 1)
 
-    def _filter_top_k_top_p(self, probabilities: Any) -> Any:
+    def _filter_top_k_top_p(self, probabilities: Tensor) -> Tensor:
         """Set the probabilities of tokens outside top-k, and then outside top-p, to 0."""
         import torch
 

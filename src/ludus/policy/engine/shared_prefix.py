@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+    from transformers import DynamicCache, PreTrainedModel
 
 _ATTENTION_NAME = "ludus_shared_prefix"
 _MAX_SCORES = 1 << 26
@@ -20,14 +25,14 @@ _MAX_SCORES = 1 << 26
 class PrefixLayer(NamedTuple):
     """Keys and values of the prefix in a layer, [heads, tokens, size] in float32."""
 
-    keys: Any
-    values: Any
+    keys: Tensor
+    values: Tensor
 
 
 class SharedPrefix:
     """The cache of a prefix. Use `attend` around the model's forward passes."""
 
-    def __init__(self, model: Any, cache: Any) -> None:
+    def __init__(self, model: PreTrainedModel, cache: DynamicCache) -> None:
         """Take the entries of a cache with one row."""
         self._config = model.config.get_text_config(decoder=True)
         self._layers = [
@@ -51,7 +56,7 @@ class SharedPrefix:
 _attended_layers: ContextVar[list[PrefixLayer]] = ContextVar("_attended_layers")
 
 
-def supports_shared_prefix(model: Any) -> bool:
+def supports_shared_prefix(model: PreTrainedModel) -> bool:
     """Whether the model's attention is a function that can be replaced, on a CPU.
 
     On a GPU the time of a step is that of starting its kernels, and there would be more of them.
@@ -71,15 +76,15 @@ def _register_attention() -> None:
 
 
 def _attention(
-    module: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    attention_mask: Any,
+    module: Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     *,
     scaling: float | None = None,
-    **options: Any,
-) -> tuple[Any, None]:
+    **options: object,
+) -> tuple[Tensor, None]:
     """The attention of transformers' interface; `key` and `value` lack the prefix."""
     import torch
 
@@ -106,7 +111,9 @@ def _attention(
     return output.transpose(1, 2).to(dtype).contiguous(), None
 
 
-def _attend_rows(prefix: PrefixLayer, query: Any, key: Any, value: Any, mask: Any) -> Any:
+def _attend_rows(
+    prefix: PrefixLayer, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+) -> Tensor:
     """The attention of some rows, [rows, heads, length, size]; queries are scaled."""
     import torch
 
@@ -126,11 +133,11 @@ def _attend_rows(prefix: PrefixLayer, query: Any, key: Any, value: Any, mask: An
     return output.reshape(num_rows, num_heads, length, size)
 
 
-def _by_head(states: Any) -> Any:
+def _by_head(states: Tensor) -> Tensor:
     """[rows, heads, queries, size] as [heads, rows * queries, size]."""
     return states.transpose(0, 1).reshape(states.shape[1], -1, states.shape[3])
 
 
-def _by_row(states: Any, num_rows: int) -> Any:
+def _by_row(states: Tensor, num_rows: int) -> Tensor:
     """The inverse of `_by_head`."""
     return states.view(states.shape[0], num_rows, -1, states.shape[2]).transpose(0, 1)

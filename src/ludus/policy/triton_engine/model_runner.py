@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ludus.policy.engine.decode_stats import DecodeStats
+from ludus.policy.engine.engine_api import DecodeStats
 from ludus.policy.triton_engine.batch_state import (
     MIN_LOGIT,
     POSITION,

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ludus.policy.engine.decode_stats import DecodeStats
 from ludus.policy.engine.engine_api import (
+    DecodeStats,
     DeliverCompletion,
     IsWanted,
     PollRequests,

@@ -7,16 +7,20 @@ on each row keeps the difference. Prompts with and without images share a batch.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ludus.policy.engine.hf_decoder import DecodeBatch, HFDecoder, HFSequence
 from ludus.policy.vision.processor import VisionProcessor, stack_images
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
 
 
 class VLMDecoder(HFDecoder):
     """An engine for requests that may contain images."""
 
-    def __init__(self, model: Any, *, pad_id: int, vision: VisionProcessor) -> None:
+    def __init__(self, model: PreTrainedModel, *, pad_id: int, vision: VisionProcessor) -> None:
         super().__init__(model, pad_id=pad_id)
         self.image_token_id = vision.image_token_id
         # A sampled placeholder would stand for an image that does not exist.
@@ -25,7 +29,9 @@ class VLMDecoder(HFDecoder):
     def build_batch(self, rows: list[HFSequence]) -> DecodeBatch:
         return _VLMBatch(self, rows)
 
-    def rope_positions(self, ids: Any, attention_mask: Any, image_grid_thw: Any) -> tuple[Any, Any]:
+    def rope_positions(
+        self, ids: Tensor, attention_mask: Tensor, image_grid_thw: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """Return the positions, [3, batch, length], and the offset of each row, [batch, 1]."""
         base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
         positions, deltas = base.model.get_rope_index(
@@ -39,10 +45,10 @@ class VLMDecoder(HFDecoder):
 
 class _VLMBatch(DecodeBatch):
     _decoder: VLMDecoder
-    _rope_deltas: Any
+    _rope_deltas: Tensor
     """Position of a row's next text token, minus the number of its tokens so far."""
 
-    def prefill(self) -> Any:
+    def prefill(self) -> Tensor:
         """Return the logits after each prompt, padded on the left; no prefix is shared."""
         import torch
 
@@ -60,7 +66,7 @@ class _VLMBatch(DecodeBatch):
         )
         return self._forward(ids, positions, mask, **inputs)
 
-    def _next_positions(self) -> Any:
+    def _next_positions(self) -> Tensor:
         import torch
 
         text = torch.tensor([[row.position] for row in self.rows], device=self._device)

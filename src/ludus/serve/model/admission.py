@@ -10,7 +10,7 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from ludus.policy.engine.decode_stats import DecodeStats
+from ludus.policy.engine.engine_api import DecodeStats
 from ludus.serve.model.api_errors import ApiError
 
 _BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)

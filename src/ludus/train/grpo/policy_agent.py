@@ -9,7 +9,7 @@ from typing import Any
 from ludus.data.tool_schema import JsonObject
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.engine.batcher import Engine, RequestBatcher
-from ludus.policy.engine.decode_stats import DecodeStats
+from ludus.policy.engine.engine_api import DecodeStats
 from ludus.policy.load import Policy
 from ludus.policy.runtime import PolicyRuntime
 from ludus.policy.sampling_config import eos_token_ids, resolve_sampling

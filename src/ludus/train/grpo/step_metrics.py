@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from ludus.data.episode import Episode, StopReason
-from ludus.policy.engine.decode_stats import DecodeStats
+from ludus.policy.engine.engine_api import DecodeStats
 
 _UNLOGGED_METRICS = frozenset({"step_time", "frac_reward_zero_std", "epoch"})
 _UNLOGGED_PREFIXES = ("completions/", "clip_ratio/", "tools/", "sampling/", "profiling/")

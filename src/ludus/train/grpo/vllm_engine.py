@@ -7,9 +7,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from ludus.errors import ConfigError
-from ludus.policy.engine.decode_stats import DecodeStats
 from ludus.policy.engine.engine_api import (
     Completion,
+    DecodeStats,
     DeliverCompletion,
     IsWanted,
     PollRequests,

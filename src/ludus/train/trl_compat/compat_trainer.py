@@ -24,8 +24,8 @@ from ludus.client.event_loop import run_sync
 from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import ChatFormat
 from ludus.policy.engine.batcher import RequestBatcher
-from ludus.policy.engine.engine_selection import choose_engine
 from ludus.policy.load import Policy
+from ludus.policy.runtime import start_engine
 from ludus.train.trl_compat import legacy_rollout_func
 from ludus.train.trl_compat.compat_models import resolve_known_model
 from ludus.train.trl_compat.environment_factory import offer_environment_tools
@@ -141,11 +141,7 @@ class GRPOTrainer(FinishedEpisodesMixin, trl.GRPOTrainer):  # type: ignore[misc]
                     stop_token_ids=frozenset(self.eos_token_ids),
                 )  # fmt: skip
                 policy = Policy("policy", model, self._tokenizer, chat_format)
-                chosen = choose_engine(policy, fast=None, dtype=None, max_batch=None)
-                self._generator = RequestBatcher(
-                    model, max_batch=chosen.max_batch, engine=chosen.engine,
-                    batch_wait_s=chosen.batch_wait_s,
-                )  # fmt: skip
+                self._generator, _ = start_engine(policy)
             self._generator.refresh()
             seed = f"{self.args.seed}/{self.state.global_step}/{self._step}"
             server.completions = CompletionService(
