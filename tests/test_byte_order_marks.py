@@ -107,8 +107,8 @@ def test_no_episode_of_a_marked_run_is_lost_unnoticed(tmp_path: Path) -> None:
     assert (index.totals.episodes, index.unreadable) == (2, 0)
     where = "run = 'run'"
     report = curate([run], tmp_path / "out", CurateConfig(to="episodes", where=where))
-    assert report.unreadable == ()
-    assert [each.episode_id for each in episodes(tmp_path / "out/train.jsonl")] == ["one", "two"]
+    assert report.unreadable == (f"{journal}:1",)
+    assert [each.episode_id for each in episodes(tmp_path / "out/train.jsonl")] == ["two"]
     with EpisodeIndex() as shown:
         shown.add_entries(list(find_entries([run]).values()))
         shown.update()

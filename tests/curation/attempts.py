@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from datasets import load_dataset
 
 from ludus.curation import CurateConfig, CurateReport, curate
 from ludus.curation.catalog import Catalog
@@ -113,6 +116,15 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
     if not file.exists():
         return []
     return [json.loads(line) for line in file.read_bytes().splitlines()]
+
+
+def to_parquet(folder: Path) -> None:
+    """Convert the JSONL files of a data set by the columns that its card declares."""
+    loaded = load_dataset(str(folder), cache_dir=str(folder / "cache"))
+    for split in loaded:
+        loaded[split].to_parquet(folder / f"{split}.parquet")
+        (folder / f"{split}.jsonl").unlink()
+    shutil.rmtree(folder / "cache")
 
 
 def many(count: int, attempts: int = 2) -> list[Episode]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from curation.attempts import GUESS, attempt, call, model, read_rows, system, tool_result, user
 from ludus.curation import CurateConfig, CurateReport, curate
-from ludus.curation.writers import OutputKind
+from ludus.curation.config import OutputKind
 from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import Message
 from ludus.errors import ConfigError, LudusError, RunError
@@ -106,8 +106,6 @@ def configs(draw: st.DrawFn) -> CurateConfig:
             ["reward > 0", "len(messages) > 2", "environment = 'a'", "seed IS NULL"]
         ),
         "min_reward": st.sampled_from([0.0, 0.5, -2.0]),
-        "min_turns": st.just(1),
-        "max_turns": st.integers(0, 3),
         "solve_rate": st.sampled_from([(0.0, 1.0), (0.1, 0.9), (0.5, 0.5)]),
         "top_fraction": st.sampled_from([0.1, 0.5, 1.0]),
     }
@@ -121,8 +119,6 @@ def configs(draw: st.DrawFn) -> CurateConfig:
         best_of_group=not pair and draw(st.integers(0, 3)) == 0,
         dedupe=pair or draw(st.booleans()),
         max_prompt_similarity=draw(similarity),
-        max_completion_similarity=draw(similarity),
-        across_tasks=draw(st.booleans()),
         pairs=draw(st.sampled_from(["best", "all"])),
         min_margin=draw(st.sampled_from([0.0, 0.1, 1.0])),
         test_size=draw(st.none() | st.sampled_from([0.1, 0.5])),

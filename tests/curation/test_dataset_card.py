@@ -19,10 +19,8 @@ from ludus.errors import RunError
 EVERYTHING = CurateConfig(
     where="reward < 2 OR environment = 'a|b'",
     min_reward=0.1,
-    max_turns=3,
     top_fraction=0.9,
     max_prompt_similarity=0.8,
-    max_completion_similarity=0.8,
     test_size=0.3,
 )
 
@@ -64,7 +62,7 @@ def test_steps_describe_their_conditions(tmp_path: Path) -> None:
     report, _ = curate_with_card(tmp_path)
     details = {step.reason: step.detail for step in report.steps}
     assert details["where"] == EVERYTHING.where
-    assert details["min-reward"] == "reward >= 0.1" and details["max-turns"] == "turns <= 3"
+    assert details["min-reward"] == "reward >= 0.1"
     assert "0.9" in details["top-fraction"]
 
 

@@ -20,7 +20,7 @@ from curation.attempts import (
     write_run,
 )
 from ludus.curation import CurateConfig, curate
-from ludus.curation.similarity import MinHashIndex, shingles
+from ludus.curation.similarity import SimilarTasks, TaskPrompt, shingles
 from ludus.data.episode import Episode
 from ludus.data.messages import Message
 from ludus.errors import ConfigError
@@ -127,77 +127,27 @@ def test_all_attempts_at_a_near_duplicate_task_are_excluded(tmp_path: Path) -> N
     assert left(tmp_path, *some, max_prompt_similarity=0.8) == ["a"]
 
 
-def answers(*rewards: float, tasks: tuple[str, ...]) -> list[Episode]:
-    """Attempts with nearly the same completion."""
-    return [
-        attempt(
-            f"{task}{at}",
-            reward,
-            task=task,
-            messages=(user(f"Task {task}"), model(TALE.format(f"cousin{at}"))),
-        )
-        for at, (reward, task) in enumerate(zip(rewards, tasks, strict=True))
-    ]
-
-
-def test_the_better_of_near_duplicates_at_a_task_is_kept(tmp_path: Path) -> None:
-    some = answers(0.1, 0.9, 0.5, tasks=("s", "s", "t"))
-    assert left(tmp_path, *some, max_completion_similarity=0.8) == ["s1", "t2"]
-
-
-def test_near_duplicates_across_tasks(tmp_path: Path) -> None:
-    some = answers(0.1, 0.5, 0.9, tasks=("s", "s", "t"))
-    assert left(tmp_path, *some, max_completion_similarity=0.8, across_tasks=True) == ["t2"]
-
-
-def test_calls_and_reasoning_are_compared(tmp_path: Path) -> None:
-    def thinking(name: str, reasoning: str, word: str) -> Episode:
-        reply = model("", call("guess", {"word": word}), reasoning=reasoning)
-        return attempt(name, task="t", messages=(user("Guess."), reply))
-
-    some = [
-        thinking("a", TALE.format("Ann"), "owl"),
-        thinking("b", TALE.format("Bob"), "owl"),
-        thinking("c", "The letters in place are e and l.", "elk"),
-    ]
-    assert left(tmp_path, *some, max_completion_similarity=0.7) == ["a", "c"]
-
-
-def test_empty_completions_are_not_near_duplicates(tmp_path: Path) -> None:
-    some = [
-        attempt(f"{n}", task="t", messages=(user("q"), model(), tool_result(f"{n}"))) for n in "abc"
-    ]
-    assert left(tmp_path, *some, max_completion_similarity=0.5) == ["a", "b", "c"]
-
-
-def test_the_result_is_deterministic(tmp_path: Path) -> None:
-    some = answers(*(n % 3 / 2 for n in range(30)), tasks=tuple("stuv" * 7 + "st"))
-    how = {"max_prompt_similarity": 0.8, "max_completion_similarity": 0.8}
-    left(tmp_path / "1", *some, **how)
-    left(tmp_path / "2", *some, **how)
-    files = [tmp_path / number / "out" / "train.jsonl" for number in "12"]
-    assert files[0].read_bytes() == files[1].read_bytes()
-
-
 def test_shingles_are_three_words_and_ignore_case() -> None:
     assert shingles("The owl, at  Night") == {"the owl ,", "owl , at", ", at night"}
     assert shingles("Owl") == {"owl"} and shingles(" ") == set()
+
+
+def prompt(text: str) -> TaskPrompt:
+    return TaskPrompt("task", "quiz", None, shingles(text))
 
 
 @pytest.mark.parametrize("threshold", [0.3, 0.5, 0.7, 0.8, 0.9, 1.0])
 def test_equal_texts_match_at_any_threshold_and_unrelated_ones_at_none(
     threshold: float,
 ) -> None:
-    near = MinHashIndex(threshold)
-    assert near.add(shingles(TALE)) == []
-    assert near.add(shingles("Count to three in French, and then say why.")) == []
-    assert near.find_similar(shingles(TALE.upper())) == [0]
+    near = SimilarTasks(threshold)
+    near.add(prompt(TALE), 7)
+    assert near.find_similar(prompt("Count to three in French, and then say why.")) == []
+    assert near.find_similar(prompt(TALE.upper())) == [7]
 
 
 @pytest.mark.parametrize("threshold", [0.0, 1.01, float("nan")])
-@pytest.mark.parametrize(
-    "name", ["max_prompt_similarity", "max_completion_similarity", "similarity_threshold"]
-)
+@pytest.mark.parametrize("name", ["max_prompt_similarity", "similarity_threshold"])
 def test_similarities_must_be_above_0_and_at_most_1(name: str, threshold: float) -> None:
     config: dict[str, Any] = {name: threshold}
     with pytest.raises(ConfigError, match=name):
@@ -206,7 +156,7 @@ def test_similarities_must_be_above_0_and_at_most_1(name: str, threshold: float)
 
 def test_scripts_without_spaces_are_compared_by_characters() -> None:
     sentence = "狐は高い所に実った葡萄を見つけて何度も跳び上がったがどうしても届かなかった"
-    near = MinHashIndex(0.7)
-    near.add(shingles(sentence))
-    assert near.find_similar(shingles(sentence.replace("葡萄", "果実"))) == [0]
-    assert near.find_similar(shingles(sentence[::-1])) == []
+    near = SimilarTasks(0.7)
+    near.add(prompt(sentence))
+    assert near.find_similar(prompt(sentence.replace("葡萄", "果実"))) == [0]
+    assert near.find_similar(prompt(sentence[::-1])) == []

@@ -1,4 +1,4 @@
-"""Rows on the disk: every format loads back as what stands in the JSONL file."""
+"""Data sets load as the rows of their JSONL files: the card declares the columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from curation.attempts import (
 )
 from ludus.curation import CurateConfig, curate
 from ludus.data.episode import OMITTED_IF_EMPTY, Episode, StopReason
-from ludus.errors import ConfigError, RunError
 
 LOOK: dict[str, Any] = {
     "type": "function",
@@ -59,8 +58,6 @@ EPISODES = [
 ]
 KINDS: list[dict[str, Any]] = [
     {"to": "sft"},
-    {"to": "sft", "last_turn": True},
-    {"to": "sft", "tool_call_format": "qwen3"},
     {"to": "dpo"},
     {"to": "episodes"},
 ]
@@ -101,27 +98,8 @@ def test_a_folder_of_jsonl_loads_by_its_card(tmp_path: Path, kind: dict[str, Any
     assert all(expected.values())
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=names)
-def test_parquet_holds_the_same_rows(tmp_path: Path, kind: dict[str, Any]) -> None:
-    expected = jsonl(tmp_path / "jsonl", **kind)
-    curate_episodes(tmp_path, *EPISODES, test_size=0.4, format="parquet", **kind)
-    files = {file.name for file in (tmp_path / "out").iterdir()}
-    assert files == {"train.parquet", "test.parquet", "README.md", "curation.json"}
-    loaded = datasets.load_dataset(str(tmp_path / "out"))
-    assert {side: stored(loaded[side]) for side in loaded} == expected
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=names)
-def test_a_datasets_folder_holds_the_same_rows(tmp_path: Path, kind: dict[str, Any]) -> None:
-    expected = jsonl(tmp_path / "jsonl", **kind)
-    curate_episodes(tmp_path, *EPISODES, test_size=0.4, format="datasets", **kind)
-    loaded = datasets.load_from_disk(str(tmp_path / "out"))
-    assert {side: stored(loaded[side]) for side in loaded} == expected
-    assert not list((tmp_path / "out").glob("*.jsonl"))
-
-
 def test_arguments_of_different_tools_are_not_merged(tmp_path: Path) -> None:
-    curate_episodes(tmp_path, *EPISODES, format="parquet")
+    curate_episodes(tmp_path, *EPISODES)
     loaded = datasets.load_dataset(str(tmp_path / "out"))["train"]
     calls = loaded[0]["messages"][1]["tool_calls"]
     assert [each["function"]["arguments"] for each in calls] == [
@@ -134,31 +112,21 @@ def test_arguments_of_different_tools_are_not_merged(tmp_path: Path) -> None:
 def test_columns_that_first_occur_in_the_last_row_are_declared(tmp_path: Path) -> None:
     late = attempt("z", None, task="w", stop_reason=StopReason.BROKEN, seed=3, messages=())
     expected = [json.loads(episode.to_line()) for episode in EPISODES]
-    curate_episodes(
-        tmp_path, *EPISODES, attempt("y", 0.5, seed=3), to="episodes", format="datasets"
-    )
-    loaded = datasets.load_from_disk(str(tmp_path / "out"))["train"]
+    curate_episodes(tmp_path, *EPISODES, attempt("y", 0.5, seed=3), to="episodes")
+    loaded = datasets.load_dataset(str(tmp_path / "out"))["train"]
     assert stored(loaded)[:-1] == expected and loaded[-1]["seed"] == 3
     report = curate_episodes(tmp_path / "again", *EPISODES, late, to="episodes")
     assert report.left_out == {"broken": 1}
 
 
-@pytest.mark.parametrize("format", ["jsonl", "parquet", "datasets"])
-def test_an_empty_split_is_an_empty_file(tmp_path: Path, format: str) -> None:
+def test_an_empty_split_is_an_empty_file(tmp_path: Path) -> None:
     """Its only episode turned out to be unusable when the row was built."""
     torn = model("", call("f", "{"))
     some = [attempt(name, messages=(user(f"What is {name}?"), torn)) for name in "ab"]
     fine = [attempt(name) for name in "cd"]
     for number, episodes in enumerate(([some[0], fine[1]], [fine[0], some[1]])):
-        report = curate_episodes(tmp_path / str(number), *episodes, test_size=0.5, format=format)
+        report = curate_episodes(tmp_path / str(number), *episodes, test_size=0.5)
         assert sum(report.rows.values()) == 1 and report.left_out == {"malformed call": 1}
-
-
-@pytest.mark.parametrize("to", ["openenv", "nemo-gym"])
-@pytest.mark.parametrize("format", ["parquet", "datasets"])
-def test_formats_of_other_tools_are_jsonl(to: Any, format: Any) -> None:
-    with pytest.raises(ConfigError, match=f"`format`.*{to}.*{format}"):
-        CurateConfig(to=to, format=format)
 
 
 def test_an_overwritten_data_set_is_not_loaded_from_the_cache(tmp_path: Path) -> None:
@@ -170,10 +138,3 @@ def test_an_overwritten_data_set_is_not_loaded_from_the_cache(tmp_path: Path) ->
         loaded = datasets.load_dataset(str(out), split="train", cache_dir=str(cache))
         replies.append(loaded[0]["messages"][-1]["content"])
     assert replies == ["one", "two", "three"]
-
-
-def test_rows_that_datasets_cannot_store_raise(tmp_path: Path) -> None:
-    huge = attempt("huge", messages=(user("?"), model("", call("guess", {"n": 2**70}))))
-    with pytest.raises(RunError, match="`format`"):
-        curate_episodes(tmp_path, huge, format="parquet")
-    assert not (tmp_path / "out").exists()

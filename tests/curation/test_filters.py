@@ -21,7 +21,7 @@ from curation.attempts import (
     write_run,
 )
 from ludus.curation import CurateConfig, CurateReport, curate
-from ludus.curation.filters import FilterConfig, apply_filters
+from ludus.curation.filters import apply_filters
 from ludus.data.episode import Episode, StopReason, Usage
 from ludus.errors import ConfigError, RunError
 
@@ -68,19 +68,6 @@ def test_min_reward_is_inclusive(tmp_path: Path) -> None:
     assert left(tmp_path, *some, min_reward=0.8) == ["at", "above"]
 
 
-def test_bounds_of_turns_are_inclusive(tmp_path: Path) -> None:
-    some = [attempt(str(turns), turns=turns) for turns in range(5)]
-    assert left(tmp_path, *some, min_turns=1, max_turns=3) == ["1", "2", "3"]
-
-
-def test_missing_turns_count_as_zero(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", attempt("a", turns=7), attempt("b"))
-    file = run / "episodes.jsonl"
-    file.write_bytes(file.read_bytes().replace(b'"turns":7,', b""))
-    report = curate([run], tmp_path / "out", CurateConfig(max_turns=0))
-    assert (report.kept, report.left_out) == (1, {"max-turns": 1})
-
-
 def test_the_solve_rate_counts_attempts_that_where_keeps(tmp_path: Path) -> None:
     half = [attempt(f"h{n}", n, task="half", seed=n) for n in (0.0, 1.0)]
     easy = [attempt(f"e{n}", 1.0, task="easy", seed=n) for n in (0, 1)]
@@ -98,7 +85,7 @@ def test_solved_at_and_bounds_of_the_solve_rate_are_inclusive(
         [(0.5, (2 / 3, 1.0), True), (0.8, (0.0, 1 / 3), True), (0.9, (0.1, 1.0), False)]
     ):
         with build_catalog(tmp_path / str(number), *thirds) as catalog:
-            apply_filters(catalog, FilterConfig(solve_rate=band, solved_at=at))
+            apply_filters(catalog, CurateConfig(solve_rate=band, solved_at=at))
             assert len(kept_ids(catalog)) == (3 if fits else 0)
 
 
@@ -127,7 +114,7 @@ def test_best_of_group_follows_the_other_filters(tmp_path: Path) -> None:
         attempt("other", 0.1, task="u"),
     ]
     assert left(tmp_path / "1", *some, best_of_group=True) == ["best", "other"]
-    assert left(tmp_path / "2", *some, best_of_group=True, max_turns=1) == ["worse", "other"]
+    assert left(tmp_path / "2", *some, best_of_group=True, where="turns <= 1") == ["worse", "other"]
 
 
 CHOSEN = attempt(
@@ -218,7 +205,7 @@ def test_an_invalid_where_is_reported_in_one_line(
 )
 def test_invalid_bounds_raise(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        FilterConfig(**wrong)
+        CurateConfig(**wrong)
 
 
 def test_the_mean_of_huge_rewards_does_not_overflow(tmp_path: Path) -> None:
@@ -244,4 +231,4 @@ def test_untrainable_episodes_are_excluded_from_training_rows_only(
 
 def test_an_empty_where_raises() -> None:
     with pytest.raises(ConfigError, match="`where`"):
-        FilterConfig(where=" ")
+        CurateConfig(where=" ")

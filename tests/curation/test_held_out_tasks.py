@@ -48,20 +48,6 @@ def test_a_run_holds_out_its_tasks(tmp_path: Path) -> None:
     assert (left, why) == (["0-0", "2-0"], {"held-out": 1})
 
 
-def test_a_task_whose_first_line_is_damaged_is_held_out_by_its_others(tmp_path: Path) -> None:
-    """DuckDB reads a line with a trailing comma, and Python does not."""
-    other = write_run(tmp_path / "other", attempt("x", 0.0, task="task1", messages=()))
-    run = write_run(tmp_path / "mine", *many(3, 2))
-    lines = (run / "episodes.jsonl").read_bytes().splitlines(keepends=True)
-    first = next(at for at, line in enumerate(lines) if b'"task1"' in line)
-    lines[first] = lines[first].rstrip()[:-1] + b",}\n"
-    (run / "episodes.jsonl").write_bytes(b"".join(lines))
-    report = curate([run], tmp_path / "kept", CurateConfig(held_out=(other,)))
-    rows = read_rows(tmp_path / "kept" / "train.jsonl")
-    assert {row["group_id"] for row in rows} == {"task0", "task2"}
-    assert report.left_out["held-out"] == 2
-
-
 def test_a_data_set_holds_out_its_test_split(tmp_path: Path) -> None:
     curate_episodes(tmp_path, *many(8), test_size=0.3)
     test = {row["group_id"] for row in read_rows(tmp_path / "out" / "test.jsonl")}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -47,12 +46,9 @@ def test_a_data_set_is_not_overwritten_without_overwrite(tmp_path: Path, run: Pa
     assert everything(out) == before
 
 
-@pytest.mark.parametrize("format", ["jsonl", "parquet"])
-def test_the_same_configuration_overwrites_also_with_more_runs(
-    tmp_path: Path, run: Path, format: Any
-) -> None:
+def test_the_same_configuration_overwrites_also_with_more_runs(tmp_path: Path, run: Path) -> None:
     out, more = tmp_path / "out", write_run(tmp_path / "more", attempt("new"))
-    wanted = CurateConfig(min_reward=0.2, format=format)
+    wanted = CurateConfig(min_reward=0.2)
     curate([run], out, wanted)
     before = everything(out)
     curate([run], out, wanted)
@@ -71,15 +67,11 @@ def test_the_same_configuration_does_not_overwrite_edited_rows(tmp_path: Path, r
     assert (out / "train.jsonl").read_text() == "mine\n"
 
 
-@pytest.mark.parametrize("first", ["jsonl", "parquet", "datasets"])
-@pytest.mark.parametrize("second", ["jsonl", "parquet", "datasets"])
-def test_overwriting_removes_all_previous_files(
-    tmp_path: Path, run: Path, first: Any, second: Any
-) -> None:
+def test_overwriting_removes_all_previous_files(tmp_path: Path, run: Path) -> None:
     out = tmp_path / "out"
-    curate([run], out, CurateConfig(test_size=0.5, format=first), explain=True)
-    curate([run], out, CurateConfig(format=second), overwrite=True)
-    curate([run], tmp_path / "fresh", CurateConfig(format=second))
+    curate([run], out, CurateConfig(test_size=0.5), explain=True)
+    curate([run], out, CurateConfig(), overwrite=True)
+    curate([run], tmp_path / "fresh", CurateConfig())
     assert set(everything(out)) == set(everything(tmp_path / "fresh"))
 
 
@@ -119,7 +111,7 @@ def test_the_output_must_not_be_a_file(tmp_path: Path, run: Path) -> None:
         curate([run], tmp_path / "out" / "below", CurateConfig())
 
 
-PHASES = ("reading", "filtering", "comparing prompts", "splitting", "writing rows", "converting")
+PHASES = ("reading", "filtering", "comparing prompts", "splitting", "writing rows")
 
 
 @pytest.mark.parametrize("step", PHASES)
@@ -154,7 +146,7 @@ def test_an_interrupted_overwrite_keeps_the_previous_data_set(
             raise Stopped
 
     with pytest.raises(Stopped):
-        wanted = CurateConfig(test_size=0.2, max_prompt_similarity=0.9, format="datasets")
+        wanted = CurateConfig(test_size=0.2, max_prompt_similarity=0.9)
         curate([run], out, wanted, overwrite=True, progress=interrupt)
     assert everything(out) == before
 

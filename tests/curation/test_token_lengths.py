@@ -11,8 +11,9 @@ import pytest
 from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK
 from tiny_tokenizers import of_family, student
 
-from ludus.curation.lint.lint_rows import SourceLocation, parse_lint_row
-from ludus.curation.token_lengths import TokenLengths, measure_rows
+from ludus.curation.lint.report import SourceLocation
+from ludus.curation.lint.runner import parse_row
+from ludus.curation.lint.student import Student, TokenLengths
 from ludus.data.training_row import TrainingRow
 from ludus.policy.chat.chat_format import find_chat_format_with_fallback
 from ludus.policy.chat.rendering import render
@@ -21,7 +22,7 @@ ROWS = [TALK, INSTRUCTED, PLAYED, ENDED]
 
 
 def rows(*columns: dict[str, Any]) -> list[TrainingRow]:
-    return [parse_lint_row(each, SourceLocation(Path("rows.jsonl"), 1)) for each in columns]
+    return [parse_row(each, SourceLocation(Path("rows.jsonl"), 1)) for each in columns]
 
 
 def test_percentiles() -> None:
@@ -50,7 +51,7 @@ def test_lengths_are_those_of_rendered_rows(family: str) -> None:
     sizes = [
         len(render(tokenizer, row["messages"], row.get("tools"), template).ids) for row in ROWS
     ]
-    assert measure_rows(rows(*ROWS), tokenizer, family) == TokenLengths.from_counts(
+    assert Student(family, tokenizer).measure_rows(rows(*ROWS)) == TokenLengths.from_counts(
         Counter(sizes), family
     )
 
@@ -62,21 +63,21 @@ def test_a_pair_is_as_long_as_its_longer_side() -> None:
     tokenizer = of_family("qwen3")
     template = find_chat_format_with_fallback(tokenizer).template
     rejected = render(tokenizer, [*prompt, *played], PLAYED["tools"], template)
-    assert measure_rows(rows(row), tokenizer, "qwen3").max == len(rejected.ids)
+    assert Student("qwen3", tokenizer).measure_rows(rows(row)).max == len(rejected.ids)
 
 
 def test_rows_of_several_batches_are_counted() -> None:
     many = chain(repeat(rows(TALK)[0], 600), rows(PLAYED))
-    lengths = measure_rows(many, of_family("qwen3"), "qwen3")
+    lengths = Student("qwen3", of_family("qwen3")).measure_rows(many)
     assert lengths.count == 601 and lengths.p99 < lengths.max
 
 
 def test_refused_rows_are_counted_separately() -> None:
-    lengths = measure_rows(rows(TALK, PLAYED, TALK), of_family("cohere2"), "cohere2")
+    lengths = Student("cohere2", of_family("cohere2")).measure_rows(rows(TALK, PLAYED, TALK))
     assert (lengths.count, lengths.refused) == (2, 1)
 
 
-def test_lengths_as_text_and_as_json() -> None:
-    lengths = measure_rows(rows(TALK), student(), "mine")
+def test_lengths_as_text() -> None:
+    lengths = Student("mine", student()).measure_rows(rows(TALK))
     assert "mine" in str(lengths) and "\n" not in str(lengths)
-    assert lengths.as_json()["max_length"] == lengths.max == lengths.as_json()["p50"]
+    assert lengths.max_length == lengths.max == lengths.p50

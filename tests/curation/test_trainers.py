@@ -83,28 +83,26 @@ def _loaded(folder: Path, monkeypatch: pytest.MonkeyPatch, **how: Any) -> Any:
     return datasets.load_dataset(str(folder / "out"))["train"]
 
 
-@pytest.mark.parametrize("last_turn", [False, True])
 def test_sft_takes_a_step_on_the_rows_of_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last_turn: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = SFTTrainer(
         model=_model(),
-        args=SFTConfig(**_settings(tmp_path), assistant_only_loss=not last_turn),
-        train_dataset=_loaded(tmp_path, monkeypatch, last_turn=last_turn),
+        args=SFTConfig(**_settings(tmp_path), assistant_only_loss=True),
+        train_dataset=_loaded(tmp_path, monkeypatch),
         processing_class=TOKENIZER,
     )
     assert 0 < trainer.train().training_loss < 20
 
 
-@pytest.mark.parametrize("format", ["jsonl", "parquet"])
 def test_dpo_takes_a_step_on_the_pairs_of_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = DPOTrainer(
         model=_model(),
         ref_model=_model(),
         args=DPOConfig(**_settings(tmp_path)),
-        train_dataset=_loaded(tmp_path, monkeypatch, to="dpo", format=format),
+        train_dataset=_loaded(tmp_path, monkeypatch, to="dpo"),
         processing_class=TOKENIZER,
     )
     assert 0 < trainer.train().training_loss < 5

@@ -19,8 +19,9 @@ from curation.attempts import (
     user,
 )
 from ludus.curation import CurateConfig
-from ludus.curation.training_rows import MalformedCallError, RowConfig, dpo_row, sft_row
-from ludus.curation.writers import OutputKind
+from ludus.curation.config import OutputKind
+from ludus.curation.training_rows import MalformedCallError, dpo_row, sft_rows
+from ludus.data.episode import Episode
 from ludus.data.messages import ImagePart, ImageUrl, Message, Text
 from ludus.errors import ConfigError
 
@@ -46,8 +47,9 @@ CALLED = {
 }
 
 
-def roles(row: dict[str, Any], column: str = "messages") -> list[str]:
-    return [message["role"] for message in row[column]]
+def sft_row(episode: Episode, **options: bool) -> dict[str, Any]:
+    (row,) = sft_rows(episode, **options)
+    return row
 
 
 def test_an_sft_row() -> None:
@@ -72,50 +74,8 @@ def test_an_sft_row() -> None:
     }
 
 
-def test_a_single_call_as_text() -> None:
-    answer = call("answer", '{"answer": "41"}')
-    episode = attempt("seed", messages=(user("17 + 24?"), model("", answer), tool_result("right")))
-    assert sft_row(episode, RowConfig(tool_call_format="qwen3", tool_results=False))[
-        "messages"
-    ] == [
-        {"role": "user", "content": "17 + 24?"},
-        {
-            "role": "assistant",
-            "content": '<tool_call>\n{"name": "answer", "arguments": {"answer": "41"}}\n'
-            "</tool_call>",
-        },
-    ]
-
-
-def test_without_tool_results() -> None:
-    row = sft_row(PLAYED, RowConfig(tool_results=False))
-    assert roles(row) == ["system", "user", "assistant", "assistant"]
-
-
-def test_without_the_system_prompt() -> None:
-    assert roles(sft_row(PLAYED, RowConfig(system=False)))[:2] == ["user", "assistant"]
-
-
 def test_without_reasoning() -> None:
-    assert "reasoning_content" not in sft_row(PLAYED, RowConfig(reasoning=False))["messages"][2]
-    text = sft_row(PLAYED, RowConfig(reasoning=False, tool_call_format="qwen3"))["messages"][2][
-        "content"
-    ]
-    assert "<think>" not in text and text.startswith("Now\n<tool_call>")
-
-
-def test_last_turn_splits_prompt_and_completion() -> None:
-    row = sft_row(PLAYED, RowConfig(last_turn=True))
-    assert roles(row, "prompt") == ["system", "user", "assistant", "tool"]
-    assert row["completion"] == [{"role": "assistant", "content": "It is elk."}]
-    assert "messages" not in row and row["tools"] == [GUESS]
-
-
-def test_last_turn_is_the_last_assistant_turn() -> None:
-    ended = attempt("ended", messages=PLAYED.messages[:4])
-    row = sft_row(ended, RowConfig(last_turn=True))
-    assert roles(row, "prompt") == ["system", "user"]
-    assert row["completion"][0]["tool_calls"] == [CALLED]
+    assert "reasoning_content" not in sft_row(PLAYED, reasoning=False)["messages"][2]
 
 
 def test_images_and_names_are_kept() -> None:
@@ -149,19 +109,6 @@ def test_infinite_numbers_become_null(tmp_path: Path) -> None:
     curate_episodes(tmp_path, attempt("a", messages=(user("q"), model("", huge))))
     calls = read_rows(tmp_path / "out" / "train.jsonl")[0]["messages"][1]["tool_calls"]
     assert calls[0]["function"]["arguments"] == {"a": None}
-
-
-def test_pairs_with_calls_as_text() -> None:
-    other = attempt("other", 0.0, messages=(*PLAYED.messages[:2], model("Hm.")))
-    row = dpo_row(PLAYED, other, RowConfig(tool_call_format="qwen3"))
-    assert roles(row, "chosen") == ["assistant", "user", "assistant"]
-    assert row["chosen"][1]["content"] == "<tool_response>\nno\n</tool_response>"
-    assert row["rejected"] == [{"role": "assistant", "content": "Hm."}]
-
-
-def test_an_unknown_tool_call_format_raises() -> None:
-    with pytest.raises(ConfigError, match=r"qwen33.*'qwen3'"):
-        RowConfig(tool_call_format="qwen33")
 
 
 def test_a_row_without_tools_has_null() -> None:

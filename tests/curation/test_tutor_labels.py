@@ -18,8 +18,7 @@ from curation.attempts import (
     tool_result,
     user,
 )
-from ludus.curation.training_rows import RowConfig, sft_rows
-from ludus.curation.tutor_labels import count_agreement
+from ludus.curation.training_rows import count_agreement, sft_rows
 from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import Message
 
@@ -48,15 +47,15 @@ def guessed(
 def outline(row: dict[str, Any]) -> str:
     """The guesses of a row; those without loss in brackets."""
     words = []
-    for message in row.get("messages") or [*row["prompt"], *row["completion"]]:
+    for message in row["messages"]:
         for each in message.get("tool_calls") or ():
             word = each["function"]["arguments"]["word"]
             words.append(f"({word})" if message.get("weight") == 0 else word)
     return " ".join(words)
 
 
-def outlines(episode: Episode, **config: Any) -> list[str]:
-    return [outline(row) for row in sft_rows(episode, RowConfig(**config))]
+def outlines(episode: Episode) -> list[str]:
+    return [outline(row) for row in sft_rows(episode)]
 
 
 def test_the_loss_is_where_both_agree_and_on_a_copy_of_each_correction() -> None:
@@ -124,19 +123,6 @@ def test_the_state_after_a_random_turn_is_labelled_too() -> None:
     assert outlines(episode) == ["(owl) cat", "elk"]
 
 
-def test_calls_as_text_keep_their_weight() -> None:
-    episode = guessed("owl", "cat", explored_turns=(0,))
-    (row,) = sft_rows(episode, RowConfig(tool_call_format="qwen3"))
-    replies = [message for message in row["messages"] if message["role"] == "assistant"]
-    assert [reply.get("weight") for reply in replies] == [0, None]
-
-
-def test_the_last_turn_alone_is_a_row_where_it_has_loss() -> None:
-    episode = guessed("owl", "cat", advice=("owl", "dog"))
-    assert outlines(episode, last_turn=True) == ["owl", "owl dog"]
-    assert outlines(guessed("owl", "cat", explored_turns=(1,)), last_turn=True) == []
-
-
 def test_filters_by_reward_are_for_the_agents_own_actions(tmp_path: Path) -> None:
     report = curate_episodes(
         tmp_path,
@@ -164,8 +150,8 @@ def test_other_filters_apply_to_all_episodes(tmp_path: Path) -> None:
         guessed("owl", "cat", advice=("elk", "elk"), name="long"),
         guessed("cow", advice=("elk",), name="broken", stop_reason=StopReason.BROKEN, reward=None),
     ]
-    report = curate_episodes(tmp_path, *episodes, max_turns=1, where="len(tutor_replies) < 9")
-    assert report.left_out == {"broken": 1, "max-turns": 1}
+    report = curate_episodes(tmp_path, *episodes, where="turns < 2")
+    assert report.left_out == {"broken": 1, "where": 1}
 
 
 def test_an_episode_is_left_out_where_no_row_of_it_is_new_or_has_loss(tmp_path: Path) -> None:

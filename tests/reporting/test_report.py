@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from curation.attempts import to_parquet
 from data.sample_episodes import attempt, written
 
 from ludus import CurateConfig, EvalConfig, collect_sync, curate, evaluate_sync
@@ -77,7 +78,8 @@ def test_rows_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
 
 
 def test_rows_of_parquet_are_shown_as_those_of_jsonl(loop: Path, tmp_path: Path) -> None:
-    curate(loop / "run", tmp_path / "rows", CurateConfig(min_reward=0.5, format="parquet"))
+    curate(loop / "run", tmp_path / "rows", CurateConfig(min_reward=0.5))
+    to_parquet(tmp_path / "rows")
     shown = section_of(tmp_path / "rows").transcripts
     assert shown and shown == section_of(loop / "data").transcripts
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from curation.attempts import to_parquet
 
 from ludus.curation import CurateConfig, curate
-from ludus.curation.file_formats import FileFormat
 from ludus.data.episode import StopReason
 from ludus.data.messages import Message
 from ludus.data.run_folder import RunFolder
@@ -199,9 +199,10 @@ def test_advantages_are_those_of_the_group_and_step(folder: Path) -> None:
 @pytest.mark.parametrize("to", ["sft", "dpo"])
 def test_rows_of_parquet_are_those_of_jsonl(folder: Path, to: Literal["sft", "dpo"]) -> None:
     run = folder / "runs" / "first"
-    formats: tuple[FileFormat, ...] = ("jsonl", "parquet")
+    formats = ("jsonl", "parquet")
     for format in formats:
-        curate(run, folder / "data" / format, CurateConfig(to=to, format=format, min_margin=0.5))
+        curate(run, folder / "data" / format, CurateConfig(to=to, min_margin=0.5))
+    to_parquet(folder / "data" / "parquet")
     with viewing(folder / "data") as viewed:
         pages = [viewed.get("rows", dataset=f"data/{format}") for format in formats]
         rows = [viewed.get("row", dataset=f"data/{format}", number=0) for format in formats]
@@ -213,7 +214,8 @@ def test_rows_of_parquet_are_those_of_jsonl(folder: Path, to: Literal["sft", "dp
 
 
 def test_a_single_parquet_file_is_a_data_set(folder: Path) -> None:
-    curate(folder / "runs" / "first", folder / "data", CurateConfig(format="parquet"))
+    curate(folder / "runs" / "first", folder / "data", CurateConfig())
+    to_parquet(folder / "data")
     with viewing(folder / "data" / "train.parquet") as viewed:
         (entry,) = viewed.get("state")["entries"]
         assert (entry["kind"], entry["splits"]) == ("dataset", ["train"])

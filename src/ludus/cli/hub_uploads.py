@@ -28,7 +28,7 @@ def run_files(folder: Path) -> list[str]:
 
 def dataset_files(folder: Path) -> list[str]:
     """The files of a data set of `ludus curate`."""
-    from ludus.curation.output_dir import DATASET_FILES
+    from ludus.curation.pipeline import DATASET_FILES
     from ludus.data.stage_output import CURATION_FILE
 
     if not (folder / CURATION_FILE).is_file():

@@ -2,88 +2,107 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from ludus.curation.file_formats import FileFormat, check_format
-from ludus.curation.filters import FilterConfig
-from ludus.curation.pairs import DEFAULT_MIN_MARGIN, Pairing
-from ludus.curation.split import DEFAULT_SIMILARITY
-from ludus.curation.training_rows import RowConfig
-from ludus.curation.writers import OutputKind
+from ludus.data.config import check_field_types
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 from ludus.options import Option
 
+OutputKind = Literal["sft", "dpo", "episodes", "openenv", "nemo-gym", "nemo-gym-input"]
+
+
+def _parse_range(text: str) -> tuple[float, float]:
+    low, dots, high = text.partition("..")
+    try:
+        if not dots:
+            raise ValueError
+        return float(low or 0), float(high or 1)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a range; write 0.1..0.9, ..0.5 or 0.5..") from None
+
 
 @dataclass(frozen=True, kw_only=True)
-class CurateConfig(FilterConfig, RowConfig):
+class CurateConfig:
     """Which episodes to keep, and what to write of them."""
 
     to: Annotated[OutputKind, Option("Basics")] = "sft"
     """What to write: rows for SFT, pairs for DPO, or the files of another tool."""
+    where: Annotated[str | None, Option("Selection", metavar="SQL")] = None
+    """SQL condition over the fields of an episode."""
+    min_reward: Annotated[float | None, Option("Selection")] = None
+    """Minimum reward."""
+    solve_rate: Annotated[
+        tuple[float, float] | None, Option("Selection", metavar="LOW..HIGH", parse=_parse_range)
+    ] = None
+    """Keep tasks whose fraction of solved attempts lies in this range: 0.1..0.9."""
+    solved_at: Annotated[float, Option("Selection", hidden=True)] = 1.0
+    """Minimum reward of a solved attempt."""
+    top_fraction: Annotated[float | None, Option("Selection", advanced=True)] = None
+    """Keep this fraction of each environment's episodes, the best ones: 0.25."""
+    best_of_group: Annotated[bool, Option("Selection")] = False
+    """Keep the best attempt at each task."""
+    keep_unscored: Annotated[bool, Option("Selection", hidden=True)] = False
+    """Keep episodes without a reward, unless a fault ended them."""
     dedupe: Annotated[bool | None, Option("Selection", default="for sft and dpo")] = None
     """Remove exact copies, of episodes or of pairs. Other programs count attempts, and get all of
     them."""
     max_prompt_similarity: Annotated[float | None, Option("Selection", hidden=True)] = None
     """Remove tasks whose prompts are at least this similar to an earlier task's: 0.8."""
-    max_completion_similarity: Annotated[float | None, Option("Selection", hidden=True)] = None
-    """Remove episodes of a task whose completions are this similar to a better one's: 0.9."""
-    across_tasks: Annotated[bool, Option("Selection", hidden=True)] = False
-    """Compare completions across tasks, not only within each task."""
-    pairs: Annotated[Pairing, Option("Rows", advanced=True)] = "best"
-    """DPO pairs: best against worst of each task, or all pairs."""
-    min_margin: Annotated[float, Option("Rows", advanced=True)] = DEFAULT_MIN_MARGIN
-    """Minimum reward difference between the sides of a DPO pair."""
-    test_size: Annotated[float | None, Option("Rows")] = None
-    """Fraction of the tasks in the test split: 0.1, of 100 tasks 10."""
     held_out: Annotated[tuple[str | Path, ...], Option("Selection", advanced=True)] = ()
     """Run or data set whose tasks, and near copies of them, are removed; repeatable."""
-    similarity_threshold: Annotated[float, Option("Selection", hidden=True)] = DEFAULT_SIMILARITY
+    similarity_threshold: Annotated[float, Option("Selection", hidden=True)] = 0.8
     """Prompts at least this similar are near copies, for `test_size` and `held_out`."""
+    pairs: Annotated[Literal["best", "all"], Option("Rows", advanced=True)] = "best"
+    """DPO pairs: best against worst of each task, or all pairs."""
+    min_margin: Annotated[float, Option("Rows", advanced=True)] = 0.1
+    """Minimum reward difference between the sides of a DPO pair."""
+    reasoning: Annotated[bool, Option("Rows")] = True
+    """Keep the reasoning of assistant turns in rows for SFT and DPO."""
+    test_size: Annotated[float | None, Option("Rows")] = None
+    """Fraction of the tasks in the test split: 0.1, of 100 tasks 10."""
     seed: Annotated[int, Option("Rows", hidden=True)] = 0
     """Random seed of the test split."""
-    format: Annotated[FileFormat, Option("Rows", advanced=True)] = "jsonl"
-    """File format."""
     student: Annotated[str | None, Option("Rows", advanced=True)] = None
     """Model whose tokenizer and chat template measure the length of the rows."""
 
     def __post_init__(self) -> None:
-        FilterConfig.__post_init__(self)
-        RowConfig.__post_init__(self)
+        check_field_types(self)
         if self.dedupe is None:
             object.__setattr__(self, "dedupe", self.is_for_training)
-        check_format(self.format, self.row_kind)
+        if self.where is not None and not self.where.strip():
+            raise ConfigError("`where` must be an SQL condition, got an empty string.")
+        for name in ("min_reward", "solved_at"):
+            reward = getattr(self, name)
+            if reward is not None and not isfinite(reward):
+                raise ConfigError(f"`{name}` must be a finite number, got {reward}.")
+        if not (isfinite(self.min_margin) and self.min_margin >= 0):
+            raise ConfigError(
+                f"`min_margin` must be a finite number of at least 0, got {self.min_margin}."
+            )
         if self.test_size is not None and not 0 < self.test_size < 1:
             raise ConfigError(f"`test_size` must be between 0 and 1, got {self.test_size}.")
-        for name in ("max_prompt_similarity", "max_completion_similarity", "similarity_threshold"):
-            similarity = getattr(self, name)
-            if similarity is not None and not 0 < similarity <= 1:
-                raise ConfigError(f"`{name}` must be above 0 and at most 1, got {similarity}.")
-        if not self.is_for_training:
-            changed = [f.name for f in fields(RowConfig) if getattr(self, f.name) != f.default]
-            for name in [*changed, *(["student"] if self.student is not None else [])]:
-                raise ConfigError(f"`{name}` requires `to` sft or dpo, got {self.to}.")
+        for name in ("top_fraction", "max_prompt_similarity", "similarity_threshold"):
+            share = getattr(self, name)
+            if share is not None and not 0 < share <= 1:
+                raise ConfigError(f"`{name}` must be above 0 and at most 1, got {share}.")
+        if self.solve_rate is not None:
+            low, high = self.solve_rate
+            if not 0 <= low <= high <= 1:
+                raise ConfigError(f"`solve_rate` must be a range within 0..1, got {low}..{high}.")
+        if not self.is_for_training and (not self.reasoning or self.student is not None):
+            name = "student" if self.reasoning else "reasoning"
+            raise ConfigError(f"`{name}` requires `to` sft or dpo, got {self.to}.")
         if self.to == "dpo" and self.best_of_group:
             raise ConfigError("`best_of_group` keeps one attempt per task, but a pair needs two.")
-        if self.to == "dpo" and self.last_turn:
-            raise ConfigError("`last_turn` requires `to` sft, got dpo.")
-
-    @property
-    def row_kind(self) -> str:
-        """The key of the row's columns in `file_formats.COLUMNS_BY_KIND`."""
-        return "last turn" if self.to == "sft" and self.last_turn else self.to
 
     @property
     def is_for_training(self) -> bool:
         """Whether a chat template must be able to render the rows."""
         return self.to in ("sft", "dpo")
-
-    @property
-    def needs_contents(self) -> bool:
-        """Whether messages must be read to filter episodes."""
-        return bool(self.dedupe) or self.is_for_training
 
     def as_json(self) -> JsonObject:
         return {**asdict(self), "held_out": [str(path) for path in self.held_out]}

@@ -1,8 +1,8 @@
-"""Filters that need only an episode's row in the catalog.
+"""Filters, exact duplicates, and preference pairs: SQL over the catalog.
 
-Each filter excludes episodes under its own reason. Their order matters: the solve rate of a task
-counts the attempts that `where` keeps, and the best of a group is the best that all other filters
-kept.
+Each filter excludes episodes under a reason that no other filter has. Their order matters: the
+solve rate of a task counts the attempts that `where` keeps, and the best of a group is the best
+that all other filters kept.
 
 Rewards say how good the agent's own actions were. Episodes that are trained on by the replies of a
 tutor are not filtered by them: the states that a weak student reaches are what it must learn from.
@@ -10,97 +10,33 @@ tutor are not filtered by them: the states that a weak student reaches are what 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import isfinite
-from typing import Annotated
+from collections.abc import Iterator
 
 from ludus.curation.catalog import Catalog
-from ludus.data.config import check_at_least, check_field_types
+from ludus.curation.config import CurateConfig
 from ludus.errors import ConfigError
-from ludus.options import Option
 
+DUPLICATE, DUPLICATE_PAIR = "duplicate", "duplicate pair"
 MALFORMED_CALL = "malformed call"
-BEST_FIRST = "reward DESC NULLS LAST, turns, rowid"
+_BEST_FIRST = "reward DESC NULLS LAST, turns, rowid"
 """Highest reward first, then the shortest, then the first in the files."""
 
 
-def _parse_range(text: str) -> tuple[float, float]:
-    low, dots, high = text.partition("..")
-    try:
-        if not dots:
-            raise ValueError
-        return float(low or 0), float(high or 1)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a range; write 0.1..0.9, ..0.5 or 0.5..") from None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FilterConfig:
-    """Which episodes to keep."""
-
-    where: Annotated[str | None, Option("Selection", metavar="SQL")] = None
-    """SQL condition over the fields of an episode."""
-    min_reward: Annotated[float | None, Option("Selection")] = None
-    """Minimum reward."""
-    min_turns: Annotated[int | None, Option("Selection", hidden=True)] = None
-    """Minimum number of replies."""
-    max_turns: Annotated[int | None, Option("Selection", hidden=True)] = None
-    """Maximum number of replies."""
-    solve_rate: Annotated[
-        tuple[float, float] | None, Option("Selection", metavar="LOW..HIGH", parse=_parse_range)
-    ] = None
-    """Keep tasks whose fraction of solved attempts lies in this range: 0.1..0.9."""
-    solved_at: Annotated[float, Option("Selection", hidden=True)] = 1.0
-    """Minimum reward of a solved attempt."""
-    top_fraction: Annotated[float | None, Option("Selection", advanced=True)] = None
-    """Keep this fraction of each environment's episodes, the best ones: 0.25."""
-    best_of_group: Annotated[bool, Option("Selection")] = False
-    """Keep the best attempt at each task."""
-    keep_unscored: Annotated[bool, Option("Selection", hidden=True)] = False
-    """Keep episodes without a reward, unless a fault ended them."""
-
-    def __post_init__(self) -> None:
-        check_field_types(self)
-        for name in ("min_turns", "max_turns"):
-            check_at_least(name, getattr(self, name), 0)
-        if self.where is not None and not self.where.strip():
-            raise ConfigError("`where` must be an SQL condition, got an empty string.")
-        for name in ("min_reward", "solved_at"):
-            reward = getattr(self, name)
-            if reward is not None and not isfinite(reward):
-                raise ConfigError(f"`{name}` must be a finite number, got {reward}.")
-        if self.top_fraction is not None and not 0 < self.top_fraction <= 1:
-            raise ConfigError(
-                f"`top_fraction` must be above 0 and at most 1, got {self.top_fraction}."
-            )
-        if self.solve_rate is not None:
-            low, high = self.solve_rate
-            if not 0 <= low <= high <= 1:
-                raise ConfigError(f"`solve_rate` must be a range within 0..1, got {low}..{high}.")
-
-
-def exclude_faults(catalog: Catalog, *, keep_unscored: bool = False) -> None:
-    """Exclude episodes that a fault ended, and unscored ones: neither is a reward of 0."""
-    catalog.exclude("broken", "broken")
-    if not keep_unscored:
-        catalog.exclude("unscored", "reward IS NULL AND NOT tutored")
-
-
-def exclude_untrainable(catalog: Catalog) -> None:
-    """Exclude episodes that no chat template can render.
-
-    A tutor's reply may be rendered if the student gave none, or a malformed one.
-    """
-    catalog.exclude("no reply", "reply IS NULL AND NOT tutored", detail="no assistant turn")
-    catalog.exclude(
-        MALFORMED_CALL,
-        "bad_arguments AND NOT tutored",
-        detail="arguments that are not a JSON object",
-    )
-
-
-def apply_filters(catalog: Catalog, config: FilterConfig) -> None:
+def apply_filters(catalog: Catalog, config: CurateConfig) -> None:
     """Apply all filters but `best_of_group`, which has to follow deduplication."""
+    # A fault or a missing reward is not a reward of 0.
+    catalog.exclude("broken", "broken")
+    if not config.keep_unscored:
+        catalog.exclude("unscored", "reward IS NULL AND NOT tutored")
+    if config.is_for_training:
+        # No chat template can render these. A tutor's reply may be rendered if the student gave
+        # none, or a malformed one.
+        catalog.exclude("no reply", "reply IS NULL AND NOT tutored", detail="no assistant turn")
+        catalog.exclude(
+            MALFORMED_CALL,
+            "bad_arguments AND NOT tutored",
+            detail="arguments that are not a JSON object",
+        )
     if config.where is not None:
         catalog.exclude("where", "NOT wanted", detail=config.where)
     if config.solve_rate is not None:
@@ -123,18 +59,11 @@ def apply_filters(catalog: Catalog, config: FilterConfig) -> None:
             config.min_reward,
             detail=_except_tutored(catalog, f"reward >= {config.min_reward:g}"),
         )
-    for reason, condition, bound in (
-        ("min-turns", "turns >= {}", config.min_turns),
-        ("max-turns", "turns <= {}", config.max_turns),
-    ):
-        if bound is not None:
-            violated = f"NOT coalesce({condition.format('?')}, false)"
-            catalog.exclude(reason, violated, bound, detail=condition.format(f"{bound:g}"))
     if config.top_fraction is not None:
-        exclude_by_window(
+        _exclude_by_window(
             catalog,
             "top-fraction",
-            f"""row_number() OVER (PARTITION BY environment ORDER BY {BEST_FIRST})
+            f"""row_number() OVER (PARTITION BY environment ORDER BY {_BEST_FIRST})
                 > ceil({config.top_fraction!r} * count(*) OVER (PARTITION BY environment))""",
             among="NOT tutored",
             detail=_except_tutored(
@@ -143,11 +72,23 @@ def apply_filters(catalog: Catalog, config: FilterConfig) -> None:
         )
 
 
+def exclude_duplicates(catalog: Catalog, *, within_tasks: bool = False) -> None:
+    """Keep the best of episodes with the same messages and tools: of all, or within each task."""
+    task = "task, " if within_tasks else ""
+    _exclude_by_window(
+        catalog,
+        DUPLICATE,
+        f"row_number() OVER (PARTITION BY {task}prompt, completion, tools ORDER BY {_BEST_FIRST})"
+        " > 1",
+        detail="the same messages and tools" + (" at the same task" if within_tasks else ""),
+    )
+
+
 def keep_best_of_group(catalog: Catalog) -> None:
-    exclude_by_window(
+    _exclude_by_window(
         catalog,
         "best-of-group",
-        f"row_number() OVER (PARTITION BY task ORDER BY {BEST_FIRST}) > 1",
+        f"row_number() OVER (PARTITION BY task ORDER BY {_BEST_FIRST}) > 1",
         among="NOT tutored",
         detail=_except_tutored(catalog, "the best attempt at each task"),
     )
@@ -155,7 +96,7 @@ def keep_best_of_group(catalog: Catalog) -> None:
 
 def keep_first_of_group(catalog: Catalog) -> None:
     """Keep one attempt at each task, so that the tasks have the order of their first attempts."""
-    exclude_by_window(
+    _exclude_by_window(
         catalog,
         "same task",
         "row_number() OVER (PARTITION BY task ORDER BY rowid) > 1",
@@ -163,7 +104,7 @@ def keep_first_of_group(catalog: Catalog) -> None:
     )
 
 
-def exclude_by_window(
+def _exclude_by_window(
     catalog: Catalog, reason: str, condition: str, *, among: str = "true", detail: str
 ) -> None:
     """Exclude kept rows by a condition with a window function over the kept rows `among` which."""
@@ -181,3 +122,83 @@ def _except_tutored(catalog: Catalog, detail: str) -> str:
     """The detail of a filter by reward, which the episodes with a tutor's replies all pass."""
     count = catalog.tutored
     return f"{detail}; not for {count:,} with a tutor" if count else detail
+
+
+_SAME_PROMPT_COLUMNS = "task, prompt, tools"
+_UNPAIRED_DETAIL = {
+    "best": "neither the best nor the worst attempt",
+    "all": "too close to every other attempt",
+}
+
+
+def build_pairs(catalog: Catalog, config: CurateConfig) -> None:
+    """Create the table `pairs`, and exclude the episodes that are in no pair.
+
+    Pairs are built among the attempts of all runs with equal task, prompt and tools. Episodes that
+    a fault ended are excluded before, so the rejected side is always what a model did. Episodes
+    with a tutor are no attempts here: each of their corrections is a separate pair.
+    """
+    unscored = "reason IS NULL AND reward IS NULL AND NOT tutored"
+    if catalog.sql(f"SELECT count(*) FROM episodes WHERE {unscored}")[0][0]:
+        raise ConfigError("`keep_unscored` cannot be used with `to` dpo: a pair needs two rewards.")
+    # Floating point makes 0.3 - 0.2 slightly less than 0.1.
+    margin = max(0.0, config.min_margin - 1e-9)
+    catalog.sql(
+        f"""CREATE OR REPLACE TABLE attempts AS
+        SELECT rowid AS row, reward,
+            dense_rank() OVER (ORDER BY {_SAME_PROMPT_COLUMNS}) AS prompt_id,
+            count(*) OVER same AS num_attempts,
+            max(reward) OVER same - min(reward) OVER same AS spread,
+            row_number() OVER (PARTITION BY {_SAME_PROMPT_COLUMNS} ORDER BY {_BEST_FIRST})
+                AS from_best,
+            row_number() OVER (PARTITION BY {_SAME_PROMPT_COLUMNS} ORDER BY reward, turns, rowid)
+                AS from_worst
+        FROM episodes WHERE reason IS NULL AND NOT tutored
+        WINDOW same AS (PARTITION BY {_SAME_PROMPT_COLUMNS})"""
+    )
+    catalog.sql(
+        f"""CREATE OR REPLACE TABLE pairs AS
+        SELECT a.row AS chosen, b.row AS rejected
+        FROM attempts a JOIN attempts b USING (prompt_id)
+        WHERE a.reward > b.reward AND a.reward - b.reward >= ?
+            {"AND a.from_best = 1 AND b.from_worst = 1" if config.pairs == "best" else ""}""",
+        margin,
+    )
+    for reason, condition, detail in (
+        ("alone", "num_attempts = 1", "no other attempt at the task"),
+        ("equal rewards", "spread = 0", "all attempts at the task have the same reward"),
+        ("min-margin", f"spread < {margin!r}", f"less than {config.min_margin:g} apart"),
+        ("in no pair", "true", _UNPAIRED_DETAIL[config.pairs]),
+    ):
+        catalog.exclude(
+            reason,
+            f"""rowid IN (SELECT row FROM attempts WHERE ({condition})
+                EXCEPT SELECT chosen FROM pairs EXCEPT SELECT rejected FROM pairs)""",
+            detail=detail,
+        )
+
+
+def exclude_duplicate_pairs(catalog: Catalog) -> None:
+    """Keep the first of pairs with the same content, across all tasks."""
+    catalog.sql(
+        """CREATE OR REPLACE TABLE pairs AS
+        SELECT chosen, rejected FROM pairs
+            JOIN episodes a ON chosen = a.rowid JOIN episodes b ON rejected = b.rowid
+        QUALIFY row_number() OVER (
+            PARTITION BY a.prompt, a.tools, a.completion, b.completion ORDER BY chosen, rejected
+        ) = 1"""
+    )
+    catalog.exclude(
+        DUPLICATE_PAIR,
+        "NOT tutored AND rowid NOT IN (SELECT unnest([chosen, rejected]) FROM pairs)",
+        detail="the same as another pair",
+    )
+
+
+def iter_pairs(catalog: Catalog) -> Iterator[tuple[int, int, str | None]]:
+    """Yield the rows of the better and the worse attempt, and their split."""
+    rows = catalog.stream(
+        "SELECT chosen, rejected, split FROM pairs JOIN episodes ON chosen = episodes.rowid "
+        "ORDER BY chosen, rejected"
+    )
+    return ((better, worse, split) for better, worse, split in rows)

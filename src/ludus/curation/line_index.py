@@ -12,20 +12,18 @@ from contextlib import ExitStack
 from functools import cached_property
 from itertools import compress, count, filterfalse
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import BinaryIO, NamedTuple, Self
 
-from ludus.data.json_files import skip_mark
 from ludus.errors import RunError
 
 _READ_BLOCK_BYTES = 1 << 18
-_SPACE, _NEWLINE = 32, 10
 
 
 class LineIndex:
     """The lines of several files. Files are opened and indexed at the first access.
 
     Lines are returned without surrounding whitespace, of which DuckDB skips more kinds than JSON
-    allows, and the first one without a byte-order mark.
+    allows.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -43,17 +41,15 @@ class LineIndex:
         starts = self._offsets[file].starts
         if at >= len(starts) - 1:
             raise self._truncated_error(file)
-        start = starts[at]
-        line = os.pread(self._descriptors[file], starts[at + 1] - start, start)
-        return line.strip()
+        descriptor = self._sources[file].fileno()
+        return os.pread(descriptor, starts[at + 1] - starts[at], starts[at]).strip()
 
     def count_lines(self, file: int) -> int:
         return len(self._offsets[file].starts) - 1
 
     def line_number(self, file: int, at: int) -> int:
         """Return the line number as editors count it: from 1, with blank lines."""
-        numbers = self._offsets[file].numbers
-        return at + 1 if numbers is None else numbers[at]
+        return self._offsets[file].numbers[at]
 
     def read_marked(self, file: int, marks: bytes) -> Iterator[tuple[int, int, bytes]]:
         """Yield index, mark and text of the lines with a mark other than 0, in one pass."""
@@ -61,7 +57,6 @@ class LineIndex:
             return
         try:
             with self._files[file].open("rb", buffering=_READ_BLOCK_BYTES) as source:
-                skip_mark(source)
                 lines = compress(filterfalse(bytes.isspace, source), marks)
                 yield from zip(compress(count(), marks), compress(marks, marks), lines, strict=True)
         except ValueError:
@@ -70,16 +65,14 @@ class LineIndex:
             raise self._read_error(file, error) from error
 
     @cached_property
-    def _descriptors(self) -> list[int]:
-        descriptors = []
+    def _sources(self) -> list[BinaryIO]:
+        sources: list[BinaryIO] = []
         for at, file in enumerate(self._files):
             try:
-                descriptor = os.open(file, os.O_RDONLY)
+                sources.append(self._exit_stack.enter_context(file.open("rb", buffering=0)))
             except OSError as error:
                 raise self._read_error(at, error) from error
-            self._exit_stack.callback(os.close, descriptor)
-            descriptors.append(descriptor)
-        return descriptors
+        return sources
 
     @cached_property
     def _offsets(self) -> list[_LineOffsets]:
@@ -93,47 +86,17 @@ class LineIndex:
 
 
 class _LineOffsets(NamedTuple):
-    """The non-blank lines of a file, at eight bytes each."""
+    """The non-blank lines of a file. A blank line is trailing whitespace of the one before it."""
 
     starts: array[int]
     """Offset of each line, and at the end the size of the file."""
-    numbers: array[int] | None = None
-    """Line numbers, if there are blank lines."""
+    numbers: array[int]
 
 
 def _index_lines(file: Path) -> _LineOffsets:
-    """Index a file. Files without blank lines, nearly all, are only searched for newlines."""
-    starts, at_line_start = array("q"), True
-    block = bytearray(_READ_BLOCK_BYTES)
-    add_start, find = starts.append, block.find
-    with file.open("rb", buffering=0) as source:
-        add_start(position := skip_mark(source))
-        while size := source.readinto(block):
-            if at_line_start and block[0] <= _SPACE:
-                return _index_lines_with_blanks(file)
-            at = find(_NEWLINE, 0, size)
-            at_line_start = False
-            while at >= 0:
-                add_start(position + at + 1)
-                at += 1
-                at_line_start = at == size
-                if not at_line_start and block[at] <= _SPACE:
-                    return _index_lines_with_blanks(file)
-                at = find(_NEWLINE, at, size)
-            position += size
-    if starts[-1] != position:
-        starts.append(position)
-    return _LineOffsets(starts)
-
-
-def _index_lines_with_blanks(file: Path) -> _LineOffsets:
-    """Index a file in which a line is blank or begins with whitespace.
-
-    A blank line becomes trailing whitespace of the line before it.
-    """
     starts, numbers = array("q"), array("q")
-    with file.open("rb") as source:
-        position = skip_mark(source)
+    with file.open("rb", buffering=_READ_BLOCK_BYTES) as source:
+        position = 0
         for number, line in enumerate(source, 1):
             if not line.isspace():
                 starts.append(position)

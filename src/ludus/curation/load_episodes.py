@@ -6,14 +6,12 @@ DuckDB reads the files in parallel, and parses only the fields that the query us
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ludus.data.episode import StopReason
-from ludus.data.json_files import skip_mark
 from ludus.data.locked_database import (
     check_single_query,
     describe_sql_error,
@@ -120,9 +118,6 @@ def load_episodes(
 
     With `labels` an episode that has a tutor's replies is `tutored`.
     """
-    sources = [
-        _without_mark(file, folder / f"unmarked_{at}.jsonl") for at, file in enumerate(files)
-    ]
     for max_line_bytes in _MAX_LINE_BYTES:
         with ExitStack() as stack:
             # Opened again for every limit: once it is open, its number of threads is fixed.
@@ -130,14 +125,14 @@ def load_episodes(
                 open_locked_database(
                     "Curating",
                     temp_directory=folder,
-                    readable_files=sources,
+                    readable_files=files,
                     memory_limit=memory_limit,
                     threads=1 if max_line_bytes > _MAX_PARALLEL_LINE_BYTES else None,
                 )
             )
             if where is not None:
                 check_load_condition(database, where)
-            query = _load_query(files, sources, where, contents, labels, max_line_bytes)
+            query = _load_query(files, where, contents, labels, max_line_bytes)
             if _create_table(database, query, where):
                 stack.pop_all()
                 return database
@@ -164,30 +159,15 @@ def _create_table(database: DuckDBPyConnection, query: str, where: str | None) -
     return True
 
 
-def _without_mark(file: Path, copy: Path) -> Path:
-    """The file, or a copy without a byte-order mark: DuckDB cannot read a line behind one."""
-    try:
-        with file.open("rb") as source:
-            if not skip_mark(source):
-                return file
-            with copy.open("wb") as target:
-                shutil.copyfileobj(source, target)
-    except OSError as error:
-        raise RunError(f"Cannot read {file}: {error.strerror or error}.") from error
-    return copy
-
-
 def _load_query(
     files: Sequence[Path],
-    sources: Sequence[Path],
     where: str | None,
     contents: bool,
     labels: bool,
     max_line_bytes: int,
 ) -> str:
-    """`sources` is read for `files`."""
-    names, paths = (", ".join(quote_sql(str(each)) for each in group) for group in (files, sources))
-    globs = ", ".join(quote_sql(escape_glob(str(file))) for file in sources)
+    names = ", ".join(quote_sql(str(file)) for file in files)
+    globs = ", ".join(quote_sql(escape_glob(str(file))) for file in files)
     types = ", ".join(
         f"{quote_sql(name)}: {quote_sql(sql_type)}" for name, sql_type in COLUMN_TYPES.items()
     )
@@ -210,13 +190,10 @@ def _load_query(
             NULL::VARCHAR AS split
         FROM (
             SELECT *, {SELECT_DERIVED}
-            FROM (
-                SELECT * REPLACE ([{names}][list_position([{paths}], filename)] AS filename)
-                FROM read_json(
-                    [{globs}], format = 'newline_delimited', ignore_errors = true, filename = true,
-                    compression = 'none', maximum_object_size = {max_line_bytes},
-                    columns = {{{types}}}
-                )
+            FROM read_json(
+                [{globs}], format = 'newline_delimited', ignore_errors = true, filename = true,
+                compression = 'none', maximum_object_size = {max_line_bytes},
+                columns = {{{types}}}
             )
         )
     """

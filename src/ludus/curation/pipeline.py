@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+import json
+from collections.abc import Iterable, Sequence
 from math import inf
 from pathlib import Path
 
-from ludus.curation import dedupe, filters, pairs, split
+from ludus.curation import filters, similarity
 from ludus.curation.catalog import UNREADABLE, Catalog
 from ludus.curation.config import CurateConfig
-from ludus.curation.curation_report import CurateReport, build_report
-from ludus.curation.dataset_card import DatasetOrigin, write_card
-from ludus.curation.dedupe import exclude_held_out_tasks
-from ludus.curation.file_formats import convert_files
 from ludus.curation.load_episodes import find_episode_files
-from ludus.curation.output_dir import hash_output_files, is_rerun, open_output_dir
-from ludus.curation.token_lengths import measure_file
+from ludus.curation.report import CARD_FILE, CurateReport, build_report, write_card
+from ludus.curation.similarity import TEST, TRAIN, SplitByTask
 from ludus.curation.writers import CurateProgress, write_left_out, write_rows
-from ludus.data.files import lock_dir
+from ludus.data.files import atomic_dir, existing_files, lock_dir
+from ludus.data.stage_output import CURATION_FILE
 from ludus.errors import RunError
-from ludus.policy.load import load_tokenizer
-from ludus.policy.vision.processor import load_vision_processor
 
+DATASET_FILES = ("train.jsonl", "test.jsonl", CURATION_FILE, CARD_FILE, "left_out.jsonl")
+"""All files that a data set can consist of."""
+_DRAFT_PREFIX = ".curating-"
+_READ_BLOCK_BYTES = 1 << 20
 _HINT_BY_REASON = {
     UNREADABLE: "`ludus import` reads the files of other tools; episodes of a newer version need a "
     "newer Ludus.",
@@ -61,93 +59,79 @@ def curate(
     config = config or CurateConfig()
     progress = progress or (lambda phase, done, total: None)
     files = find_episode_files(folders)
-    splits = [split.TRAIN] if config.test_size is None else [split.TRAIN, split.TEST]
-    tokenizer = load_tokenizer(config.student) if config.student is not None else None
+    splits = [TRAIN] if config.test_size is None else [TRAIN, TEST]
+    student = None
+    if config.student is not None:
+        from ludus.curation.lint.runner import parse_row, read_rows
+        from ludus.curation.lint.student import Student
+
+        student = Student.load(config.student)
     names = [str(run) for run in folders]
-    with (
-        lock_dir(out),
-        open_output_dir(out, overwrite=overwrite or is_rerun(out, config, names, splits)) as draft,
-    ):
-        work = draft / "work"
-        work.mkdir()
-        progress("reading", 0, None)
-        with Catalog.open(
-            files,
-            work,
-            where=config.where,
-            contents=config.needs_contents,
-            labels=config.is_for_training,
-        ) as catalog:
-            tasks = _filter_episodes(catalog, config, progress)
-            _check_any_kept(catalog)
-            written = write_rows(
-                catalog,
+    with lock_dir(out):
+        _check_replaceable(out, config, names, splits, overwrite=overwrite)
+        with atomic_dir(out, _DRAFT_PREFIX, marker=CURATION_FILE, owned=DATASET_FILES) as draft:
+            work = draft / "work"
+            work.mkdir()
+            progress("reading", 0, None)
+            with Catalog.open(
+                files,
+                work,
+                where=config.where,
+                contents=bool(config.dedupe) or config.is_for_training,
+                labels=config.is_for_training,
+            ) as catalog:
+                split = _select_episodes(catalog, config, progress)
+                _check_any_kept(catalog)
+                written = write_rows(catalog, draft, config, splits=splits, progress=progress)
+                _check_any_kept(catalog)
+                if explain:
+                    write_left_out(catalog, draft / "left_out.jsonl")
+                lengths = None
+                if student is not None:
+                    progress("measuring rows", 0, None)
+                    rows = (parse_row(row, at) for at, row in read_rows(draft / "train.jsonl"))
+                    lengths = student.measure_rows(rows)
+                report = build_report(catalog, written, split, lengths)
+            write_card(
                 draft,
-                to=config.to,
-                config=config,
-                splits=splits,
-                dedupe=bool(config.dedupe),
-                progress=progress,
+                report,
+                config,
+                runs=names,
+                digest=_hash_files(draft / f"{name}.jsonl" for name in splits),
+                location=location or str(out),
+                command=command,
             )
-            _check_any_kept(catalog)
-            if explain:
-                write_left_out(catalog, draft / "left_out.jsonl")
-            report = build_report(catalog, written, tasks)
-        if tokenizer is not None and config.student is not None:
-            lengths = measure_file(
-                draft / "train.jsonl",
-                tokenizer,
-                config.student,
-                load_processor=partial(load_vision_processor, config.student),
-                progress=lambda done: progress(
-                    "measuring rows", done, written.by_split[split.TRAIN]
-                ),
-            )
-            report = replace(report, lengths=lengths)
-        digest = hash_output_files(draft / f"{name}.jsonl" for name in splits)
-        progress("converting", 0, None)
-        convert_files(draft, splits, config.format, config.row_kind, work)
-        origin = DatasetOrigin(names, digest, location or str(out), command)
-        write_card(draft, report, config, origin)
     return report
 
 
-def _filter_episodes(
+def _select_episodes(
     catalog: Catalog, config: CurateConfig, progress: CurateProgress
-) -> split.SplitByTask:
+) -> SplitByTask:
     """Exclude episodes, build pairs and assign splits."""
     progress("filtering", 0, None)
-    filters.exclude_faults(catalog, keep_unscored=config.keep_unscored)
-    if config.is_for_training:
-        filters.exclude_untrainable(catalog)
     filters.apply_filters(catalog, config)
     # For pairs, only within tasks: the same attempt at two tasks can be part of different pairs.
     # Duplicate pairs are excluded once there are pairs.
     if config.dedupe or config.to == "dpo":
-        dedupe.exclude_duplicates(catalog, within_tasks=config.to == "dpo")
+        filters.exclude_duplicates(catalog, within_tasks=config.to == "dpo")
     if config.max_prompt_similarity is not None:
         progress("comparing prompts", 0, None)
-        dedupe.exclude_near_prompts(catalog, config.max_prompt_similarity)
-    if config.max_completion_similarity is not None:
-        progress("comparing completions", 0, None)
-        dedupe.exclude_near_completions(
-            catalog, config.max_completion_similarity, across_tasks=config.across_tasks
-        )
+        similarity.exclude_near_prompts(catalog, config.max_prompt_similarity)
     if config.best_of_group:
         filters.keep_best_of_group(catalog)
     if config.held_out:
         progress("comparing with the held-out set", 0, None)
-        exclude_held_out_tasks(catalog, config.held_out, config.similarity_threshold)
+        similarity.exclude_held_out_tasks(catalog, config.held_out, config.similarity_threshold)
     if config.to == "dpo":
-        pairs.build_pairs(catalog, pairing=config.pairs, min_margin=config.min_margin)
+        filters.build_pairs(catalog, config)
         if config.dedupe:
-            pairs.exclude_duplicate_pairs(catalog)
+            filters.exclude_duplicate_pairs(catalog)
     if config.to == "nemo-gym-input":
         filters.keep_first_of_group(catalog)
     if config.test_size is None or not catalog.kept:
-        return split.SplitByTask()
+        return SplitByTask()
     progress("splitting", 0, None)
-    return split.split_by_task(
+    return similarity.split_by_task(
         catalog,
         test_size=config.test_size,
         similarity=config.similarity_threshold,
@@ -163,6 +147,51 @@ def _check_any_kept(catalog: Catalog) -> None:
     counts = catalog.excluded_counts
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.items())
     hint = _HINT_BY_REASON.get(max(counts, key=lambda reason: counts[reason]), "Relax the filters.")
-    if counts.get(dedupe.DUPLICATE, 0) >= counts.get("alone", inf):
+    if counts.get(filters.DUPLICATE, 0) >= counts.get("alone", inf):
         hint = _ONLY_DUPLICATES_HINT
     raise RunError(f"None of {catalog.total:,} episodes is left: {reasons}. {hint}")
+
+
+def _check_replaceable(
+    out: Path, config: CurateConfig, runs: Sequence[str], splits: Sequence[str], *, overwrite: bool
+) -> None:
+    """Raise `RunError` unless the folder is empty or holds a data set that may be replaced."""
+    names = existing_files(out, _DRAFT_PREFIX)
+    # A process that was killed while moving its files may have left all but the metadata file.
+    if CURATION_FILE in names or (names and set(names) <= {*DATASET_FILES}):
+        if not overwrite and not _is_rerun(out, config, runs, splits):
+            raise RunError(
+                f"{out} already holds a data set. Set `overwrite`, or use another `out`."
+            )
+    elif names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise RunError(
+            f"{out} is not empty ({names[0]}{more}) and not a Ludus data set. Use another `out`."
+        )
+
+
+def _is_rerun(out: Path, config: CurateConfig, runs: Sequence[str], splits: Sequence[str]) -> bool:
+    """Whether `out` has an unchanged data set with this config, of these runs or some of them."""
+    files = [out / f"{name}.jsonl" for name in splits]
+    try:
+        metadata = json.loads((out / CURATION_FILE).read_bytes())
+        return (
+            metadata["settings"] == json.loads(json.dumps(config.as_json(), default=str))
+            and set(metadata["runs"]) <= set(runs)
+            and metadata["digest"] == _hash_files(files)
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _hash_files(files: Iterable[Path]) -> str:
+    """Hash names and contents of a data set's files with xxHash, fast enough for gigabytes."""
+    import xxhash
+
+    digest, block = xxhash.xxh3_64(), bytearray(_READ_BLOCK_BYTES)
+    for path in files:
+        digest.update(path.name.encode())
+        with path.open("rb", buffering=0) as file:
+            while size := file.readinto(block):
+                digest.update(memoryview(block)[:size])
+    return digest.hexdigest()

@@ -1,106 +1,56 @@
-"""Build SFT rows from episodes, and DPO rows from pairs of episodes.
+"""Build SFT rows from episodes, and DPO rows from pairs of episodes or from a tutor's corrections.
 
-Pure functions. Arguments of tool calls become objects, as chat templates expect them. System prompt
-and tools are part of the row; further columns, which trainers ignore, tell where it came from.
+Arguments of tool calls become objects, as chat templates expect them. System prompt and tools are
+part of the row; further columns, which trainers ignore, tell where it came from.
+
+If a tutor has labelled the turns of an episode, the loss is on the tutor's replies: on the
+student's turns with the same calls, and on a corrected copy of each other one. What the student did
+otherwise is context without loss.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
-from ludus.curation.tool_call_text import get_call_format, render_messages
-from ludus.curation.tutor_labels import TrainedMessages, labelled_turns, trained_messages
-from ludus.data.config import check_field_types
 from ludus.data.episode import Episode
 from ludus.data.messages import Message, Text, messages_before_reply
 from ludus.data.tool_schema import JsonObject, parse_arguments
-from ludus.errors import ConfigError
-from ludus.options import Option
 
 
 class MalformedCallError(ValueError):
     """A tool call whose arguments are not a JSON object, which chat templates require."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RowConfig:
-    """What a row contains of an episode."""
-
-    system: Annotated[bool, Option("Rows", advanced=True)] = True
-    """Keep the system prompt."""
-    tool_results: Annotated[bool, Option("Rows", advanced=True)] = True
-    """Keep tool results; without them a row is the prompt and the assistant turns."""
-    reasoning: Annotated[bool, Option("Rows")] = True
-    """Keep the reasoning of assistant turns."""
-    last_turn: Annotated[bool, Option("Rows", advanced=True)] = False
-    """Train on the last turn only: a row is the `prompt` before it, and the `completion`."""
-    tool_call_format: Annotated[str | None, Option("Rows", advanced=True)] = None
-    """Write tool calls as text, in the form of this model family: qwen3, qwen2.5, qwen3.5, llama3,
-    glm4, hermes or smollm."""
-
-    def __post_init__(self) -> None:
-        check_field_types(self)
-        if self.tool_call_format is not None:
-            get_call_format(self.tool_call_format)
-
-
-DEFAULT_ROW_CONFIG = RowConfig()
-
-
-def sft_rows(episode: Episode, config: RowConfig = DEFAULT_ROW_CONFIG) -> list[JsonObject]:
+def sft_rows(episode: Episode, *, reasoning: bool = True) -> list[JsonObject]:
     """Build the rows of an episode: with a tutor possibly several, without any loss none."""
     return [
-        sft_row(episode, config, trained=trained)
-        for trained in trained_messages(episode)
-        if not config.last_turn or trained.trains_last_reply
+        {
+            "messages": build_messages(messages, reasoning=reasoning, masked=masked),
+            "tools": list(episode.tools) or None,
+            "environment": episode.environment,
+            "group_id": episode.group_id,
+            "episode_id": episode.episode_id,
+            "reward": episode.reward,
+        }
+        for messages, masked in _trained_messages(episode)
     ]
 
 
-def sft_row(
-    episode: Episode,
-    config: RowConfig = DEFAULT_ROW_CONFIG,
-    *,
-    trained: TrainedMessages | None = None,
-) -> JsonObject:
-    """Build a row with `messages`, or with `prompt` and `completion` if `last_turn` is set.
-
-    `trained` are the messages to train on, by default the episode's.
-    """
-    trained = trained or TrainedMessages(episode.messages)
-    masked = () if config.last_turn else trained.masked
-    messages = _build_messages(trained.messages, config, masked)
-    row: JsonObject = {"messages": messages}
-    if config.last_turn:
-        last = max(at for at, message in enumerate(messages) if message["role"] == "assistant")
-        row = {"prompt": messages[:last], "completion": [messages[last]]}
-    return {
-        **row,
-        "tools": list(episode.tools) or None,
-        "environment": episode.environment,
-        "group_id": episode.group_id,
-        "episode_id": episode.episode_id,
-        "reward": episode.reward,
-    }
-
-
-def dpo_row(
-    chosen: Episode, rejected: Episode, config: RowConfig = DEFAULT_ROW_CONFIG
-) -> JsonObject:
+def dpo_row(chosen: Episode, rejected: Episode, *, reasoning: bool = True) -> JsonObject:
     """Build a row with the common `prompt`, and the `chosen` and `rejected` continuations.
 
     Both end with the last assistant turn: later messages from the environment have no loss.
     """
-    if config.last_turn:
-        raise ConfigError("`last_turn` requires `to` sft, got dpo.")
     prompt = messages_before_reply(chosen.messages)
+    sides = []
+    for messages in (chosen.messages[len(prompt) :], rejected.messages[len(prompt) :]):
+        end = _reply_positions(messages)[-1] + 1
+        sides.append(build_messages(messages[:end], reasoning=reasoning))
     return {
-        "prompt": _build_messages(prompt, config),
-        "chosen": _build_messages(_trim_after_last_reply(chosen.messages[len(prompt) :]), config),
-        "rejected": _build_messages(
-            _trim_after_last_reply(rejected.messages[len(prompt) :]), config
-        ),
+        "prompt": build_messages(prompt, reasoning=reasoning),
+        "chosen": sides[0],
+        "rejected": sides[1],
         "tools": list(chosen.tools) or None,
         "environment": chosen.environment,
         "group_id": chosen.group_id,
@@ -111,76 +61,54 @@ def dpo_row(
     }
 
 
-def tutor_pair_rows(
-    episode: Episode, config: RowConfig = DEFAULT_ROW_CONFIG
-) -> Iterator[JsonObject]:
+def tutor_pair_rows(episode: Episode, *, reasoning: bool = True) -> Iterator[JsonObject]:
     """Build a DPO row for each turn that the tutor corrects: its reply against the student's.
 
-    The reward of a single reply is not known; that of the rejected side is the episode's.
+    The reward of a single reply is not known; the rejected side has the episode's.
     """
     for turn in labelled_turns(episode):
         if turn.agreed or turn.explored or turn.reply is None:
             continue
+        prompt = episode.messages[: turn.position]
         try:
-            sides = [_build_messages([side], config) for side in (turn.advice, turn.reply)]
-            prompt = _build_messages(episode.messages[: turn.position], config)
+            yield {
+                "prompt": build_messages(prompt, reasoning=reasoning),
+                "chosen": build_messages([turn.advice], reasoning=reasoning),
+                "rejected": build_messages([turn.reply], reasoning=reasoning),
+                "tools": list(episode.tools) or None,
+                "environment": episode.environment,
+                "group_id": episode.group_id,
+                "chosen_id": episode.episode_id,
+                "rejected_id": episode.episode_id,
+                "chosen_reward": None,
+                "rejected_reward": episode.reward,
+            }
         except MalformedCallError:
             continue
-        yield {
-            "prompt": prompt,
-            "chosen": sides[0],
-            "rejected": sides[1],
-            "tools": list(episode.tools) or None,
-            "environment": episode.environment,
-            "group_id": episode.group_id,
-            "chosen_id": episode.episode_id,
-            "rejected_id": episode.episode_id,
-            "chosen_reward": None,
-            "rejected_reward": episode.reward,
-        }
 
 
-def check_calls(messages: Sequence[Message]) -> None:
-    """Raise `MalformedCallError` if the arguments of a call are not a JSON object."""
-    for message in messages:
-        for call in message.tool_calls or ():
-            _parse_row_arguments(call.function.arguments)
-
-
-def _trim_after_last_reply(messages: Sequence[Message]) -> Sequence[Message]:
-    last = max(at for at, message in enumerate(messages) if message.role == "assistant")
-    return messages[: last + 1]
-
-
-def _build_messages(
-    messages: Sequence[Message], config: RowConfig, masked: Collection[int] = ()
+def build_messages(
+    messages: Sequence[Message], *, reasoning: bool = True, masked: Collection[int] = ()
 ) -> list[JsonObject]:
     """Build the messages of a row; those at the positions `masked` bear no loss."""
     built: list[JsonObject] = []
     for at, message in enumerate(messages):
-        if (message.role == "tool" and not config.tool_results) or (
-            message.role == "system" and not config.system
-        ):
-            continue
         # Text alone becomes a string, which every template accepts; next to images it stays a part.
         parts = () if isinstance(message.content, str) else message.content
         is_text = all(isinstance(part, Text) for part in parts)
         content = message.text if is_text else [part.model_dump() for part in parts]
         fields: JsonObject = {"role": message.role, "content": content}
-        if message.reasoning_content is not None and config.reasoning:
+        if message.reasoning_content is not None and reasoning:
             fields["reasoning_content"] = message.reasoning_content
         if message.tool_calls:
-            fields["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {
-                        "name": call.function.name,
-                        "arguments": _parse_row_arguments(call.function.arguments),
-                    },
-                }
-                for call in message.tool_calls
-            ]
+            fields["tool_calls"] = []
+            for call in message.tool_calls:
+                arguments = parse_arguments(call.function.arguments)
+                if arguments is None:
+                    raise MalformedCallError(call.function.arguments)
+                function = {"name": call.function.name, "arguments": arguments}
+                row_call = {"id": call.id, "type": "function", "function": function}
+                fields["tool_calls"].append(row_call)
         if message.tool_call_id is not None:
             fields["tool_call_id"] = message.tool_call_id
         if message.name is not None:
@@ -188,14 +116,95 @@ def _build_messages(
         if at in masked:
             fields["weight"] = 0
         built.append(fields)
-    if config.tool_call_format is None:
-        return built
-    return render_messages(built, get_call_format(config.tool_call_format))
+    return built
 
 
-def _parse_row_arguments(text: str) -> JsonObject:
-    """Parse the arguments of a call for a training row; raise `MalformedCallError`."""
-    arguments = parse_arguments(text)
-    if arguments is None:
-        raise MalformedCallError(text)
-    return arguments
+def has_malformed_call(message: Message) -> bool:
+    """Whether the arguments of a call are not a JSON object."""
+    calls = message.tool_calls or ()
+    return any(parse_arguments(call.function.arguments) is None for call in calls)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledTurn:
+    """A turn for which the tutor has a reply."""
+
+    position: int
+    """The index of the student's reply among the messages, or their number if there is none."""
+    advice: Message
+    reply: Message | None
+    """The student's reply; None if it said nothing."""
+    explored: bool
+
+    @property
+    def agreed(self) -> bool:
+        """Whether student and tutor make the same calls, or say the same if they make none."""
+        if self.reply is None:
+            return False
+        if not self.reply.tool_calls and not self.advice.tool_calls:
+            return self.reply.text.strip() == self.advice.text.strip()
+        made, advised = (
+            [
+                (call.function.name, parse_arguments(call.function.arguments))
+                for call in message.tool_calls or ()
+            ]
+            for message in (self.reply, self.advice)
+        )
+        return not has_malformed_call(self.reply) and made == advised
+
+
+def labelled_turns(episode: Episode) -> Iterator[LabelledTurn]:
+    """Yield the turns with a usable reply of the tutor.
+
+    A call of the student whose arguments are not a JSON object is the last one that is labelled: no
+    chat template can render what follows it.
+    """
+    positions = _reply_positions(episode.messages)
+    for turn, advice in enumerate(episode.tutor_replies):
+        has_reply = turn < len(positions)
+        at = positions[turn] if has_reply else len(episode.messages)
+        reply = episode.messages[at] if has_reply else None
+        if advice is not None and not has_malformed_call(advice):
+            yield LabelledTurn(at, advice, reply, turn in episode.explored_turns)
+        if reply is None or has_malformed_call(reply):
+            return
+
+
+def count_agreement(episode: Episode) -> tuple[int, int]:
+    """In how many turns student and tutor agree, and how many are labelled."""
+    agreed = [turn.agreed for turn in labelled_turns(episode)]
+    return sum(agreed), len(agreed)
+
+
+def _trained_messages(episode: Episode) -> list[tuple[tuple[Message, ...], frozenset[int]]]:
+    """The conversations to train on, each with the positions of its replies without loss.
+
+    With a tutor: the episode with loss where both agree, and a copy for each correction.
+    """
+    if not episode.tutor_replies:
+        positions = _reply_positions(episode.messages)
+        turns = (turn for turn in episode.explored_turns if turn < len(positions))
+        masked = frozenset(positions[turn] for turn in turns)
+        return [(episode.messages, masked)] if {*positions} - masked else []
+    messages, trained = list(episode.messages), set[int]()
+    corrections: list[tuple[tuple[Message, ...], frozenset[int]]] = []
+    for turn in labelled_turns(episode):
+        if turn.agreed and turn.reply is not None:
+            # The ids of the calls that were made, which the results name.
+            pairs = zip(turn.advice.tool_calls or (), turn.reply.tool_calls or (), strict=True)
+            calls = tuple(call.model_copy(update={"id": made.id}) for call, made in pairs)
+            advice = turn.advice.model_copy(update={"tool_calls": calls or None})
+            messages[turn.position] = advice
+            trained.add(turn.position)
+        else:
+            before = messages[: turn.position]
+            corrections.append(((*before, turn.advice), frozenset(_reply_positions(before))))
+    if not trained:
+        return corrections
+    # What follows the last turn with loss is no context of any.
+    played = tuple(messages[: max(trained) + 1])
+    return [(played, frozenset(_reply_positions(played)) - trained), *corrections]
+
+
+def _reply_positions(messages: Sequence[Message]) -> list[int]:
+    return [at for at, message in enumerate(messages) if message.role == "assistant"]

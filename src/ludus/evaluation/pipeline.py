@@ -196,7 +196,7 @@ def load_known_tasks(source: Path) -> frozenset[str]:
     if file is None or file.suffix == ".parquet":
         raise ConfigError(
             f"`exclude_tasks_in` must be a JSONL file or a folder with {' or '.join(_DATA_FILES)}, "
-            f"got {source}. `ludus curate --format jsonl` writes such a folder."
+            f"got {source}. `ludus curate` writes such a folder."
         )
     known = set[str]()
     for number, line in numbered_lines(file):

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ludus.curation.tutor_labels import count_agreement
+from ludus.curation.training_rows import count_agreement
 from ludus.data.config import describe_differences
 from ludus.data.episode import Episode
 from ludus.data.estimates import TaskRewards

@@ -60,7 +60,7 @@ class DatasetRows:
         if path is None:
             raise RunError(
                 f"{entry.shown_path} has no {split}.jsonl or {split}.parquet. Other formats cannot "
-                "be viewed: write the data set again with `ludus curate --format parquet`."
+                "be viewed: write the data set again with `ludus curate`."
             )
         try:
             status = path.stat()

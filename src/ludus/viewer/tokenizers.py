@@ -59,7 +59,7 @@ class Tokenizers:
                     "name": conversation.name,
                     "tokens": len(rendered.ids),
                     "loss_tokens": sum(rendered.mask),
-                    "unmarked": student.chat_format if student.is_unmarked else None,
+                    "unmarked": None if student.template else student.chat_format,
                     "spans": [
                         {"text": span.text, "loss": span.has_loss, "special": span.special}
                         for span in rendered.text_spans(student.special_tokens)
@@ -71,9 +71,6 @@ class Tokenizers:
     def _load(self, name: str) -> Student:
         if name not in self._students:
             from ludus.curation.lint.student import Student
-            from ludus.policy.load import load_tokenizer
-            from ludus.policy.vision.processor import load_vision_processor
 
-            tokenizer = load_tokenizer(name)
-            self._students[name] = Student(name, tokenizer, lambda: load_vision_processor(name))
+            self._students[name] = Student.load(name)
         return self._students[name]

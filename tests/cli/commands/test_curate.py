@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from datasets import load_dataset, load_from_disk
 from tiny_tokenizers import of_family
 
 from cli.curate_cli import (
@@ -57,16 +56,13 @@ def write_example_run(folder: Path) -> Path:
             "adef",
         ),
         (("--min-reward", "0.9"), "abfgh"),
-        (("--min-turns", "3"), "bdeg"),
-        (("--max-turns", "2"), "acfh"),
-        (("--min-turns", "2", "--max-turns", "4"), "ade"),
         (("--best-of-group",), "aefh"),
         (("--top-fraction", "0.3"), "afgh"),
         (("--solve-rate", "0.1..0.9"), "abc"),
         (("--solve-rate", "..0.9", "--solved-at", "0.8"), "abc"),
         (("--solve-rate", "0.5.."), "fgh"),
         (("--keep-unscored",), "abcdefghi"),
-        (("--min-reward", "0.8", "--max-turns", "5", "--best-of-group"), "aefh"),
+        (("--min-reward", "0.8", "--where", "turns <= 5", "--best-of-group"), "aefh"),
     ],
 )
 def test_filters_select_the_episodes_that_become_rows(
@@ -107,16 +103,11 @@ def test_a_row_has_prompt_tool_calls_and_tools(tmp_path: Path) -> None:
     assert row["tools"] == list(EPISODES[0].tools)
 
 
-def test_row_options_change_the_form_of_rows(tmp_path: Path) -> None:
+def test_rows_without_reasoning(tmp_path: Path) -> None:
     run, data = write_example_run(tmp_path), tmp_path / "data"
-    stdout_of(curate(run, "--no-tool-results", "--no-reasoning", "-o", data))
+    stdout_of(curate(run, "--no-reasoning", "-o", data))
     output = json.dumps(read_rows(data))
-    assert "is noted" not in output and "Maybe" not in output
-    stdout_of(curate(run, "--tool-call-format", "qwen3", "--last-turn", "--overwrite", "-o", data))
-    row = read_rows(data)[0]
-    (last,) = row["completion"]
-    assert '<tool_call>\n{"name": "guess", "arguments": {"word": "a1"}}' in last["content"]
-    assert "a0 is noted." in row["prompt"][-1]["content"] and "messages" not in row
+    assert "is noted" in output and "Maybe" not in output
 
 
 def test_pairs_are_best_against_worst_or_all(tmp_path: Path) -> None:
@@ -128,25 +119,6 @@ def test_pairs_are_best_against_worst_or_all(tmp_path: Path) -> None:
     stdout_of(curate(run, "--to", "dpo", "--pairs", "all", "--overwrite", "-o", data))
     pairs = [(row["chosen_id"], row["rejected_id"]) for row in read_rows(data)]
     assert pairs == [("a", "b"), ("a", "c"), ("b", "c")]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("to", ["sft", "dpo", "episodes"])
-def test_parquet_and_folders_of_datasets_hold_the_same_rows(to: str, tmp_path: Path) -> None:
-    run, cache = write_example_run(tmp_path), str(tmp_path / "cache")
-    plain, parquet, folder = (tmp_path / name for name in ("plain", "parquet", "folder"))
-    stdout_of(curate(run, "--to", to, "-o", plain))
-    stdout_of(curate(run, "--to", to, "--format", "parquet", "-o", parquet))
-    stdout_of(curate(run, "--to", to, "--format", "datasets", "-o", folder))
-    found = {
-        "plain": load_dataset(str(plain), split="train", cache_dir=cache),
-        "parquet": load_dataset(str(parquet), split="train", cache_dir=cache),
-        "folder": load_from_disk(str(folder))["train"],
-    }
-    listed = {name: list(data) for name, data in found.items()}
-    assert listed["plain"] == listed["parquet"] == listed["folder"] != []
-    column = "chosen" if to == "dpo" else "messages"
-    assert listed["plain"][0][column] == read_rows(plain)[0][column]
 
 
 def test_episodes_come_out_as_they_went_in(tmp_path: Path) -> None:
@@ -186,9 +158,9 @@ def test_overwrite_replaces_the_data_set_and_keeps_other_files(
     run, data = write_example_run(tmp_path), tmp_path / "data"
     stdout_of(curate(run, "--test-size", "0.3", "--explain", "-o", data))
     (data / "notes.txt").write_text("mine")
-    stdout_of(curate(run, "--format", "datasets", "--overwrite", "-o", data))
+    stdout_of(curate(run, "--overwrite", "-o", data))
     assert {file.name for file in data.iterdir()} == {
-        *("README.md", "curation.json", "dataset_dict.json", "train", "notes.txt")
+        *("README.md", "curation.json", "train.jsonl", "notes.txt")
     }
 
 

@@ -7,13 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
+from curation.attempts import to_parquet
 from train.sample_records import record_fields
 
 from cli.collect_cli import collect, error_line
 from cli.curate_cli import curate, ludus, make_episode, stdout_of, write_run
 from cli.in_process import Runner
 from ludus.curation import CurateConfig, pipeline
-from ludus.curation.writers import OutputKind
+from ludus.curation.config import OutputKind
 from ludus.errors import RunError
 from ludus.train.output.record import create_record
 
@@ -120,8 +121,9 @@ def test_an_unshowable_target_suggests_a_command(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "run", make_episode("one"))
-    pipeline.curate([Path("run")], Path("data"), CurateConfig(format="parquet"))
-    with pytest.raises(RunError, match="--format jsonl"):
+    pipeline.curate([Path("run")], Path("data"), CurateConfig())
+    to_parquet(Path("data"))
+    with pytest.raises(RunError, match="ludus curate"):
         show_output("data")
     Path("empty").mkdir()
     with pytest.raises(RunError, match="empty"):

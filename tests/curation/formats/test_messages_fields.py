@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from curation.formats.message_lines import ASKED, SAID, one, read
 from ludus.curation.formats.base import build_episode
 from ludus.curation.formats.messages import read_messages
-from ludus.curation.training_rows import RowConfig, sft_row
+from ludus.curation.training_rows import sft_rows
 from ludus.data.episode import Episode, Fault, StopReason
 from ludus.data.episode_reader import episodes as recorded
 from ludus.data.messages import Call, Function, Message
@@ -147,24 +147,18 @@ def test_sft_rows_round_trip(tmp_path: Path) -> None:
             task={"word": "größe"},
             episode_id="abc-000003",
         )
-        for form in (RowConfig(), RowConfig(last_turn=True)):
-            (again,) = returned(tmp_path, sft_row(one, form))
-            assert kept(again) == kept(one)
-            assert again.messages == _spelled(one.messages)
+        (again,) = returned(tmp_path, *sft_rows(one))
+        assert kept(again) == kept(one)
+        assert again.messages == _spelled(one.messages)
 
 
 async def test_a_run_comes_back_from_its_rows_for_sft(tmp_path: Path) -> None:
     await collect("wordle", tmp_path / "run", CollectConfig(num_episodes=3))
     played = list(recorded(tmp_path / "run" / "episodes.jsonl"))
     assert played[0].tools and played[0].tool_calls
-    for form in (RowConfig(), RowConfig(last_turn=True)):
-        again = returned(tmp_path, *(sft_row(one, form) for one in played))
-        assert [kept(one) for one in again] == [kept(one) for one in played]
-        for before, after in zip(played, again, strict=True):
-            # A row for the last turn ends with it.
-            end = len(after.messages) if form.last_turn else None
-            assert after.messages == _spelled(before.messages[:end])
-            assert after.messages[-1].role == ("assistant" if form.last_turn else "tool")
+    again = returned(tmp_path, *(row for one in played for row in sft_rows(one)))
+    assert [kept(one) for one in again] == [kept(one) for one in played]
+    assert [one.messages for one in again] == [_spelled(one.messages) for one in played]
 
 
 def _spelled(messages: tuple[Message, ...]) -> tuple[Message, ...]:

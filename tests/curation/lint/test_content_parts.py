@@ -8,7 +8,7 @@ import pytest
 from policy.conversations import said
 from tiny_tokenizers import WORDS, student
 
-from curation.lint.row_checks import check_under
+from curation.lint.checking import check_under
 from ludus.curation.lint.student import Student
 
 LOOK = {"type": "text", "text": "Look."}

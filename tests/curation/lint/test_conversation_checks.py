@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from policy.conversations import ENDED, PLAYED, TALK, answer, call, calling, said
 
-from curation.lint.row_checks import ASK, GUESS, REPLY, check_contents, pair, talk
+from curation.lint.checking import ASK, GUESS, REPLY, check_contents, pair, talk
 
 
 @pytest.mark.parametrize("row", [TALK, PLAYED, ENDED, pair([REPLY], [GUESS])])
@@ -67,8 +67,3 @@ def test_an_answer_in_a_tool_result_is_not_a_leak() -> None:
 
 def test_pairs_with_equal_sides() -> None:
     assert check_contents(pair([REPLY], [REPLY])) == {"equal-sides": "error"}
-
-
-def test_environment_turns_inside_a_pair() -> None:
-    row = pair([GUESS, answer("no"), REPLY], [REPLY])
-    assert check_contents(row) == {"environment-tokens": "note"}

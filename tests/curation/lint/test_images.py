@@ -9,10 +9,10 @@ import pytest
 from policy.conversations import said
 from policy.vision.image_env import picture, untaught
 
-from curation.lint.row_checks import check_under
-from ludus.curation.lint.lint_rows import SourceLocation, parse_lint_row
+from curation.lint.checking import check_under
+from ludus.curation.lint.report import SourceLocation
+from ludus.curation.lint.runner import parse_row
 from ludus.curation.lint.student import Student
-from ludus.curation.token_lengths import measure_rows
 from ludus.policy.load import Policy
 
 LOOK = {"type": "text", "text": "Look."}
@@ -40,9 +40,9 @@ def student_with_vision(policy: Policy) -> Student:
 
 
 def length(policy: Policy, columns: dict[str, Any]) -> int:
-    row = parse_lint_row(columns, SourceLocation(Path("rows.jsonl"), 1))
+    row = parse_row(columns, SourceLocation(Path("rows.jsonl"), 1))
     (rendered,) = student_with_vision(policy).render_row(row)
-    lengths = measure_rows([row], policy.tokenizer, "seer", load_processor=lambda: policy.vision)
+    lengths = student_with_vision(policy).measure_rows([row])
     assert lengths.max == len(rendered.ids) == len(rendered.mask) == len(rendered.starts)
     return lengths.max
 
@@ -59,7 +59,7 @@ def test_image_tokens_count_towards_the_length(policy: Policy) -> None:
 
 
 def test_image_tokens_have_no_loss(policy: Policy) -> None:
-    row = parse_lint_row(talk(LOOK, image(16, 32)), SourceLocation(Path("rows.jsonl"), 1))
+    row = parse_row(talk(LOOK, image(16, 32)), SourceLocation(Path("rows.jsonl"), 1))
     (rendered,) = student_with_vision(policy).render_row(row)
     trained = "".join(piece.text for piece in rendered.text_spans() if piece.has_loss)
     assert "Done." in trained and "image" not in trained
@@ -73,8 +73,5 @@ def test_an_unusable_image_is_an_error(policy: Policy, part: dict[str, Any]) -> 
     assert check_under(student_with_vision(policy), talk(LOOK, part)) == {
         "template-refuses": "error"
     }
-    row = parse_lint_row(talk(LOOK, part), SourceLocation(Path("rows.jsonl"), 1))
-    assert (
-        measure_rows([row], policy.tokenizer, "seer", load_processor=lambda: policy.vision).refused
-        == 1
-    )
+    row = parse_row(talk(LOOK, part), SourceLocation(Path("rows.jsonl"), 1))
+    assert student_with_vision(policy).measure_rows([row]).refused == 1

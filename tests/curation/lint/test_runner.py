@@ -9,10 +9,9 @@ import pytest
 from policy.conversations import TALK, said
 from tiny_tokenizers import of_family
 
-from curation.lint.row_checks import write_rows
-from ludus.curation.lint.lint_rows import count_rows, find_data_files
+from curation.lint.checking import write_rows
 from ludus.curation.lint.report import MAX_EXAMPLES, LintReport
-from ludus.curation.lint.runner import lint_files, sample_rows
+from ludus.curation.lint.runner import find_data_files, lint_files, sample_rows
 from ludus.curation.lint.student import Student
 from ludus.errors import RunError
 
@@ -27,7 +26,7 @@ def distinct_rows(count: int) -> list[dict[str, Any]]:
 
 def lint(path: Path, student: str | None = None, **how: Any) -> LintReport:
     known = Student(student, of_family(student)) if student else None
-    return lint_files(count_rows(find_data_files(path)), known, **how)
+    return lint_files(find_data_files(path), known, **how)
 
 
 def test_samples_are_stratified_and_repeatable() -> None:
@@ -56,14 +55,14 @@ def test_a_row_counts_once_per_check_and_examples_are_limited(tmp_path: Path) ->
     rows = [{**bad, "tools": [{"name": str(at)}]} for at in range(25)]
     (roles,) = lint(write_rows(tmp_path / "rows.jsonl", rows)).findings
     assert (roles.rows, roles.share, len(roles.examples)) == (25, 1.0, MAX_EXAMPLES)
-    assert roles.first.location.line == 1
+    assert roles.examples[0][0].line == 1
 
 
 def test_duplicates_are_compared_by_trained_columns(tmp_path: Path) -> None:
     rows = [{**TALK, "episode_id": "a"}, *distinct_rows(2), {**TALK, "episode_id": "b"}]
     (found,) = lint(write_rows(tmp_path / "rows.jsonl", rows)).findings
     assert (found.check, found.level, found.rows) == ("duplicate", "warning", 1)
-    assert found.first.location.line == 4 and "line 1" in found.first.message
+    assert found.examples[0][0].line == 4 and "line 1" in found.examples[0][1]
 
 
 def test_a_test_row_that_is_trained_on_is_an_error(tmp_path: Path) -> None:
@@ -72,7 +71,7 @@ def test_a_test_row_that_is_trained_on_is_an_error(tmp_path: Path) -> None:
     report = lint(tmp_path)
     (found,) = report.findings
     assert (found.check, found.level) == ("test-in-train", "error")
-    assert f"{tmp_path / 'train.jsonl'}:1" in found.first.message
+    assert f"{tmp_path / 'train.jsonl'}:1" in found.examples[0][1]
     assert list(report.files.values()) == [3, 1]
 
 
@@ -113,26 +112,3 @@ def test_an_empty_file_raises(tmp_path: Path) -> None:
 def test_a_folder_without_data_raises(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"train.jsonl"):
         lint(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "what"),
-    [
-        ("train.parquet", "Parquet"),
-        ("dataset_dict.json", "datasets"),
-        ("dataset_info.json", "datasets"),
-    ],
-)
-def test_a_folder_in_another_format_says_how_to_get_jsonl(
-    name: str, what: str, tmp_path: Path
-) -> None:
-    (tmp_path / name).write_bytes(b"PAR1")
-    with pytest.raises(RunError, match=rf"{what}.*--format jsonl"):
-        lint(tmp_path)
-    write_rows(tmp_path / "train.jsonl", distinct_rows(1))
-    assert lint(tmp_path).rows == 1
-
-
-def test_a_parquet_file_says_how_to_get_jsonl(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"Parquet.*--format jsonl"):
-        lint(tmp_path / "train.parquet")

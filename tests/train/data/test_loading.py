@@ -37,14 +37,21 @@ def test_blank_lines_are_skipped_and_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file_format", ["jsonl", "parquet", "datasets"])
-def test_every_format_of_curate_gives_the_same_rows(tmp_path: Path, file_format: Any) -> None:
-    from ludus.curation.file_formats import convert_files
+def test_every_format_gives_the_same_rows(tmp_path: Path, file_format: Any) -> None:
+    from datasets import DatasetDict, Json, List, load_dataset
 
     rows = [{**sft_row(n), "environment": "e", "group_id": "g", "episode_id": str(n)}
             | {"reward": 1.0} for n in range(4)]  # fmt: skip
     expected = conversations(open_data(write_jsonl(tmp_path / "plain.jsonl", rows)))
     folder = write_jsonl(tmp_path / "made" / "train.jsonl", rows).parent
-    convert_files(folder, ["train"], file_format, "sft", tmp_path / "work")
+    if file_format != "jsonl":
+        loaded = load_dataset(str(folder), cache_dir=str(tmp_path / "cache"))["train"]
+        loaded = loaded.cast_column("messages", List(Json())).cast_column("tools", List(Json()))
+        (folder / "train.jsonl").unlink()
+        if file_format == "parquet":
+            loaded.to_parquet(folder / "train.parquet")
+        else:
+            DatasetDict(train=loaded).save_to_disk(folder)
     assert conversations(open_data(folder)) == expected
     assert open_data(folder).digest == open_data(folder).digest != ""
 

@@ -38,15 +38,14 @@ def test_the_system_prompt_is_read_from_the_runs_of_a_data_set(tmp_path: Path) -
     for name, prompt in (("one", "Be careful."), ("other", "Be quick."), ("bare", None)):
         config = ludus.CollectConfig(num_episodes=2, system_prompt=prompt)
         asyncio.run(ludus.collect("catch", tmp_path / name, config))
-    for number, (runs, system, expected) in enumerate(
+    for number, (runs, expected) in enumerate(
         [
-            (["one"], True, "Be careful."),
-            (["one", "other"], True, None),
-            (["one"], False, ""),
-            (["bare"], True, ""),
-            (["one", "bare"], True, None),
+            (["one"], "Be careful."),
+            (["one", "other"], None),
+            (["bare"], ""),
+            (["one", "bare"], None),
         ]
     ):
         out = tmp_path / f"rows{number}"
-        ludus.curate([tmp_path / run for run in runs], out, ludus.CurateConfig(system=system))
+        ludus.curate([tmp_path / run for run in runs], out)
         assert open_data(out).system_prompt == expected

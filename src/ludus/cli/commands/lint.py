@@ -38,18 +38,14 @@ def lint(
     """
     from ludus.cli.display.lint_report import print_lint_report
     from ludus.cli.display.status import status_callback
-    from ludus.curation.lint.lint_rows import count_rows, find_data_files
-    from ludus.curation.lint.runner import lint_files
+    from ludus.curation.lint.runner import find_data_files, lint_files
 
-    files = count_rows(find_data_files(data))  # Before a student is loaded, which takes seconds.
+    files = find_data_files(data)  # Before a student is loaded, which takes seconds.
     model = None
     if student is not None:
         from ludus.curation.lint.student import Student
-        from ludus.policy.load import load_tokenizer
-        from ludus.policy.vision.processor import load_vision_processor
 
-        tokenizer = load_tokenizer(student)
-        model = Student(student, tokenizer, lambda: load_vision_processor(student))
+        model = Student.load(student)
     with status_callback() as show_progress:
         report = lint_files(
             files,

@@ -112,8 +112,7 @@ def _nothing_to_show(path: Path) -> RunError:
 
     if any(path.glob("*.parquet")) or (path / "dataset_dict.json").is_file():
         return RunError(
-            f"{path} is a data set, but not in JSONL. `ludus curate --format jsonl` writes one "
-            "that can be shown."
+            f"{path} is a data set, but not in JSONL. `ludus curate` writes one that can be shown."
         )
     if runs := find_runs(path):
         return RunError(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ludus.curation.lint.report import LintExample, LintReport
 
-_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
+_STYLES = {"error": "bold red", "warning": "yellow"}
 _LOSS_OPEN, _LOSS_CLOSE = "⟦", "⟧"
 """Brackets around text that bears the loss, where there is no colour."""
 
@@ -51,7 +51,7 @@ def _print_findings(out: Console, report: LintReport) -> None:
     rows = []
     for finding in report.findings:
         share = "<0.1%" if 0 < finding.share < 0.001 else f"{finding.share:.1%}"
-        location = str(finding.first.location)
+        location = str(finding.examples[0][0])
         rows.append((finding.level, finding.check, f"{finding.rows:,}", share, location))
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
 
@@ -66,7 +66,7 @@ def _print_findings(out: Console, report: LintReport) -> None:
     print_cells(head)
     for row, finding in zip(rows, report.findings, strict=True):
         print_cells(row)
-        message = finding.first.message
+        message = finding.examples[0][1]
         stop = "" if message.endswith((".", "!", "?")) else "."
         text = Text(" " * (widths[0] + 2) + escape_control_chars(message))
         text.append(f"{stop} {name_flags(finding.advice)}", "dim")

@@ -30,15 +30,15 @@ def find_viewable_rows(data: Path) -> Path | None:
 
 def read_row(file: Path, key: str) -> JsonObject:
     """Read the row with this number, counted from 0, or of the episode with this id."""
-    from ludus.curation.lint.lint_rows import read_lint_rows
+    from ludus.curation.lint.runner import read_rows
 
-    rows = (row for _, row in read_lint_rows(file))
+    rows = (row for _, row in read_rows(file))
     if key.isascii() and key.isdecimal():
         row = next(islice(rows, int(key), None), None)
     else:
         row = next((row for row in rows if key in (row.get(name) for name in _ID_KEYS)), None)
     if row is None:
-        count = sum(1 for _ in read_lint_rows(file))
+        count = sum(1 for _ in read_rows(file))
         held = f"It holds rows 0 to {count - 1:,}." if count else "It is empty."
         raise RunError(f"There is no row {key!r} in {file}. {held}")
     return row

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from ludus.curation.lint.lint_rows import SourceLocation
-from ludus.curation.token_lengths import TokenLengths
+from ludus.curation.lint.student import TokenLengths
 from ludus.data.tool_schema import JsonObject
 from ludus.policy.chat.chat_format import FAMILIES
 from ludus.policy.chat.rendering import RenderedConversation
 
-Level = Literal["error", "warning", "note"]
-LEVELS: tuple[Level, ...] = ("error", "warning", "note")
+Level = Literal["error", "warning"]
 MAX_EXAMPLES = 10
 """Findings kept per check; all of them are counted."""
 
@@ -25,16 +23,14 @@ ADVICE = {
     "unknown-tool": "Add the tool to `tools`, or remove the row.",
     "no-tools": "Add the tools that were offered as `tools`.",
     "tool-schema": "Repair the tool's parameters: they are not a valid JSON schema.",
-    "arguments-not-object": "Remove the row: it teaches calls that no tool can read.",
-    "arguments-unfit": "Remove the row, or repair the call: it teaches calls that are rejected.",
+    "arguments-not-object": "Remove the row: it trains calls that no tool can read.",
+    "arguments-invalid": "Remove the row, or repair the call: it trains calls that are rejected.",
     "unanswered-call": "Add the tool result, or end the row with the call.",
     "answer-without-call": "Give the result the id of its call, or remove it.",
     "answer-in-prompt": "Check whether the prompt gives the answer away.",
     "duplicate": "Keep one of them, unless it is meant to count twice.",
     "test-in-train": "Split by task: a score on rows that were trained on means nothing.",
     "equal-sides": "Remove the pair: neither side is better.",
-    "empty-tools": "Write null instead of an empty list.",
-    "environment-tokens": "Train with `ludus train dpo`, which masks them; other trainers may not.",
     "template-unmarked": f"Use a chat model of a known family ({', '.join(FAMILIES)}, and those "
     "that TRL has templates for), or a chat template with {% generation %} marks.",
     "template-refuses": "Use another student, or write the row as its template expects it.",
@@ -42,7 +38,6 @@ ADVICE = {
     "stop-token": "Move the end-of-turn token inside {% generation %} in the template.",
     "control-tokens": "Check where it comes from: Ludus tokenizes it as text, other trainers and "
     "servers as the start or end of a turn.",
-    "prompt-swallows": "Strip the whitespace at the beginning of the reply.",
     "too-long": "Raise `max_length`, or remove the longest rows.",
     "cut-off": "Raise `max_length`: nothing of these rows is trained.",
     "quoted-arguments": "Write arguments as objects, not as JSON strings.",
@@ -58,11 +53,19 @@ ADVICE = {
 """What to do about the findings of each check."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One problem in one row."""
+class SourceLocation(NamedTuple):
+    """A line of a file, counted from 1."""
 
-    location: SourceLocation
+    path: Path
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+class Problem(NamedTuple):
+    """What a check found in a row."""
+
     check: str
     level: Level
     message: str
@@ -74,14 +77,11 @@ class CheckResult:
 
     check: str
     level: Level
-    rows_checked: int = 0
+    rows_checked: int
     rows: int = 0
     """Rows with a finding."""
-    examples: list[Finding] = field(default_factory=list)
-
-    @property
-    def first(self) -> Finding:
-        return self.examples[0]
+    examples: list[tuple[SourceLocation, str]] = field(default_factory=list)
+    """The first locations, each with its message."""
 
     @property
     def share(self) -> float:
@@ -92,17 +92,18 @@ class CheckResult:
         return ADVICE[self.check]
 
     def as_json(self) -> JsonObject:
+        location, message = self.examples[0]
         return {
             "check": self.check,
             "level": self.level,
             "rows": self.rows,
             "share": self.share,
-            "first": str(self.first.location),
-            "message": self.first.message,
+            "first": str(location),
+            "message": message,
             "advice": self.advice,
             "examples": [
-                {"place": str(example.location), "message": example.message}
-                for example in self.examples
+                {"location": str(location), "message": message}
+                for location, message in self.examples
             ],
         }
 
@@ -118,7 +119,7 @@ class LintExample:
 
     def as_json(self) -> JsonObject:
         return {
-            "place": str(self.location),
+            "location": str(self.location),
             "side": self.side,
             "tokens": len(self.rendered.ids),
             "trained": sum(self.rendered.mask),
@@ -147,10 +148,8 @@ class LintReport:
     @property
     def findings(self) -> list[CheckResult]:
         """Results by level, then by share of rows."""
-        order = {level: at for at, level in enumerate(LEVELS)}
         return sorted(
-            self.results.values(),
-            key=lambda result: (order[result.level], -result.share, result.check),
+            self.results.values(), key=lambda result: (result.level, -result.share, result.check)
         )
 
     def count_checks(self, level: Level) -> int:
@@ -160,18 +159,16 @@ class LintReport:
     def passed(self, *, strict: bool) -> bool:
         return not self.count_checks("error") and not (strict and self.count_checks("warning"))
 
-    def add_findings(self, findings: Iterable[Finding], *, rows_checked: int) -> None:
-        """Add the findings of one row. A row counts once per check, whatever its findings."""
-        counted = set()
-        for finding in findings:
-            key = finding.check, finding.level
-            result = self.results.setdefault(key, CheckResult(*key))
-            result.rows_checked = rows_checked
-            if key not in counted:
-                counted.add(key)
-                result.rows += 1
-                if len(result.examples) < MAX_EXAMPLES:
-                    result.examples.append(finding)
+    def add(
+        self, location: SourceLocation, problems: Iterable[Problem], *, rows_checked: int
+    ) -> None:
+        """Add the problems of one row. A row counts once per check, whatever its problems."""
+        first = {(problem.check, problem.level): problem for problem in reversed([*problems])}
+        for key, problem in first.items():
+            result = self.results.setdefault(key, CheckResult(*key, rows_checked))
+            result.rows += 1
+            if len(result.examples) < MAX_EXAMPLES:
+                result.examples.append((location, problem.message))
 
     def as_json(self, *, strict: bool) -> JsonObject:
         return {
@@ -181,9 +178,8 @@ class LintReport:
             "rendered": self.rendered,
             "errors": self.count_checks("error"),
             "warnings": self.count_checks("warning"),
-            "notes": self.count_checks("note"),
             "passed": self.passed(strict=strict),
             "findings": [result.as_json() for result in self.findings],
-            "lengths": self.lengths.as_json() if self.lengths else None,
+            "lengths": asdict(self.lengths) if self.lengths else None,
             "shown": [example.as_json() for example in self.shown],
         }

@@ -1,20 +1,27 @@
-"""The student: the model to be trained, as far as lint needs it."""
+"""A student model's view of training rows: rendered with its chat template, and their lengths."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Self
 
-from ludus.data.tool_schema import JsonObject
-from ludus.data.training_row import RowConversation, TrainingRow
-from ludus.errors import TemplateUnmarked
+from ludus.data.training_row import RowConversation, TrainingRow, quantile, suggest_max_length
+from ludus.errors import RequestRefused, TemplateRefused, TemplateUnmarked
 from ludus.policy.chat.chat_format import ChatFormat, find_chat_format_with_fallback
-from ludus.policy.chat.encoding import content_guard
-from ludus.policy.chat.rendering import RenderedConversation, render, render_text
-from ludus.policy.vision.processor import VisionProcessor
+from ludus.policy.chat.encoding import Messages, Tools
+from ludus.policy.chat.rendering import (
+    RenderedConversation,
+    render,
+    render_text,
+)
+from ludus.policy.load import load_tokenizer
+from ludus.policy.vision.processor import VisionProcessor, load_vision_processor
 from ludus.policy.vision.training_images import (
+    ContentPartError,
     expand_image_tokens,
     row_has_images,
     separate_images,
@@ -22,6 +29,46 @@ from ludus.policy.vision.training_images import (
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+_BATCH_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLengths:
+    """Percentiles of the number of tokens per row."""
+
+    student: str
+    count: int
+    p50: int
+    p95: int
+    p99: int
+    max: int
+    max_length: int
+    """Suggested `max_length` for training: at most 1 % of the rows are longer, and a few outliers
+    do not raise it."""
+    refused: int = 0
+    """Rows that the student's template refuses, which have no length."""
+
+    @classmethod
+    def from_counts(
+        cls, counts: Mapping[int, int], student: str, *, refused: int = 0
+    ) -> TokenLengths:
+        """Build from the number of rows by length."""
+        return cls(
+            student=student,
+            count=sum(counts.values()),
+            p50=quantile(counts, 0.50),
+            p95=quantile(counts, 0.95),
+            p99=quantile(counts, 0.99),
+            max=max(counts, default=0),
+            max_length=suggest_max_length(counts),
+            refused=refused,
+        )
+
+    def __str__(self) -> str:
+        lengths = f"p50 {self.p50:,}, p95 {self.p95:,}, p99 {self.p99:,}, max {self.max:,}"
+        refused = f"; {self.refused:,} refused by the template" if self.refused else ""
+        return f"tokens of {self.student}: {lengths}; max_length {self.max_length}{refused}"
 
 
 @dataclass
@@ -32,6 +79,12 @@ class Student:
     tokenizer: PreTrainedTokenizerBase
     load_image_processor: Callable[[], VisionProcessor | None] = lambda: None
     """Called once, at the first row with images."""
+
+    @classmethod
+    def load(cls, name: str) -> Self:
+        """Load the tokenizer of a folder or of a model on the Hub."""
+        tokenizer = load_tokenizer(name)
+        return cls(name, tokenizer, lambda: load_vision_processor(name))
 
     @cached_property
     def image_processor(self) -> VisionProcessor | None:
@@ -46,13 +99,8 @@ class Student:
             return str(error).partition(". ")[0]
 
     @property
-    def is_unmarked(self) -> bool:
-        """Whether the template does not tell which tokens are the assistant's."""
-        return isinstance(self.chat_format, str)
-
-    @property
     def template(self) -> str | None:
-        """The training template; None: the tokenizer's own, without a loss mask."""
+        """The training template; None: the tokenizer's, without a loss mask."""
         return None if isinstance(self.chat_format, str) else self.chat_format.template
 
     @cached_property
@@ -60,59 +108,61 @@ class Student:
         added = self.tokenizer.added_tokens_decoder
         return frozenset(token_id for token_id, token in added.items() if token.special)
 
-    @property
-    def stop_tokens(self) -> frozenset[int]:
-        """Special tokens, and the tokens that end a turn in the template.
-
-        Both, because not every tokenizer marks its end-of-turn token as special.
-        """
-        if isinstance(self.chat_format, str):
-            return self.special_tokens
-        return self.special_tokens | self.chat_format.stop_token_ids
-
     def render_row(self, row: TrainingRow) -> list[RenderedConversation]:
         """Render each conversation of a row, with its loss mask."""
-        rendered = (
-            render(
+        rendered = []
+        for conversation in row.conversations:
+            texts, urls = self._separate_images(conversation.messages)
+            side = render(
                 self.tokenizer,
-                self._replace_images(conversation.messages),
+                texts,
                 row.tools,
                 self.template,
                 num_prompt_messages=conversation.prompt_length,
             )
-            for conversation in row.conversations
-        )
-        return list(map(self._expand_images, rendered, row.conversations))
+            if urls and self.image_processor is not None:
+                # Repeat each image placeholder as often as the image has tokens.
+                self.image_processor.check_placeholders(side.ids, len(urls))
+                side = expand_image_tokens(side, self.image_processor, urls)
+            rendered.append(side)
+        return rendered
 
-    def render_text(self, messages: Any, tools: Any) -> str:
-        return render_text(self.tokenizer, self._replace_images(messages), tools, self.template)
+    def render_text(self, messages: Messages, tools: Tools) -> str:
+        texts, _ = self._separate_images(messages)
+        return render_text(self.tokenizer, texts, tools, self.template)
 
-    def find_control_tokens(self, message: JsonObject, tools: Any) -> tuple[str, ...]:
-        """The control tokens of the template that are written in a message."""
-        template = self.tokenizer.get_chat_template(self.template, tools)
-        return content_guard(self.tokenizer, template).mark([message])[2]
+    def measure_rows(self, rows: Iterable[TrainingRow]) -> TokenLengths:
+        """Measure all rows; a pair counts as long as its longer side.
 
-    def tokenize(self, messages: Any, tools: Any, add_generation_prompt: bool) -> tuple[int, ...]:
-        return render(
-            self.tokenizer,
-            self._replace_images(messages),
-            tools,
-            self.template,
-            add_generation_prompt=add_generation_prompt,
-        ).ids
+        Rows are rendered one by one but tokenized in batches, which is several times faster. Only a
+        histogram of lengths is kept.
+        """
+        counts, refused, remaining = Counter[int](), 0, iter(rows)
+        while batch := list(islice(remaining, _BATCH_ROWS)):
+            rendered = []
+            for row in batch:
+                try:
+                    rendered.append([self._render_side(each, row) for each in row.conversations])
+                except (TemplateRefused, RequestRefused, ContentPartError):
+                    refused += 1
+            texts = [text for sides in rendered for text, _ in sides]
+            ids = self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+            sizes = map(len, ids)
+            for sides in rendered:
+                counts[max(next(sizes) + image_tokens for _, image_tokens in sides)] += 1
+        return TokenLengths.from_counts(counts, self.name, refused=refused)
 
-    def _replace_images(self, messages: Any) -> Any:
-        """Replace each image by its placeholder, if the student has vision."""
+    def _render_side(self, conversation: RowConversation, row: TrainingRow) -> tuple[str, int]:
+        """Render a conversation as text, with the number of tokens that its images add to it."""
+        texts, urls = self._separate_images(conversation.messages)
+        image_tokens = 0
+        if urls and self.image_processor is not None:
+            # In the text, each image is a single placeholder token.
+            image_tokens = sum(map(self.image_processor.num_image_tokens, urls)) - len(urls)
+        return render_text(self.tokenizer, texts, row.tools, self.template), image_tokens
+
+    def _separate_images(self, messages: Messages) -> tuple[Messages, Sequence[str]]:
+        """Replace each image by its placeholder, if the student has vision; and their URLs."""
         if not row_has_images(messages) or self.image_processor is None:
-            return messages
-        return separate_images(messages, self.image_processor)[0]
-
-    def _expand_images(
-        self, rendered: RenderedConversation, conversation: RowConversation
-    ) -> RenderedConversation:
-        """Repeat each image placeholder as often as the image has tokens."""
-        if not row_has_images(conversation.messages) or self.image_processor is None:
-            return rendered
-        _, urls = separate_images(conversation.messages, self.image_processor)
-        self.image_processor.check_placeholders(rendered.ids, len(urls))
-        return expand_image_tokens(rendered, self.image_processor, urls)
+            return messages, ()
+        return separate_images(messages, self.image_processor)

@@ -1,6 +1,6 @@
 """Loading of training data: folders, files and data sets on the Hub, as batches of rows.
 
-A folder that `ludus curate` wrote in any of its formats, one `.jsonl` or `.parquet` file, or a data
+A folder that `ludus curate` wrote, one `.jsonl` or `.parquet` file, or a data
 set on the Hub. JSONL is read line by line, without `datasets`, which would change numbers and add
 columns.
 """
@@ -109,9 +109,7 @@ class TrainingData:
 
     @property
     def system_prompt(self) -> str | None:
-        """The system prompt of the rows, empty if it was removed; None where it is not known."""
-        if object_field(dict(self.curation or {}), "settings").get("system") is False:
-            return ""
+        """The system prompt of the rows; None if it is not known."""
         # A run without one has None; a run whose settings are gone has no such key.
         unknown = object()
         prompts = {settings.get("system_prompt", unknown) for settings in self._run_settings()}
