@@ -21,7 +21,7 @@ from ludus.agents.agent import (
 from ludus.agents.oracle import ShadowEnvironment, missing_tools
 from ludus.agents.scripted import random_call
 from ludus.data.messages import Message
-from ludus.data.tool_schema import JsonObject, ToolCall, ToolSpec
+from ludus.data.tool_schema import JsonObject, ToolCall
 from ludus.environment.registry import find_environment, is_remote
 from ludus.environment.spec import EnvSpec
 from ludus.errors import ConfigError, EnvironmentNotFound
@@ -56,7 +56,8 @@ class CombinedAgent(Agent):
 
     @property
     def is_stateless(self) -> bool:
-        return all(agent.is_stateless for agent in self.agents)
+        own = type(self) in (ExploringAgent, TutoredAgent)
+        return own and all(agent.is_stateless for agent in self.agents)
 
     @property
     def local_model(self) -> str | None:
@@ -101,25 +102,19 @@ class ExploringAgent(CombinedAgent):
     def describe(self) -> JsonObject:
         return {**super().describe(), "explore": self.probability}
 
-    @property
-    def is_stateless(self) -> bool:
-        return type(self) is ExploringAgent and self.agents[0].is_stateless
-
     async def begin(self, context: EpisodeContext) -> Player:
         env = _find_with_random_action(context.environment)
         shadow = None
         if env is not None and not missing_tools(env, context.tools):
             shadow = ShadowEnvironment(env, runner=context.runner)
-        if shadow is not None:
             await shadow.reset(context.task)
-        rng = random.Random(f"explore/{context.seed}/{context.member}")
         try:
             player = await self.agents[0].begin(context)
         except BaseException:
             if shadow is not None:
                 await shadow.close()
             raise
-        return _ExploringPlayer(player, self.probability, rng, context.tools, shadow)
+        return _ExploringPlayer(player, self.probability, context, shadow)
 
 
 @lru_cache(maxsize=256)
@@ -137,14 +132,13 @@ class _ExploringPlayer(Player):
         self,
         player: Player,
         probability: float,
-        rng: random.Random,
-        tools: Sequence[ToolSpec],
+        context: EpisodeContext,
         shadow: ShadowEnvironment | None,
     ) -> None:
         self._player = player
         self._probability = probability
-        self._rng = rng
-        self._tools = tools
+        self._rng = random.Random(f"explore/{context.seed}/{context.member}")
+        self._tools = context.tools
         self._shadow = shadow
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
@@ -174,10 +168,6 @@ class TutoredAgent(CombinedAgent):
 
     def describe(self) -> JsonObject:
         return {**super().describe(), "tutor": self.agents[1].describe()}
-
-    @property
-    def is_stateless(self) -> bool:
-        return type(self) is TutoredAgent and all(agent.is_stateless for agent in self.agents)
 
     async def prepare(self, environments: EnvironmentTools = NO_ENVIRONMENTS) -> None:
         student, tutor = self.agents

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
-from typing import Any
 
 from pydantic_core import from_json
 
@@ -33,7 +32,7 @@ from ludus.errors import (
 )
 
 
-def parse_response_json(body: bytes) -> Any:
+def parse_response_json(body: bytes) -> object:
     """The JSON value of a response, or None. A lone surrogate becomes a question mark.
 
     Models split emoji, and text with half a surrogate pair could not be written to a file.
@@ -49,18 +48,18 @@ def parse_response_json(body: bytes) -> Any:
         return None
 
 
-def response_token_count(value: Any) -> int:
+def response_token_count(value: object) -> int:
     """A number of tokens in a response; servers omit it or send null."""
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def response_object(value: Any) -> JsonObject:
+def response_object(value: object) -> JsonObject:
     """A JSON object in a response; empty where the server sends something else."""
     return value if isinstance(value, dict) else {}
 
 
-_RETRYABLE_STATUSES = frozenset({408, 409, 425, 429})
-_CONTEXT_ERROR_STATUSES = frozenset({400, 413, 422, 500})
+_RETRYABLE_STATUSES = (408, 409, 425, 429)
+_CONTEXT_ERROR_STATUSES = (400, 413, 422, 500)
 _MAX_SEARCHED_CHARS = 500
 _MAX_BODY_BYTES_SHOWN = 2000
 
@@ -104,13 +103,6 @@ class RefusalReason(StrEnum):
     FILTER = "filter"
     """The provider's content filter."""
     REQUEST = "request"
-
-
-_REASON_BY_STATUS = {
-    401: RefusalReason.KEY,
-    403: RefusalReason.KEY,
-    404: RefusalReason.MODEL,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,21 +167,20 @@ def _refusal_reason(status: int, text: str) -> RefusalReason | None:
         return RefusalReason.FILTER
     if status < 400:
         return RefusalReason.MOVED
-    return _REASON_BY_STATUS.get(status, RefusalReason.REQUEST)
+    by_status = {401: RefusalReason.KEY, 403: RefusalReason.KEY, 404: RefusalReason.MODEL}
+    return by_status.get(status, RefusalReason.REQUEST)
 
 
 def _embedded_status(parsed: JsonObject) -> int:
     """The status that an error under a 200 names; 500 if it names none."""
-    error = parsed.get("error")
-    code = (error if isinstance(error, dict) else parsed).get("code")
     try:
-        status = int(str(code))
+        status = int(str((response_object(parsed.get("error")) or parsed).get("code")))
     except ValueError:
         return 500
     return status if 400 <= status < 600 else 500
 
 
-def _error_message(parsed: Any) -> str:
+def _error_message(parsed: object) -> str:
     """The server's message, wherever it puts it."""
     if isinstance(parsed, list) and parsed:
         parsed = parsed[0]
@@ -203,12 +194,11 @@ def _error_message(parsed: Any) -> str:
     return ""
 
 
-def _searchable_text(parsed: Any, message: str) -> str:
+def _searchable_text(parsed: object, message: str) -> str:
     """What the patterns are searched in: not the whole body, as some servers echo the request."""
-    error = parsed.get("error") if isinstance(parsed, dict) else None
-    fields = error if isinstance(error, dict) else parsed if isinstance(parsed, dict) else {}
-    metadata = fields.get("metadata")
-    names = " ".join(metadata) if isinstance(metadata, dict) else ""
+    fields = response_object(parsed)
+    fields = response_object(fields.get("error")) or fields
+    names = " ".join(response_object(fields.get("metadata")))
     return f"{fields.get('code')} {fields.get('type')} {names} {message[:_MAX_SEARCHED_CHARS]}"
 
 
@@ -224,17 +214,33 @@ class ContentFiltered(RequestRefused):
     """The provider's content filter refused the request. Agents turn it into a reply."""
 
 
-_ERROR_BY_REASON: dict[RefusalReason, type[AgentError]] = {
-    RefusalReason.CONTEXT: ContextLengthExceeded,
-    RefusalReason.FILTER: ContentFiltered,
-    RefusalReason.REQUEST: RequestRefused,
+_REFUSED = "{model} at {url} refuses this request"
+_REFUSALS: dict[RefusalReason, tuple[type[AgentError], str, str]] = {
+    RefusalReason.KEY: (
+        ProviderRefuses,
+        "{url} does not accept {key}",
+        "Check the key and its permissions.",
+    ),
+    RefusalReason.MODEL: (
+        ProviderRefuses,
+        "There is no model {model!r} at {url}",
+        "Check the model's name and the URL.",
+    ),
+    RefusalReason.QUOTA: (
+        ProviderRefuses,
+        "The quota at {url} is used up for {key}",
+        "Check the account's balance and limits.",
+    ),
+    RefusalReason.MOVED: (
+        ProviderRefuses,
+        "{url} redirects requests elsewhere",
+        "Use the URL that it redirects to.",
+    ),
+    RefusalReason.CONTEXT: (ContextLengthExceeded, _REFUSED, ""),
+    RefusalReason.FILTER: (ContentFiltered, _REFUSED, ""),
+    RefusalReason.REQUEST: (RequestRefused, _REFUSED, ""),
 }
-_HINT_BY_REASON = {
-    RefusalReason.KEY: "Check the key and its permissions.",
-    RefusalReason.MODEL: "Check the model's name and the URL.",
-    RefusalReason.QUOTA: "Check the account's balance and limits.",
-    RefusalReason.MOVED: "Use the URL that it redirects to.",
-}
+"""The error of each reason, what it says, and what to do."""
 _HINT_BY_ERROR: dict[type[AgentError], str] = {
     ModelBusy: "Lower `concurrency`, or try again later.",
     ModelUnreachable: "Check the connection, and whether the server is up.",
@@ -275,25 +281,11 @@ class ProviderErrors:
         )
 
     def from_refusal(self, refusal: Refusal) -> AgentError:
-        error_class = _ERROR_BY_REASON.get(refusal.reason, ProviderRefuses)
-        details = self._one_line(refusal.text) or "no reason given."
-        hint = _HINT_BY_REASON.get(refusal.reason, "")
-        text = f"{self._headline(refusal.reason)}: {details} {hint}"
-        return error_class(self.scrub(text.strip()))
-
-    def _headline(self, reason: RefusalReason) -> str:
+        error_class, headline, hint = _REFUSALS[refusal.reason]
         key = f"the key from {self._key.source}" if self._key else "requests without a key"
-        match reason:
-            case RefusalReason.KEY:
-                return f"{self._url} does not accept {key}"
-            case RefusalReason.MODEL:
-                return f"There is no model {self._model!r} at {self._url}"
-            case RefusalReason.QUOTA:
-                return f"The quota at {self._url} is used up for {key}"
-            case RefusalReason.MOVED:
-                return f"{self._url} redirects requests elsewhere"
-            case _:
-                return f"{self._target} refuses this request"
+        headline = headline.format(model=self._model, url=self._url, key=key)
+        details = self._one_line(refusal.text) or "no reason given."
+        return error_class(self.scrub(f"{headline}: {details} {hint}".strip()))
 
     def _one_line(self, text: str) -> str:
         """The server's message on one line. Scrubbed before it is cut: half a key is a secret."""
