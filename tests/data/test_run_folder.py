@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ludus.data.config import config_digest
-from ludus.data.run_folder import RunFolder, create_unused_dir, find_runs
+from ludus.data.run_folder import RunFolder, find_runs, find_unused_dir
 from ludus.errors import RunError
 
 SETTINGS = {"model": "small", "temperature": 0.2, "sampling": {"top_p": 0.9, "stop": ["a", "b"]}}
@@ -173,17 +173,17 @@ def test_a_summary_is_replaced_whole(tmp_path: Path) -> None:
 
 def test_a_new_run_beside_others_gets_the_first_free_name(tmp_path: Path) -> None:
     wanted = tmp_path / "runs" / "wordle"
-    made = [create_unused_dir(wanted) for _ in range(3)]
-    assert [path.name for path in made] == ["wordle", "wordle-2", "wordle-3"]
-    made[1].rmdir()
-    assert create_unused_dir(wanted) == made[1]
-    assert all(path.is_dir() for path in made)
+    for name in ("wordle", "wordle-2", "wordle-3"):
+        assert find_unused_dir(wanted).name == name
+        find_unused_dir(wanted).mkdir(parents=True)
+    (tmp_path / "runs" / "wordle-2").rmdir()
+    assert find_unused_dir(wanted).name == "wordle-2"
 
 
 def test_beside_here_is_beside_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    assert create_unused_dir(Path()) == tmp_path / "here-2"
+    assert find_unused_dir(Path()) == tmp_path / "here-2"
 
 
 def test_runs_are_found_oldest_first_and_once(tmp_path: Path) -> None:

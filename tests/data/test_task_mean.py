@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from sys import float_info
-
 import pytest
 
-from ludus.data.estimates import TaskRewards, format_mean, mean_interval, wilson_interval
+from ludus.data.estimates import TaskRewards, format_mean, wilson_interval
 
 
 def rewards_of(*pairs: tuple[str, float]) -> TaskRewards:
@@ -28,23 +26,12 @@ def test_rewards_of_0_and_1_are_a_share() -> None:
     assert found is not None and found.interval == list(wilson_interval(1, 3))
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e-200, -3e200])
-def test_rewards_of_any_size_have_an_interval(scale: float) -> None:
+@pytest.mark.parametrize("scale", [1e200, 1e-200])
+def test_rewards_of_any_size_have_a_mean(scale: float) -> None:
     values = [0.5, 0.25, 0.0, 0.125, 0.75, 0.25]
     found = rewards_of(*((str(at), scale * value) for at, value in enumerate(values))).estimate()
-    expected = mean_interval(values)
-    assert found is not None and found.interval is not None and expected is not None
-    assert [end / scale for end in sorted(found.interval)] == pytest.approx(
-        sorted(expected, reverse=scale < 0)
-    )
-
-
-def test_an_interval_ends_at_the_largest_float() -> None:
-    found = rewards_of(
-        *zip("abcdef", (1.7e308, -1e308, 0.0, 0.0, 0.0, 0.5), strict=True)
-    ).estimate()
-    assert found is not None and found.high == float_info.max
-    assert found.low is not None and -1.7e308 < found.low < 0
+    assert found is not None and found.interval is None
+    assert found.value / scale == pytest.approx(1.875 / 6)
 
 
 def test_equal_rewards_have_no_interval_whatever_rounding_does() -> None:

@@ -17,10 +17,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from math import cbrt, copysign, frexp, fsum, isfinite, ldexp, sqrt
+from math import cbrt, fsum, sqrt
 from random import Random
 from statistics import NormalDist
-from sys import float_info
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from ludus.data.tool_schema import JsonObject
@@ -48,8 +47,8 @@ class Interval(NamedTuple):
 def mean_interval(values: Sequence[float]) -> Interval | None:
     """The interval of a mean.
 
-    None for fewer than `MIN_SAMPLES` values, and for values that are all equal: a deviation of 0
-    would look like certainty.
+    None for fewer than `MIN_SAMPLES` values, for values whose squares are no floats, and for values
+    that are all equal: a deviation of 0 would look like certainty.
     """
     n = len(values)
     if n < MIN_SAMPLES:
@@ -58,11 +57,12 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
     # The means of equal rewards differ by rounding errors.
     if high - low <= _MIN_SPREAD * max(abs(low), abs(high)):
         return None
-    mean = fsum(values) / n
-    variance = fsum((value - mean) ** 2 for value in values) / n
-    if variance == 0:
+    mean = fsum(value / n for value in values)
+    try:
+        variance = fsum((value - mean) ** 2 for value in values) / n
+        skewness: float = fsum((value - mean) ** 3 for value in values) / n / variance**1.5
+    except (OverflowError, ZeroDivisionError):
         return None
-    skewness: float = fsum((value - mean) ** 3 for value in values) / n / variance**1.5
     deviation = sqrt(variance * n / (n - 1))
     quantile = student_t_quantile(n - 1) / sqrt(n)
 
@@ -153,7 +153,7 @@ class MeanEstimate:
     def from_means(cls, means: Sequence[float], interval: Interval | None, n: int) -> Self:
         """The estimate from the value of each task."""
         low, high = interval or (None, None)
-        return cls(fsum(means) / len(means), low, high, n)
+        return cls(fsum(mean / len(means) for mean in means), low, high, n)
 
     @property
     def interval(self) -> list[float] | None:
@@ -174,22 +174,7 @@ def estimate_mean(means: Sequence[float], n: int, *, is_share: bool) -> MeanEsti
         return None
     if is_share:
         return MeanEstimate.from_means(means, share_interval(means, n), n)
-    # A power of two, so that nothing is rounded: squares of rewards of 1e200 have no float.
-    exponent = frexp(max(map(abs, means)))[1] if all(map(isfinite, means)) else 0
-    scaled = [ldexp(mean, -exponent) for mean in means]
-    interval, value = mean_interval(scaled), ldexp(fsum(scaled) / len(scaled), exponent)
-    if interval is None:
-        return MeanEstimate(value, None, None, n)
-    low, high = (_saturating_ldexp(end, exponent) for end in interval)
-    return MeanEstimate(value, low, high, n)
-
-
-def _saturating_ldexp(value: float, exponent: int) -> float:
-    """`value * 2**exponent`, or the largest float: an interval may be wider than its rewards."""
-    try:
-        return ldexp(value, exponent)
-    except OverflowError:
-        return copysign(float_info.max, value)
+    return MeanEstimate.from_means(means, mean_interval(means), n)
 
 
 def query_mean_reward(

@@ -124,15 +124,9 @@ def create_atomically(path: Path, text: str) -> bool:
     try:
         draft.write_text(text, encoding="utf-8")
         fsync_path(draft)
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            return False
-        except OSError:
-            # The file system has no hard links, so that the check and the rename can race.
-            if path.exists():
-                return False
-            draft.replace(path)
+        os.link(draft, path)
+    except FileExistsError:
+        return False
     finally:
         draft.unlink(missing_ok=True)
     return True
@@ -222,8 +216,7 @@ def file_digest(*files: Path) -> str:
     digest = sha256()
     for path in files:
         with path.open("rb") as file:
-            while block := file.read(_BLOCK_BYTES):
-                digest.update(block)
+            hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()
 
 

@@ -56,13 +56,7 @@ class RunFolder:
     metadata: RunMetadata
 
     @classmethod
-    def create(
-        cls,
-        path: Path,
-        settings: JsonObject,
-        *,
-        kind: str = "collect",
-    ) -> RunFolder:
+    def create(cls, path: Path, settings: JsonObject, *, kind: str = "collect") -> RunFolder:
         """Start a run in a new folder or an empty one."""
         metadata = RunMetadata(
             kind=kind,
@@ -107,11 +101,7 @@ class RunFolder:
 
     @classmethod
     def resume_or_create(
-        cls,
-        path: Path,
-        settings: JsonObject,
-        *,
-        kind: str = "collect",
+        cls, path: Path, settings: JsonObject, *, kind: str = "collect"
     ) -> RunFolder:
         """Open the run in a folder if its settings are the same, or start a new one.
 
@@ -161,24 +151,6 @@ class RunFolder:
         )
 
 
-def create_unused_dir(path: Path) -> Path:
-    """Create the first folder of `path`, `path-2`, `path-3` and so on that does not exist yet."""
-    if path.name in ("", ".."):
-        path = path.resolve()
-    candidate, number = path, 1
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        while True:
-            try:
-                candidate.mkdir()
-                return candidate
-            except FileExistsError:
-                number += 1
-                candidate = path.with_name(f"{path.name}-{number}")
-    except OSError as error:
-        raise RunError(f"{candidate} cannot be created: {error.strerror or error}.") from error
-
-
 def find_unused_dir(path: Path) -> Path:
     """The first folder of `path`, `path-2`, `path-3` and so on that does not exist yet."""
     if path.name in ("", ".."):
@@ -208,24 +180,23 @@ def walk_run_folders(root: Path, max_depth: int = _MAX_DEPTH) -> Iterator[Path]:
 
     Hidden ones are left out. A folder that is reached by several links is yielded once.
     """
-    return _walk_unseen_run_folders(root, max_depth, set())
+    seen: set[Path] = set()
 
-
-def _walk_unseen_run_folders(root: Path, depth: int, seen: set[tuple[int, int]]) -> Iterator[Path]:
-    try:
-        status = root.stat()
-        identity = status.st_dev, status.st_ino
-        if not root.is_dir() or identity in seen:
+    def walk(folder: Path, depth: int) -> Iterator[Path]:
+        try:
+            identity = folder.resolve()
+            if identity in seen or not folder.is_dir():
+                return
+            children = sorted(folder.iterdir())
+        except OSError:
             return
-        children = sorted(root.iterdir())
-    except OSError:
-        return
-    seen.add(identity)
-    yield root
-    if depth:
-        for child in children:
+        seen.add(identity)
+        yield folder
+        for child in children if depth else ():
             if not child.name.startswith("."):
-                yield from _walk_unseen_run_folders(child, depth - 1, seen)
+                yield from walk(child, depth - 1)
+
+    return walk(root, max_depth)
 
 
 def _require_empty_run_folder(path: Path) -> None:

@@ -132,11 +132,6 @@ def step_number(entry: LogEntry) -> int:
     return int(metric(entry, "step") or 0)
 
 
-def logged_rewards(lines: Iterable[Mapping[str, Any]]) -> list[float]:
-    """The rewards of those lines of the log that have one."""
-    return [line["reward"] for line in lines if line.get("reward") is not None]
-
-
 def window_size(steps: int) -> int:
     """Logged steps in the first and in the last window of a run, whose means are compared.
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from ludus.data.estimates import MIN_SAMPLES, MeanEstimate
 from ludus.evaluation.metrics import Metric
 from ludus.evaluation.results import NO_INTERVAL, Evaluation, format_difference
-from ludus.rollout.stats import turn_limit_note
 
 _NO_VALUE = "-"
 _MAX_SIDE_BY_SIDE = 3
@@ -114,8 +113,6 @@ def build_notes(evaluation: Evaluation) -> list[str]:
             for note, count in counts.items()
             if count
         ]
-        if (turns := turn_limit_note(evaluation.folder / score.label)) is not None:
-            notes.append(f"{score.label}: {turns}")
     if not evaluation.complete:
         notes.append(f"Not complete ({evaluation.stopped}). Run the same command to continue.")
     return notes

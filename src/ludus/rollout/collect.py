@@ -19,7 +19,7 @@ from ludus.data.episode import Episode, Usage
 from ludus.data.episode_reader import ResumeIndex, format_damaged_lines, read_resume_index
 from ludus.data.files import Checksum
 from ludus.data.journal import Journal
-from ludus.data.run_folder import RUN_FILE, RUNS_DIR, RunFolder, create_unused_dir
+from ludus.data.run_folder import RUN_FILE, RUNS_DIR, RunFolder, find_unused_dir
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
 from ludus.errors import ConfigError, LudusError, WorkersFailed
@@ -134,7 +134,7 @@ async def collect(
         folder = (
             RunFolder.resume_or_create(path, settings)
             if config.resume
-            else RunFolder.create(create_unused_dir(path), settings)
+            else RunFolder.create(find_unused_dir(path), settings)
         )
         with Journal.open(folder.episodes_path) as journal:
             if journal.repair_note:

@@ -185,8 +185,7 @@ async def resolve_endpoints(
 ) -> dict[str, EnvironmentEndpoint]:
     """Resolve every environment of a mixture, by spec.
 
-    `base_url` is the server of a single environment. `warn` is called where it serves another
-    environment than was asked for, under whose name the episodes are then recorded.
+    `base_url` is the server of a single environment. `warn` is called with notes on environments.
     """
     if base_url is not None and len(mixture.specs) > 1:
         raise ConfigError(f"`base_url` is for one environment, not for the mixture {mixture}.")
@@ -249,15 +248,9 @@ async def _resolve_endpoint(
         if isinstance(endpoint, LocalEndpoint) and endpoint.env_spec.note:
             warn(endpoint.env_spec.note)
         return EnvironmentEndpoint(recorded_name(spec), endpoint, _variant_task(spec))
-    variant_task = _variant_task(spec)
-    name = choose_recorded_name(
-        recorded_name(spec),
-        base_url,
-        await fetch_server_names(base_url, token),
-        has_variants=bool(variant_task),
-        warn=warn,
-    )
-    return EnvironmentEndpoint(name, connect(base_url, token=token), variant_task)
+    name = recorded_name(spec)
+    check_server_name(name, base_url, await fetch_server_names(base_url, token))
+    return EnvironmentEndpoint(name, connect(base_url, token=token), _variant_task(spec))
 
 
 def _variant_task(spec: str) -> JsonObject:
@@ -326,86 +319,45 @@ async def preflight_tasks(
     return ()
 
 
-_SUFFIXES = ("env", "environment", "server")
-
-
 async def fetch_server_names(url: str, token: str | None = None) -> list[str]:
-    """The names of a server's environment, the one of `/metadata` first; empty where it has none.
+    """The names of a server's environment, the one of `/metadata` first; empty without any.
 
-    OpenEnv's servers have two names, that of the class and one that the author chose:
+    OpenEnv's servers have two names, one of the class and one that the author chose:
     `ReasoningGymEnvironment` and `reasoning_gym_env`.
     """
     socket = WebSocketClient(url, token=token)
     names: list[str] = []
     for path in ("/metadata", "/list_environments"):
-        try:
+        with suppress(ConnectFailed):
             reply = await fetch_json_value(socket, path)
-        except ConnectFailed:
-            continue
-        value = reply.get("name") if isinstance(reply, dict) else reply
-        values = value if isinstance(value, list) else [value]
-        names += [name for name in values if isinstance(name, str) and name and name not in names]
-    return names
+            value = reply.get("name") if isinstance(reply, dict) else reply
+            values = value if isinstance(value, list) else [value]
+            names += [name for name in values if isinstance(name, str) and name]
+    return list(dict.fromkeys(names))
 
 
-def choose_recorded_name(
-    spec: str,
-    base_url: str,
-    server_names: Sequence[str],
-    *,
-    has_variants: bool,
-    warn: Callable[[str], None],
-) -> str:
-    """The name under which episodes on a server are recorded, when `spec` was asked for.
+def check_server_name(spec: str, base_url: str, server_names: Sequence[str]) -> None:
+    """Raise `ConfigError` if the server serves another environment that is registered here.
 
-    Raises `ConfigError` where the server serves another environment that is registered here. A
-    server name that is unknown here may be another name of the same environment: it is recorded,
-    with a warning. `has_variants` says that `reset` can select the variant of the spec.
+    Other names are no error: an author may have chosen any for the same environment.
     """
-    if not server_names:
-        return spec
-    same = next(
-        (name for name in server_names if _server_name_keys(name) & _server_name_keys(spec)), None
-    )
-    if same is None:
-        known = {_normalize_name(name) for name in registered_environments()}
-        if other := next((name for name in server_names if _server_name_keys(name) & known), None):
-            raise _mismatch_error(base_url, other, spec)
-        warn(
-            f"{base_url} serves {server_names[0]!r}, not {spec!r}: "
-            f"the episodes are recorded as {server_names[0]!r}."
-        )
-        return server_names[0]
-    variant, server_variant = spec.partition(":")[2], same.partition(":")[2]
-    if variant and server_variant and variant != server_variant and not has_variants:
-        raise _mismatch_error(base_url, same, spec)
-    return same if server_variant and not variant else spec
+    if any(_normalized_names(name) & _normalized_names(spec) for name in server_names):
+        return
+    registered = {key for name in registered_environments() for key in _normalized_names(name)}
+    for name in server_names:
+        if _normalized_names(name) & registered:
+            raise ConfigError(
+                f"{base_url} serves {name!r}, not {spec!r}. "
+                f"Use {name!r} as the environment, or the URL of a server of {spec!r}."
+            )
 
 
-def _mismatch_error(base_url: str, name: str, spec: str) -> ConfigError:
-    return ConfigError(
-        f"{base_url} serves {name!r}, not {spec!r}. "
-        f"Use {name!r} as the environment, or the URL of a server of {spec!r}."
-    )
+def _normalized_names(name: str) -> set[str]:
+    """`somebody/reasoning-gym`, `ReasoningGymEnvironment:chain_sum` -> `reasoninggym`.
 
-
-def _server_name_keys(name: str) -> set[str]:
-    """Normalized forms of a name, by which the name of a server is matched.
-
-    `name` of `name:variant`, `Class` of `package.module:Class`.
+    Of `package.module:Class` also the class.
     """
-    base, _, rest = name.partition(":")
-    return (
-        {_normalize_name(base), _normalize_name(rest)}
-        if rest[:1].isupper()
-        else {_normalize_name(base)}
-    )
-
-
-def _normalize_name(name: str) -> str:
-    """`somebody/reasoning-gym`, `ReasoningGymEnvironment` -> `reasoninggym`."""
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name.rpartition("/")[2])
-    words = re.findall("[a-z0-9]+", spaced.lower())
-    while len(words) > 1 and words[-1] in _SUFFIXES:
-        words.pop()
-    return "".join(words)
+    base, _, rest = name.rpartition("/")[2].partition(":")
+    names = [base, rest] if rest[:1].isupper() else [base]
+    words = (re.sub("[^a-z0-9]", "", name.lower()) for name in names)
+    return {re.sub("(env|environment|server)+$", "", word) or word for word in words}

@@ -6,16 +6,12 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from pydantic_core import from_json
-
-from ludus.data.episode import Episode, StopReason, Usage
+from ludus.data.episode import Episode, Usage
 from ludus.data.episode_reader import EpisodeHead, ResumeIndex, ResumeTotals, read_resume_index
 from ludus.data.files import Checksum
-from ludus.data.json_files import read_lines
-from ludus.data.run_folder import RUN_FILE, RunFolder
+from ludus.data.run_folder import RunFolder
 
 RATE_WINDOW_S = 20.0
 """Length of the window over which the rate of episodes is averaged."""
@@ -208,25 +204,6 @@ def summarize_run(folder: RunFolder, *, verify: bool = False) -> dict[str, Any]:
         **counts,
         **describe_journal(index, size),
     }
-
-
-def turn_limit_note(path: Path) -> str | None:
-    """How many episodes of a run folder the turn limit has cut off, and where the first one was."""
-    if not (path / RUN_FILE).exists():
-        return None
-    folder = RunFolder.open(path)
-    summary = summarize_run(folder)
-    count = summary["stop_reasons"].get(StopReason.MAX_TURNS, 0)
-    if not count:
-        return None
-    mark = f'"stop_reason":"{StopReason.MAX_TURNS}"'.encode()
-    turns = next(
-        from_json(line)["turns"] for line in read_lines(folder.episodes_path) if mark in line
-    )
-    return (
-        f"{count:,} of {summary['episodes']:,} episodes {'was' if count == 1 else 'were'} cut off "
-        f"at {turns} turns; raise `max_turns`."
-    )
 
 
 def describe_journal(index: ResumeIndex, size: int) -> dict[str, int]:

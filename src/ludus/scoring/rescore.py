@@ -13,7 +13,7 @@ from ludus.client.event_loop import to_sync
 from ludus.data.config import config_digest
 from ludus.data.estimates import TaskRewards, is_zero_variance
 from ludus.data.journal import Journal
-from ludus.data.run_folder import RunFolder, create_unused_dir
+from ludus.data.run_folder import RunFolder, find_unused_dir
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 from ludus.rollout.progress import Notice, ProgressCallback, ignore_progress
@@ -100,7 +100,7 @@ async def rescore(
         folder = (
             RunFolder.resume_or_create(path, settings, kind=RUN_KIND)
             if config.resume
-            else RunFolder.create(create_unused_dir(path), settings, kind=RUN_KIND)
+            else RunFolder.create(find_unused_dir(path), settings, kind=RUN_KIND)
         )
         journal = stack.enter_context(Journal.open(folder.episodes_path))
         judgements = None

@@ -34,7 +34,7 @@ def test_the_turns_that_the_rules_give_are_played_and_a_lower_limit_is_said(tmp_
     assert read_summary(tmp_path / "whole")["mean_reward"] == 1.0
     assert "cut off" not in whole.stdout
     short = collect(*grids, "--max-turns", "4", "-o", tmp_path / "short")
-    assert "3 of 3 episodes were cut off at 4 turns; raise --max-turns." in short.stdout
+    assert "3 of 3 episodes reached --max-turns." in short.stdout
     game = collect("openspiel:connect_four", "--agent", "random", "-n", "2", cwd=tmp_path)
     assert "cut off" not in game.stdout
 

@@ -35,13 +35,6 @@ def stub_args(stub: Stub, *arguments: str | Path) -> list[str]:
     return [COUNTER, *candidates, *map(str, arguments)]
 
 
-def test_episodes_that_the_turn_limit_cut_off_are_said(tmp_path: Path) -> None:
-    done = invoke_eval("catch", "-c", "oracle", "-n", "2", "--max-turns", "3", "-o", tmp_path / "e")
-    note = "oracle: 2 of 2 episodes were cut off at 3 turns; raise"
-    assert f"{note} --max-turns." in done.output
-    assert f"{note} `max_turns`." in (tmp_path / "e" / "README.md").read_text()
-
-
 def test_the_table_compares_with_the_first_candidate(tmp_path: Path) -> None:
     command = ("catch", "--candidate", "chance=random", "--candidate", "oracle", "-n", "12")
     done = evaluate(*command, cwd=tmp_path)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,8 +55,10 @@ def import_(
     """
     from ludus.cli.display.status import status_callback
     from ludus.curation.formats.run_import import import_files
+    from ludus.data.run_folder import find_unused_dir
 
-    with status_callback() as show, _import_folder(out, f"{format}-{paths[0].stem}") as folder:
+    folder = out or find_unused_dir(Path("runs") / f"{format}-{paths[0].stem}")
+    with status_callback() as show:
         report = import_files(
             format, paths, folder, progress=lambda done: show("importing", done, None)
         )
@@ -75,24 +75,6 @@ def import_(
         print(json.dumps(fields))
     else:
         _print_report(report)
-
-
-@contextmanager
-def _import_folder(out: Path | None, name: str) -> Iterator[Path]:
-    """Yield the folder of an import: `out`, or a new one in runs/, removed if it stays empty."""
-    from ludus.data.run_folder import create_unused_dir
-
-    if out is not None:
-        yield out
-        return
-    root = Path("runs")
-    is_new, folder = not root.exists(), create_unused_dir(root / name)
-    try:
-        yield folder
-    finally:
-        for created in (folder, root) if is_new else (folder,):
-            if not any(created.iterdir()):
-                created.rmdir()
 
 
 def _print_report(report: ImportReport) -> None:

@@ -62,18 +62,18 @@ class GRPOMetrics(TrainMetrics):
         """Those of a curriculum that the last step drew."""
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
-        from ludus.data.training_log import logged_rewards
+        from ludus.data.training_log import metric_values
 
         super().begin(total_steps, resumed_from)
         if resumed_from is not None:
             lines = (line for line in self._past_log() if line.get("step", 0) <= resumed_from)
-            self._rewards = logged_rewards(lines)
+            self._rewards = metric_values(lines, "reward")
 
     def add(self, line: Mapping[str, Any]) -> None:
-        from ludus.data.training_log import logged_rewards, read_buckets
+        from ludus.data.training_log import metric_values, read_buckets
 
         super().add(line)
-        self._rewards += logged_rewards([line])
+        self._rewards += metric_values([line], "reward")
         self._buckets = read_buckets(line) or self._buckets
 
     def is_step_complete(self, line: Mapping[str, Any]) -> bool:

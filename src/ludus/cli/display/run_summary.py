@@ -27,8 +27,6 @@ def render_summary(result: CollectResult, errors: Sequence[str] = ()) -> Rendera
     from rich.table import Table
     from rich.text import Text
 
-    from ludus.rollout.stats import turn_limit_note
-
     summary, usage = result.summary, result.summary["usage"]
     reward, tokens = format_reward(summary, label="95 % interval "), ""
     if summary["scored"]:
@@ -55,8 +53,9 @@ def render_summary(result: CollectResult, errors: Sequence[str] = ()) -> Rendera
     if summary["remaining"]:
         left = f"{plural(summary['remaining'], 'episode')} ({result.stop_reason or 'not played'})"
         lines.append(Text(f"Left to do: {left}. The same command resumes.", style="yellow"))
-    if (cut_off := turn_limit_note(result.folder)) is not None:
-        lines.append(Text(name_flags(cut_off), style="yellow"))
+    if cut_off := summary["stop_reasons"].get("max_turns"):
+        text = f"{cut_off:,} of {plural(summary['episodes'], 'episode')} reached `max_turns`."
+        lines.append(Text(name_flags(text), style="yellow"))
     if summary["broken"]:
         broken = plural(summary["broken"], "episode")
         lines.append(

@@ -10,7 +10,7 @@ from ludus.data.training_log import (
     RECORD_FILE,
     first_and_last_means,
     log_points,
-    logged_rewards,
+    metric_values,
     read_log,
 )
 from ludus.errors import RunError
@@ -72,7 +72,7 @@ def _collect_metrics(context: TrainContext, trainer: Any, callback: RunCallback)
 
     device, log = context.trl_config.device, list(read_log(context.out))
     losses, eval_losses = log_points(log), log_points(log, "eval_loss")
-    reward_change = first_and_last_means(logged_rewards(log))
+    reward_change = first_and_last_means(metric_values(log, "reward"))
     eval_rewards = log_points(log, "eval_reward")
     tokens, seconds = int(trainer._total_train_tokens), callback.seconds
     return FinalMetrics(
