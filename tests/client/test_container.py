@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from stand_in_engine import StandInEngine, install_engine, stand_in_engine
@@ -92,28 +91,6 @@ async def test_an_awaited_client_passes_variables_without_showing_their_values(
     assert (await client.step(EchoAction(message="ab"))).observation.message_length == 2
     await client.close()
     assert not engine.containers()
-
-
-async def test_a_provider_of_openenv_is_used_in_place_of_the_engine(engine: StandInEngine) -> None:
-    class Provider:
-        calls: list[Any] = []  # noqa: RUF012
-
-        def start_container(self, image: str, **kwargs: Any) -> str:
-            self.calls.append((image, kwargs))
-            return "http://127.0.0.1:9"
-
-        def wait_for_ready(self, base_url: str) -> None:
-            self.calls.append(base_url)
-            raise TimeoutError("not ready")
-
-        def stop_container(self) -> None:
-            self.calls.append("stop")
-
-    provider = Provider()
-    with pytest.raises(TimeoutError):
-        await EchoEnv.from_docker_image(IMAGE, provider, port=7)
-    assert provider.calls == [(IMAGE, {"port": 7}), "http://127.0.0.1:9", "stop"]
-    assert not engine.calls
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, None])

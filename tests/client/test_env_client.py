@@ -44,21 +44,6 @@ def test_the_connection_is_where_scripts_for_openenv_find_it() -> None:
         assert client._ws is None
 
 
-def test_a_session_of_synchronous_calls_is_continued_in_async_code() -> None:
-    with serving(Echo) as served:
-        client = sync_client(served.url)
-        client.reset()
-        client.step(EchoAction(message="one"))
-
-        async def go_on() -> int:
-            await client.step(EchoAction(message="two"))
-            state = await client.state()
-            await client.close()
-            return int(state.step_count)
-
-        assert asyncio.run(go_on()) == 2
-
-
 def test_a_client_of_a_loop_that_has_ended_is_refused() -> None:
     with serving(Echo) as served:
         client = EnvClient[Any, Any, Any](base_url=served.url)

@@ -234,7 +234,7 @@ async def test_one_session_at_a_time_is_no_lack_of_isolation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "message"), [(None, "no WebSocket"), (403, "`token`"), (500, "failed")]
+    ("status", "message"), [(None, "not an environment server"), (403, "`token`"), (500, "failed")]
 )
 async def test_a_server_that_refuses_the_websocket_is_described(
     status: int | None, message: str

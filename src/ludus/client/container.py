@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TypedDict
 
 from ludus.errors import ConfigError, ContainerFailed
 
@@ -37,14 +37,12 @@ _LOG_LINES = 5
 _IMAGE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 
 
-class StartableServer(Protocol):
-    """A server that a client starts before it connects, and stops when it closes."""
+class ContainerSettings(TypedDict, total=False):
+    """The keyword arguments of `Container`."""
 
-    async def start(self) -> str:
-        """Start the server unless it runs already, and return its URL."""
-
-    async def stop(self) -> None:
-        """Stop the server. May be called twice."""
+    port: int | None
+    env_vars: Mapping[str, str] | None
+    timeout_s: float
 
 
 class Container:
@@ -177,39 +175,6 @@ class Container:
         # Shielded: the container is removed even if the caller is cancelled meanwhile.
         log, _ = await asyncio.shield(self._supervisor_exit)
         return log.decode(errors="replace")
-
-
-class ContainerProvider(Protocol):
-    """OpenEnv's interface of a container provider."""
-
-    def start_container(self, image: str, **kwargs: Any) -> str: ...
-    def wait_for_ready(self, base_url: str) -> None: ...
-    def stop_container(self) -> None: ...
-
-
-class ProviderContainer:
-    """A container that a provider of OpenEnv starts and stops."""
-
-    def __init__(self, provider: ContainerProvider, image: str, kwargs: Mapping[str, Any]) -> None:
-        self._provider, self._image, self._kwargs = provider, image, kwargs
-        self._url: str | None = None
-
-    async def start(self) -> str:
-        if self._url is None:
-            provider = self._provider
-            url = await asyncio.to_thread(provider.start_container, self._image, **self._kwargs)
-            try:
-                await asyncio.to_thread(provider.wait_for_ready, url)
-            except BaseException:
-                await asyncio.to_thread(provider.stop_container)
-                raise
-            self._url = url
-        return self._url
-
-    async def stop(self) -> None:
-        if self._url is not None:
-            self._url = None
-            await asyncio.to_thread(self._provider.stop_container)
 
 
 def find_engine() -> str:

@@ -63,71 +63,43 @@ class RemoteEndpoint(Endpoint):
     def __init__(self, base_url: str, **settings: Unpack[ConnectionSettings]) -> None:
         self.spec = base_url
         self._settings = settings
-        self._description: ServerDescription | None = None
+        self._descriptions: dict[str, ServerDescription] = {}
         self._describe_lock = asyncio.Lock()
 
     def session(self) -> Session:
-        return RemoteSession(self.socket(), self.describe)
+        return RemoteSession(self._open_socket, self._describe)
 
     async def server_url(self) -> str:
         return self.spec
 
-    def socket(self) -> WebSocketClient:
-        """The connection of a new session, which is not open yet."""
-        return WebSocketClient(self.spec, **self._settings)
+    async def _open_socket(self) -> WebSocketClient:
+        socket = WebSocketClient(await self.server_url(), **self._settings)
+        await socket.open()
+        return socket
 
-    async def describe(self, socket: WebSocketClient) -> ServerDescription:
+    async def _describe(self, socket: WebSocketClient) -> ServerDescription:
+        url = socket.base_url
         async with self._describe_lock:
-            if self._description is None:
-                self._description = await describe_server(socket)
-            return self._description
+            if url not in self._descriptions:
+                self._descriptions[url] = await describe_server(socket)
+            return self._descriptions[url]
 
 
-class ContainerEndpoint(Endpoint):
+class ContainerEndpoint(RemoteEndpoint):
     """Sessions on one container, which starts with the first of them and ends with `close`.
 
     A container that has ended by itself is started again for the next session.
     """
 
     def __init__(self, image: str, **settings: Unpack[ConnectionSettings]) -> None:
-        self.spec = f"{IMAGE_PREFIX}{image}"
+        super().__init__(f"{IMAGE_PREFIX}{image}", **settings)
         self._container = Container(image)
-        self._settings = settings
-        self._server: RemoteEndpoint | None = None
-
-    def session(self) -> Session:
-        return _ContainerSession(self)
-
-    async def server(self) -> RemoteEndpoint:
-        """The endpoint of the server in the running container."""
-        url = await self._container.start()
-        if self._server is None or self._server.spec != url:
-            self._server = RemoteEndpoint(url, **self._settings)
-        return self._server
 
     async def server_url(self) -> str:
-        return (await self.server()).spec
+        return await self._container.start()
 
     async def close(self) -> None:
         await self._container.stop()
-
-
-class _ContainerSession(RemoteSession):
-    """A session on a container, whose address is known once it is open."""
-
-    def __init__(self, endpoint: ContainerEndpoint) -> None:
-        self._endpoint = endpoint
-        self._is_connected = False
-
-    async def open(self) -> None:
-        server = await self._endpoint.server()
-        super().__init__(server.socket(), server.describe)
-        self._is_connected = True
-        await super().open()
-
-    async def close(self) -> None:
-        if self._is_connected:
-            await super().close()
 
 
 def connect(

@@ -11,18 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from functools import wraps
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, get_args
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast, get_args
 
 from pydantic import BaseModel
 from websockets.asyncio.client import ClientConnection
 
-from ludus.client.container import (
-    Container,
-    ContainerProvider,
-    ProviderContainer,
-    StartableServer,
-)
-from ludus.client.event_loop import background_loop, run_sync
+from ludus.client.container import Container, ContainerSettings
+from ludus.client.event_loop import run_sync
 from ludus.client.session import describe_server
 from ludus.client.websocket import ConnectionSettings, WebSocketClient
 from ludus.data.tool_schema import JsonObject, ToolSpec
@@ -46,19 +41,11 @@ def _run_if_no_loop(
     @wraps(method)
     def call(client: ClientT, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         coroutine = method(client, *args, **kwargs)
-        running = asyncio._get_running_loop()
-        if running is None:
+        if asyncio._get_running_loop() is None:
             return cast("Coroutine[Any, Any, T]", run_sync(coroutine))
-        if client._loop not in (None, running) and client._loop is background_loop():
-            # Connected by a synchronous call: the session stays on that loop.
-            return _await_elsewhere(coroutine, background_loop())
         return coroutine
 
     return call
-
-
-async def _await_elsewhere(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
 
 
 class EnvClient(Generic[ActT, ObsT, StateT]):
@@ -67,18 +54,17 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
     Without type arguments, actions, observations and state are plain dictionaries.
     """
 
-    _types: tuple[Any, Any, Any] = (None, None, None)
+    _types: tuple[type[BaseModel] | None, ...] = (None, None, None)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for base in getattr(cls, "__orig_bases__", ()):
             arguments = get_args(base)
             if len(arguments) == 3:
-                models = [
+                cls._types = tuple(
                     each if isinstance(each, type) and issubclass(each, BaseModel) else None
                     for each in arguments
-                ]
-                cls._types = (models[0], models[1], models[2])
+                )
 
     def __init__(
         self,
@@ -101,30 +87,22 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         self._socket: WebSocketClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop of the connection."""
-        self._container: StartableServer | None = None
+        self._container: Container | None = None
 
     @classmethod
     def from_docker_image(
-        cls, image: str, provider: ContainerProvider | None = None, **kwargs: Any
+        cls, image: str, **kwargs: Unpack[ContainerSettings]
     ) -> ContainerEnvClient[ActT, ObsT, StateT]:
         """A client of a container that starts on first use and is removed with `close`.
 
             client = EchoEnv.from_docker_image("echo-env:latest")               # or .sync()
             client = await EchoEnv.from_docker_image("echo-env:latest")         # async
 
-        It is removed at the latest when this process ends, however it ends.
-
-        Args:
-            image: the image; the engine pulls it if it is not on this machine.
-            provider: a container provider of OpenEnv; by default Docker or Podman.
-            kwargs: `port`, `env_vars` and `timeout_s` of `Container`, or arguments of the
-                provider's `start_container`.
+        It is removed at the latest when this process ends, however it ends. The arguments are
+        those of `Container`; the engine pulls an image that is not on this machine.
         """
         client = cls(base_url="")
-        if provider is None:
-            client._container = Container(image, **kwargs)
-        else:
-            client._container = ProviderContainer(provider, image, kwargs)
+        client._container = Container(image, **kwargs)
         return ContainerEnvClient(client)
 
     @_run_if_no_loop
@@ -210,26 +188,20 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             self._socket = socket
         return self._socket
 
-    async def _request(self, frame: Mapping[str, Any]) -> StepResult[ObsT]:
+    async def _request(self, frame: JsonObject) -> StepResult[ObsT]:
         socket = await self._ensure_connected()
         result = parse_result(await socket.request(frame))
-        return StepResult(
-            observation=cast(ObsT, self._parse_observation(result)),
-            reward=result.reward,
-            done=result.done,
-            metadata=result.metadata,
-        )
-
-    def _parse_observation(self, result: StepResult[JsonObject]) -> Any:
-        model = self._types[1]
-        if model is None:
-            return result.observation
-        # A server of another version may send fields that this model does not have.
-        fields = {
-            key: value for key, value in result.observation.items() if key in model.model_fields
-        }
-        outer = {"reward": result.reward, "done": result.done, "metadata": result.metadata}
-        return model.model_validate(fields | outer)
+        observation: object = result.observation
+        if (model := self._types[1]) is not None:
+            # A server of another version may send fields that this model does not have.
+            fields = {
+                key: result.observation[key]
+                for key in result.observation
+                if key in model.model_fields
+            }
+            outer = {"reward": result.reward, "done": result.done, "metadata": result.metadata}
+            observation = model.model_validate(fields | outer)
+        return StepResult(cast(ObsT, observation), result.reward, result.done, result.metadata)
 
 
 def _call_sync(method: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:

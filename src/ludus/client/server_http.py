@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from ludus.data.tool_schema import JsonObject
@@ -13,8 +11,6 @@ from ludus.errors import ConnectFailed
 from ludus.protocol.loopback import is_loopback
 
 if TYPE_CHECKING:
-    from aiohttp import ClientResponse
-
     from ludus.client.websocket import WebSocketClient
 
 
@@ -51,8 +47,12 @@ def unreachable_error(base_url: str, error: OSError) -> ConnectFailed:
 
 def status_error(base_url: str, status: int) -> ConnectFailed:
     """The error for an HTTP status with which a server refuses the connection."""
-    if status in (401, 403):
-        return ConnectFailed(f"{base_url} requires another `token` (HTTP {status}).")
+    if status == 401:
+        return ConnectFailed(f"{base_url} requires another `token` (HTTP 401).")
+    if status == 403:
+        return ConnectFailed(
+            f"{base_url} requires another `token`, or is not an environment server (HTTP 403)."
+        )
     if status == 421:
         return ConnectFailed(
             f"{base_url} does not accept this host name (HTTP 421). Use 127.0.0.1 or localhost, or "
@@ -72,39 +72,26 @@ async def fetch_json_object(socket: WebSocketClient, path: str) -> JsonObject:
     return reply
 
 
-async def fetch_json_value(socket: WebSocketClient, path: str) -> Any:
+async def fetch_json_value(socket: WebSocketClient, path: str) -> object:
     """Fetch JSON from an HTTP route of the server."""
-    async with _get(socket.base_url, path, socket.headers) as reply:
-        if reply.status != 200:
-            raise status_error(http_url(socket.base_url, path), reply.status)
-        return await reply.json(content_type=None)
-
-
-async def fetch_status(base_url: str, path: str, headers: Mapping[str, str]) -> int:
-    """The status with which an HTTP route of the server answers."""
-    async with _get(base_url, path, headers) as reply:
-        return reply.status
-
-
-@asynccontextmanager
-async def _get(
-    base_url: str, path: str, headers: Mapping[str, str]
-) -> AsyncIterator[ClientResponse]:
     import aiohttp
 
-    url = http_url(base_url, path)
+    url = http_url(socket.base_url, path)
     try:
         async with (
             aiohttp.ClientSession(
-                headers=headers,
+                headers=socket.headers,
                 trust_env=not is_local_server(url),
                 timeout=aiohttp.ClientTimeout(total=10.0),
             ) as client,
             client.get(url, allow_redirects=False) as reply,
         ):
-            yield reply
+            if reply.status != 200:
+                raise status_error(url, reply.status)
+            value: object = await reply.json(content_type=None)
+            return value
     except aiohttp.ClientConnectorError as error:
-        raise unreachable_error(base_url, error.os_error) from None
+        raise unreachable_error(socket.base_url, error.os_error) from None
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         why = str(error) or "no answer in 10 s"
         raise ConnectFailed(f"{url} cannot be read: {why}") from None

@@ -177,14 +177,14 @@ class RemoteSession(Session):
 
     def __init__(
         self,
-        socket: WebSocketClient,
-        describe: Callable[[WebSocketClient], Awaitable[ServerDescription]] | None = None,
+        open_socket: Callable[[], Awaitable[WebSocketClient]],
+        describe: Callable[[WebSocketClient], Awaitable[ServerDescription]],
     ) -> None:
-        self._socket = socket
-        self._describe = describe or describe_server
+        self._open_socket, self._describe = open_socket, describe
+        self._socket: WebSocketClient | None = None
 
     async def open(self) -> None:
-        await self._socket.open()
+        self._socket = await self._open_socket()
         try:
             described = await self._describe(self._socket)
         except BaseException:
@@ -193,24 +193,31 @@ class RemoteSession(Session):
         self.tools, self.calls_by_name = described.tools, described.calls_by_name
 
     async def reset(self, /, **task: Any) -> StepResult[JsonObject]:
-        payload = await self._socket.request({"type": "reset", "data": task})
-        return self._record_reset(parse_result(payload))
+        return self._record_reset(parse_result(await self._request("reset", task)))
 
     async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[JsonObject]:
         try:
-            payload = await self._socket.request({"type": "step", "data": action_payload(action)})
+            payload = await self._request("step", action_payload(action))
         except ExecutionFailed as error:
             # OpenEnv's environments raise for an illegal action, and the session goes on. A Ludus
             # server says whether it does.
-            error.details.setdefault(EPISODE_CONTINUES, not self._socket.is_ludus_server)
+            is_ludus = self._socket is not None and self._socket.is_ludus_server
+            error.details.setdefault(EPISODE_CONTINUES, not is_ludus)
             raise
         return self._record_step(parse_result(payload))
 
     async def state(self) -> JsonObject:
-        return await self._socket.request({"type": "state"})
+        return await self._request("state")
 
     async def close(self) -> None:
-        await self._socket.close()
+        if self._socket is not None:
+            await self._socket.close()
+
+    async def _request(self, kind: str, data: JsonObject | None = None) -> JsonObject:
+        if self._socket is None:
+            raise SessionLost("The session is not open.")
+        frame = {"type": kind} if data is None else {"type": kind, "data": data}
+        return await self._socket.request(frame)
 
 
 async def describe_server(socket: WebSocketClient) -> ServerDescription:

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, TypedDict
+from typing import TypedDict
 from urllib.parse import urlencode
 
 from pydantic_core import from_json, to_json
@@ -26,7 +26,6 @@ from websockets.exceptions import (
 )
 
 from ludus.client.server_http import (
-    fetch_status,
     is_local_server,
     status_error,
     unreachable_error,
@@ -105,7 +104,7 @@ class WebSocketClient:
                 f"{self.base_url} did not answer within {self._connect_timeout:g} s."
             ) from None
         except InvalidStatus as error:
-            raise await self._refusal_error(error.response.status_code) from None
+            raise status_error(self.base_url, error.response.status_code) from None
         except (InvalidURI, InvalidHandshake) as error:
             raise ConnectFailed(f"{self.base_url} is not an environment server: {error}") from None
         except OSError as error:
@@ -123,7 +122,7 @@ class WebSocketClient:
         """Whether it is a Ludus server, which can resume the session."""
         return self._session_id is not None
 
-    async def request(self, frame: Mapping[str, Any]) -> JsonObject:
+    async def request(self, frame: JsonObject) -> JsonObject:
         """Send a frame and return the data of its reply; raises the error of an error frame."""
         async with self._request_lock:
             if self._closed_reason is not None or self._connection is None:
@@ -231,17 +230,6 @@ class WebSocketClient:
                 f"{waited:.0f} s."
             )
         return None
-
-    async def _refusal_error(self, status: int) -> ConnectFailed:
-        """Why the server refuses the upgrade; 403 may also mean that it has no such route."""
-        if status == 403:
-            with suppress(ConnectFailed):
-                if await fetch_status(self.base_url, "/schema", self.headers) not in (401, 403):
-                    return ConnectFailed(
-                        f"{self.base_url} is not an environment server: it has no WebSocket /ws "
-                        "(HTTP 403)."
-                    )
-        return status_error(self.base_url, status)
 
     async def _connect_with_retries(self, url: str, *, tries: int) -> ClientConnection:
         """Connect; a connection that breaks during the handshake is tried again."""
