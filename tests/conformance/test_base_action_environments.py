@@ -131,33 +131,6 @@ async def test_the_action_that_the_module_imports_is_the_type_of_the_actions(
         assert (result.content, result.reward, result.done) == ("stdout: ran 1 + 1", 1.0, True)
 
 
-def test_the_action_is_found_in_the_models_module_beside_the_environment(package: Path) -> None:
-    import_only_the_observation(package)
-    assert arguments_of(SPEC) == {"code"}
-
-
-def test_the_action_is_found_where_the_models_module_is_a_package(package: Path) -> None:
-    (package / "models").mkdir()
-    (package / "models.py").rename(package / "models" / "code.py")
-    (package / "models" / "__init__.py").write_text("from .code import CodeAction, CodeObservation")
-    import_only_the_observation(package)
-    assert arguments_of(SPEC) == {"code"}
-    (package / "server" / "environment.py").write_text(
-        ENVIRONMENT.format(imports="", observation="Observation")
-    )
-    del sys.modules["code_env.server.environment"], sys.modules["code_env.models"]
-    assert arguments_of(SPEC) == {"code"}, "also if nothing has imported it"
-
-
-def test_the_models_module_is_found_where_the_folders_are_no_packages(package: Path) -> None:
-    (package / "__init__.py").unlink()
-    (package / "server" / "__init__.py").unlink()
-    (package / "server" / "environment.py").write_text(
-        ENVIRONMENT.format(imports="", observation="Observation")
-    )
-    assert arguments_of("code_env/server/environment.py:CodeEnvironment") == {"code"}
-
-
 def test_the_option_names_the_action(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import_only_the_observation(package)
     (package / "models.py").write_text(MODELS + OTHER_MODELS)
@@ -174,8 +147,10 @@ def test_the_option_names_the_action(package: Path, monkeypatch: pytest.MonkeyPa
 async def test_any_fields_are_accepted_where_no_type_is_found(
     package: Path, tmp_path: Path
 ) -> None:
-    import_only_the_observation(package)
     (package / "models.py").write_text(MODELS + OTHER_MODELS)
+    imports = IMPORTS_MODELS.format(more="SetupAction")
+    text = ENVIRONMENT.format(imports=imports, observation="CodeObservation")
+    (package / "server" / "environment.py").write_text(text)
     assert "SetupAction" in (find_environment(SPEC).note or "")
     agent = ScriptedAgent(ToolCall(name="act", arguments={"code": "2 + 2"}))
     noted: list[str] = []

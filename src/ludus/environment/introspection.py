@@ -10,11 +10,8 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeGuard, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, create_model
@@ -77,7 +74,7 @@ def _untyped_note(cls: type, action: type[BaseModel]) -> str | None:
     """What to tell the user of a class whose actions may have any fields."""
     if action.model_config.get("extra") != "allow" or not is_base(action):
         return None
-    known = ", ".join(visible_subclasses(cls, action.__bases__[0])[1])
+    known = ", ".join(each.__name__ for each in _visible_subclasses(cls, action.__bases__[0]))
     return (
         f"{cls.__name__}.step does not say which type its actions have"
         f"{f' (there are {known})' if known else ''}, so that any arguments are sent to it. "
@@ -284,60 +281,30 @@ def is_base(model: type[BaseModel]) -> bool:
 def find_subclass(cls: type, base: type[BaseModel]) -> type[BaseModel] | None:
     """The type that an environment means by a base class, if that can be told.
 
-    LUDUS_ACTION names it, or it is the only one in the environment's module, or in that and the
-    `models` module beside it.
+    LUDUS_ACTION names it, or it is the only one in the environment's module.
     """
-    if base.__name__ == "Action" and (named := os.environ.get(ACTION_VARIABLE)):
-        return _load_action(named)
-    own, known = visible_subclasses(cls, base)
-    return next((next(iter(each.values())) for each in (own, known) if len(each) == 1), None)
+    if base.__name__ == "Action" and (spec := os.environ.get(ACTION_VARIABLE)):
+        module, _, name = spec.partition(":")
+        source = SourceFile.parse(spec)
+        try:
+            named = source.load() if source else getattr(import_user_module(module), name)
+        except (ImportError, AttributeError, ValueError, LudusError) as error:
+            reason = str(error) if isinstance(error, LudusError) else describe_exception(error)
+            raise ConfigError(f"`action` {spec!r} cannot be loaded: {reason}") from None
+        if not _is_model(named):
+            raise ConfigError(f"`action` {spec!r} is not a class of actions. Give module:Class.")
+        return named
+    found = _visible_subclasses(cls, base)
+    return found[0] if len(found) == 1 else None
 
 
-def visible_subclasses(
-    cls: type, base: type[BaseModel]
-) -> tuple[dict[str, type[BaseModel]], dict[str, type[BaseModel]]]:
-    """Subclasses by name: those in the environment's module, and those with the ones beside it."""
-    module = sys.modules.get(cls.__module__)
-    own = _subclasses_in(module, base)
-    known = dict(own)
-    file = getattr(module, "__file__", None)
-    # The folder of the environment's file and the one above it: `server/` and its package.
-    for folder in () if file is None else Path(file).absolute().parents[:2]:
-        for path in (folder / "models.py", folder / "models" / "__init__.py"):
-            with suppress(Exception):  # The environment itself does not need this module.
-                known = _subclasses_in(_load_models(path), base) | known
-    return own, known
-
-
-def _subclasses_in(module: ModuleType | None, base: type[BaseModel]) -> dict[str, type[BaseModel]]:
+def _visible_subclasses(cls: type, base: type[BaseModel]) -> list[type[BaseModel]]:
+    """The subclasses in the environment's module, without those of the library of the base."""
     library = base.__module__.partition(".")[0]
-    return {
-        value.__name__: value
-        for value in (vars(module).values() if module is not None else ())
-        if inspect.isclass(value)
-        and issubclass(value, base)
-        and value.__module__.partition(".")[0] != library
-    }
-
-
-def _load_models(path: Path) -> ModuleType | None:
-    if not path.is_file():
-        return None
-    # It may be loaded under another name than this file would get: then classes must be the same.
-    for module in tuple(sys.modules.values()):
-        if getattr(module, "__file__", None) == str(path):
-            return module
-    return SourceFile(path, "").load_module()
-
-
-def _load_action(spec: str) -> type[BaseModel]:
-    module, _, name = spec.partition(":")
-    source = SourceFile.parse(spec)
-    try:
-        found = source.load() if source else getattr(import_user_module(module), name)
-    except (ImportError, AttributeError, ValueError, LudusError) as error:
-        reason = str(error) if isinstance(error, LudusError) else describe_exception(error)
-        raise ConfigError(f"`action` {spec!r} cannot be loaded: {reason}") from None
-    if not (inspect.isclass(found) and issubclass(found, BaseModel)):
-        raise ConfigError(f"`action` {spec!r} is not a class of actions. Give module:Class.")
-    return found
+    module = sys.modules.get(cls.__module__)
+    found = [value for value in vars(module).values() if _is_model(value)] if module else []
+    return [
+        each
+        for each in dict.fromkeys(found)
+        if issubclass(each, base) and each.__module__.partition(".")[0] != library
+    ]

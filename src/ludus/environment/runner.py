@@ -10,16 +10,17 @@ import inspect
 import math
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
 from functools import partial
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
-from ludus.data.tool_schema import ToolSpec
+from ludus.data.tool_schema import JsonObject, ToolSpec
 from ludus.environment.faults import is_author_error, locate_function, log_fault, to_wire_error
 from ludus.environment.spec import EnvSpec
-from ludus.environment.tool_environment import as_observation
+from ludus.environment.tool_environment import as_observation, as_tool_result, fault_result
 from ludus.environment.worker_threads import WorkerThread, WorkerThreads
 from ludus.errors import (
     EPISODE_CONTINUES,
@@ -33,14 +34,9 @@ from ludus.errors import (
     WireError,
     describe_exception,
 )
-from ludus.protocol.observation_text import render_observation
-from ludus.protocol.types import (
-    CallToolObservation,
-    ErrorCode,
-    ListToolsObservation,
-    Observation,
-    ToolFault,
-)
+from ludus.protocol.types import ErrorCode, ListToolsObservation, Observation
+
+T = TypeVar("T")
 
 _workers = WorkerThreads()
 # A generator of its own, because an environment may seed the global one. Faster than uuid4, which
@@ -66,8 +62,10 @@ def _episode_continues() -> Iterator[None]:
 
 
 async def _await_on(
-    loop: asyncio.AbstractEventLoop, method: Callable[..., Any], *arguments: Any
-) -> Any:
+    loop: asyncio.AbstractEventLoop,
+    method: Callable[..., Coroutine[object, object, T]],
+    *arguments: object,
+) -> T:
     """Await a method on this event loop, which need not be the caller's."""
     if asyncio.get_running_loop() is loop:
         return await method(*arguments)
@@ -83,8 +81,10 @@ class EnvironmentRunner:
         self.step_timeout = step_timeout
         self.episode_id: str | None = None
         self.steps = 0
-        self._environment: Any = None
-        self._episode_active = not getattr(env_spec.cls, "needs_reset", True)
+        self.environment: Any = None
+        """The instance; None before `start` and after `close`."""
+        self.episode_active = not getattr(env_spec.cls, "needs_reset", True)
+        """Whether an episode has started and not ended."""
         self._tools = env_spec.tools
         self._own_thread: WorkerThread | None = None
         self._mcp_session: AsyncExitStack | None = None
@@ -110,27 +110,27 @@ class EnvironmentRunner:
             # The constructor of an environment of OpenEnv may block, even if its steps do not.
             on_loop = self.env_spec.native and self._runs_on_loop
             build = self._run(self.env_spec.factory) if on_loop else self._build_in_thread()
-            self._environment = await build
-            self._reset = getattr(self._environment, self.env_spec.method_name("reset"))
-            self._step = getattr(self._environment, self.env_spec.method_name("step"))
+            self.environment = await build
+            self._reset = getattr(self.environment, self.env_spec.method_name("reset"))
+            self._step = getattr(self.environment, self.env_spec.method_name("step"))
             await self._open_mcp_session()
         except BaseException as error:
-            if self._environment is not None:
+            if self.environment is not None:
                 await self.close()
             # After a cancellation the thread still has to close what it builds.
             elif self._own_thread is not None and not isinstance(error, asyncio.CancelledError):
                 self._own_thread.stop()
             if not is_author_error(error):
                 raise
-            details = {"factory_name": self.env_spec.cls.__name__}
-            if isinstance(error, LudusError):
-                # Raised on purpose: the message says what is missing, and no line needs a change.
-                raise FactoryFailed(str(error), details=details) from error
+            # Raised on purpose: the message says what is missing, and no line needs a change.
+            is_own = isinstance(error, LudusError)
+            reason = f"{self.env_spec.id} could not be built: {describe_exception(error)}"
             failed = FactoryFailed(
-                f"{self.env_spec.id} could not be built: {describe_exception(error)}",
-                details=details,
+                str(error) if is_own else reason,
+                details={"factory_name": self.env_spec.cls.__name__},
             )
-            failed.author_line = log_fault(error, self.env_spec.cls.__module__)
+            if not is_own:
+                failed.author_line = log_fault(error, self.env_spec.cls.__module__)
             raise failed from error
 
     async def _open_mcp_session(self) -> None:
@@ -139,7 +139,7 @@ class EnvironmentRunner:
         Its tools keep state for the connection (`ctx.set_state`), and each call of its own would
         be a connection of its own.
         """
-        connect = getattr(self._environment, "mcp_session", None)
+        connect = getattr(self.environment, "mcp_session", None)
         # On the event loop, a step that is not async would wait for a tool that runs there too.
         waits_on_loop = self._runs_on_loop and "step" not in self.env_spec.async_methods
         if not callable(connect) or waits_on_loop:
@@ -149,33 +149,20 @@ class EnvironmentRunner:
         # A step in a thread runs the tools on an event loop of its own, but the connection can only
         # be used on this one.
         for name in ("_async_call_tool", "_async_list_tools"):
-            method = getattr(self._environment, name)
+            method = getattr(self.environment, name)
             bound = partial(_await_on, asyncio.get_running_loop(), method)
-            setattr(self._environment, name, bound)
+            setattr(self.environment, name, bound)
 
-    @property
-    def environment(self) -> Any:
-        return self._environment
-
-    @property
-    def episode_active(self) -> bool:
-        """Whether an episode has started and not ended."""
-        return self._episode_active
-
-    async def reset(self, task: Mapping[str, Any]) -> Observation:
+    async def reset(self, task: Mapping[str, object]) -> Observation:
         """Start an episode."""
         if self.instant:
             return self.reset_sync(task)
         async with self._request_lock:
             arguments = self._reset_arguments(task)
             value = await self._call_guarded(lambda: self._reset(**arguments), "reset")
-            observation = self._finish_reset(task, value)
-            if self.env_spec.has_progress:
-                progress = await self._call_guarded(self._environment.progress, "progress")
-                self._set_progress(observation, progress)
-            return observation
+            return await self._add_progress(self._finish_reset(task, value))
 
-    async def step(self, data: Mapping[str, Any]) -> Observation:
+    async def step(self, data: Mapping[str, object]) -> Observation:
         """Take an action, in the format of the wire."""
         if self.instant and (observation := self.step_sync(data)) is not None:
             return observation
@@ -186,15 +173,15 @@ class EnvironmentRunner:
                 return await self._call_derived_tool(data)
             return await self._run_step(self.env_spec.parse_action(data))
 
-    def reset_sync(self, task: Mapping[str, Any]) -> Observation:
+    def reset_sync(self, task: Mapping[str, object]) -> Observation:
         """`reset` without awaiting, for an instant runner."""
         value = self._call_sync(self._reset, **self._reset_arguments(task))
         observation = self._finish_reset(task, value)
         if self.env_spec.has_progress:
-            self._set_progress(observation, self._call_sync(self._environment.progress))
+            self._set_progress(observation, self._call_sync(self.environment.progress))
         return observation
 
-    def step_sync(self, data: Mapping[str, Any]) -> Observation | None:
+    def step_sync(self, data: Mapping[str, object]) -> Observation | None:
         """`step` without awaiting, for an instant runner; None for actions that need `step`."""
         kind = data.get("type")
         if kind == "list_tools" or (kind == "call_tool" and not self.env_spec.named_calls):
@@ -205,10 +192,10 @@ class EnvironmentRunner:
             value = self._call_sync(self._step, action)
         observation = self._finish_step(value)
         if self.env_spec.has_progress:
-            self._set_progress(observation, self._call_sync(self._environment.progress))
+            self._set_progress(observation, self._call_sync(self.environment.progress))
         return observation
 
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> Observation:
+    async def call(self, name: str, arguments: Mapping[str, object]) -> Observation:
         """Call a tool by name; the result is always a `CallToolObservation`."""
         return await self.step({"type": "call_tool", "tool_name": name, "arguments": arguments})
 
@@ -219,37 +206,31 @@ class EnvironmentRunner:
 
     async def _load_tools(self) -> tuple[ToolSpec, ...]:
         if self._tools is None and self.env_spec.native:
-            listed = await self._call_guarded(self._environment.list_tools, "list_tools")
-            self._tools = tuple(listed)
+            self._tools = tuple(await self._call_guarded(self.environment.list_tools, "list_tools"))
         elif self._tools is None:
-            module = __import__(self.env_spec.action.__module__, fromlist=["ListToolsAction"])
-            listed = await self._call_guarded(
-                lambda: self._step(module.ListToolsAction()), "list_tools"
-            )
-            self._tools = tuple(
-                ToolSpec.model_validate(tool.model_dump(mode="json")) for tool in listed.tools
-            )
+            list_tools = sys.modules[self.env_spec.action.__module__].ListToolsAction()
+            listed = await self._call_guarded(lambda: self._step(list_tools), "list_tools")
+            dumped = (tool.model_dump(mode="json") for tool in listed.tools)
+            self._tools = tuple(map(ToolSpec.model_validate, dumped))
         return self._tools
 
-    async def state(self) -> dict[str, Any]:
+    async def state(self) -> JsonObject:
         """The state, in the format of the wire."""
         async with self._request_lock:
-            value = await self._call_guarded(lambda: self._environment.state, "state")
+            value = await self._call_guarded(lambda: self.environment.state, "state")
         try:
-            state = (
-                value.model_dump(mode="json") if hasattr(value, "model_dump") else dict(value or {})
-            )
+            is_model = hasattr(value, "model_dump")
+            state = value.model_dump(mode="json") if is_model else dict(value or {})
         except (TypeError, ValueError) as error:
-            raise ExecutionFailed(
-                f"The state is not a mapping: {describe_exception(error)}"
-            ) from error
+            reason = describe_exception(error)
+            raise ExecutionFailed(f"The state is not a mapping: {reason}") from error
         if self.env_spec.native:
             state |= {"episode_id": self.episode_id, "step_count": self.steps}
         return state
 
-    async def call_method(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Call a method of the environment; raises `NotImplementedError` where it has none."""
-        function = getattr(self._environment, method, None)
+    async def call_method(self, method: str, *arguments: object, **named: object) -> Any:
+        """Call a method of the environment; raises `NotImplementedError` if it has none."""
+        function = getattr(self.environment, method, None)
         if not callable(function):
             raise NotImplementedError(f"{self.env_spec.id} does not implement {method}().")
         async with self._request_lock:
@@ -266,8 +247,8 @@ class EnvironmentRunner:
         A step that timed out may still be running. The environment is then closed in the
         background once that step returns, because `close` and `step` must not run concurrently.
         """
-        self._episode_active = False
-        environment, self._environment = self._environment, None
+        self.episode_active = False
+        environment, self.environment = self.environment, None
         if environment is None:
             return
         if self._running_call is not None and not self._running_call.done():
@@ -300,9 +281,11 @@ class EnvironmentRunner:
         self._require_episode()
         with self._illegal_actions():
             value = await self._call_guarded(lambda: self._step(action), "step")
-        observation = self._finish_step(value)
+        return await self._add_progress(self._finish_step(value))
+
+    async def _add_progress(self, observation: Observation) -> Observation:
         if self.env_spec.has_progress:
-            progress = await self._call_guarded(self._environment.progress, "progress")
+            progress = await self._call_guarded(self.environment.progress, "progress")
             self._set_progress(observation, progress)
         return observation
 
@@ -314,13 +297,13 @@ class EnvironmentRunner:
         return nullcontext() if self.env_spec.native else _episode_continues()
 
     def _require_episode(self) -> None:
-        if self._episode_active or not self.env_spec.native:
+        if self.episode_active or not self.env_spec.native:
             return
         if self.episode_id is None:
             raise EpisodeNotStarted("No episode is running. Send a reset before the first step.")
         raise EpisodeOver("The episode is over. Send a reset to start another.")
 
-    def _finish_reset(self, task: Mapping[str, Any], value: Any) -> Observation:
+    def _finish_reset(self, task: Mapping[str, object], value: object) -> Observation:
         episode_id = task.get("episode_id")
         if episode_id is None:
             episode_id = f"{_id_rng.getrandbits(128):032x}"
@@ -333,18 +316,18 @@ class EnvironmentRunner:
             error.author_line = f"{locate_function(self._reset)}: {error}"
             raise error
         observation = self._check_observation(value)
-        turns = self._environment.max_turns if self.env_spec.native else None
+        turns = self.environment.max_turns if self.env_spec.native else None
         if isinstance(turns, int):
             observation.metadata["max_turns"] = turns
         return observation
 
-    def _finish_step(self, value: Any) -> Observation:
+    def _finish_step(self, value: object) -> Observation:
         observation = self._check_observation(value)
         if not vars(observation).get("error"):
             self.steps += 1
         return observation
 
-    def _set_progress(self, observation: Observation, value: Any) -> None:
+    def _set_progress(self, observation: Observation, value: object) -> None:
         """Put what `progress()` has returned into the metadata."""
         if value is None:
             return
@@ -352,44 +335,30 @@ class EnvironmentRunner:
             error = ExecutionFailed(
                 f"progress() returned {value!r}; it must return a number from 0 to 1, or None."
             )
-            error.author_line = f"{locate_function(self._environment.progress)}: {error}"
+            error.author_line = f"{locate_function(self.environment.progress)}: {error}"
             error.advice = "Return a number from 0 to 1 from progress(), or do not override it."
             raise error
         observation.metadata["progress"] = float(value)
 
-    async def _call_derived_tool(self, data: Mapping[str, Any]) -> Observation:
+    async def _call_derived_tool(self, data: Mapping[str, object]) -> Observation:
         """Handle a call of the tool that was derived from a typed environment's action."""
         (tool,) = await self._load_tools()
         name, arguments = data.get("tool_name"), data.get("arguments", {})
         if name != tool.name or not isinstance(arguments, Mapping):
             message = f"No tool is named {name!r}. There is: {tool.name}."
-            fault = ToolFault(error_type="tool_not_found", message=message)
-            return CallToolObservation(tool_name=str(name), error=fault)
+            return fault_result(str(name), "tool_not_found", message)
         try:
             action = self.env_spec.parse_action(arguments)
         except InvalidAction as error:
-            fault = ToolFault(error_type="invalid_args", message=str(error))
-            return CallToolObservation(tool_name=tool.name, error=fault)
-        observation = await self._run_step(action)
-        fields = observation.model_dump(mode="json", exclude={"reward", "done"})
-        content = render_observation(fields)
-        result: Any = content
-        if not isinstance(content, str):
-            result = {"content": [b.model_dump(mode="json", by_alias=True) for b in content]}
-        return CallToolObservation(
-            tool_name=tool.name,
-            result=result,
-            reward=observation.reward,
-            done=observation.done,
-            metadata=observation.metadata,
-        )
+            return fault_result(tool.name, "invalid_args", str(error))
+        return as_tool_result(tool.name, await self._run_step(action))
 
-    def _reset_arguments(self, task: Mapping[str, Any]) -> dict[str, Any]:
+    def _reset_arguments(self, task: Mapping[str, object]) -> dict[str, Any]:
         """The arguments of reset. `split` and `index` select a task, unless reset takes them."""
         if {"split", "index"} <= task.keys() and "split" not in self.env_spec.task_arguments:
             rest = {key: value for key, value in task.items() if key not in ("split", "index")}
             try:
-                selected = self._environment.get_task(task["split"], task["index"])
+                selected = self.environment.get_task(task["split"], task["index"])
             except (AttributeError, IndexError, KeyError) as error:
                 raise InvalidAction(
                     f"No task {task['index']!r} in split {task['split']!r}: "
@@ -443,13 +412,13 @@ class EnvironmentRunner:
         except BaseException as error:
             if not isinstance(error, TimeoutError) or deadline is None or not deadline.expired():
                 raise to_wire_error(error, self.env_spec.cls) from error
-            self._episode_active = False
+            self.episode_active = False
             raise StepTimeout(
                 f"The {what} took longer than {self.step_timeout:g} s; the session is closed. "
                 "Raise `step_timeout` if it needs longer."
             ) from None
 
-    def _call_sync(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    def _call_sync(self, method: Callable[..., Any], *arguments: object, **named: object) -> Any:
         """Call a method, and map its exceptions to wire errors."""
         self._require_open()
         try:
@@ -462,15 +431,15 @@ class EnvironmentRunner:
         return value
 
     def _require_open(self) -> None:
-        if self._environment is None:
+        if self.environment is None:
             raise WireError("The session is closed.", ErrorCode.SESSION_ERROR)
 
-    def _check_observation(self, value: Any) -> Observation:
+    def _check_observation(self, value: object) -> Observation:
         observation = as_observation(value)
         reward = observation.reward
         if reward is not None and not math.isfinite(reward):
             raise ExecutionFailed(
                 f"{self.env_spec.id} returned the reward {reward!r}, which is not finite."
             )
-        self._episode_active = not observation.done
+        self.episode_active = not observation.done
         return observation

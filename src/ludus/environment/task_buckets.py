@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import Any
 
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture, mix
@@ -35,73 +34,60 @@ class TaskAxis:
     """A task argument, or `variant`, and its values from easy to hard."""
 
     name: str
-    values: tuple[Any, ...]
+    values: tuple[object, ...]
 
 
 def parse_axes(texts: Sequence[str], *, option: str) -> tuple[TaskAxis, ...]:
     """Parse the axes that `option` has; their buckets are the product of their values."""
     if isinstance(texts, str):
         raise ConfigError(f"`{option}` must be a sequence of texts, got {texts!r} alone.")
-    axes = tuple(_parse_axis(text, option) for text in texts)
-    names = [axis.name for axis in axes]
-    for name in names:
-        if names.count(name) > 1:
+    values: dict[str, Sequence[object]] = {}
+    for text in texts:
+        name, _, values_text = (part.strip() for part in text.partition("="))
+        if not (name and values_text):
+            raise ConfigError(f"`{option}` {text!r} is not of the form {_FORMS}.")
+        if name == "seed":
+            raise ConfigError(f"`{option}` cannot range over seed: it is drawn for every task.")
+        if name in values:
             raise ConfigError(f"`{option}` names {name} twice. Give all of its values at once.")
-    count = prod(len(axis.values) for axis in axes)
+        values[name] = _parse_values(f"`{option}` {text!r}", values_text)
+    count = prod(map(len, values.values()))
     if count > MAX_BUCKETS:
         raise ConfigError(
             f"`{option}` has {count:,} combinations of values, and at most {MAX_BUCKETS} can be "
             "followed. Give fewer values or arguments."
         )
-    return axes
+    return tuple(TaskAxis(name, tuple(each)) for name, each in values.items())
 
 
-def _parse_axis(text: str, option: str) -> TaskAxis:
-    name, equals, values_text = (part.strip() for part in text.partition("="))
-    if not (name and equals and values_text):
-        raise ConfigError(f"`{option}` {text!r} is not of the form {_FORMS}.")
-    if name == "seed":
-        raise ConfigError(f"`{option}` cannot range over seed: it is drawn for every task.")
-    values = _parse_values(f"`{option}` {text!r}", values_text)
-    if len(values) == 1:
-        raise ConfigError(
-            f"`{option}` {text!r} has only one value, so that nothing can be drawn. Give more "
-            "values, or set the argument with `task`."
-        )
-    texts = [format_value(value) for value in values]
-    for value in texts:
-        if texts.count(value) > 1:
-            raise ConfigError(f"`{option}` {text!r} has the value {value} twice.")
-    return TaskAxis(name, values)
-
-
-def _parse_values(where: str, values: str) -> tuple[Any, ...]:
-    if (match := _RANGE.fullmatch(values)) is not None:
+def _parse_values(where: str, text: str) -> Sequence[object]:
+    """The ends of a range, a list of JSON values, or words, each of which may be JSON."""
+    if (match := _RANGE.fullmatch(text)) is not None:
         low, high = int(match[1]), int(match[2])
         if low > high:
             raise ConfigError(f"{where} is empty: {low} is above {high}. Give the lower end first.")
-        if high - low >= MAX_BUCKETS:
-            raise ConfigError(f"{where} has more than {MAX_BUCKETS} values. List some of them.")
-        return tuple(range(low, high + 1))
-    if ".." in values:
+        return range(low, high + 1)
+    if ".." in text:
         raise ConfigError(f"{where}: the ends of a range must be whole numbers.")
     try:
-        return tuple(json.loads(f"[{values}]"))
+        values: list[object] = json.loads(f"[{text}]")
     except ValueError:
-        return tuple(_parse_word(where, word.strip()) for word in values.split(","))
+        values = []
+        for word in map(str.strip, text.split(",")):
+            if not word:
+                raise ConfigError(f"{where} has an empty value.") from None
+            try:
+                values.append(json.loads(word))
+            except ValueError:
+                values.append(word)
+    texts = list(map(format_value, values))
+    for value in texts:
+        if texts.count(value) > 1:
+            raise ConfigError(f"{where} has the value {value} twice.")
+    return values
 
 
-def _parse_word(where: str, word: str) -> Any:
-    """A JSON value, or the word itself."""
-    if not word:
-        raise ConfigError(f"{where} has an empty value.")
-    try:
-        return json.loads(word)
-    except ValueError:
-        return word
-
-
-def format_value(value: Any) -> str:
+def format_value(value: object) -> str:
     """A value as it is typed."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
@@ -136,8 +122,9 @@ def select_environments(environments: Mixture, axes: Sequence[TaskAxis], *, opti
             "one, use variant=NAME,NAME."
         )
     (spec,) = environments.specs
-    variants = next((axis.values for axis in axes if _is_variant(axis, spec)), None)
-    if variants is None:
+    variants = next((axis.values for axis in axes if axis.name == VARIANT), None)
+    env_spec = _find_spec(spec)
+    if variants is None or (env_spec is not None and VARIANT in env_spec.task_arguments):
         return environments
     if is_remote(spec) or ":" in spec:
         raise ConfigError(
@@ -148,7 +135,7 @@ def select_environments(environments: Mixture, axes: Sequence[TaskAxis], *, opti
 
 
 def build_buckets(
-    environments: Mixture, axes: Sequence[TaskAxis], task: Mapping[str, Any], *, option: str
+    environments: Mixture, axes: Sequence[TaskAxis], task: Mapping[str, object], *, option: str
 ) -> tuple[Bucket, ...]:
     """All buckets, from easy to hard: by the sum of positions on the axes, except variants.
 
@@ -175,13 +162,6 @@ def build_buckets(
                 labels.append(f"{axis.name}={format_value(axis.values[at])}")
             ranked.append((sum(positions), Bucket(" ".join(labels), spec, merged)))
     return tuple(bucket for _, bucket in sorted(ranked, key=lambda pair: pair[0]))
-
-
-def _is_variant(axis: TaskAxis, spec: str) -> bool:
-    if axis.name != VARIANT:
-        return False
-    env_spec = _find_spec(spec)
-    return env_spec is None or VARIANT not in env_spec.task_arguments
 
 
 def _find_path(name: str, spec: str, option: str) -> tuple[str, ...]:
@@ -218,20 +198,19 @@ def _find_spec(spec: str) -> EnvSpec | None:
 
 
 def _merge(
-    merged: JsonObject, task: Mapping[str, Any], path: Sequence[str], value: Any, option: str
+    merged: JsonObject, task: Mapping[str, object], path: Sequence[str], value: object, option: str
 ) -> None:
     """Set a bucket's argument, or a field of one, beside those that all tasks have."""
-    argument, fields = path[0], path[1:]
+    argument, *fields = path
     common = task.get(argument)
-    if not fields and argument in task:
-        raise ConfigError(f"`task` and `{option}` both set {argument}. Remove one of them.")
-    if not fields:
-        merged[argument] = value
-        return
-    (field,) = fields
-    if common is not None and (not isinstance(common, Mapping) or field in common):
-        raise ConfigError(f"`task` and `{option}` both set {argument}.{field}. Remove one of them.")
-    merged[argument] = {**(common or {}), **merged.get(argument, {}), field: value}
+    is_mergeable = bool(fields) and isinstance(common, Mapping) and fields[0] not in common
+    if argument in task and not is_mergeable:
+        name = ".".join(path)
+        raise ConfigError(f"`task` and `{option}` both set {name}. Remove one of them.")
+    if fields:
+        shared = common if isinstance(common, Mapping) else {}
+        value = {**shared, **merged.get(argument, {}), fields[0]: value}
+    merged[argument] = value
 
 
 def evenly(buckets: Sequence[Bucket], count: int) -> Callable[[int], tuple[str, JsonObject]]:

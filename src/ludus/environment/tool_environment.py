@@ -9,7 +9,7 @@ import inspect
 import json
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from ludus.data.messages import is_content_blocks
 from ludus.environment.base import Environment
@@ -27,6 +27,8 @@ from ludus.protocol.types import (
     TextObservation,
     ToolFault,
 )
+
+ToolFaultKind = Literal["execution_error", "invalid_args", "tool_not_found"]
 
 
 @dataclass(slots=True)
@@ -77,13 +79,11 @@ class ToolEnvironment(Environment[Action, Observation, State]):
             if tool is None:
                 hint = did_you_mean(action.tool_name, tools, f"There are: {', '.join(tools)}.")
                 message = f"No tool is named {action.tool_name!r}. {hint}"
-                fault = ToolFault(error_type="tool_not_found", message=message)
-                return _fault_result(action.tool_name, fault)
+                return fault_result(action.tool_name, "tool_not_found", message)
             try:
                 arguments = tool.bind(action.arguments)
             except InvalidArguments as error:
-                fault = ToolFault(error_type="invalid_args", message=str(error))
-                return _fault_result(action.tool_name, fault)
+                return fault_result(action.tool_name, "invalid_args", str(error))
             return self._call(tool, arguments, named=True)
         default = next((tool for tool in tools.values() if tool.default), None)
         if default is None:
@@ -110,30 +110,21 @@ class ToolEnvironment(Environment[Action, Observation, State]):
             return self._fault_observation(name, error, named)
 
     def _fault_observation(self, name: str, error: ToolError, named: bool) -> Observation:
-        fault = ToolFault(error_type="execution_error", message=str(error))
-        if named:
-            return self._apply_outcome(_fault_result(name, fault))
-        text = f"Error: {fault.message}"
-        metadata = {"error": fault.model_dump(mode="json")}
-        return self._apply_outcome(TextObservation(text=text, metadata=metadata))
+        result = fault_result(name, "execution_error", str(error))
+        if named or result.error is None:
+            return self._apply_outcome(result)
+        metadata = {"error": result.error.model_dump(mode="json")}
+        return self._apply_outcome(TextObservation(text=f"Error: {error}", metadata=metadata))
 
     def _result_observation(self, name: str, value: Any, named: bool) -> Observation:
         if not named and isinstance(value, str):
             return TextObservation(text=value, **self._outcome_fields())
         if not named:
             return self._apply_outcome(as_observation(value))
-        if not isinstance(value, Observation):
-            result = _to_wire_result(value)
-            return CallToolObservation(tool_name=name, result=result, **self._outcome_fields())
-        content = render_observation(value.model_dump(mode="json", exclude={"reward", "done"}))
-        observation = CallToolObservation(
-            tool_name=name,
-            result=_to_wire_result(content),
-            reward=value.reward,
-            done=value.done,
-            metadata=value.metadata,
-        )
-        return self._apply_outcome(observation)
+        if isinstance(value, Observation):
+            return self._apply_outcome(as_tool_result(name, value))
+        result = _to_wire_result(value)
+        return CallToolObservation(tool_name=name, result=result, **self._outcome_fields())
 
     def _outcome_fields(self) -> dict[str, Any]:
         """The outcome as fields of a new observation: faster than assigning them one by one."""
@@ -168,11 +159,24 @@ def as_observation(value: Any) -> Observation:
     return TextObservation(text=json.dumps(value, ensure_ascii=False))
 
 
+def as_tool_result(name: str, observation: Observation) -> CallToolObservation:
+    """Convert an observation to the result of a tool that was called by name."""
+    fields = observation.model_dump(mode="json", exclude={"reward", "done"})
+    return CallToolObservation(
+        tool_name=name,
+        result=_to_wire_result(render_observation(fields)),
+        reward=observation.reward,
+        done=observation.done,
+        metadata=observation.metadata,
+    )
+
+
+def fault_result(name: str, kind: ToolFaultKind, message: str) -> CallToolObservation:
+    """The result of a call that failed."""
+    return CallToolObservation(tool_name=name, error=ToolFault(error_type=kind, message=message))
+
+
 def _to_wire_result(value: Any) -> Any:
     if is_content_blocks(value):
         return {"content": [block.model_dump(mode="json", by_alias=True) for block in value]}
     return value
-
-
-def _fault_result(name: str, fault: ToolFault) -> CallToolObservation:
-    return CallToolObservation(tool_name=name, error=fault)
