@@ -80,9 +80,8 @@ async def run_checks(
     async with AsyncExitStack() as stack:
         try:
             endpoint = await stack.enter_async_context(connect(spec, token=token))
-            checks = await EnvironmentChecks.connect(
-                endpoint, seeds=seeds, sessions=sessions, token=token
-            )
+            checks = EnvironmentChecks(endpoint, seeds=seeds, sessions=sessions)
+            await checks.load_schemas(token)
         except BadEnvironment as error:
             findings.append(_failed("starts", error.problem, error.advice or FIX_LINE))
         else:

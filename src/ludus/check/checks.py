@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.scripted import RandomAgent, random_call
 from ludus.check.episodes import MAX_STEPS, EpisodePlayer, Transcript, offers_oracle
-from ludus.check.reward_audit import FIRST_SEEDS, HARD_LIMIT_S, MAX_SEEDS, Reference, audit_rewards
+from ludus.check.reward_audit import FIRST_SEEDS, HARD_LIMIT_S, MAX_SEEDS, audit_rewards
 from ludus.client.endpoint import Endpoint, LocalEndpoint
 from ludus.client.server_http import fetch_json_object
 from ludus.client.session import Session
@@ -27,7 +27,6 @@ from ludus.environment.registry import find_environment, is_remote
 from ludus.environment.spec import EnvSpec
 from ludus.errors import (
     CapacityReached,
-    ConnectFailed,
     InvalidAction,
     LudusError,
     SessionError,
@@ -63,48 +62,34 @@ class CheckSkipped(CheckOutcome):
 class EnvironmentChecks:
     """The checks of one environment. Each returns what it saw, or raises."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        env_spec: EnvSpec | None,
-        schemas: JsonObject,
-        *,
-        seeds: int,
-        sessions: int,
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, *, seeds: int, sessions: int) -> None:
         self._endpoint = endpoint
-        self._env_spec = env_spec
-        self._schemas = schemas
+        self._env_spec: EnvSpec | None = None
+        self._schemas: JsonObject = {}
         self._seeds = range(seeds)
         self._sessions = sessions
         self._episodes: dict[int, Transcript] = {}
         self._oracle_offered: bool | None = None
 
-    @classmethod
-    async def connect(
-        cls, endpoint: Endpoint, *, seeds: int, sessions: int, token: str | None
-    ) -> EnvironmentChecks:
-        if isinstance(endpoint, LocalEndpoint):
-            env_spec: EnvSpec | None = endpoint.env_spec
-            assert env_spec is not None
-            schemas = {
-                "observation": env_spec.observation.model_json_schema(),
-                "reset_observation": env_spec.reset_observation.model_json_schema(),
+    async def load_schemas(self, token: str | None) -> None:
+        """Find the class of the environment, if it is installed here, and its schemas."""
+        if isinstance(self._endpoint, LocalEndpoint):
+            spec = self._env_spec = self._endpoint.env_spec
+            self._schemas = {
+                "observation": spec.observation.model_json_schema(),
+                "reset_observation": spec.reset_observation.model_json_schema(),
             }
-        else:
-            url = await endpoint.server_url()
-            assert url is not None
-            server = WebSocketClient(url, token=token)
-            schemas = await fetch_json_object(server, "/schema")
-            name = None
-            with suppress(ConnectFailed):  # OpenEnv's servers build an environment for it.
-                name = (await fetch_json_object(server, "/metadata")).get("name")
-            env_spec = None
+            return
+        url = await self._endpoint.server_url()
+        assert url is not None
+        server = WebSocketClient(url, token=token)
+        self._schemas = await fetch_json_object(server, "/schema")
+        # OpenEnv's servers build an environment for /metadata.
+        with suppress(LudusError):
+            name = (await fetch_json_object(server, "/metadata")).get("name")
             if isinstance(name, str) and not is_remote(name):
-                # Where it is installed here too, its oracle can play the server's tasks.
-                with suppress(LudusError):
-                    env_spec = find_environment(name)
-        return cls(endpoint, env_spec, schemas, seeds=seeds, sessions=sessions)
+                # If it is installed here too, its oracle can play the server's tasks.
+                self._env_spec = find_environment(name)
 
     async def check_starts(self) -> str:
         async with self._endpoint.session() as session:
@@ -280,37 +265,29 @@ class EnvironmentChecks:
     async def check_weak_players(self) -> str:
         """Play without trying to solve the task; without an oracle, compare with max_reward."""
         cls = self._env_spec.cls if self._env_spec is not None else None
-        max_reward = getattr(cls, "max_reward", None)
-        reason_to_skip = ""
+        reason_to_skip, play_oracle = "", None
         if getattr(cls, "rewards_any_action", False):
             reason_to_skip = "it rewards any action by design"
         if await self._has_oracle():
             with suppress(CheckSkipped):
                 # Fails again if the oracle does: it is no reference then.
                 await self.check_oracle()
-            reference = Reference("oracle", play=self._play_once)
-        elif max_reward is not None:
-            reference = Reference("max_reward", constant=max_reward)
-        else:
-            reference = Reference("unknown", constant=math.nan)
+            play_oracle = self._play_once
+        elif getattr(cls, "max_reward", None) is None:
             reason_to_skip = "it has neither an oracle nor a max_reward to compare with"
         seeds = max(len(self._seeds), FIRST_SEEDS)
+        max_seeds = seeds if reason_to_skip else MAX_SEEDS
         async with self._endpoint.session() as session:
             audit = await audit_rewards(
-                session,
-                self._env_spec,
-                reference,
-                seeds=seeds,
-                max_seeds=seeds if reason_to_skip else MAX_SEEDS,
+                session, self._env_spec, play_oracle, seeds=seeds, max_seeds=max_seeds
             )
         if audit.seeds < MIN_SAMPLES:
             raise CheckSkipped(f"too slow: {audit.seeds} seeds in {HARD_LIMIT_S:g} s")
         if reason_to_skip:
             raise CheckSkipped(f"{reason_to_skip}: {audit.describe_best()}")
-        unclear = audit.describe_unclear()
-        if unclear and reference.play is not None and not (await self._play_once(0)).done:
-            raise CheckSkipped(f"the oracle needs more than {MAX_STEPS} steps")
-        if unclear:
+        if unclear := audit.describe_unclear():
+            if play_oracle is not None and not (await self._play_once(0)).done:
+                raise CheckSkipped(f"the oracle needs more than {MAX_STEPS} steps")
             raise CheckFailed(unclear)
         if audit.compare()[0].earns_most:
             raise CheckWarned(audit.describe_best())

@@ -39,25 +39,14 @@ SOFT_LIMIT_S, HARD_LIMIT_S = 10.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
-    """What weak players are compared with."""
-
-    name: str
-    play: Callable[[int], Awaitable[Transcript]] | None = None
-    """Plays the episode of a seed."""
-    constant: float = 0.0
-    """The return in every episode, if none is played."""
-
-
-@dataclass(frozen=True, slots=True)
 class Comparison:
-    """The mean return of a weak player, and its difference from that of the reference."""
+    """The mean return of a weak player, and its difference from the reference's."""
 
     player: str
     mean: float
     difference: float
     interval: Interval
-    """That of the difference; its ends are equal if the difference is the same on every seed."""
+    """Of the difference; its ends are equal if the difference is the same on every seed."""
     scale: float
     """The size of the rewards: what the reference earns, or how far the lowest mean is below it."""
     tops: int
@@ -65,27 +54,21 @@ class Comparison:
     seeds: int
 
     @property
-    def margin(self) -> float:
-        return MARGIN * self.scale
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether the player is clearly below the reference."""
-        return self.interval.low > self.margin and not self.tops_most_seeds
-
-    @property
     def tops_most_seeds(self) -> bool:
         """Whether the player reaches the top more often than a coin would."""
         return beats_coin(self.tops, self.seeds)
 
     @property
+    def is_clear(self) -> bool:
+        """Whether the player is clearly below the reference."""
+        return self.interval.low > MARGIN * self.scale and not self.tops_most_seeds
+
+    @property
     def is_undecided(self) -> bool:
         """Whether more seeds may decide if the player is clearly below, or earns most."""
-        if self.tops_most_seeds:
-            return False
         low, high = self.interval
-        is_near = any(low <= bound < high for bound in (self.margin, self.scale / 2))
-        return is_near or 2 * self.tops > self.seeds
+        is_near = any(low <= share * self.scale < high for share in (MARGIN, 1 / 2))
+        return not self.tops_most_seeds and (is_near or 2 * self.tops > self.seeds)
 
     @property
     def earns_most(self) -> bool:
@@ -101,13 +84,11 @@ def beats_coin(right: int, questions: int) -> bool:
 
 @dataclass(slots=True)
 class RewardAudit:
-    """Returns by seed, of the reference and of each weak player."""
+    """Returns by seed, of the reference and of each weak player that was not left out."""
 
     reference: str
-    """The name of the reference."""
     reference_returns: list[float] = field(default_factory=list)
     player_returns: dict[str, list[float]] = field(default_factory=dict)
-    """Of the players that were not left out after the trial."""
     tried: int = 0
     """The number of players that were tried."""
 
@@ -118,20 +99,18 @@ class RewardAudit:
 
     def compare(self) -> list[Comparison]:
         """Compare every player with the reference, the best first."""
-        best = self.reference_returns[: self.seeds]
-        returns = {name: values[: self.seeds] for name, values in self.player_returns.items()}
-        reference = fmean(best)
-        scale = max(abs(reference), reference - min(map(fmean, returns.values())))
-        comparisons = []
-        for name, values in returns.items():
-            differences = [top - value for top, value in zip(best, values, strict=True)]
+        seeds, comparisons = self.seeds, []
+        means = {name: fmean(values[:seeds]) for name, values in self.player_returns.items()}
+        reference = fmean(self.reference_returns[:seeds])
+        scale = max(abs(reference), reference - min(means.values()))
+        for name, mean in means.items():
+            pairs = zip(self.reference_returns[:seeds], self.player_returns[name], strict=False)
+            differences = [top - value for top, value in pairs]
             difference = fmean(differences)
             # None: all differences are equal.
             interval = mean_interval(differences) or Interval(difference, difference)
             tops = sum(each <= MARGIN * scale for each in differences)
-            comparisons.append(
-                Comparison(name, fmean(values), difference, interval, scale, tops, self.seeds)
-            )
+            comparisons.append(Comparison(name, mean, difference, interval, scale, tops, seeds))
         return sorted(comparisons, key=lambda each: -each.mean)
 
     def describe_best(self) -> str:
@@ -139,16 +118,13 @@ class RewardAudit:
         best = self.compare()[0]
         mean = fmean(self.reference_returns[: self.seeds])
         reference = "" if math.isnan(mean) else f"; {self.reference} {mean:.3g}"
-        return (
-            f"best of {self.tried} players: {best.player} {best.mean:.3g}{reference} "
-            f"({self.seeds} seeds)"
-        )
+        player = f"best of {self.tried} players: {best.player} {best.mean:.3g}"
+        return f"{player}{reference} ({self.seeds} seeds)"
 
     def describe_unclear(self) -> str:
         """The best players that are not clearly below the reference, in one line; '' if all are."""
-        unclear = [each for each in self.compare() if not each.is_clear]
         parts = []
-        for each in unclear[:MAX_NAMED]:
+        for each in [each for each in self.compare() if not each.is_clear][:MAX_NAMED]:
             low, high = each.interval
             sure = "on each of" if low == high else f"95 % interval {low:.3g} to {high:.3g}, from"
             parts.append(
@@ -159,26 +135,27 @@ class RewardAudit:
         return "; ".join(parts)
 
 
+PlayReference = Callable[[int], Awaitable[Transcript]]
+"""Plays the oracle's episode of a seed."""
+
+
 async def audit_environment(spec: str, *, seeds: int, patience: float = 1.0) -> RewardAudit:
     """Audit an environment of this process on `seeds` seeds, less if time runs out."""
     endpoint = connect(spec)
     assert isinstance(endpoint, LocalEndpoint)
-    env_spec = endpoint.env_spec
-    max_reward = getattr(env_spec.cls, "max_reward", None)
-    reference = Reference("max_reward", constant=math.nan if max_reward is None else max_reward)
+    env_spec, play = endpoint.env_spec, None
     async with endpoint.session() as session:
         if await offers_oracle(env_spec):
-            oracle = EpisodePlayer(env_spec, OracleAgent())
-            reference = Reference("oracle", play=partial(oracle.play, session))
+            play = partial(EpisodePlayer(env_spec, OracleAgent()).play, session)
         return await audit_rewards(
-            session, env_spec, reference, seeds=seeds, max_seeds=seeds, patience=patience
+            session, env_spec, play, seeds=seeds, max_seeds=seeds, patience=patience
         )
 
 
 async def audit_rewards(
     session: Session,
     env_spec: EnvSpec | None,
-    reference: Reference,
+    play_reference: PlayReference | None,
     *,
     seeds: int,
     max_seeds: int = MAX_SEEDS,
@@ -186,21 +163,22 @@ async def audit_rewards(
 ) -> RewardAudit:
     """Play weak players on `seeds` seeds, and on up to `max_seeds` while one is undecided.
 
-    Less than `MIN_SAMPLES` seeds are played if time runs out; `patience` multiplies the limits.
+    Without an oracle they are compared with `max_reward`, or with nothing if it is unknown. Less
+    than `MIN_SAMPLES` seeds are played if time runs out; `patience` multiplies the limits.
     """
-    start = time.monotonic()
-    audit = RewardAudit(reference.name)
+    start, max_turns = time.monotonic(), MIN_TURNS
+    top = getattr(env_spec and env_spec.cls, "max_reward", None)
+    audit = RewardAudit("max_reward" if play_reference is None else "oracle")
     strategies = weak_strategies(session.tools)
-    max_turns = MIN_TURNS
 
-    async def play_reference(seed: int) -> None:
+    async def add_reference(seed: int) -> None:
         nonlocal max_turns
-        best = reference.constant
-        if reference.play is not None:
-            episode = await reference.play(seed)
-            best = episode.total_reward
-            max_turns = max(max_turns, len(episode.actions))
-        audit.reference_returns.append(best)
+        if play_reference is None:
+            audit.reference_returns.append(math.nan if top is None else top)
+            return
+        episode = await play_reference(seed)
+        audit.reference_returns.append(episode.total_reward)
+        max_turns = max(max_turns, len(episode.actions))
 
     async def play(name: str, seed: int) -> None:
         player = EpisodePlayer(env_spec, WeakAgent(strategies[name]), max_turns=max_turns)
@@ -212,7 +190,7 @@ async def audit_rewards(
 
     trials = range(max(MIN_TRIALS, seeds // 4))
     for seed in trials:
-        await play_reference(seed)
+        await add_reference(seed)
     for name in strategies:
         if audit.tried >= FINALISTS and is_over(SOFT_LIMIT_S):
             break
@@ -227,7 +205,7 @@ async def audit_rewards(
         if audit.seeds >= MIN_SAMPLES and is_over(SOFT_LIMIT_S):
             return audit
         seed = audit.seeds
-        await play_reference(seed)
+        await add_reference(seed)
         for name in audit.player_returns:
             await play(name, seed)
             if is_over(HARD_LIMIT_S):
