@@ -126,10 +126,6 @@ def integers(
     return [rng.randint(low, high) for _ in range(rng.randint(fewest, most))]
 
 
-def grid(rng: random.Random, symbols: Sequence[Any], rows: int, columns: int) -> list[list[Any]]:
-    return [rng.choices(symbols, k=columns) for _ in range(rows)]
-
-
 @task(
     lambda rng: (
         rng.choice(["Noon", "Kayak", "Rotor, rotor!", "Was it a car", "No lemon, no melon"])
@@ -171,22 +167,6 @@ def caesar_shift(text: str, shift: int) -> str:
 
 @task(
     lambda rng: (
-        "".join(letters(rng, 1, 1) * rng.randint(1, 12) for _ in range(rng.randint(1, 5))),
-    ),
-    [("",), ("a",), ("aaaaaaaaaaaa",), ("aabaa",)],
-)
-def run_length_encode(text: str) -> str:
-    """Write every run of the same letter as the letter and the length of the run.
-
-    For example, "aaab" becomes "a3b1". The text has only lower-case letters.
-    """
-    from itertools import groupby
-
-    return "".join(f"{letter}{len(list(run))}" for letter, run in groupby(text))
-
-
-@task(
-    lambda rng: (
         "".join(f"{letters(rng, 1, 1)}{rng.randint(1, 13)}" for _ in range(rng.randint(1, 5))),
     ),
     [("",), ("z10",), ("a1a1",)],
@@ -220,25 +200,6 @@ def camel_to_snake(name: str) -> str:
     return "".join(pieces).removeprefix("_")
 
 
-@task(
-    lambda rng: (sentence(rng, 5, 12), rng.randint(8, 20)),
-    [("", 5), ("a bb ccc", 3), ("incomprehensible word", 6), ("one two", 7)],
-)
-def wrap_text(text: str, width: int) -> list[str]:
-    """Break a text into lines of at most `width` characters, with as many words on each as fit.
-
-    Words are separated by blanks, in a line by exactly one. A word that is longer than `width` has
-    a line of its own. The empty text has no lines.
-    """
-    lines: list[str] = []
-    for piece in text.split():
-        if lines and len(lines[-1]) + 1 + len(piece) <= width:
-            lines[-1] += f" {piece}"
-        else:
-            lines.append(piece)
-    return lines
-
-
 @task(lambda rng: (sentence(rng, 3, 9),), [("",), ("The the THE",)])
 def count_words(text: str) -> dict[str, int]:
     """Count how often each word occurs. Words are separated by blanks.
@@ -249,25 +210,6 @@ def count_words(text: str) -> dict[str, int]:
     for word in text.lower().split():
         counts[word] = counts.get(word, 0) + 1
     return counts
-
-
-@task(
-    lambda rng: (
-        version := ".".join(str(rng.randint(0, 12)) for _ in range(rng.randint(1, 4))),
-        rng.choice([version + ".0", version + ".1", f"{rng.randint(0, 12)}.{rng.randint(0, 12)}"]),
-    ),
-    [("1.10", "1.9"), ("1.0", "1"), ("2", "10"), ("1.2.3", "1.2.4"), ("0.0.1", "0")],
-)
-def compare_versions(first: str, second: str) -> int:
-    """Compare two versions such as "1.10.2": -1 if the first is older, 1 if it is newer, else 0.
-
-    The numbers are compared from left to right. A number that is missing counts as 0.
-    """
-    one, two = ([int(number) for number in version.split(".")] for version in (first, second))
-    length = max(len(one), len(two))
-    one += [0] * (length - len(one))
-    two += [0] * (length - len(two))
-    return (one > two) - (one < two)
 
 
 @task(lambda rng: (rng.randint(2, 5000),), [(1,), (2,), (1024,), (999_983,), (360_360,)])
@@ -351,16 +293,6 @@ def rotate(items: list[int], steps: int) -> list[int]:
 
 
 @task(
-    lambda rng: (integers(rng, 2, 8, low=-5, high=9),),
-    [([],), ([4],), ([4, 4],), ([-1, -2],), ([5, 5, 3],)],
-)
-def second_largest(numbers: list[int]) -> int | None:
-    """Return the largest number that is smaller than the largest one; None if there is none."""
-    distinct = sorted(set(numbers))
-    return distinct[-2] if len(distinct) > 1 else None
-
-
-@task(
     lambda rng: (
         numbers := integers(rng, 2, 8),
         sum(rng.sample(numbers, 2)) + rng.choice([0, 0, 1]),
@@ -410,26 +342,8 @@ def merge_intervals(intervals: list[list[int]]) -> list[list[int]]:
 
 
 @task(
-    lambda rng: (grid(rng, range(21), rng.randint(1, 4), rng.randint(1, 5)),),
-    [([],), ([[1]],), ([[1, 2, 3]],), ([[1], [2], [3]],), ([[1, 2, 3], [4, 5, 6], [7, 8, 9]],)],
-)
-def spiral_order(rows: list[list[int]]) -> list[int]:
-    """List the numbers of a matrix in a spiral.
-
-    Begin in the upper left corner, go right, and turn clockwise wherever the edge or a number that
-    was listed before is reached, until all are listed.
-    """
-    spiral: list[int] = []
-    rest = [list(row) for row in rows]
-    while rest:
-        spiral += rest[0]
-        rest = [list(column) for column in zip(*rest[1:], strict=True)][::-1]
-    return spiral
-
-
-@task(
     lambda rng: (
-        ["".join(row) for row in grid(rng, "...#", rng.randint(2, 6), rng.randint(2, 6))],
+        [letters(rng, columns, columns, of="...#") for columns in [rng.randint(2, 6)] * 4],
     ),
     [([".#", "#."],), (["."],), (["#"],), (["..", ".#"],), (["...", ".#.", "..."],), (["....."],)],
 )
