@@ -14,7 +14,7 @@ from ludus.check import run_checks
 from ludus.check.reward_audit import audit_environment, beats_coin
 from ludus.environment.registry import find_environment, registered_environments
 from ludus.environment.runner import EnvironmentRunner
-from ludus.envs.browsergym.worker import browser_pool, find_chromium
+from ludus.envs.browsergym.worker import browser_pool
 from ludus.envs.reasoning_gym import ReasoningGym
 from ludus.errors import FactoryFailed, LudusError, MissingExtra
 
@@ -57,7 +57,7 @@ async def test_registered_environment_passes(spec: str) -> None:
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
 async def test_browsergym_passes() -> None:
     report = await run_checks("ludus.envs.browsergym:BrowserGym", seeds=3)
-    browser_pool(find_chromium())().end_idle()
+    browser_pool().end_idle()
     assert report.passed, report.failures
 
 

@@ -79,7 +79,7 @@ def install_browser(folder: Path) -> None:
         program = Path(playwright.chromium.executable_path)
     assert program.is_relative_to(folder), "PLAYWRIGHT_BROWSERS_PATH is not set."
     program.parent.mkdir(parents=True)
-    program.write_text(f'#!/bin/sh\nexec "{find_chromium(None)}" --no-sandbox "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{find_chromium()}" --no-sandbox "$@"\n')
     program.chmod(0o755)
 
 

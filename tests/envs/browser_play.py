@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ludus.envs.browsergym import BrowserGym
 from ludus.envs.browsergym.page import Element
-from ludus.envs.browsergym.worker import browser_pool, find_chromium
+from ludus.envs.browsergym.worker import browser_pool
 from ludus.protocol.types import CallToolAction, CallToolObservation, Observation
 
 
@@ -20,7 +20,7 @@ def open_environment() -> Iterator[BrowserGym]:
     worker = environment._worker
     environment.close()
     assert worker is not None and worker.alive
-    browser_pool(find_chromium())().end_idle()
+    browser_pool().end_idle()
     assert not worker.alive and not Path(worker.folder).exists()
 
 

@@ -10,7 +10,7 @@ from browser import needs_chromium
 
 from envs.browser_play import call, open_environment, play_on, play_oracle
 from ludus.envs.browsergym import BrowserGym
-from ludus.envs.browsergym.oracles import ORACLES
+from ludus.envs.browsergym.page import ORACLES
 
 pytestmark = needs_chromium
 

@@ -25,7 +25,6 @@ from ludus.envs.browsergym.worker import (
     EXECUTABLE_VARIABLE,
     BrowserFailed,
     browser_pool,
-    find_chromium,
 )
 from ludus.errors import ExecutionFailed
 
@@ -51,21 +50,24 @@ def browser_processes(environment: BrowserGym) -> list[psutil.Process]:
     return below
 
 
-def test_a_hung_browser_breaks_only_its_own_episode(environment: BrowserGym) -> None:
+def test_a_hung_browser_breaks_only_its_own_episode(
+    environment: BrowserGym, monkeypatch: pytest.MonkeyPatch
+) -> None:
     environment.reset(seed=1, task_name="click-test")
-    hung = BrowserGym(action_timeout=1.0)
+    hung = BrowserGym()
     hung.reset(seed=1, task_name="click-test")
     processes = browser_processes(hung)
     for process in processes:
         process.suspend()
+    monkeypatch.setattr("ludus.envs.browsergym.environment.CALL_TIMEOUT_S", 1.0)
     with pytest.raises(BrowserFailed, match="did not answer"):
         hung.click("13")
     with pytest.raises(BrowserFailed):
         hung.click("13")
     assert all(is_gone(process.pid) for process in processes)
+    monkeypatch.undo()
     assert call(environment, "click", bid=only(environment, "button").bid).reward == 1.0
     # A retry gets another browser.
-    hung._action_timeout = 60.0
     assert play_oracle(hung, "click-test", seed=1)[-1].reward == 1.0
     hung.close()
 
@@ -122,7 +124,7 @@ def test_nothing_is_left_behind_when_the_parent_is_killed(then: str) -> None:
 
 
 def test_an_idle_browser_is_used_again() -> None:
-    pool = browser_pool(find_chromium())()
+    pool = browser_pool()
     worker = pool.lend()
     pool.give_back(worker)
     assert pool.lend() is worker
@@ -147,7 +149,7 @@ def test_four_sessions_play_at_once() -> None:
         return await asyncio.gather(*map(play, range(4)))
 
     assert asyncio.run(play_all()) == [[1.0] * 5] * 4
-    browser_pool(find_chromium())().end_idle()
+    browser_pool().end_idle()
 
 
 @pytest.mark.parametrize("arguments", [("serve", "--port", "0"), ("check",)])

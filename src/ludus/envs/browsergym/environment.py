@@ -7,20 +7,20 @@ import inspect
 import os
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar, NoReturn
 
 from ludus.data.tool_schema import JsonObject, ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import InvalidArguments, collect_tools, tool
 from ludus.envs.browsergym import BrowserGymAction, BrowserGymObservation
-from ludus.envs.browsergym.oracles import ORACLES
-from ludus.envs.browsergym.page import INTERACTIVE_ROLES, Element, render_tree, task_names
+from ludus.envs.browsergym.page import INTERACTIVE_ROLES, ORACLES, Element, task_names
 from ludus.envs.browsergym.worker import BrowserFailed, BrowserWorker, browser_pool, find_chromium
 from ludus.errors import ToolError, did_you_mean
 from ludus.protocol.types import Action, Observation, State
 
 DEFAULT_TASK = "click-button"
-RESET_TIMEOUT_S = 60.0
+CALL_TIMEOUT_S = 60.0
+"""Time after which a browser counts as hung."""
 MAX_WAIT_MS = 60_000
 MAX_SCROLL_PX = 100_000
 
@@ -65,24 +65,16 @@ class BrowserGym(ToolEnvironment):
         max_actions: how many calls there are (30).
 
     Time in the page is virtual: it passes only with actions, a second each.
-    The constructor takes `executable_path`, the browser (by default `$LUDUS_CHROMIUM` or the first
-    Chromium on the path), and `action_timeout`, the seconds after which a browser counts as hung.
+    The browser is `$LUDUS_CHROMIUM`, or the first Chromium on the path.
     """
 
     blocking = True
     max_sessions = max(4, 2 * (os.cpu_count() or 1))
     action_type: ClassVar[type[Action] | None] = BrowserGymAction
 
-    def __init__(
-        self,
-        variant: str | None = None,
-        *,
-        executable_path: str | None = None,
-        action_timeout: float = 60.0,
-    ) -> None:
+    def __init__(self, variant: str | None = None) -> None:
+        find_chromium()
         self._variant = variant or DEFAULT_TASK
-        self._executable_path = find_chromium(executable_path)
-        self._action_timeout = action_timeout
         self._worker: BrowserWorker | None = None
         self.task_name = self._variant
         self.seed = 0
@@ -122,16 +114,13 @@ class BrowserGym(ToolEnvironment):
         self.max_turns = self.actions_left = max_actions
         page = self._ask(
             "start_episode",
-            timeout=RESET_TIMEOUT_S,
             task_name=self.task_name,
             # NumPy's generators, which BrowserGym seeds, take 32 bits.
             seed=self.seed % 2**32,
             screenshot=screenshot,
         )
         self.goal = page["goal"]
-        return self._observe(
-            page, instruction=_INSTRUCTION.format(actions=max_actions), url=page["url"]
-        )
+        return self._observe(page, _INSTRUCTION.format(actions=max_actions))
 
     def step(self, action: Action) -> Observation | Awaitable[Observation]:
         """Call a tool, by name or by `action_str`."""
@@ -150,8 +139,8 @@ class BrowserGym(ToolEnvironment):
                 last_action_error=True,
                 actions_left=self.actions_left,
                 reward=0.0,
+                url=self.url,
             )
-        observation.url = self.url
         return self._apply_outcome(observation)
 
     @tool
@@ -222,7 +211,7 @@ class BrowserGym(ToolEnvironment):
         )
 
     def oracle(self) -> ToolCall | None:
-        """The next action by what the page shows; for the pages in `oracles.py`."""
+        """The next action by what the page shows; for the pages in `ORACLES`."""
         if self.task_name not in ORACLES:
             # `ludus check` takes this class of error to mean that there is no oracle.
             raise NotImplementedError(
@@ -245,11 +234,11 @@ class BrowserGym(ToolEnvironment):
     def close(self) -> None:
         worker, self._worker = self._worker, None
         if worker is not None:
-            browser_pool(self._executable_path)().give_back(worker)
+            browser_pool().give_back(worker)
 
     def _act(self, action: str, *, bid: str = "", **arguments: object) -> BrowserGymObservation:
         arguments["bid"] = bid.strip().strip("[]")
-        page = self._ask("act", timeout=self._action_timeout, action=action, arguments=arguments)
+        page = self._ask("act", action=action, arguments=arguments)
         if page["refusal"] is not None:
             self._refuse(page["refusal"])
         self.actions_left -= 1
@@ -263,14 +252,13 @@ class BrowserGym(ToolEnvironment):
         self.finish(0.0, raw=0.0)
         raise ToolError(f"{reason} No actions are left.")
 
-    def _observe(self, page: JsonObject, **fields: Any) -> BrowserGymObservation:
+    def _observe(self, page: JsonObject, instruction: str = "") -> BrowserGymObservation:
         """The observation of a page; ends the episode with the page or the last action."""
         self.url = page["url"]
         self.elements = [Element(**each) for each in page["elements"]]
         self._axtree = page["axtree"]
         raw = page["raw_reward"]
-        tree = render_tree(self.elements)
-        text = tree
+        text = tree = "\n".join(map(str, self.elements))
         if page["has_left"]:
             text = self.finish(0.0, "You have left the page of the task.", raw=0.0)
         elif page["done"]:
@@ -285,15 +273,16 @@ class BrowserGym(ToolEnvironment):
             screenshot=page["screenshot"],
             actions_left=self.actions_left,
             reward=0.0,
-            **fields,
+            instruction=instruction,
+            url=self.url,
         )
 
-    def _ask(self, method: str, *, timeout: float, **arguments: object) -> JsonObject:
+    def _ask(self, method: str, **arguments: object) -> JsonObject:
         """Send a request to the browser; a reset starts one if there is none.
 
         A browser that fails is ended.
         """
-        pool = browser_pool(self._executable_path)()
+        pool = browser_pool()
         if self._worker is None:
             if method != "start_episode":
                 raise BrowserFailed(
@@ -301,7 +290,7 @@ class BrowserGym(ToolEnvironment):
                 )
             self._worker = pool.lend()
         try:
-            return self._worker.call(method, timeout=timeout, **arguments)
+            return self._worker.call(method, timeout=CALL_TIMEOUT_S, **arguments)
         except BaseException:
             worker, self._worker = self._worker, None
             pool.drop(worker)
@@ -311,7 +300,7 @@ class BrowserGym(ToolEnvironment):
 MAX_CHARS = 100_000
 
 
-def parse_action(text: str, tools: Mapping[str, Callable[..., Any]]) -> ToolCall:
+def parse_action(text: str, tools: Mapping[str, Callable[..., object]]) -> ToolCall:
     """The tool that is called and its arguments by name; raises `ToolError`."""
     known = ", ".join(f"{name}(…)" for name in tools)
     try:

@@ -12,9 +12,8 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 from pydantic_core import to_json
@@ -47,16 +46,16 @@ class BrowserFailed(RuntimeError):
     """The browser crashed or hung. The episode is broken; the next reset gets another browser."""
 
 
-def find_chromium(executable_path: str | None = None) -> str:
-    """The path of the browser: the argument, `LUDUS_CHROMIUM`, or the first one on the path."""
-    requested = executable_path or os.environ.get(EXECUTABLE_VARIABLE)
+def find_chromium() -> str:
+    """The path of the browser: `LUDUS_CHROMIUM`, or the first one on the path."""
+    requested = os.environ.get(EXECUTABLE_VARIABLE)
     for name in (requested,) if requested else _BROWSER_NAMES:
         if path := shutil.which(name):
             return path
     if requested:
         raise BrowserMissing(
-            f"The browser {requested!r} was not found. Give the path of a Chromium, "
-            f"as `executable_path` or in {EXECUTABLE_VARIABLE}."
+            f"The browser {requested!r} was not found. Give the path of a Chromium in "
+            f"{EXECUTABLE_VARIABLE}."
         )
     raise BrowserMissing(
         "No Chromium is installed. Install it (Debian: apt install chromium), or set "
@@ -67,7 +66,8 @@ def find_chromium(executable_path: str | None = None) -> str:
 class BrowserWorker(WorkerProcess):
     """A worker process whose browser runs."""
 
-    def __init__(self, executable_path: str) -> None:
+    def __init__(self) -> None:
+        executable_path = find_chromium()
         self.folder = tempfile.mkdtemp(prefix="ludus-browser-")
         super().__init__(
             "ludus.envs.browsergym.browser", stderr=subprocess.DEVNULL, TMPDIR=self.folder
@@ -104,13 +104,10 @@ class BrowserWorker(WorkerProcess):
         remove_folder(self.folder)
 
 
-@cache
-def browser_pool(executable_path: str) -> Callable[[], WorkerPool[BrowserWorker]]:
-    """Returns the pool of this process for a browser."""
-    start = partial(BrowserWorker, executable_path)
-    return pool_per_process(
-        partial(WorkerPool, start, max_idle=MAX_IDLE, idle_timeout_s=IDLE_TIMEOUT_S)
-    )
+browser_pool = pool_per_process(
+    partial(WorkerPool, BrowserWorker, max_idle=MAX_IDLE, idle_timeout_s=IDLE_TIMEOUT_S)
+)
+"""Returns the pool of this process."""
 
 
 def kill_descendants(pid: int) -> None:
