@@ -25,6 +25,7 @@ from ludus.errors import ConfigError, ModelBusy, ProviderRefuses, RunError, Stop
 from ludus.rollout.episode_run import EpisodeRun
 from ludus.rollout.progress import EpisodeRecorded, ProgressEvent, RunStarted
 from ludus.rollout.stats import summarize_run
+from ludus.scoring.rescore import measure_pair_accuracy
 from ludus.scoring.rescorer import JUDGEMENTS_FILE
 from scoring.reward_samples import HERE
 from scoring.stored_runs import build_broken, build_episode, grade_guesses, read, write_run
@@ -74,9 +75,10 @@ async def test_functions_replace_the_reward_and_the_source_stays(tmp_path: Path)
         changed = {"reward", "rewards"}
         assert old.model_dump(exclude=changed) == new.model_dump(exclude=changed)
     comparison = result.comparison
-    assert (comparison.scored_before, comparison.scored_after, comparison.changed) == (4, 4, 3)
-    assert (comparison.mean_before, comparison.mean_after) == pytest.approx((0.15, 0.075))
-    assert comparison.agreement.rank_correlation == pytest.approx(1.0)
+    old_mean, new_mean = comparison.before, comparison.after
+    assert old_mean is not None and new_mean is not None
+    assert (old_mean.n, new_mean.n, comparison.changed) == (4, 4, 3)
+    assert (old_mean.value, new_mean.value) == pytest.approx((0.15, 0.075))
 
 
 async def test_weights_gates_and_the_stored_reward_combine(tmp_path: Path) -> None:
@@ -98,7 +100,7 @@ async def test_a_judge_scores_and_its_reasons_and_agreement_are_kept(tmp_path: P
     lines = (result.folder / JUDGEMENTS_FILE).read_text().splitlines()
     assert len(lines) == 20 and json.loads(lines[0])["reason"] == "so"
     assert result.comparison.compared == "judge"
-    assert result.comparison.agreement.rank_correlation == pytest.approx(1.0)
+    assert result.comparison.pair_accuracy is None, "there is one attempt at each task"
     assert result.summary["judge"]["calls"] == 20
 
 
@@ -116,7 +118,8 @@ async def test_groups_are_judged_together_wherever_their_lines_are(tmp_path: Pat
     assert [len(prompts), *(prompt.count("<attempt id=") for prompt in prompts)] == [3, 2, 2, 2]
     *scored, broken = read(result.folder)
     assert [episode.reward for episode in scored] == [episode.reward for episode in stored]
-    assert broken.broken and result.comparison.agreement.pair_accuracy == 1.0
+    accuracy = result.comparison.pair_accuracy
+    assert broken.broken and accuracy is not None and (accuracy.value, accuracy.n) == (1.0, 12)
 
 
 @pytest.mark.parametrize("stop", ["drain", "abort"])
@@ -178,7 +181,7 @@ async def test_a_failed_judgement_is_a_broken_episode_that_can_be_retried(tmp_pa
     again = await rescore(run, tmp_path / "new", config(retry_broken=True))
     assert again.new_episodes == 1
     assert (again.summary["broken"], again.summary["scored"]) == (0, 10)
-    assert again.comparison.scored_after == 10
+    assert again.comparison.after is not None and again.comparison.after.n == 10
     assert summarize_run(RunFolder.open(again.folder), verify=True)["broken"] == 0
 
 
@@ -257,3 +260,23 @@ def test_invalid_sources_and_configs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="halved"):
         rescore_sync(run, None, RescoreConfig(rewards=[halved, halved]))
     assert [path.name for path in tmp_path.iterdir()] == ["run"], "nothing was written"
+
+
+def test_pairs_are_compared_within_a_task_and_ties_count_half() -> None:
+    scores = {
+        "a": [(1.0, 0.9), (0.0, 0.1), (0.0, 0.9)],
+        "b": [(1.0, 0.2), (1.0, 0.8)],
+        "c": [(0.0, 0.7)],
+    }
+    accuracy = measure_pair_accuracy(scores)
+    assert accuracy is not None and (accuracy.value, accuracy.n) == (0.75, 2)
+    assert accuracy.interval is None, "one task is too few"
+
+
+def test_huge_groups_are_sampled() -> None:
+    accuracy = measure_pair_accuracy({"g": [(index, index) for index in range(1_000)]})
+    assert accuracy is not None and accuracy.n == 100 * 99 / 2
+
+
+def test_scores_that_never_vary_agree_with_nothing() -> None:
+    assert measure_pair_accuracy({str(task): [(0.0, 0.5), (1.0, 0.5)] for task in range(9)}) is None

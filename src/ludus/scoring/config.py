@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from ludus.data.config import check_field_types
 from ludus.data.files import stable_hash
@@ -36,11 +36,6 @@ class RescoreConfig:
     """Weight of the judge's score, which is from 0 to 1."""
     concurrency: Annotated[int, Option("Limits", advanced=True)] = 64
     """Maximum number of episodes, or groups, that are scored at once."""
-    ray: Annotated[str | None, Option("Limits", hidden=True, metavar="ADDRESS", default="none")] = (
-        None
-    )
-    """Ray cluster whose nodes call the reward functions: HOST:PORT, auto or local. The judge is
-    called from this process."""
     max_time: Annotated[
         float | None,
         Option("Limits", hidden=True, metavar="TIME", default="no limit", parse=parse_duration),
@@ -75,7 +70,7 @@ class RescoreConfig:
         return RewardFunctions(functions, by_path.environment_weight)
 
     def identity(self, functions: RewardFunctions) -> JsonObject:
-        """The settings that decide the rewards. A run is only continued where they are the same."""
+        """The settings that decide the rewards. A run is only continued if they are the same."""
         weights = {function.name: function.weight for function in functions.functions}
         settings: JsonObject = {
             "rewards": [
@@ -91,7 +86,7 @@ class RescoreConfig:
 
 
 def _source_digest(function: EpisodeFunction) -> str:
-    """A digest of a function's source, or of a rubric's parts; empty where there is none."""
+    """A digest of a function's source, or of a rubric's parts; empty if there is none."""
     source = _source(function)
     if isinstance(function, Rubric):
         source = repr(
@@ -105,9 +100,8 @@ def _source_digest(function: EpisodeFunction) -> str:
 
 def _source(function: EpisodeFunction | None) -> str:
     """The source of a function, or of the class of a callable object."""
-    source: Any = function if inspect.isroutine(function) else type(function)
     try:
-        return inspect.getsource(source)
+        return inspect.getsource(function if inspect.isroutine(function) else type(function))
     except (OSError, TypeError):
         return ""
 

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from itertools import combinations
+from math import ceil
 from pathlib import Path
-from typing import Any
 
 from pydantic_core import from_json
 
 from ludus.client.event_loop import to_sync
 from ludus.data.config import config_digest
-from ludus.data.estimates import TaskRewards, is_zero_variance
+from ludus.data.estimates import MeanEstimate, TaskRewards, is_zero_variance
 from ludus.data.journal import Journal
 from ludus.data.run_folder import RunFolder, find_unused_dir
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 from ludus.rollout.progress import Notice, ProgressCallback, ignore_progress
-from ludus.rollout.ray_cluster import open_cluster
-from ludus.scoring.agreement import Agreement, ScorePair, measure_agreement
 from ludus.scoring.config import JUDGE, RescoreConfig
-from ludus.scoring.rescorer import JUDGEMENTS_FILE, Rescorer
-from ludus.scoring.source_run import SourceRun, index_episodes
+from ludus.scoring.rescorer import JUDGEMENTS_FILE, Rescorer, SourceRun, index_episodes
 
 RUN_KIND = "rescore"
+_MAX_PAIRED_ATTEMPTS = 100
+"""Attempts at one task of which all pairs are compared; of more attempts, evenly spaced ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class RescoreResult:
     """The result of one start of a run."""
 
     folder: Path
-    summary: dict[str, Any]
+    summary: JsonObject
     """The content of `summary.json`: episodes, rewards, what the judge has used."""
     new_episodes: int
     """Episodes that this start has recorded."""
@@ -42,21 +44,18 @@ class RescoreResult:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The rewards of the same episodes before and after."""
+    """The rewards of the same episodes before and after, each a mean over tasks."""
 
     episodes: int
-    scored_before: int
-    scored_after: int
-    mean_before: float | None
-    interval_before: list[float] | None
-    """The 95 % interval of the mean."""
-    mean_after: float | None
-    interval_after: list[float] | None
+    before: MeanEstimate | None
+    after: MeanEstimate | None
     changed: int
-    """Episodes whose reward differs, also where only one of them is scored."""
+    """Episodes whose reward differs, also if only one of them is scored."""
     compared: str
-    """What `agreement` compares with the stored reward: the judge's score, or the new reward."""
-    agreement: Agreement
+    """What `pair_accuracy` compares with the stored reward: the judge's score or the new reward."""
+    pair_accuracy: MeanEstimate | None
+    """Share of pairs of attempts at a task that both scores order alike, of those whose stored
+    rewards differ; a tie counts one half. None if there are none, or the score never varies."""
 
     def as_json(self) -> JsonObject:
         return asdict(self)
@@ -93,10 +92,7 @@ async def rescore(
     if config.judge is not None and (pending or not config.resume):
         config.judge.agent.check()
         await config.judge.agent.prepare()
-    async with AsyncExitStack() as stack:
-        cluster = await stack.enter_async_context(
-            open_cluster(config.ray if pending or not config.resume else None)
-        )
+    with ExitStack() as stack:
         folder = (
             RunFolder.resume_or_create(path, settings, kind=RUN_KIND)
             if config.resume
@@ -109,8 +105,8 @@ async def rescore(
         for file in (journal, judgements):
             if file is not None and file.repair_note:
                 progress(Notice(file.repair_note))
-        rescorer = Rescorer(config, functions, source, folder, progress, cluster=cluster)
-        await rescorer.run(journal, judgements)
+        rescorer = Rescorer(config, functions, source, folder, progress, judgements)
+        await rescorer.run(journal)
     comparison = compare_rewards(source, folder, has_judge=config.judge is not None)
     summary = {**rescorer.summary(), "comparison": comparison.as_json()}
     folder.write_summary(summary)
@@ -136,18 +132,18 @@ def default_output_dir(source: SourceRun, settings: JsonObject) -> Path:
 def compare_rewards(source: SourceRun, folder: RunFolder, *, has_judge: bool) -> Comparison:
     """Compare the rewards of the recorded episodes with those that they had."""
     lines = index_episodes(folder.episodes_path)
-    pairs: list[ScorePair] = []
-    rewards_before, rewards_after = TaskRewards(), TaskRewards()
-    changed = 0
+    scores: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    """By task: the stored reward of each attempt, and the score that is compared with it."""
+    before, after, changed = TaskRewards(), TaskRewards(), 0
     with folder.episodes_path.open("rb") as file:
         for episode_id, line in lines.items():
             if (source_line := source.lines.get(episode_id)) is None:
                 continue
             old, new = source_line.reward, line.reward
             if old is not None:
-                rewards_before.add(line.group_id, old)
+                before.add(line.group_id, old)
             if new is not None:
-                rewards_after.add(line.group_id, new)
+                after.add(line.group_id, new)
             if old is None or new is None:
                 changed += old is not new
                 continue
@@ -156,17 +152,32 @@ def compare_rewards(source: SourceRun, folder: RunFolder, *, has_judge: bool) ->
             fields = from_json(file.read(line.size))
             score = fields["rewards"].get(JUDGE) if has_judge else new
             if score is not None:
-                pairs.append(ScorePair(line.group_id, old, score))
-    before, after = rewards_before.estimate(), rewards_after.estimate()
+                scores[line.group_id].append((old, score))
     return Comparison(
         episodes=len(lines),
-        scored_before=rewards_before.n,
-        scored_after=rewards_after.n,
-        mean_before=before.value if before else None,
-        interval_before=before.interval if before else None,
-        mean_after=after.value if after else None,
-        interval_after=after.interval if after else None,
+        before=before.estimate(),
+        after=after.estimate(),
         changed=changed,
         compared=JUDGE if has_judge else "reward",
-        agreement=measure_agreement(pairs),
+        pair_accuracy=measure_pair_accuracy(scores),
     )
+
+
+def measure_pair_accuracy(
+    scores: Mapping[str, Sequence[tuple[float, float]]],
+) -> MeanEstimate | None:
+    """Compare reference and score of attempts at the same task, pair by pair; see `Comparison`."""
+    if is_zero_variance([score for task in scores.values() for _, score in task]):
+        return None
+    accuracy = TaskRewards()
+    for name, task in scores.items():
+        sample = task[:: ceil(len(task) / _MAX_PAIRED_ATTEMPTS)]
+        for (reference, score), (other_reference, other_score) in combinations(sample, 2):
+            if is_zero_variance([reference, other_reference]):
+                continue
+            if is_zero_variance([score, other_score]):
+                accuracy.add(name, 0.5)
+            else:
+                is_concordant = (reference < other_reference) == (score < other_score)
+                accuracy.add(name, float(is_concordant))
+    return accuracy.estimate()

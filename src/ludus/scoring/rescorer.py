@@ -3,49 +3,116 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import NamedTuple
 
 from ludus.agents.agent import Agent
+from ludus.data.config import config_digest
 from ludus.data.episode import Episode, Fault, StopReason, Usage
-from ludus.data.episode_reader import episode_from_line, read_resume_index
+from ludus.data.episode_reader import parse_head, read_resume_index
 from ludus.data.files import Checksum
 from ludus.data.journal import Journal
-from ludus.data.json_files import int_field, object_field
-from ludus.data.run_folder import RunFolder
+from ludus.data.json_files import int_field, object_field, read_lines
+from ludus.data.run_folder import RUN_FILE, RunFolder
 from ludus.data.tool_schema import JsonObject
-from ludus.errors import LudusError
+from ludus.errors import LudusError, RunError
 from ludus.rollout.episode_run import EpisodeRun
 from ludus.rollout.progress import ProgressCallback
-from ludus.rollout.ray_cluster import RayCluster
 from ludus.rollout.stats import Budget, RunStats
-from ludus.rollout.workers import BlockWork, EpisodeWorkers
 from ludus.scoring.config import JUDGE, RescoreConfig
 from ludus.scoring.judge import BudgetExhausted, Judgement, JudgeStats
 from ludus.scoring.reward_functions import RewardFunction, RewardFunctions
-from ludus.scoring.source_run import SourceRun
+
+JUDGEMENTS_FILE = "judgements.jsonl"
+TRAINING_FILE = "training.json"
+_JUDGE_COUNTS = ("calls", "cached", "failed")
+
+
+class EpisodeLine(NamedTuple):
+    """The position of an episode's line in a journal, and its outcome."""
+
+    offset: int
+    size: int
+    reward: float | None
+    """None if it is broken."""
+    broken: bool
+    group_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class EpisodeScoring(BlockWork):
-    """Scores episodes; an item is the line of an episode, and the judge's score."""
+class SourceRun:
+    """A finished or stopped run whose episodes are scored again. Nothing of it is changed."""
 
-    functions: RewardFunctions
-    judge_weight: float | None
-    """None without a judge."""
+    path: Path
+    settings: JsonObject
+    """Of its `run.json`."""
+    digest: str
+    lines: dict[str, EpisodeLine]
+    """By episode id; see `index_episodes`."""
 
-    async def run(self, item: Any) -> bytes:
-        line, judge_score = item
-        functions = self.functions.functions
-        if self.judge_weight is not None:
-            judge = RewardFunction(JUDGE, self.judge_weight, lambda episode: judge_score)
-            functions = (*functions, judge)
-        rewards = RewardFunctions(functions, self.functions.environment_weight)
-        return (await rewards.score(episode_from_line(line))).to_line()
+    @classmethod
+    def open(cls, path: Path) -> SourceRun:
+        """Read the heads of all lines of a run folder, or of a GRPO training's folder."""
+        journal = path / "episodes.jsonl"
+        if not path.is_dir():
+            raise RunError(f"There is no run folder {path}.")
+        if not journal.is_file():
+            raise RunError(f"{path} has no episodes.jsonl.")
+        lines = index_episodes(journal)
+        if not lines:
+            raise RunError(f"{journal} has no episodes.")
+        if (path / RUN_FILE).is_file() or not (path / TRAINING_FILE).is_file():
+            metadata = RunFolder.open(path).metadata
+            return cls(path, metadata.settings, metadata.digest, lines)
+        source = cls(path, {}, "", lines)
+        first = next(iter(lines))
+        settings = {"environment": source.read([first])[0].environment}
+        return cls(path, settings, config_digest(settings), lines)
+
+    def find_pending(self, journal: Path, *, retry_broken: bool) -> set[str]:
+        """The ids of the episodes that the journal of the new run does not have yet.
+
+        With `retry_broken` also of those that broke there, unless they are broken here, too.
+        """
+        new_lines = index_episodes(journal) if journal.exists() else {}
+        return {
+            episode_id
+            for episode_id, line in self.lines.items()
+            if (new_line := new_lines.get(episode_id)) is None
+            or (retry_broken and new_line.broken and not line.broken)
+        }
+
+    def read(self, ids: Iterable[str]) -> list[Episode]:
+        """Read these episodes."""
+        episodes = []
+        with (self.path / "episodes.jsonl").open("rb") as file:
+            for episode_id in ids:
+                line = self.lines[episode_id]
+                file.seek(line.offset)
+                episodes.append(Episode.from_line(file.read(line.size)))
+        return episodes
 
 
-JUDGEMENTS_FILE = "judgements.jsonl"
+def index_episodes(journal: Path) -> dict[str, EpisodeLine]:
+    """The first line of each episode that is not broken, or else its last, by episode id.
+
+    Lines that are not episodes are skipped.
+    """
+    lines: dict[str, EpisodeLine] = {}
+    offset = 0
+    for number, line in enumerate(read_lines(journal), 1):
+        if line.endswith(b"\n") and (head := parse_head(line, journal, number)) is not None:
+            earlier = lines.get(head.episode_id)
+            if earlier is None or earlier.broken:
+                broken = StopReason(head.stop_reason).is_fault
+                reward = None if broken else head.reward
+                place = EpisodeLine(offset, len(line), reward, broken, head.group_id)
+                lines[head.episode_id] = place
+        offset += len(line)
+    return lines
 
 
 class Rescorer(EpisodeRun):
@@ -64,9 +131,9 @@ class Rescorer(EpisodeRun):
         source: SourceRun,
         folder: RunFolder,
         progress: ProgressCallback,
-        *,
-        cluster: RayCluster | None = None,
+        judgements: Journal | None = None,
     ) -> None:
+        """`judgements` takes what the judge replies."""
         self._pending = source.find_pending(folder.episodes_path, retry_broken=config.retry_broken)
         earlier_summary = folder.read_summary()
         checksum = Checksum.from_summary(earlier_summary)
@@ -82,8 +149,7 @@ class Rescorer(EpisodeRun):
         self._source = source
         self._judgements: dict[str, Judgement] = {}
         """Of the units in progress, by episode id."""
-        self._functions = self._user_functions = functions
-        self._cluster = cluster
+        self._functions = functions
         if self.judge is not None:
             judge = RewardFunction(
                 JUDGE,
@@ -94,34 +160,21 @@ class Rescorer(EpisodeRun):
                 (*functions.functions, judge), functions.environment_weight
             )
         self._active_ids: set[str] = set()
-        self._judgement_log: Journal | None = None
+        self._judgement_log = judgements
         if self.judge is not None:
-            self.judge.resume(_parse_judge_stats(object_field(earlier_summary, JUDGE)))
+            # What earlier starts of the run have spent on the judge.
+            spent = object_field(earlier_summary, JUDGE)
+            calls, cached, failed = (int_field(spent, name) or 0 for name in _JUDGE_COUNTS)
+            usage = Usage.model_validate(object_field(spent, "usage"))
+            self.judge.resume(JudgeStats(calls, cached, failed, usage))
 
     @property
     def max_active(self) -> float:
         if self.judge is None:
-            return self.concurrency if self.workers is None else self.workers.capacity
+            return self.concurrency
         limit = self.judge.agent.concurrency_limit
         concurrency = self.concurrency if limit is None else limit
         return min(concurrency, self.judge.max_active)
-
-    async def run(self, journal: Journal, judgements: Journal | None = None) -> None:
-        """Score all pending episodes; `judgements` takes what the judge replies."""
-        self._judgement_log = judgements
-        await super().run(journal)
-
-    async def open(self) -> None:
-        if self._cluster is None or not self._pending:
-            return
-        from ludus.rollout.ray_cluster import RayWorkers
-
-        judge_weight = self.config.judge_weight if self.judge is not None else None
-        work = EpisodeScoring(functions=self._user_functions, judge_weight=judge_weight)
-        source = RayWorkers(work)
-        workers = EpisodeWorkers(source, self._cluster.num_cores, self.warn)
-        await workers.start()
-        self.workers = workers
 
     def summary(self) -> JsonObject:
         judge = {JUDGE: self.judge.stats.as_json()} if self.judge is not None else {}
@@ -133,7 +186,10 @@ class Rescorer(EpisodeRun):
             return (
                 [episode_id] for episode_id in self._source.lines if episode_id in self._pending
             )
-        groups = self._source.group_by_task()
+        by_task: defaultdict[str, list[str]] = defaultdict(list)
+        for episode_id, line in self._source.lines.items():
+            by_task[line.group_id].append(episode_id)
+        groups = list(by_task.values())
         if all(len(ids) == 1 for ids in groups):
             self.warn(
                 "No task has more than one attempt, so that there is nothing to compare: "
@@ -183,11 +239,7 @@ class Rescorer(EpisodeRun):
             update = {"reward": None, "stop_reason": StopReason.BROKEN, "error": fault}
             self.record(episode.model_copy(update=update), self._active_ids)
             return
-        if self.workers is None:
-            scored = await self._functions.score(episode)
-        else:
-            score = None if judgement is None else judgement.score
-            scored = await self.workers.run((episode.to_line(), score))
+        scored = await self._functions.score(episode)
         if episode.broken:
             self.write(scored)
         else:
@@ -196,13 +248,3 @@ class Rescorer(EpisodeRun):
     def write(self, episode: Episode) -> None:
         super().write(episode)
         self._pending.discard(episode.episode_id)
-
-
-def _parse_judge_stats(fields: JsonObject) -> JudgeStats:
-    """What earlier starts of the run have spent on the judge, from its summary."""
-    return JudgeStats(
-        calls=int_field(fields, "calls") or 0,
-        cached=int_field(fields, "cached") or 0,
-        failed=int_field(fields, "failed") or 0,
-        usage=Usage.model_validate(object_field(fields, "usage")),
-    )

@@ -12,16 +12,18 @@ The parts of a rubric named `quality` are `quality/correct` and so on there, and
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ludus.data.episode import Episode
+from ludus.data.messages import messages_before_reply
 from ludus.environment.faults import is_author_error, log_fault
 from ludus.environment.rubric import EpisodeFunction, Score, call_episode_function, to_score
 from ludus.environment.source_file import import_user_module
 from ludus.errors import ConfigError, RunError
-from ludus.scoring.trl_reward import adapt_trl_function, is_trl_function
 
 MAX_ERROR_CHARS = 300
 ENVIRONMENT = "environment"
@@ -174,6 +176,42 @@ def _import_reward_function(path: str, weight: float, argument: str) -> RewardFu
         raise ConfigError(f"`{argument}`: {module} has no function {name}.")
     if not callable(function):
         raise ConfigError(f"`{argument}`: {module}:{name} is not callable.")
-    if is_trl_function(function):
-        function = adapt_trl_function(function)
-    return RewardFunction(f"{module}:{name}", weight, function)
+    return RewardFunction(f"{module}:{name}", weight, _adapt_trl_function(function))
+
+
+def _adapt_trl_function(function: Callable[..., object]) -> EpisodeFunction:
+    """Call a function of TRL's GRPOTrainer, `f(completions, **kwargs)`, with one episode.
+
+    It is given `prompts` and `completions` as messages, and the arguments of the task as columns,
+    as far as its signature takes them. Other functions are returned as they are.
+    """
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return function
+    if "completions" not in parameters:
+        return function
+    takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+
+    @functools.wraps(function)
+    async def score(episode: Episode) -> object:
+        messages = [message.model_dump(mode="json") for message in episode.messages]
+        first_reply = len(messages_before_reply(episode.messages))
+        columns: dict[str, list[object]] = {
+            **{name: [value] for name, value in episode.task.items()},
+            "prompts": [messages[:first_reply]],
+            "completions": [messages[first_reply:]],
+        }
+        given = {name: columns[name] for name in columns if takes_all or name in parameters}
+        if inspect.iscoroutinefunction(function):
+            values = await function(**given)
+        else:
+            # In a thread, because it may block.
+            values = await asyncio.to_thread(function, **given)
+        if not isinstance(values, Sequence) or len(values) != 1:
+            raise TypeError(
+                f"it must return a list with a reward for each completion, got {values!r}"
+            )
+        return values[0]
+
+    return score

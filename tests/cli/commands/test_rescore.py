@@ -107,7 +107,7 @@ def test_a_judge_ranks_groups_and_is_paid_once(tmp_path: Path) -> None:
         assert "Prefer high guesses." in json.dumps(stub.bodies[0])
     summary = json.loads(done.stdout)
     assert (summary["judge"]["calls"], summary["judge"]["cached"]) == (0, 3)
-    assert summary["comparison"]["agreement"]["pair_accuracy"] == 1.0
+    assert summary["comparison"]["pair_accuracy"]["value"] == 1.0
 
 
 def test_interrupting_finishes_the_judgements_under_way_and_resumes(tmp_path: Path) -> None:

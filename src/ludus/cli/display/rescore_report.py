@@ -13,8 +13,6 @@ from ludus.cli.display.formatting import (
 from ludus.data.estimates import format_mean
 
 if TYPE_CHECKING:
-    from ludus.data.estimates import Interval
-    from ludus.scoring.agreement import Agreement
     from ludus.scoring.rescore import RescoreResult
 
 
@@ -28,21 +26,24 @@ def print_rescore_result(result: RescoreResult) -> None:
     table.add_column("")
     for name in ("before", "after"):
         table.add_column(name, justify="right")
-    table.add_row(
-        "scored episodes", f"{comparison.scored_before:,}", f"{comparison.scored_after:,}"
-    )
-    means = (
-        (comparison.mean_before, comparison.interval_before),
-        (comparison.mean_after, comparison.interval_after),
-    )
-    cells = ("" if mean is None else format_mean(mean, interval) for mean, interval in means)
+    estimates = (comparison.before, comparison.after)
+    counts = ("0" if each is None else f"{each.n:,}" for each in estimates)
+    table.add_row("scored episodes", *counts)
+    cells = ("" if each is None else format_mean(each.value, each.interval) for each in estimates)
     table.add_row("mean reward (95 % interval)", *cells)
     table.add_row("changed", "", f"{comparison.changed:,}")
     table.add_row("scored now", "", f"{result.new_episodes:,}")
     out.print(table)
     whose = "The judge" if comparison.compared == "judge" else "The new reward"
-    for text in _describe_agreement(whose, comparison.agreement):
-        out.print(Text(text), soft_wrap=True)
+    accuracy = comparison.pair_accuracy
+    text = "Agreement with the stored reward: unknown, because one of them never varies."
+    if accuracy is not None:
+        text = (
+            f"{whose} prefers the attempt with the higher stored reward in "
+            f"{format_mean(accuracy.value, accuracy.interval)} of {plural(accuracy.n, 'pair')} of "
+            "attempts at the same task."
+        )
+    out.print(Text(text), soft_wrap=True)
     if (judge := result.summary.get("judge")) is not None:
         usage = judge["usage"]
         tokens = usage["prompt_tokens"] + usage["completion_tokens"]
@@ -62,27 +63,3 @@ def print_rescore_result(result: RescoreResult) -> None:
         if judge is not None:
             text += " Judge again those on which the judge failed: --retry-broken."
         out.print(Text(text, style="yellow"), soft_wrap=True)
-
-
-def _describe_agreement(whose: str, agreement: Agreement) -> list[str]:
-    """Sentences for the figures that there are."""
-    texts = []
-    if agreement.rank_correlation is not None:
-        figure = _with_interval(agreement.rank_correlation, agreement.rank_correlation_interval)
-        texts.append(
-            f"{whose} correlates with the stored reward by {figure} "
-            f"(Spearman, {plural(agreement.episodes, 'episode')})."
-        )
-    if agreement.pair_accuracy is not None:
-        figure = _with_interval(agreement.pair_accuracy, agreement.pair_accuracy_interval)
-        texts.append(
-            f"{whose} prefers the attempt with the higher stored reward in {figure} of "
-            f"{plural(agreement.pairs, 'pair')} of attempts at the same task."
-        )
-    if not texts:
-        texts.append("Agreement with the stored reward: unknown, because one of them never varies.")
-    return texts
-
-
-def _with_interval(value: float, interval: Interval | None) -> str:
-    return f"{value:.2f}" + (f" ({interval.low:.2f} to {interval.high:.2f})" if interval else "")
