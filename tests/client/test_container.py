@@ -169,13 +169,13 @@ async def test_a_container_that_ends_at_its_start_is_reported_with_its_last_line
     assert "\n" not in str(raised.value)
 
 
-async def test_a_missing_image_is_told_from_an_engine_that_does_not_work(
+async def test_the_reason_of_the_engine_is_reported(
     engine: StandInEngine,
 ) -> None:
-    with pytest.raises(ContainerFailed, match=r"no image 'nobody/has:it'.*pull access denied"):
+    with pytest.raises(ContainerFailed, match=r"could not run 'nobody/has:it'.*pull access denied"):
         await Container("nobody/has:it").start()
     (engine.folder / "no_daemon").touch()
-    with pytest.raises(ContainerFailed, match=r"does not work: .*Is it running\?$"):
+    with pytest.raises(ContainerFailed, match=r"Is it running\? `ludus build`"):
         await Container(IMAGE).start()
 
 

@@ -39,7 +39,7 @@ def test_a_model_is_shown_the_text_and_not_the_numbers_beside_it() -> None:
     first = OpenSpiel("tic_tac_toe").reset(seed=1, seat=1).model_dump(mode="json")
     view = build_view(first)
     assert view.shown == ["text"]
-    assert {"info_state", "legal_actions"} <= view.hidden.keys()
+    assert {"info_state", "legal_actions"} <= set(view.hidden)
 
 
 @pytest.mark.parametrize("wrong", [9, -1, 10**6])

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ludus.data.messages import Image, Text
-from ludus.protocol.action_tools import tool_from_action
 from ludus.protocol.observation_text import build_view, render_observation
+from ludus.protocol.types import tool_from_action
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_an_image_in_a_tool_result_becomes_an_image() -> None:
     ]
 
 
-def test_a_view_tells_what_is_shown_and_why_the_rest_is_not() -> None:
+def test_a_view_tells_what_is_shown_and_what_is_not() -> None:
     seen = build_view(
         {
             "metadata": {"seed": 3},
@@ -134,7 +134,6 @@ def test_a_view_tells_what_is_shown_and_why_the_rest_is_not() -> None:
     )
     assert seen.shown == ["question"]
     assert set(seen.hidden) == {"metadata", "info", "answer", "message"}
-    assert seen.hidden["answer"] != seen.hidden["info"]
 
 
 def test_only_what_is_new_in_a_conversation_is_shown() -> None:

@@ -130,14 +130,14 @@ class EnvironmentChecks:
         """Return the fields that an episode showed and hid, and its first observation as text."""
         episode = await self._play_once(self._seeds[0])
         shown: dict[str, str] = {}
-        hidden: dict[str, str] = {}
+        hidden: dict[str, None] = {}
         for result in episode.results:
             view = build_view(result.observation)
             images = {name.partition(".")[0] for name, _ in view.images}
             shown |= {name: f"{name} (image)" if name in images else name for name in view.shown}
-            hidden |= view.hidden
+            hidden |= dict.fromkeys(view.hidden)
         lines = [f"shown: {', '.join(shown.values()) or 'nothing'}"]
-        never_shown = [f"{name} ({reason})" for name, reason in hidden.items() if name not in shown]
+        never_shown = [name for name in hidden if name not in shown]
         if never_shown:
             lines.append(f"not shown: {', '.join(never_shown)}")
         if episode.results and (text := content_text(episode.results[0].content)):

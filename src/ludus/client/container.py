@@ -150,20 +150,15 @@ class Container:
         if (code := self._supervisor.poll()) is None:
             return
         log = await self._remove_and_read_log()
-        if code != _ENGINE_ERROR_CODE:
+        if code == _ENGINE_ERROR_CODE:
             raise ContainerFailed(
-                f"The container of {self.image} ended at its start, with exit code {code}. "
-                f"{_describe_log(log)}"
-            )
-        reason = _engine_message(log)
-        if await _run_engine(self._engine, "version") is None:
-            raise ContainerFailed(f"{self._engine} is installed, but does not work: {reason}")
-        if await _run_engine(self._engine, "image", "inspect", self.image) is None:
-            raise ContainerFailed(
-                f"There is no image {self.image!r} here, and it could not be pulled: {reason} "
+                f"{self._engine} could not run {self.image!r}: {_engine_message(log)} "
                 "`ludus build` builds the image of an environment."
             )
-        raise ContainerFailed(f"{self._engine} could not run {self.image}: {reason}")
+        raise ContainerFailed(
+            f"The container of {self.image} ended at its start, with exit code {code}. "
+            f"{_describe_log(log)}"
+        )
 
     async def _remove_and_read_log(self) -> str:
         """Let the supervisor remove the container, and return the container's last output."""
@@ -219,6 +214,4 @@ def _engine_message(log: str) -> str:
 def _describe_log(log: str) -> str:
     """A sentence with the last lines of a container's log."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    if not lines:
-        return "It has written nothing."
-    return f"Its last output: {' | '.join(lines[-_LOG_LINES:])}"
+    return f"Its last output: {' | '.join(lines[-_LOG_LINES:]) or 'nothing'}"

@@ -24,10 +24,9 @@ from ludus.errors import (
     WireError,
     did_you_mean,
 )
-from ludus.protocol.action_tools import calls_by_name, tool_from_action
 from ludus.protocol.frames import action_payload, parse_result, to_result
 from ludus.protocol.observation_text import conversation_text
-from ludus.protocol.types import Observation, StepResult
+from ludus.protocol.types import Observation, StepResult, calls_by_name, tool_from_action
 
 _MALFORMED_CALL_TYPES = ("tool_not_found", "invalid_args")
 _CLOSED_MESSAGE = "The session is closed; open another."

@@ -23,7 +23,6 @@ from ludus.environment.spec import EnvSpec
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import collect_tools
 from ludus.errors import BadEnvironment, ConfigError, LudusError, describe_exception
-from ludus.protocol.action_tools import takes_tool_calls
 from ludus.protocol.types import (
     Action,
     CallToolAction,
@@ -31,6 +30,7 @@ from ludus.protocol.types import (
     Observation,
     State,
     TextObservation,
+    takes_tool_calls,
 )
 
 

@@ -23,9 +23,13 @@ from ludus.environment.faults import explain_validation_error, locate_function
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import collect_tools
 from ludus.errors import BadEnvironment, InvalidAction, describe_in_one_line
-from ludus.protocol.action_tools import takes_tool_calls, tool_from_action
 from ludus.protocol.frames import error_frame_details
-from ludus.protocol.types import CallToolAction, EnvironmentMetadata
+from ludus.protocol.types import (
+    CallToolAction,
+    EnvironmentMetadata,
+    takes_tool_calls,
+    tool_from_action,
+)
 
 IMPLICIT_TASK_ARGUMENTS = ("seed", "episode_id")
 """Task arguments that may be sent to every reset, even if its signature does not have them."""

@@ -7,11 +7,12 @@ directions, so that Ludus sends its own data in headers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import WireError
 from ludus.protocol.types import ErrorCode, Observation, StepResult
 
@@ -29,12 +30,12 @@ class _Frame(BaseModel):
 
 class ResetFrame(_Frame):
     type: Literal["reset"] = "reset"
-    data: dict[str, Any] = Field(default_factory=dict)
+    data: JsonObject = Field(default_factory=dict)
 
 
 class StepFrame(_Frame):
     type: Literal["step"] = "step"
-    data: dict[str, Any]
+    data: JsonObject
 
 
 class StateFrame(_Frame):
@@ -47,7 +48,7 @@ class CloseFrame(_Frame):
 
 class McpFrame(_Frame):
     type: Literal["mcp"] = "mcp"
-    data: dict[str, Any]
+    data: JsonObject
 
 
 Frame = ResetFrame | StepFrame | StateFrame | CloseFrame | McpFrame
@@ -81,7 +82,7 @@ def parse_frame(text: str | bytes) -> Frame:
         raise InvalidFrame(first["msg"], code, details) from None
 
 
-def error_frame_details(error: ValidationError) -> list[dict[str, Any]]:
+def error_frame_details(error: ValidationError) -> list[JsonObject]:
     """The errors of a pydantic `ValidationError` as in an error frame: without the input."""
     return [
         dict(item)
@@ -89,9 +90,9 @@ def error_frame_details(error: ValidationError) -> list[dict[str, Any]]:
     ]
 
 
-def result_payload(observation: Observation) -> dict[str, Any]:
+def result_payload(observation: Observation) -> JsonObject:
     """The payload of an observation: `reward` and `done` are outside of it, metadata is in both."""
-    payload: dict[str, Any] = {
+    payload: JsonObject = {
         "observation": observation.model_dump(mode="json", exclude=_TOP_LEVEL_FIELDS),
         "reward": observation.reward,
         "done": observation.done,
@@ -101,14 +102,14 @@ def result_payload(observation: Observation) -> dict[str, Any]:
     return payload
 
 
-def to_result(observation: Observation) -> StepResult[dict[str, Any]]:
+def to_result(observation: Observation) -> StepResult[JsonObject]:
     """The result that a client parses from `result_payload`."""
     fields = observation.model_dump(mode="json", exclude=_TOP_LEVEL_FIELDS)
     metadata = dict(fields.get("metadata") or {})
     return StepResult(fields, observation.reward, observation.done, metadata=metadata)
 
 
-def parse_result(payload: Mapping[str, Any]) -> StepResult[dict[str, Any]]:
+def parse_result(payload: JsonObject) -> StepResult[JsonObject]:
     """Parse the payload of a result; versions of OpenEnv have metadata in different places."""
     observation = dict(payload.get("observation") or {})
     metadata = payload.get("metadata") or observation.get("metadata") or {}
@@ -120,14 +121,14 @@ def parse_result(payload: Mapping[str, Any]) -> StepResult[dict[str, Any]]:
     )
 
 
-def action_payload(action: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
+def action_payload(action: Mapping[str, object] | BaseModel) -> JsonObject:
     """The payload of an action."""
     if isinstance(action, BaseModel):
         return action.model_dump(mode="json", exclude_defaults=True)
     return dict(action)
 
 
-def encode_frame(kind: str, data: Mapping[str, Any]) -> bytes:
+def encode_frame(kind: str, data: JsonObject) -> bytes:
     return to_json({"type": kind, "data": data}, inf_nan_mode="null")
 
 

@@ -44,7 +44,6 @@ _REPEATED_FIELDS = {
 repeats in other words, by a field that tells these observations from others."""
 _MIN_REPEATED = 40
 """Minimum length of a text that counts as a repetition when it is part of another one."""
-REPEATED_REASON, INTERNAL_REASON = "shown in another field", "for the infrastructure"
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 _BLOCK_KEYS = ("type", "text", "data", "mimeType", "mime_type")
@@ -61,8 +60,8 @@ class ObservationView:
     """Images of other fields, with the names of the fields."""
     shown: list[str] = field(default_factory=list)
     """The names of the fields that are shown."""
-    hidden: dict[str, str] = field(default_factory=dict)
-    """The names of the fields that are not shown, with the reasons; without empty ones."""
+    hidden: list[str] = field(default_factory=list)
+    """The names of the fields that are not shown, without empty ones."""
 
     @property
     def content(self) -> Content:
@@ -101,7 +100,7 @@ def build_view(observation: Mapping[str, Any], *, shown_before: str = "") -> Obs
         internal = [
             name for name, value in observation.items() if value and _INTERNAL_FIELD.search(name)
         ]
-        view = ObservationView(shown=["result"], hidden=dict.fromkeys(internal, INTERNAL_REASON))
+        view = ObservationView(shown=["result"], hidden=internal)
         if isinstance(result, str):
             view.lines.append(result)
         else:
@@ -140,58 +139,54 @@ class _ViewBuilder:
         for name in (*first, *(name for name in self._observation if name not in first)):
             if self._observation[name] in _EMPTY or name in self._view.shown:
                 continue
-            if reason := self._reason_to_hide(name):
-                self._view.hidden[name] = reason
-            else:
-                self._show_field(name)
+            if self._is_hidden(name) or not self._show_field(name):
+                self._view.hidden.append(name)
         return self._view
 
-    def _reason_to_hide(self, name: str) -> str:
-        """Why a field is not shown; empty where it is shown."""
+    def _is_hidden(self, name: str) -> bool:
+        """Whether a field is for the infrastructure, may hold the answer, or repeats another."""
         observation = self._observation
-        if _INTERNAL_FIELD.search(name):
-            return INTERNAL_REASON
+        value = observation[name]
+        if _INTERNAL_FIELD.search(name) or (
+            name == "message_length" and "echoed_message" in observation
+        ):
+            return True
         if self._main is not None and _ANSWER_FIELD.search(name):
-            return "may hold the answer"
-        if name == "message_length" and "echoed_message" in observation:
-            return REPEATED_REASON
-        if name == "last_action_error" and (not observation[name] or observation.get("error")):
-            return REPEATED_REASON
+            return True
+        if name == "last_action_error" and (not value or observation.get("error")):
+            return True
         if self._main == "text" and any(
             field in observation and name in repeated
             for field, repeated in _REPEATED_FIELDS.items()
         ):
-            return REPEATED_REASON
+            return True
         if name.endswith("_shape") and name.removesuffix("_shape") in observation:
-            return "describes an array"
+            return True
         if not observation.get("messages"):
-            return ""
-        # TextArena.
-        value = observation[name]
+            return False
+        # TextArena, which names the game and, with one player, its turns.
         if name == "prompt" and isinstance(value, str) and _GAME_ID.fullmatch(value.strip()):
-            return "only names the game"
+            return True
         alone = len(observation.get("legal_players") or ()) == 1
-        if name in ("current_player_id", "legal_players") and alone:
-            return "there is one player"
-        return ""
+        return alone and name in ("current_player_id", "legal_players")
 
-    def _show_field(self, name: str) -> None:
+    def _show_field(self, name: str) -> bool:
+        """Show a field; False if all of it has been shown before."""
         value = self._observation[name]
         text: str = value
         if name != self._main:
             text = render_field(name, value, self._observation, self._view.images)
         if isinstance(value, str) and text and self._is_repeated(text.strip()):
-            self._view.hidden[name] = REPEATED_REASON
-            return
+            return False
         if name == "messages" and is_chat_field(value):
             if not (text := self._new_messages(text)):
-                self._view.hidden[name] = REPEATED_REASON
-                return
+                return False
             self._view.lines.append(text)
         elif text:
             self._view.lines.append(text if name == self._main else label_field(name, text))
         self._view.shown.append(name)
         self._texts.append(text)
+        return True
 
     def _is_repeated(self, text: str) -> bool:
         """Whether a text is the main text, or a long part of a text, that was shown already."""

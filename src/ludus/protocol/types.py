@@ -1,7 +1,9 @@
-"""The types of OpenEnv's protocol: actions, observations, results, state, and tool calls."""
+"""The types of OpenEnv's protocol, and tools that are derived from an action schema."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, Literal, TypeVar
@@ -9,7 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from ludus.data.messages import Block, Content, Image
-from ludus.data.tool_schema import ToolSpec
+from ludus.data.tool_schema import JsonObject, ToolSpec, strip_titles
 from ludus.protocol.observation_text import render_observation
 
 ObsT = TypeVar("ObsT")
@@ -20,7 +22,7 @@ class Action(BaseModel):
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: JsonObject = Field(default_factory=dict)
 
 
 class Observation(BaseModel):
@@ -31,7 +33,7 @@ class Observation(BaseModel):
     done: bool = False
     reward: bool | int | float | None = None
     """The reward of the last action; None where it is unscored."""
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    metadata: JsonObject = Field(default_factory=dict)
 
 
 class State(BaseModel):
@@ -65,7 +67,7 @@ class StepResult(Generic[ObsT]):
     observation: ObsT
     reward: float | None = None
     done: bool = False
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: JsonObject = field(default_factory=dict)
     error: str | None = None
     """The model's mistake, such as an unknown tool or a bad argument. The episode continues."""
     malformed: bool = False
@@ -117,7 +119,7 @@ class CallToolAction(Action):
 
     type: Literal["call_tool"] = "call_tool"
     tool_name: str
-    arguments: dict[str, Any] = Field(default_factory=dict)
+    arguments: JsonObject = Field(default_factory=dict)
 
 
 class ListToolsObservation(Observation):
@@ -164,3 +166,43 @@ class ErrorCode(StrEnum):
     CAPACITY_REACHED = "CAPACITY_REACHED"
     FACTORY_ERROR = "FACTORY_ERROR"
     SESSION_ERROR = "SESSION_ERROR"
+
+
+def takes_tool_calls(action_schema: Mapping[str, Any]) -> bool:
+    """Whether actions of this schema are `call_tool` actions."""
+    return {"tool_name", "arguments"} <= set(action_schema.get("properties", {}))
+
+
+def tool_from_action(action_schema: Mapping[str, Any]) -> ToolSpec:
+    """Derive a tool whose arguments are the fields of the action.
+
+    It has the name of the only field (`answer(answer)`); with several fields it is named after the
+    action: `OpenSpielAction` becomes `open_spiel`.
+    """
+    properties = {
+        name: strip_titles(schema)
+        for name, schema in action_schema.get("properties", {}).items()
+        if name != "metadata"
+    }
+    parameters: JsonObject = {"type": "object", "properties": properties}
+    required = [name for name in action_schema.get("required", ()) if name in properties]
+    if required:
+        parameters["required"] = required
+    if "$defs" in action_schema:
+        parameters["$defs"] = strip_titles(action_schema["$defs"])
+    parameters["additionalProperties"] = action_schema.get("additionalProperties") is True
+    if len(properties) == 1:
+        name = next(iter(properties))
+    else:
+        stem = str(action_schema.get("title", "act")).removesuffix("Action") or "act"
+        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
+    return ToolSpec(
+        name=name,
+        description=str(action_schema.get("description", "")),
+        input_schema=parameters,
+    )
+
+
+def calls_by_name(action_schema: Mapping[str, Any], tools: Sequence[ToolSpec]) -> bool:
+    """Whether a call is sent as a `call_tool` action; otherwise its arguments are the action."""
+    return takes_tool_calls(action_schema) or len(tools) > 1

@@ -56,25 +56,16 @@ def create_app(
     Args:
         env: the class of the environment, or a factory function, which is called once here to
             learn the class; not an instance.
-        action_cls: the type of actions.
-        observation_cls: the type of observations.
         env_name: the name of the environment for clients.
         max_concurrent_envs: maximum number of concurrent sessions. By default one, or as many as
             `ludus serve` allows where the class supports concurrent sessions.
         concurrency_config: OpenEnv's own config, instead of `max_concurrent_envs`.
-        gradio_builder: ignored, like the four arguments after it: the play page takes the place
-            of OpenEnv's Gradio page.
-        state_cls: the type of the state; by default read from the class.
-        mode: `production` leaves out the routes /reset, /step and /state; by default OPENENV_MODE,
-            or `simulation`.
-        reset_observation_cls: the type of the observation of a reset, if it differs.
+        gradio_builder: ignored, like the four arguments after it: there is the play page.
+        mode: `production` leaves out the routes /reset, /step and /state; by default OPENENV_MODE.
         token: bearer token that clients must send; by default LUDUS_TOKEN.
-        allow_hosts: accepted Host headers besides loopback names: a name, `*.domain` or `*`. Those
-            in LUDUS_ALLOW_HOSTS, separated by commas, are added. Without either, a connection over
-            loopback must name loopback, and any other connection may name any host.
-        allow_origins: accepted Origin headers besides the server's own: `https://HOST` or `*`; by
-            default the Hub's in a Space, which is shown in a frame of the Hub. Those in
-            LUDUS_ALLOW_ORIGINS, separated by commas, are added.
+        allow_hosts: accepted Host headers, as of `ludus serve`, besides LUDUS_ALLOW_HOSTS.
+        allow_origins: accepted Origin headers, besides LUDUS_ALLOW_ORIGINS; by default the Hub's in
+            a Space, which is shown in a frame of the Hub.
     """
     if not callable(env):
         raise ConfigError(

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.spec import EnvSpec, task_schema
-from ludus.protocol.action_tools import calls_by_name
+from ludus.protocol.types import calls_by_name
 from ludus.web import list_files, load_file, security_headers
 
 _PAGES = {"/": "play.html", "/web": "play.html", "/docs": "api.html"}

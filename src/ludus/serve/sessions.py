@@ -26,7 +26,7 @@ from ludus.protocol.frames import (
 from ludus.protocol.types import Observation
 from ludus.serve.capacity import SessionCapacity
 from ludus.serve.config import ServeConfig
-from ludus.serve.metrics import Metrics
+from ludus.serve.metrics import OPENED, RESETS, Metrics
 
 RpcHandler = Callable[[JsonObject, "ServedSession"], Awaitable[JsonObject | None]]
 
@@ -105,7 +105,7 @@ class ServedSession:
                 self._metrics.count_step(time.perf_counter() - started)
             elif isinstance(frame, ResetFrame):
                 observation = self.runner.reset_sync(frame.data)
-                self._metrics.count_reset()
+                self._metrics.count(RESETS)
             else:
                 return None
             reply = encode_observation(observation)
@@ -127,7 +127,7 @@ class ServedSession:
         return reply
 
     async def reset(self, task: JsonObject) -> Observation:
-        self._metrics.count_reset()
+        self._metrics.count(RESETS)
         with self._in_use():
             return await self.runner.reset(task)
 
@@ -203,7 +203,7 @@ class SessionRegistry:
             raise
         session = ServedSession(id or self.new_id(), host, self.metrics, persistent=persistent)
         self._open[session.id] = session
-        self.metrics.count_opened()
+        self.metrics.count(OPENED)
         self.metrics.set_sessions(len(self._open))
         return session
 

@@ -22,6 +22,7 @@ from ludus.errors import SessionError, SessionLost, WireError
 from ludus.protocol.frames import REQUESTS_HEADER, RESUME_HEADER, SESSION_HEADER, encode_error
 from ludus.protocol.types import ErrorCode
 from ludus.serve.access import select_subprotocol
+from ludus.serve.metrics import RESUMED
 from ludus.serve.sessions import RpcHandler, ServedSession, SessionRegistry
 from ludus.serve.worker_proxy import WorkerProxy, forward_websocket
 
@@ -219,7 +220,7 @@ class WsEndpoint:
             raise SessionError(f"Session {id} already has an attached WebSocket.")
         session.owner, session.disconnected_at = connection, None
         if resumes:
-            self._sessions.metrics.count_resumed()
+            self._sessions.metrics.count(RESUMED)
         if isinstance(previous, Connection):
             # The client has reconnected before its old connection was detected as dead.
             previous.direct_handler = None

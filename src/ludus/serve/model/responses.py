@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
@@ -16,10 +15,8 @@ from ludus.serve.model.chat_sampler import ChatCall, ChatSampler, Reply
 from ludus.serve.model.endpoint import Endpoint, PutEvent, encode_event, stream_choices
 from ludus.serve.model.responses_schema import ResponsesBody
 
-_PARAMS = {
-    "messages": "input",
-    "max_completion_tokens": "max_output_tokens",
-}
+Kind = Literal["message", "reasoning"]
+_PARAMS = {"messages": "input", "max_completion_tokens": "max_output_tokens"}
 """Fields of a response request, by their names in the chat request."""
 
 
@@ -117,98 +114,30 @@ class Responses(Endpoint[ResponsesBody]):
 
     def _response(self, call: ChatCall, reply: Reply, output: ResponseOutput) -> JsonObject:
         is_complete = _is_complete(reply)
+        num_input, num_output = len(call.prompt_ids), len(reply.generation.completion.ids)
+        num_reasoning = 0
+        if output.reasoning:
+            encoded = self._sampler.tokenizer(output.reasoning, add_special_tokens=False)
+            num_reasoning = min(len(encoded["input_ids"]), num_output)
         return {
             **call.head,
             "status": "completed" if is_complete else "incomplete",
             "completed_at": int(time.time()) if is_complete else None,
             "incomplete_details": None if is_complete else {"reason": "max_output_tokens"},
             "output": output.items,
-            "usage": self._usage(call, reply, output.reasoning),
-        }
-
-    def _usage(self, call: ChatCall, reply: Reply, reasoning: str) -> JsonObject:
-        num_input, num_output = len(call.prompt_ids), len(reply.generation.completion.ids)
-        num_reasoning = 0
-        if reasoning:
-            encoded = self._sampler.tokenizer(reasoning, add_special_tokens=False)
-            num_reasoning = min(len(encoded["input_ids"]), num_output)
-        return {
-            "input_tokens": num_input,
-            # The engine does not tell which tokens of a prompt it has reused.
-            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-            "output_tokens": num_output,
-            "output_tokens_details": {"reasoning_tokens": num_reasoning},
-            "total_tokens": num_input + num_output,
+            "usage": {
+                "input_tokens": num_input,
+                # The engine does not tell which tokens of a prompt it has reused.
+                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+                "output_tokens": num_output,
+                "output_tokens_details": {"reasoning_tokens": num_reasoning},
+                "total_tokens": num_input + num_output,
+            },
         }
 
 
 def _is_complete(reply: Reply) -> bool:
     return reply.finish_reason != "length"
-
-
-Status = Literal["in_progress", "completed", "incomplete"]
-
-
-@dataclass(slots=True)
-class TextItem:
-    """A message or the reasoning before it, with the text so far."""
-
-    kind: Literal["message", "reasoning"]
-    index: int
-    """Its place among the items."""
-    text: str = ""
-    id: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.id = new_id("msg" if self.kind == "message" else "rs")
-
-    def to_json(self, status: Status) -> JsonObject:
-        content = [] if status == "in_progress" else [self._part(self.text)]
-        item = {"id": self.id, "type": self.kind, "status": status, "content": content}
-        if self.kind == "message":
-            return {**item, "role": "assistant"}
-        return {**item, "summary": []}
-
-    def open(self) -> list[JsonObject]:
-        added = {"output_index": self.index, "item": self.to_json("in_progress")}
-        return [
-            {"type": "response.output_item.added", **added},
-            {"type": "response.content_part.added", **self._place, "part": self._part("")},
-        ]
-
-    def add(self, text: str) -> JsonObject:
-        self.text += text
-        return {"type": f"{self._text_event}.delta", **self._place, "delta": text, **self._logprobs}
-
-    def close(self, status: Status) -> list[JsonObject]:
-        place, text = self._place, self.text
-        return [
-            {"type": f"{self._text_event}.done", **place, "text": text, **self._logprobs},
-            {"type": "response.content_part.done", **place, "part": self._part(text)},
-            {
-                "type": "response.output_item.done",
-                "output_index": self.index,
-                "item": self.to_json(status),
-            },
-        ]
-
-    @property
-    def _place(self) -> JsonObject:
-        return {"item_id": self.id, "output_index": self.index, "content_index": 0}
-
-    @property
-    def _text_event(self) -> str:
-        is_message = self.kind == "message"
-        return "response.output_text" if is_message else "response.reasoning_text"
-
-    @property
-    def _logprobs(self) -> JsonObject:
-        return {"logprobs": []} if self.kind == "message" else {}
-
-    def _part(self, text: str) -> JsonObject:
-        if self.kind == "reasoning":
-            return {"type": "reasoning_text", "text": text}
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 class ResponseOutput:
@@ -222,50 +151,69 @@ class ResponseOutput:
         self.items: list[JsonObject] = []
         """Those that have ended."""
         self.reasoning = ""
-        self._open: TextItem | None = None
+        self._kind: Kind | None = None
+        """Of the item that is open."""
+        self._id = self._text = ""
 
     def add(self, delta: ReplyDelta) -> list[JsonObject]:
         if delta.call is not None:
             return [*self._close("completed"), *self._add_call(delta.call)]
-        if delta.reasoning:
-            self.reasoning += delta.reasoning
-            return self._add_text("reasoning", delta.reasoning)
-        return self._add_text("message", delta.content)
+        self.reasoning += delta.reasoning
+        kind: Kind = "reasoning" if delta.reasoning else "message"
+        text, events = delta.reasoning or delta.content, []
+        if kind != self._kind:
+            # What separates it from an earlier part is not in either item.
+            text = text.lstrip()
+            if not text:
+                return []
+            events = [*self._close("completed"), *self._open(kind)]
+        self._text += text
+        delta_event = {"type": f"{self._text_event}.delta", **self._place, "delta": text}
+        return [*events, {**delta_event, **self._logprobs}]
 
     def finish(self, *, complete: bool) -> list[JsonObject]:
         """End the last item; a reply without any is an empty message."""
-        events = []
-        if self._open is None and not self.items:
-            self._open = TextItem("message", 0)
-            events = self._open.open()
+        events = [] if self._kind is not None or self.items else self._open("message")
         return [*events, *self._close("completed" if complete else "incomplete")]
 
-    def _add_text(self, kind: Literal["message", "reasoning"], text: str) -> list[JsonObject]:
-        if self._open is not None and self._open.kind == kind:
-            return [self._open.add(text)]
-        # What separates it from an earlier part is not in either item.
-        text = text.lstrip()
-        if not text:
+    def _open(self, kind: Kind) -> list[JsonObject]:
+        self._kind, self._text = kind, ""
+        self._id = new_id("msg" if kind == "message" else "rs")
+        item = self._item("in_progress", [])
+        return [
+            {"type": "response.output_item.added", "output_index": len(self.items), "item": item},
+            {"type": "response.content_part.added", **self._place, "part": self._part()},
+        ]
+
+    def _close(self, status: str) -> list[JsonObject]:
+        if self._kind is None:
             return []
-        events = self._close("completed")
-        self._open = TextItem(kind, len(self.items))
-        return [*events, *self._open.open(), self._open.add(text)]
+        part, place, text = self._part(), self._place, self._text
+        item = self._item(status, [part])
+        events = [
+            {"type": f"{self._text_event}.done", **place, "text": text, **self._logprobs},
+            {"type": "response.content_part.done", **place, "part": part},
+            {"type": "response.output_item.done", "output_index": len(self.items), "item": item},
+        ]
+        self.items.append(item)
+        self._kind = None
+        return events
 
     def _add_call(self, call: Call) -> list[JsonObject]:
         """All at once: calls are parsed when they are complete."""
-        index, arguments = len(self.items), call.function.arguments
+        index, name, arguments = len(self.items), call.function.name, call.function.arguments
         item = {
             "id": new_id("fc"),
             "type": "function_call",
             "status": "completed",
             "call_id": call.id,
-            "name": call.function.name,
+            "name": name,
             "arguments": arguments,
         }
         self.items.append(item)
         place = {"item_id": item["id"], "output_index": index}
         added = {**item, "status": "in_progress", "arguments": ""}
-        done = {"name": call.function.name, "arguments": arguments}
+        done = {"name": name, "arguments": arguments}
         return [
             {"type": "response.output_item.added", "output_index": index, "item": added},
             {"type": "response.function_call_arguments.delta", **place, "delta": arguments},
@@ -273,9 +221,27 @@ class ResponseOutput:
             {"type": "response.output_item.done", "output_index": index, "item": item},
         ]
 
-    def _close(self, status: Status) -> list[JsonObject]:
-        if self._open is None:
-            return []
-        item, self._open = self._open, None
-        self.items.append(item.to_json(status))
-        return item.close(status)
+    def _item(self, status: str, content: list[JsonObject]) -> JsonObject:
+        item: JsonObject = {"id": self._id, "type": self._kind, "status": status}
+        item["content"] = content
+        if self._kind == "message":
+            return {**item, "role": "assistant"}
+        return {**item, "summary": []}
+
+    def _part(self) -> JsonObject:
+        if self._kind == "reasoning":
+            return {"type": "reasoning_text", "text": self._text}
+        return {"type": "output_text", "text": self._text, "annotations": [], "logprobs": []}
+
+    @property
+    def _place(self) -> JsonObject:
+        return {"item_id": self._id, "output_index": len(self.items), "content_index": 0}
+
+    @property
+    def _text_event(self) -> str:
+        is_message = self._kind == "message"
+        return "response.output_text" if is_message else "response.reasoning_text"
+
+    @property
+    def _logprobs(self) -> JsonObject:
+        return {"logprobs": []} if self._kind == "message" else {}
