@@ -49,7 +49,7 @@ from ludus.serve.config import ModelServeConfig, ServeConfig
         (RescoreConfig, "rewards", "mine:reward", "Sequence"),
         (CurateConfig, "solve_rate", (0.1,), "tuple[float, float] | None"),
         (CurateConfig, "to", "stf", "one of sft, dpo"),
-        (CurateConfig, "system", "no", "bool"),
+        (CurateConfig, "keep_unscored", "no", "bool"),
         (ServeConfig, "port", "8000", "int"),
         (ModelServeConfig, "record", "runs/x", "Path | None"),
     ],

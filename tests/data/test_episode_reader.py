@@ -213,7 +213,7 @@ def test_an_id_of_another_form_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("there", "says"),
-    [([attempt(9), attempt(3), attempt(5)], "3 to 9"), ([], "")],
+    [([attempt(9), attempt(3), attempt(5)], "highest index is 9"), ([], "")],
 )
 def test_what_is_not_found_is_told_with_what_there_is(
     there: list[Any], says: str, tmp_path: Path

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from ludus.agents.agent import EpisodeContext, FinishReason, Player, Reply
-from ludus.agents.api_agent import APIAgent, RawToolCall, parse_tool_calls, sanitize_name
-from ludus.agents.api_keys import ApiKey
-from ludus.agents.provider_errors import (
-    ContentFiltered,
-    ContextLengthExceeded,
-    response_object,
-    response_token_count,
+from ludus.agents.agent import FinishReason, Reply
+from ludus.agents.api_agent import (
+    APIAgent,
+    BlockHistory,
+    RawToolCall,
+    parse_tool_calls,
+    sanitize_name,
 )
+from ludus.agents.api_keys import ApiKey
+from ludus.agents.provider_errors import response_object, response_token_count
 from ludus.data.episode import Usage
 from ludus.data.messages import Call, Message, Part, Text
 from ludus.data.tool_schema import JsonObject, ToolSpec, parse_arguments
@@ -32,24 +32,6 @@ _FINISH_REASONS = {
     "refusal": FinishReason.REFUSED,
 }
 _EMPTY_TEXT_BLOCK: JsonObject = {"type": "text", "text": "(nothing)"}
-
-
-BlockHistory = dict[int, tuple[Message, Blocks]]
-"""The content blocks of the model's replies in one episode, by message index."""
-
-
-def build_anthropic_tool(tool: ToolSpec) -> JsonObject:
-    """A tool in the format of the Anthropic Messages API."""
-    return {
-        "name": tool.name,
-        "description": tool.description,
-        "input_schema": {"type": "object", **tool.input_schema},
-    }
-
-
-def build_system(messages: Sequence[Message]) -> str:
-    """The system prompt, which this API takes separately from the messages."""
-    return "\n\n".join(message.text for message in messages if message.role == "system")
 
 
 def build_messages(messages: Sequence[Message], history: BlockHistory) -> list[JsonObject]:
@@ -155,7 +137,7 @@ def _join_blocks(blocks: Blocks, kind: str) -> str:
     return "\n\n".join(str(block.get(kind, "")) for block in blocks if block.get("type") == kind)
 
 
-def parse_usage(usage: Any) -> Usage:
+def parse_usage(usage: object) -> Usage:
     """Token counts. This API counts cache reads and writes apart from input_tokens."""
     counts = response_object(usage)
     cache_reads = response_token_count(counts.get("cache_read_input_tokens"))
@@ -185,41 +167,34 @@ class AnthropicAgent(APIAgent):
         headers = {"anthropic-version": "2023-06-01"}
         return {**headers, "x-api-key": key.reveal()} if key else headers
 
-    async def begin(self, context: EpisodeContext) -> Player:
-        return _AnthropicPlayer(self, context)
+    def build_tool(self, tool: ToolSpec) -> JsonObject:
+        return {
+            "name": tool.name,
+            "description": tool.description,
+            "input_schema": {"type": "object", **tool.input_schema},
+        }
 
     async def request_reply(
-        self, body: JsonObject, messages: Sequence[Message]
-    ) -> tuple[Reply, Blocks]:
-        """Request one reply; returns it with its content blocks."""
-
-        def parse(response: JsonObject) -> tuple[Reply, Blocks]:
-            reply, blocks = parse_reply(response, messages)
-            return replace(reply, usage=self._with_cost(reply.usage)), blocks
-
-        request = {"model": self.model, **body, **self._request_fields()}
-        return await self.client.post("/messages", request, parse)
-
-
-class _AnthropicPlayer(Player):
-    def __init__(self, agent: AnthropicAgent, context: EpisodeContext) -> None:
-        self._agent = agent
-        self._tools = [build_anthropic_tool(tool) for tool in context.tools]
-        self._history: BlockHistory = {}
-
-    async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
-        """Return the next message. A full context and a content filter are replies too."""
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[JsonObject],
+        max_tokens: int | None,
+        history: BlockHistory,
+    ) -> Reply:
         body: JsonObject = {
+            "model": self.model,
             "max_tokens": max_tokens or DEFAULT_MAX_TOKENS,
-            "messages": build_messages(messages, self._history),
+            "messages": build_messages(messages, history),
         }
-        if system := build_system(messages):
+        system = "\n\n".join(message.text for message in messages if message.role == "system")
+        if system:
             body["system"] = system
-        if self._tools:
-            body["tools"] = self._tools
-        try:
-            reply, blocks = await self._agent.request_reply(body, messages)
-        except (ContextLengthExceeded, ContentFiltered) as error:
-            return self._agent.reply_from_refusal(error)
-        self._history[len(messages)] = reply.message, blocks
-        return reply
+        if tools:
+            body["tools"] = list(tools)
+
+        def parse(response: JsonObject) -> Reply:
+            reply, blocks = parse_reply(response, messages)
+            history[len(messages)] = reply.message, blocks
+            return replace(reply, usage=self._with_cost(reply.usage))
+
+        return await self.client.post("/messages", {**body, **self._request_fields()}, parse)

@@ -10,19 +10,27 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from ludus.agents.agent import NO_ENVIRONMENTS, Agent, EnvironmentTools, FinishReason, Reply
+from ludus.agents.agent import (
+    NO_ENVIRONMENTS,
+    Agent,
+    EnvironmentTools,
+    EpisodeContext,
+    FinishReason,
+    Player,
+    Reply,
+)
 from ludus.agents.api_keys import ApiKey, find_key
 from ludus.agents.provider import Backoff, ProviderClient, base_url
-from ludus.agents.provider_errors import ContextLengthExceeded
+from ludus.agents.provider_errors import ContentFiltered, ContextLengthExceeded
 from ludus.data.episode import Usage
 from ludus.data.json_files import read_text
 from ludus.data.messages import Call, Function, Message
-from ludus.data.tool_schema import JsonObject
-from ludus.errors import ConfigError, RequestRefused
+from ludus.data.tool_schema import JsonObject, ToolSpec
+from ludus.errors import ConfigError
 
 PriceFn = Callable[[Usage], float | None]
 
@@ -106,6 +114,8 @@ def _listed_price(provider: str, model: str) -> PriceFn | None:
     return price
 
 
+BlockHistory = dict[int, tuple[Message, list[JsonObject]]]
+"""The content blocks of the model's replies in one episode, by message index."""
 _RESERVED_FIELDS = frozenset({"model", "messages", "tools", "stream"})
 
 
@@ -136,7 +146,7 @@ class APIAgent(Agent):
         endpoint: str | None = None,
         key: ApiKey | str | None = None,
         temperature: float | None = None,
-        extra: Mapping[str, Any] | None = None,
+        extra: Mapping[str, object] | None = None,
         concurrency: int = 64,
         call_timeout: float = 300.0,
         max_retries: int = 8,
@@ -211,16 +221,42 @@ class APIAgent(Agent):
         cost = self._price(usage) if self._price else None
         return usage if cost is None else usage.model_copy(update={"cost": cost})
 
-    @staticmethod
-    def reply_from_refusal(error: RequestRefused) -> Reply:
-        """An empty reply, for a refusal because of the context's length or a content filter."""
-        too_long = isinstance(error, ContextLengthExceeded)
-        finish_reason = FinishReason.LENGTH if too_long else FinishReason.REFUSED
-        return Reply(Message(role="assistant"), finish_reason)
+    async def begin(self, context: EpisodeContext) -> Player:
+        return _APIPlayer(self, context.tools)
+
+    def build_tool(self, tool: ToolSpec) -> JsonObject:
+        """A tool in the format of the API."""
+        return tool.to_openai()
+
+    @abstractmethod
+    async def request_reply(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[JsonObject],
+        max_tokens: int | None,
+        history: BlockHistory,
+    ) -> Reply:
+        """Request the reply to these messages, and add it to the history if the API needs that."""
+
+
+class _APIPlayer(Player):
+    def __init__(self, agent: APIAgent, tools: Sequence[ToolSpec]) -> None:
+        self._agent = agent
+        self._tools = [agent.build_tool(tool) for tool in tools]
+        self._history: BlockHistory = {}
+
+    async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
+        """Return the next message. A full context and a content filter are empty replies."""
+        try:
+            return await self._agent.request_reply(messages, self._tools, max_tokens, self._history)
+        except ContextLengthExceeded:
+            return Reply(Message(role="assistant"), FinishReason.LENGTH)
+        except ContentFiltered:
+            return Reply(Message(role="assistant"), FinishReason.REFUSED)
 
 
 def _build_request_options(
-    temperature: float | None, extra: Mapping[str, Any] | None
+    temperature: float | None, extra: Mapping[str, object] | None
 ) -> JsonObject:
     """Validate the options; only those that were set are recorded and sent."""
     options: JsonObject = {}
@@ -244,9 +280,9 @@ _INVALID_NAME_CHARS = re.compile(r"[^a-zA-Z0-9_-]")
 class RawToolCall(NamedTuple):
     """A call as a server sent it; any part may be missing or of the wrong type."""
 
-    id: Any
-    name: Any
-    arguments: Any
+    id: object
+    name: object
+    arguments: object
 
 
 def parse_tool_calls(calls: Iterable[RawToolCall], messages: Sequence[Message]) -> tuple[Call, ...]:

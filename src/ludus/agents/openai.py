@@ -12,11 +12,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ludus.agents.agent import EpisodeContext, FinishReason, Player, Reply
-from ludus.agents.api_agent import APIAgent, RawToolCall, parse_tool_calls, sanitize_name
+from ludus.agents.agent import FinishReason, Reply
+from ludus.agents.api_agent import (
+    APIAgent,
+    BlockHistory,
+    RawToolCall,
+    parse_tool_calls,
+    sanitize_name,
+)
 from ludus.agents.api_keys import ApiKey
 from ludus.agents.provider_errors import (
-    ContentFiltered,
     ContextLengthExceeded,
     response_object,
     response_token_count,
@@ -114,7 +119,7 @@ def parse_reply(body: JsonObject, messages: Sequence[Message]) -> Reply:
     )
 
 
-def _content_text(content: Any) -> str:
+def _content_text(content: object) -> str:
     """Text that comes as a string, in parts, or not at all."""
     if isinstance(content, str):
         return content
@@ -153,19 +158,18 @@ def _raw_tool_calls(message: JsonObject) -> list[RawToolCall]:
     return raw_calls
 
 
-def parse_usage(usage: Any) -> Usage:
+def parse_usage(fields: object) -> Usage:
     """Token counts, 0 where missing. Gateways also send the cost."""
-    usage = response_object(usage)
+    usage = response_object(fields)
     prompt_details = response_object(usage.get("prompt_tokens_details"))
     completion_details = response_object(usage.get("completion_tokens_details"))
     cost = usage.get("cost")
-    is_valid_cost = isinstance(cost, int | float) and math.isfinite(cost)
     return Usage(
         prompt_tokens=response_token_count(usage.get("prompt_tokens")),
         completion_tokens=response_token_count(usage.get("completion_tokens")),
         cached_tokens=response_token_count(prompt_details.get("cached_tokens")),
         reasoning_tokens=response_token_count(completion_details.get("reasoning_tokens")),
-        cost=float(cost) if is_valid_cost else None,
+        cost=float(cost) if isinstance(cost, int | float) and math.isfinite(cost) else None,
     )
 
 
@@ -192,7 +196,11 @@ class OpenAIAgent(APIAgent):
     default_base_url = "https://api.openai.com/v1"
 
     def __init__(
-        self, model: str, *, chat_template_kwargs: Mapping[str, Any] | None = None, **options: Any
+        self,
+        model: str,
+        *,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(model, **options)
         if chat_template_kwargs:
@@ -205,17 +213,13 @@ class OpenAIAgent(APIAgent):
     def _headers(self, key: ApiKey | None) -> dict[str, str]:
         return {"Authorization": f"Bearer {key.reveal()}"} if key else {}
 
-    async def begin(self, context: EpisodeContext) -> Player:
-        return _OpenAIPlayer(self, context)
-
     async def request_reply(
         self,
         messages: Sequence[Message],
         tools: Sequence[JsonObject],
-        *,
-        max_tokens: int | None = None,
+        max_tokens: int | None,
+        history: BlockHistory,
     ) -> Reply:
-        """Request one reply. A full context and a content filter are replies too."""
         body: JsonObject = {"model": self.model, "messages": build_messages(messages)}
         if tools:
             # "auto" is OpenAI's default, but llama-cpp-python ignores tools without it.
@@ -229,12 +233,7 @@ class OpenAIAgent(APIAgent):
             reply = parse_reply(response, messages)
             return replace(reply, usage=self._with_cost(reply.usage))
 
-        try:
-            if max_tokens is None:
-                return await post({})
-            return await self._post_with_limit(post, max_tokens)
-        except (ContextLengthExceeded, ContentFiltered) as error:
-            return self.reply_from_refusal(error)
+        return await (post({}) if max_tokens is None else self._post_with_limit(post, max_tokens))
 
     async def _post_with_limit(self, post: PostFn, max_tokens: int) -> Reply:
         """Post with a token limit, and find out under which name the server knows it."""
@@ -252,12 +251,3 @@ class OpenAIAgent(APIAgent):
         reply = await post({other: max_tokens})
         self._limit_field = other
         return reply
-
-
-class _OpenAIPlayer(Player):
-    def __init__(self, agent: OpenAIAgent, context: EpisodeContext) -> None:
-        self._agent = agent
-        self._tools = [tool.to_openai() for tool in context.tools]
-
-    async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
-        return await self._agent.request_reply(messages, self._tools, max_tokens=max_tokens)

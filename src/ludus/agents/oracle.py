@@ -12,7 +12,6 @@ import inspect
 import random
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -160,7 +159,7 @@ class ShadowEnvironment:
         """Whether the class has legal actions of its own, besides what the schemas allow."""
         return _overrides(env.cls, "random_action")
 
-    async def reset(self, task: Mapping[str, Any]) -> None:
+    async def reset(self, task: Mapping[str, object]) -> None:
         """Start the same episode as the real one; the task must hold a seed."""
         if not self._is_copy:
             return
@@ -213,7 +212,7 @@ class ShadowEnvironment:
             if self._is_copy:
                 await runner.close()
 
-    async def _ask(self, method: str, *arguments: Any, **options: Any) -> ToolCall | None:
+    async def _ask(self, method: str, *arguments: object, **options: object) -> ToolCall | None:
         """The call that a method of the environment returns, as an action or as a call."""
         if self._runner is None or not self._runner.episode_active:
             return None

@@ -16,17 +16,20 @@ from hashlib import blake2b
 from itertools import takewhile
 from numbers import Integral, Real
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 from ludus.data.json_files import dump_json
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, did_you_mean
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 _MAX_VALUE_CHARS = 200
 _NUMBERS: Mapping[Any, type] = {int: Integral, float: Real}
 
 
-def check_field_types(config: Any, *, prefix: str = "") -> None:
+def check_field_types(config: DataclassInstance, *, prefix: str = "") -> None:
     """Raise a `ConfigError` for a field of a dataclass whose value is not of its annotated type.
 
     `prefix` comes before the names of fields. A list may stand for a tuple, and a whole number for
@@ -80,11 +83,11 @@ def _plain(hint: Any) -> Any:
     return hint.__origin__ if hasattr(hint, "__metadata__") else hint
 
 
-def _choices(hint: Any) -> tuple[str, ...]:
+def _choices(hint: object) -> tuple[str, ...]:
     return get_args(hint) if get_origin(hint) is Literal else ()
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def _fits(value: object, hint: Any) -> bool:
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
         return True
@@ -151,7 +154,7 @@ def compare_settings(there: JsonObject, here: JsonObject) -> tuple[list[tuple[st
     return differences, sum(new.get(key) == value for key, value in old.items())
 
 
-def _flatten_config(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+def _flatten_config(value: object, key: str = "") -> Iterator[tuple[str, str]]:
     """Yield every leaf of nested settings under its dotted name, as JSON."""
     if isinstance(value, Mapping) and (value or not key):
         for name, item in value.items():

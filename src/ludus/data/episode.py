@@ -7,7 +7,7 @@ from codecs import BOM_UTF8
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import to_json
@@ -193,7 +193,7 @@ class Episode(BaseModel):
 
     @field_validator(*OMITTED_IF_EMPTY, mode="before")
     @classmethod
-    def _read_null_as_empty(cls, value: Any) -> Any:
+    def _read_null_as_empty(cls, value: object) -> object:
         """`datasets` and Parquet have null if a line has no such field."""
         return () if value is None else value
 
@@ -213,13 +213,13 @@ class Episode(BaseModel):
         return cls.model_validate_json(line.removeprefix(BOM_UTF8))
 
 
-def task_group_id(environment: str, task: Mapping[str, Any]) -> str:
+def task_group_id(environment: str, task: Mapping[str, object]) -> str:
     """The id of a task, which is the same in every run."""
     text = json.dumps([environment, task], sort_keys=True, ensure_ascii=False, default=str)
     return f"{stable_hash(text):016x}"
 
 
-def _replace_surrogates(value: Any) -> Any:
+def _replace_surrogates(value: object) -> object:
     """Replace lone surrogates in the fields of an episode, so that its line can be encoded."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()

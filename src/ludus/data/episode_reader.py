@@ -150,7 +150,6 @@ def _parse_head_json(line: bytes, path: Path, number: int) -> EpisodeHead | None
     )
 
 
-_NO_INDEX = -1
 _MAX_LISTED = 10
 _log = logging.getLogger("ludus.data")
 
@@ -192,29 +191,20 @@ def find_episode(path: Path, id_or_index: str) -> Episode:
     Of several attempts the last one that is not broken, or else the last one. In an imported run,
     whose ids have no index, an index counts the lines.
     """
-    index = int(id_or_index) if id_or_index.isascii() and id_or_index.isdecimal() else _NO_INDEX
+    is_index = id_or_index.isascii() and id_or_index.isdecimal()
+    index = int(id_or_index) if is_index else None
     best: dict[bool, tuple[int, bytes]] = {}
-    lowest, highest = _NO_INDEX, _NO_INDEX
-    line_at_index: tuple[int, bytes] | None = None
-    damaged: list[int] = []
+    highest: int | None = None
     for position, (number, line) in enumerate(numbered_lines(path)):
-        if position == index:
-            line_at_index = number, line
         if (head := parse_head(line, path, number)) is None:
-            damaged.append(number)
             continue
-        if head.episode_id == id_or_index or head.plan_index == index:
-            best[not StopReason(head.stop_reason).is_fault] = number, line
         if head.plan_index is not None:
-            highest = max(highest, head.plan_index)
-            lowest = head.plan_index if lowest == _NO_INDEX else min(lowest, head.plan_index)
-    if not best and highest == _NO_INDEX and line_at_index is not None:
-        return _parse_episode(path, *line_at_index)
+            highest = max(highest or 0, head.plan_index)
+        own_index = position if head.plan_index is None else head.plan_index
+        if id_or_index == head.episode_id or index == own_index:
+            best[not StopReason(head.stop_reason).is_fault] = number, line
     if not best:
-        known = "" if highest == _NO_INDEX else f" It has the indices {lowest} to {highest}."
-        if damaged:
-            lines = format_damaged_lines(len(damaged), damaged[:_MAX_LISTED])
-            known += f" It may be one of {lines}."
+        known = "" if highest is None else f" Its highest index is {highest}."
         raise RunError(f"{path} has no episode {id_or_index!r}.{known}")
     return _parse_episode(path, *(best.get(True) or best[False]))
 

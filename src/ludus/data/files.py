@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 from zlib import crc32
 
 from ludus.errors import RunError
@@ -201,7 +201,7 @@ class Checksum(NamedTuple):
         return cls(size, crc)
 
     @classmethod
-    def from_summary(cls, summary: Mapping[str, Any]) -> Self | None:
+    def from_summary(cls, summary: Mapping[str, object]) -> Self | None:
         """The checksum of the journal in a run's summary; None if there is none."""
         size, crc32 = summary.get("bytes"), summary.get("crc32")
         return cls(size, crc32) if isinstance(size, int) and isinstance(crc32, int) else None

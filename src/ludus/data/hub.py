@@ -14,7 +14,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ludus.data.tool_schema import JsonObject
 
@@ -49,7 +48,7 @@ _SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "
 
 
 def build_front_matter(
-    values: Mapping[str, Any], features: Sequence[JsonObject], *, description: str = ""
+    values: Mapping[str, object], features: Sequence[JsonObject], *, description: str = ""
 ) -> str:
     """The YAML block that begins a card. Every value is written as JSON, which is valid YAML.
 
@@ -65,24 +64,24 @@ def build_front_matter(
     return "\n".join(["---", *lines, "---", ""])
 
 
-def front_matter_size_category(rows: Any) -> list[str]:
+def front_matter_size_category(rows: object) -> list[str]:
     """The Hub's `size_categories` of so many rows; empty if their number is unknown."""
     if not isinstance(rows, int):
         return []
     return [next((name for limit, name in _SIZES if rows < limit), "n>1M")]
 
 
-def _yaml_value(value: Any) -> str:
+def _yaml_value(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def to_single_line(value: Any) -> str:
+def to_single_line(value: object) -> str:
     """Format a value as one line of printable characters, for YAML and table cells."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-def inline_code(value: Any) -> str:
+def inline_code(value: object) -> str:
     if value is None:
         return ""
     text = to_single_line(value)

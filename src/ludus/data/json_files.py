@@ -84,7 +84,7 @@ def is_json_object(line: bytes) -> bool:
     return True
 
 
-def to_jsonable(value: Any) -> Any:
+def to_jsonable(value: object) -> Any:
     """Convert a value to JSON types. Numbers that are not finite become None.
 
     An object of any other type becomes the name of its type, not its `repr`, which may hold an

@@ -7,11 +7,9 @@ other providers. The blocks of an observation have MCP's format, in which they a
 from __future__ import annotations
 
 import base64
-import mimetypes
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     AliasChoices,
@@ -53,12 +51,6 @@ class Image(BaseModel):
     def from_bytes(cls, data: bytes, mime_type: str = "image/png") -> Image:
         return cls(data=base64.b64encode(data).decode("ascii"), mime_type=mime_type)
 
-    @classmethod
-    def from_path(cls, path: str | Path) -> Image:
-        path = Path(path)
-        mime_type, _ = mimetypes.guess_type(path.name)
-        return cls.from_bytes(path.read_bytes(), mime_type or "image/png")
-
 
 Block = Annotated[Text | Image, Field(discriminator="type")]
 Content = str | Sequence[Text | Image]
@@ -74,7 +66,7 @@ def content_text(content: Content) -> str:
     )
 
 
-def is_content_blocks(value: Any) -> bool:
+def is_content_blocks(value: object) -> bool:
     """Whether a value is a list of text and image blocks, with at least one."""
     return (
         isinstance(value, Sequence)
@@ -84,7 +76,7 @@ def is_content_blocks(value: Any) -> bool:
     )
 
 
-def parse_blocks(content: Any) -> list[Text | Image]:
+def parse_blocks(content: object) -> list[Text | Image]:
     """Parse content that is a list of text and image blocks; empty if it is something else."""
     try:
         return _blocks.validate_python(content)
@@ -163,20 +155,22 @@ def messages_before_reply(messages: Sequence[Message]) -> tuple[Message, ...]:
     return tuple(takewhile(lambda message: message.role != "assistant", messages))
 
 
-def message_from_content(role: Role, content: Content, **fields: Any) -> Message:
-    """A message with the content of an observation; `fields` are further fields of the message."""
+def message_from_content(
+    role: Role, content: Content, *, tool_call_id: str | None = None
+) -> Message:
+    """A message with the content of an observation."""
     if isinstance(content, str):
-        return Message(role=role, content=content, **fields)
+        return Message(role=role, content=content, tool_call_id=tool_call_id)
     parts = tuple(
         block
         if isinstance(block, Text)
         else ImagePart(image_url=ImageUrl(url=f"data:{block.mime_type};base64,{block.data}"))
         for block in content
     )
-    return Message(role=role, content=parts, **fields)
+    return Message(role=role, content=parts, tool_call_id=tool_call_id)
 
 
-def message_text(message: Mapping[str, Any], *, image_text: str | None = None) -> str:
+def message_text(message: Mapping[str, object], *, image_text: str | None = None) -> str:
     """The text of a message in JSON; images are left out, or replaced by `image_text`."""
     content = message.get("content")
     if isinstance(content, str):
@@ -186,9 +180,7 @@ def message_text(message: Mapping[str, Any], *, image_text: str | None = None) -
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-def prompt_text(
-    messages: str | Sequence[Mapping[str, Any]], *, image_text: str | None = None
-) -> str:
+def prompt_text(messages: str | Sequence[JsonObject], *, image_text: str | None = None) -> str:
     """The text of messages in JSON before the first reply, without the system prompt.
 
     A string is a prompt without roles. Raises `KeyError` for a message without a role.

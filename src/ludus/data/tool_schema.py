@@ -92,7 +92,7 @@ def parse_arguments(text: str) -> JsonObject | None:
     return arguments if isinstance(arguments, dict) else None
 
 
-def _coerce_to_number(value: Any) -> Any:
+def _coerce_to_number(value: object) -> object:
     """Parse an argument that is the text of a number; other values are left unchanged."""
     if not isinstance(value, str):
         return value
@@ -102,7 +102,7 @@ def _coerce_to_number(value: Any) -> Any:
         return value
 
 
-def _coerce_to_structure(value: Any) -> Any:
+def _coerce_to_structure(value: object) -> object:
     """Parse an argument that is the JSON text of a list or an object."""
     parsed = _coerce_to_number(value)
     return parsed if isinstance(parsed, dict | list) else value
@@ -125,7 +125,7 @@ _JSON_TYPE_OF: dict[type, str] = {
     list: "array",
     dict: "object",
 }
-_COERCIONS: dict[str, Callable[[Any], Any]] = {
+_COERCIONS: dict[str, Callable[[object], object]] = {
     "string": lambda value: json.dumps(value) if isinstance(value, int | float) else value,
     "integer": _coerce_to_number,
     "number": _coerce_to_number,
@@ -137,7 +137,7 @@ _COERCIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def json_types(schema: Any) -> list[str]:
+def json_types(schema: object) -> list[str]:
     """The types that a JSON schema names, itself or in the options of its `anyOf`."""
     if not isinstance(schema, Mapping):  # The schema `true`, which allows anything.
         return []
@@ -147,7 +147,7 @@ def json_types(schema: Any) -> list[str]:
     return [kind for option in schema.get("anyOf", ()) for kind in json_types(option)]
 
 
-def _argument_fits_type(value: Any, kind: str) -> bool:
+def _argument_fits_type(value: object, kind: str) -> bool:
     if isinstance(value, bool):
         return kind == "boolean"
     return isinstance(value, _JSON_TYPES.get(kind, (object,)))
@@ -169,7 +169,7 @@ def coerce_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) ->
         if any(_argument_fits_type(value, kind) for kind in kinds):
             continue
         for kind in kinds:
-            candidate = _COERCIONS.get(kind, lambda same: same)(value)
+            candidate = _COERCIONS[kind](value) if kind in _COERCIONS else value
             if _argument_fits_type(candidate, kind):
                 coerced[name] = candidate
                 break

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic_core import from_json
 
@@ -128,7 +128,7 @@ def _parse_messages(columns: JsonObject, name: str) -> list[JsonObject]:
     return messages
 
 
-def _has_name(value: Any) -> bool:
+def _has_name(value: object) -> bool:
     """Whether a tool or a tool call has a name."""
     function = value.get("function", value) if isinstance(value, dict) else None
     return isinstance(function, dict) and isinstance(function.get("name"), str)

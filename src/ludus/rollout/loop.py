@@ -22,7 +22,7 @@ from typing import Any
 from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Player, Reply
 from ludus.client.session import Session
 from ludus.data.episode import Episode, Fault, StopReason, Timing, Tokens, Usage
-from ludus.data.messages import Call, Function, Message, message_from_content
+from ludus.data.messages import Call, Function, Message, Role, message_from_content
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import (
     BadEnvironment,
@@ -224,7 +224,7 @@ class RewardSum:
         # Without a call, or with a malformed one, the progress stays what it was.
         self.progress += self.progress[-1:]
 
-    def add(self, result: StepResult[dict[str, Any]]) -> None:
+    def add(self, result: StepResult[JsonObject]) -> None:
         """Add the result of a reset or a step."""
         self.malformed_calls += result.malformed
         self.done = result.done
@@ -366,7 +366,7 @@ class _EpisodeInProgress:
         try:
             arguments = self.parse_arguments(call.function)
         except ValueError as problem:
-            result: StepResult[dict[str, Any]] = StepResult({}, error=str(problem), malformed=True)
+            result: StepResult[JsonObject] = StepResult({}, error=str(problem), malformed=True)
             self.add_result(result, "tool", tool_call_id=call.id)
             return True
         with self.status.track("environment", f"the tool {name}"):
@@ -374,7 +374,7 @@ class _EpisodeInProgress:
         self.add_result(result, "tool", tool_call_id=call.id)
         return result.malformed
 
-    def parse_arguments(self, function: Function) -> dict[str, Any]:
+    def parse_arguments(self, function: Function) -> JsonObject:
         """Parse the arguments of a call.
 
         Raises ValueError with a message for the model, which shows the arguments of the tool if
@@ -397,9 +397,11 @@ class _EpisodeInProgress:
                 break
         raise ValueError(f"The arguments of this call are {problem}")
 
-    def add_result(self, result: StepResult[dict[str, Any]], role: Any, **fields: Any) -> None:
+    def add_result(
+        self, result: StepResult[JsonObject], role: Role, tool_call_id: str | None = None
+    ) -> None:
         """Add a result of the environment to the messages and to the reward."""
-        self.messages.append(message_from_content(role, result.content, **fields))
+        self.messages.append(message_from_content(role, result.content, tool_call_id=tool_call_id))
         self.reward_sum.add(result)
 
 

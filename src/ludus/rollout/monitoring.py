@@ -74,7 +74,6 @@ class Watchdog:
         self._last_heartbeat = time.monotonic()
         self._warned: dict[tuple[str, float], float] = {}
         """By episode and begin of its activity: how long it had waited at the last warning."""
-        self._warned_stall = 0.0
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ludus-watchdog", daemon=True)
 
@@ -97,39 +96,32 @@ class Watchdog:
 
     def check(self) -> None:
         """Warn about each long wait once, and again whenever it has doubled."""
+        # A copy in one step: the event loop adds and removes episodes meanwhile.
+        statuses = list(self._statuses.values())
         stalled = time.monotonic() - self._last_heartbeat
-        if stalled < self._timeout:
-            self._warned_stall = 0.0
-            self._warn_slow_episodes()
-        elif stalled > 2 * self._warned_stall:
-            self._warned_stall = stalled
+        waits: dict[tuple[str, float], tuple[float, str]] = {}
+        if stalled >= self._timeout:
             blocker = "something blocks it"
-            calls = [each for each in list(self._statuses.values()) if each.side == "environment"]
-            if calls:
+            if calls := [each for each in statuses if each.side == "environment"]:
                 # The call that started last blocks the loop: none could start after it.
                 last = max(calls, key=lambda status: status.since)
                 blocker = (
                     f"{last.environment} blocks it in {last.activity} ({last.episode_id}); "
                     "set blocking = True in its class"
                 )
-            self._warn(f"The event loop has not run for {stalled:.0f} s: {blocker}.")
-
-    def _warn_slow_episodes(self) -> None:
-        # A copy in one step: the event loop adds and removes episodes meanwhile.
-        statuses = list(self._statuses.values())
-        excused = self._model_excused()
-        slow = {
-            (status.episode_id, status.since): status
-            for status in statuses
-            if status.elapsed() > self._timeout and not (excused and status.side == "model")
-        }
-        self._warned = {key: waited for key, waited in self._warned.items() if key in slow}
-        due = [key for key in slow if slow[key].elapsed() > 2 * self._warned.get(key, 0.0)]
+            text = f"The event loop has not run for {stalled:.0f} s: {blocker}."
+            waits["", self._last_heartbeat] = stalled, text
+        else:
+            excused = self._model_excused()
+            for status in statuses:
+                waited = status.elapsed()
+                if waited > self._timeout and not (excused and status.side == "model"):
+                    text = f"{status.episode_id} has waited {waited:.0f} s for {status.activity}."
+                    waits[status.episode_id, status.since] = waited, text
+        due = [key for key, (waited, _) in waits.items() if waited > 2 * self._warned.get(key, 0)]
         for key in due[:MAX_NAMED]:
-            status = slow[key]
-            self._warn(
-                f"{status.episode_id} has waited {status.elapsed():.0f} s for {status.activity}."
-            )
+            self._warn(waits[key][1])
         if len(due) > MAX_NAMED:
             self._warn(f"{len(due) - MAX_NAMED} more episodes have waited for as long.")
-        self._warned.update((key, slow[key].elapsed()) for key in due)
+        warned = {key: waited for key, waited in self._warned.items() if key in waits}
+        self._warned = warned | {key: waits[key][0] for key in due}

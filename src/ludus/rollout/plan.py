@@ -156,7 +156,7 @@ def read_tasks(path: Path) -> tuple[JsonObject, ...]:
     return tasks
 
 
-def check_seed(task: Mapping[str, Any], where: str) -> None:
+def check_seed(task: Mapping[str, object], where: str) -> None:
     """Raise where the seed of a task is not an integer; `where` names the task."""
     seed = task.get("seed")
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):

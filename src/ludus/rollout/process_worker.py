@@ -43,7 +43,7 @@ class ProcessWorker(Worker):
         super().__init__()
         self.process = process
 
-    def send(self, items: Sequence[Any]) -> None:
+    def send(self, items: Sequence[object]) -> None:
         assert self.process.stdin is not None
         # Replies that were still in its pipe send further blocks to a worker that has ended.
         if not self.process.stdin.is_closing():
@@ -148,7 +148,7 @@ async def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
         _send(replies, describe_in_one_line(error))
         return
     _send(replies, None)
-    queue: SimpleQueue[Any] = SimpleQueue()
+    queue: SimpleQueue[Sequence[object] | None] = SimpleQueue()
     Thread(target=_read_requests, args=(requests, queue), daemon=True).start()
     # Nothing else runs on the event loop between two blocks, so that waiting may block it.
     while (block := queue.get()) is not None:
@@ -156,7 +156,7 @@ async def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
     await work.close()
 
 
-def _read_requests(requests: BinaryIO, queue: SimpleQueue[Any]) -> None:
+def _read_requests(requests: BinaryIO, queue: SimpleQueue[Sequence[object] | None]) -> None:
     """Read requests in a thread, which notices the end of the parent even if an episode hangs."""
     with suppress(EOFError, pickle.UnpicklingError, OSError):
         while True:
@@ -166,7 +166,7 @@ def _read_requests(requests: BinaryIO, queue: SimpleQueue[Any]) -> None:
     os._exit(1)
 
 
-def _send(replies: BinaryIO, reply: Any) -> None:
+def _send(replies: BinaryIO, reply: object) -> None:
     data = pickle.dumps(reply)
     replies.write(len(data).to_bytes(LENGTH_BYTES, "little") + data)
     replies.flush()

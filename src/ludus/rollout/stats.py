@@ -6,12 +6,12 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ludus.data.episode import Episode, Usage
 from ludus.data.episode_reader import EpisodeHead, ResumeIndex, ResumeTotals, read_resume_index
 from ludus.data.files import Checksum
 from ludus.data.run_folder import RunFolder
+from ludus.data.tool_schema import JsonObject
 
 RATE_WINDOW_S = 20.0
 """Length of the window over which the rate of episodes is averaged."""
@@ -106,7 +106,7 @@ class RunStats:
         rate = self.rate
         return self.remaining / rate if rate > 0 else None
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> JsonObject:
         """The statistics under the keys of `summary.json`."""
         totals, estimate = self.totals, self.totals.rewards.estimate()
         return {
@@ -175,7 +175,7 @@ def _projected_spend(
     return spent + mean + sum(max(mean, price(usage)) for usage in active)
 
 
-def summarize_run(folder: RunFolder, *, verify: bool = False) -> dict[str, Any]:
+def summarize_run(folder: RunFolder, *, verify: bool = False) -> JsonObject:
     """The content of `summary.json`, brought up to date.
 
     A run that was killed, or that is in progress, has more episodes than its summary: then the

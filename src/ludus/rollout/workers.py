@@ -53,7 +53,7 @@ class BlockReply(NamedTuple):
     seconds: float
 
 
-async def run_block(work: BlockWork, items: Sequence[Any]) -> BlockReply:
+async def run_block(work: BlockWork, items: Sequence[object]) -> BlockReply:
     """Work on the items one after the other: they compute, and nothing is gained by overlapping."""
     started_at = time.monotonic()
     faults = list[AuthorFault]()
@@ -112,7 +112,7 @@ MAX_DEATHS_IN_A_ROW = 10
 class WorkerRequest:
     """An item that a worker has to work on, and the episode that it becomes."""
 
-    item: Any
+    item: object
     reply: asyncio.Future[Episode]
     deaths: int = 0
     """How many workers ended on the block that it was in. After the first it is sent alone."""
@@ -131,7 +131,7 @@ class Worker(ABC):
         self.reader: asyncio.Task[None] | None = None
 
     @abstractmethod
-    def send(self, items: Sequence[Any]) -> None:
+    def send(self, items: Sequence[object]) -> None:
         """Send a block; one for a worker that has ended is not lost, because it is in `blocks`."""
 
     @abstractmethod
@@ -222,7 +222,7 @@ class EpisodeWorkers:
         for task in others:
             self._track_start(task)
 
-    async def run(self, item: Any) -> Episode:
+    async def run(self, item: object) -> Episode:
         """Let a worker work on an item. Raises `WorkerDied` where workers ended on it."""
         if self._failure is not None:
             raise WorkersFailed(self._failure)
