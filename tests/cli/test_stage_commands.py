@@ -9,8 +9,13 @@ import pytest
 
 from ludus.cli.commands import STAGES
 from ludus.cli.program import find_command, flags_of
-from ludus.cli.recipe_checks import apply_defaults, check_options, check_recipe
-from ludus.cli.stage_commands import MANAGED_KEYS, stage_command
+from ludus.cli.recipe_stages import (
+    MANAGED_KEYS,
+    apply_defaults,
+    check_options,
+    check_recipe,
+    stage_command,
+)
 from ludus.errors import ConfigError
 from ludus.recipe.recipe_file import Recipe, Stage
 
@@ -40,15 +45,17 @@ def test_every_option_of_a_command_is_a_key(name: str) -> None:
         ("grpo", {"env": "wordle", "model": "smollm2"}),
         ("eval", {"env": "wordle", "candidate": "oracle"}),
         ("report", {"sources": ["run"]}),
-        ("push env", {"spec": "wordle", "repo_id": "ada/it", "dry_run": True}),
-        ("push dataset", {"source": "run", "repo_id": "ada/it", "dry_run": True}),
-        ("push model", {"model": "model", "repo_id": "ada/it", "dry_run": True}),
+        ("push env", {"spec": "wordle", "repo_id": "ada/it"}),
+        ("push dataset", {"source": "run", "repo_id": "ada/it"}),
+        ("push model", {"model": "model", "repo_id": "ada/it"}),
     ],
 )
 def test_every_command_can_check_its_options_without_running(
     command: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_TOKEN", "hf_nobody")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     recipe = Recipe("loop", "", Path("out"), (Stage("it", command, options),), {}, ())
     assert check_options(recipe, check_recipe(recipe)) == {}
     assert not [*tmp_path.iterdir()]

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import yaml  # type: ignore[import-untyped]
 from cli.collect_cli import CLEAN_ENV, PYTHONPATH
 from ludus_process import run_ludus, served_by_program
@@ -63,31 +62,12 @@ def test_the_readme_of_a_new_package_makes_the_folder_for_openenv_push(tmp_path:
     assert_can_be_pushed(package / folder)
 
 
-@pytest.mark.parametrize(
-    "command", [("build", "catch", "--no-build"), ("push", "env", "catch", "a/b", "--dry-run")]
-)
-def test_a_build_context_is_valid_and_can_be_pushed(
-    command: tuple[str, ...], tmp_path: Path
-) -> None:
-    write(tmp_path, *command)
+def test_a_build_context_is_valid_and_can_be_pushed(tmp_path: Path) -> None:
+    write(tmp_path, "build", "catch", "--no-build")
     context = tmp_path / "build/catch"
     assert_can_be_pushed(context)
     head = yaml.safe_load((context / "README.md").read_text().split("---")[1])
     assert head["base_path"] == "/web" and head["app_port"] == 8000
-
-
-def test_a_build_keeps_the_validation_block_of_the_author(tmp_path: Path) -> None:
-    write(tmp_path, "init", "find-number")
-    package = tmp_path / "find_number"
-    own = (package / "openenv.yaml").read_text().replace("[0.0, 1.0]", "[-1.0, 2.0]")
-    (package / "openenv.yaml").write_text(own)
-    path = os.pathsep.join((PYTHONPATH, str(package / "src")))
-    command = ("build", "find_number:FindNumber", "--no-build", "-o", "context")
-    done = run_ludus(*command, cwd=tmp_path, env={**CLEAN_ENV, "PYTHONPATH": path})
-    assert done.returncode == 0, done.stderr
-    assert_valid(tmp_path / "context")
-    manifest = yaml.safe_load((tmp_path / "context/openenv.yaml").read_text())
-    assert manifest["validation"] == yaml.safe_load(own)["validation"]
 
 
 def test_the_manifest_declares_the_rewards_of_the_environment(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ludus.cli.display.curate_report import print_curate_report
 
 from curation.attempts import (
     FABLE,
@@ -18,7 +19,6 @@ from curation.attempts import (
     user,
     write_run,
 )
-from ludus.cli.display.curate_report import print_curate_report
 from ludus.curation import CurateConfig, curate
 from ludus.data.episode import Episode
 from ludus.errors import ConfigError

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
+from math import ceil
 
 import pytest
 
-from ludus.evaluation.results import detectable_effect, episodes_to_detect
+from ludus.evaluation.results import tasks_to_detect
 
 
 @pytest.mark.parametrize("effect", [0.1, 0.3])
 def test_intervals_exclude_zero_in_at_least_80_percent_of_draws(effect: float) -> None:
-    n, draws, chance = episodes_to_detect(effect), 400, random.Random(0)
+    n, draws, chance = ceil(tasks_to_detect(effect, 0.5)), 400, random.Random(0)
     low, high = 0.5 - effect / 2, 0.5 + effect / 2
     detected = 0
     for _ in range(draws):
@@ -20,9 +21,3 @@ def test_intervals_exclude_zero_in_at_least_80_percent_of_draws(effect: float) -
         variance = sum((each - mean) ** 2 for each in differences) / (n - 1)
         detected += abs(mean) > 1.96 * (variance / n) ** 0.5
     assert 0.76 <= detected / draws <= 0.88
-
-
-def test_more_episodes_show_smaller_differences() -> None:
-    assert detectable_effect(episodes_to_detect(0.1)) <= 0.1
-    assert detectable_effect(50) > detectable_effect(200)
-    assert detectable_effect(1) == 1.0

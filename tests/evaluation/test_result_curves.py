@@ -60,12 +60,10 @@ def test_each_environment_has_curves_of_its_own() -> None:
 
 
 def test_a_candidate_without_results_can_be_printed(capsys: Any) -> None:
-    from rich.console import Console
-
     played = at_levels("digits", [2, 1], environment="sums")
     broken = at_levels("digits", [0, 0], environment="sums", broken=True)
     evaluation = evaluation_of(played, broken)
-    print_results(Console(width=100), evaluation)
+    print_results(evaluation)
     assert "digits=2 to digits=3" in capsys.readouterr().out
 
 

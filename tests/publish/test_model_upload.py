@@ -8,8 +8,13 @@ import pytest
 from policy.models import saved
 
 from ludus.errors import ConfigError, PublishFailed
-from ludus.publish.hub_upload import MODEL, check_upload_target, open_repo
-from ludus.publish.model_upload import model_files, push_model
+from ludus.publish.hub_upload import (
+    MODEL,
+    check_upload_target,
+    model_files,
+    open_repo,
+    push_model,
+)
 from publish.fake_hub import TOKEN, fake_hub
 
 CARD = "---\npipeline_tag: text-generation\n---\n# A model\n"

@@ -26,7 +26,6 @@ data = "{collect}"
 
 [eval]
 candidate = { base = "smollm2", sft = "{warm-up}" }
-min_effect = 0.2
 """
 
 
@@ -44,7 +43,7 @@ def test_stages_are_read_in_order_with_the_stages_that_they_name(tmp_path: Path)
         ("eval", "eval"),
     ]
     assert [stage.inputs for stage in recipe.stages] == [(), ("collect",), ("warm-up",)]
-    assert recipe.defaults == {"env": "wordle"} and recipe.stages[2].min_effect == 0.2
+    assert recipe.defaults == {"env": "wordle"}
     assert recipe.next_commands == ("ludus show {collect}",)
 
 
@@ -89,7 +88,6 @@ def test_overrides_are_toml_values_or_else_texts(tmp_path: Path) -> None:
         ("[sft]\ndata = '{collect}'\n[collect]", "comes later"),
         ("[collect]\n[sft]\ndata = '{colect}'", "'collect'"),
         ("[earlier]\ncommand = 'sft'", "'earlier'"),
-        ("[eval]\nmin_effect = 0", "min_effect"),
         ("[defaults]\nmodel = '{sft}'\n[sft]", "defaults"),
         ("[collect]\nsystem_prompt = 'Reply with {answer}.'", "{{answer}}"),
     ],

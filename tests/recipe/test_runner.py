@@ -12,9 +12,8 @@ import ludus
 from ludus.data.files import lock_dir
 from ludus.errors import OtherSettings, RunError
 from ludus.recipe.fingerprint import RecipeState
-from ludus.recipe.plan import StagePlan, plan_recipe
 from ludus.recipe.recipe_file import Recipe, Stage, read_recipe
-from ludus.recipe.runner import run_recipe
+from ludus.recipe.runner import StagePlan, plan_recipe, run_recipe
 
 LOOP = """
 [collect]

@@ -1,13 +1,16 @@
-"""Options of several commands that no config has."""
+"""What several commands share: options that no config has, and how runs are found by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from ludus.errors import ConfigError
+from ludus.cli.display.console import console, escape_control_chars
+from ludus.environment.faults import capture_faults, report_once
+from ludus.errors import ConfigError, RunError, did_you_mean
 from ludus.options import Option, expand_path, parse_assignments
 
 if TYPE_CHECKING:
@@ -105,7 +108,6 @@ JsonLines = Annotated[
     "Print JSON lines: progress events and the result.",
 ]
 Private = Annotated[bool, Option("Output"), "Make the Hub repository private."]
-DryRun = Annotated[bool, Option("Output"), "List the files that would be uploaded; upload nothing."]
 
 _Config = TypeVar("_Config")
 
@@ -127,3 +129,59 @@ def template_kwargs(kwargs: Mapping[str, Any], thinking: bool | None) -> Mapping
             f"`thinking={thinking}` contradicts {THINKING_VARIABLE} in `chat_template_kwargs`."
         )
     return {**kwargs, THINKING_VARIABLE: thinking}
+
+
+def resolve_run_path(text: str) -> Path:
+    """The path of a run, given a path, or the name of a folder in runs/ or in this folder."""
+    from ludus.data.run_folder import RUN_FILE, RUNS_DIR, walk_run_folders
+
+    path = expand_path(text)
+    if path.exists() or len(path.parts) > 1:
+        return path
+    folders = {
+        *walk_run_folders(RUNS_DIR),
+        *(child for child in Path().iterdir() if child.is_dir()),
+    }
+    runs = sorted(folder for folder in folders if (folder / RUN_FILE).is_file())
+    if text == "last" and runs:
+        return newest_run(runs)
+    if text == "last":
+        raise RunError("There is no run in runs/ or in this folder. `ludus collect` creates one.")
+    matches = [run for run in runs if run.name == text]
+    if len(matches) > 1:
+        paths = " or ".join(map(str, matches))
+        raise RunError(f"Several runs are named {text!r}. Give the path: {paths}.")
+    if matches:
+        return matches[0]
+    hint = "`ludus runs` lists those below runs/."
+    hint = did_you_mean(text, (run.name for run in runs), hint)
+    if similar := [run for run in runs if run.name.startswith(text)]:
+        hint = f"Did you mean {newest_run(similar).name!r}?"
+    raise RunError(f"There is no run, file or folder {text!r}. {hint}")
+
+
+def newest_run(runs: list[Path]) -> Path:
+    """The run that was written to last."""
+    from ludus.data.run_folder import RUN_FILE
+
+    def last_write_time(run: Path) -> float:
+        files = (run / "episodes.jsonl", run / RUN_FILE, run)
+        return next((file.stat().st_mtime for file in files if file.exists()), 0.0)
+
+    return max(runs, key=lambda run: (last_write_time(run), run))
+
+
+@contextmanager
+def record_environment_errors(*, debug: bool) -> Iterator[list[str]]:
+    """Yield a list of the distinct exceptions in the block; `debug` prints tracebacks on stderr."""
+
+    def print_traceback(text: str) -> None:
+        console(stderr=True).print(escape_control_chars(text), markup=False, style="dim")
+
+    lines: list[str] = []
+    with capture_faults(report_once(lines.append)):
+        if not debug:
+            yield lines
+            return
+        with capture_faults(report_once(print_traceback, tracebacks=True)):
+            yield lines

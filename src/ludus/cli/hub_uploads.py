@@ -5,25 +5,14 @@ Each function shows its progress on a terminal and returns the URL of the reposi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
+from ludus.cli.display.signals import handle_signals
+from ludus.cli.display.status import PhaseView, terminal_status
 from ludus.errors import ConfigError
-
-
-def is_run(folder: Path) -> bool:
-    from ludus.data.run_folder import RUN_FILE
-
-    return (folder / RUN_FILE).is_file()
-
-
-def run_files(folder: Path) -> list[str]:
-    """The files of a run that are uploaded; records for OpenEnv are written with the upload."""
-    from ludus.data.hub import OPENENV_RESULTS_FILE
-    from ludus.publish.hub_upload import RUN_FILES
-
-    return [name for name in RUN_FILES if name == OPENENV_RESULTS_FILE or (folder / name).is_file()]
+from ludus.rollout.progress import PhaseProgress
 
 
 def dataset_files(folder: Path) -> list[str]:
@@ -43,35 +32,45 @@ def dataset_files(folder: Path) -> list[str]:
     )
 
 
-def push_run(folder: Path, repo_id: str, **options: Any) -> str:
+def push_run(
+    folder: Path,
+    repo_id: str,
+    *,
+    private: bool,
+    retry_command: str,
+    command: str | None = None,
+) -> str:
     """Upload a run, as records of OpenEnv and as episodes."""
     from ludus.curation.formats.openenv import write_records
     from ludus.publish.hub_upload import push_folder
 
     write_records(folder)
-    return _with_progress(push_folder, folder, repo_id, **options)
+    with _show_upload(repo_id):
+        return push_folder(
+            folder, repo_id, private=private, retry_command=retry_command, command=command
+        )
 
 
-def push_dataset(folder: Path, repo_id: str, **options: Any) -> str:
+def push_dataset_folder(folder: Path, repo_id: str, *, private: bool, retry_command: str) -> str:
     """Upload a data set of `ludus curate`."""
     from ludus.publish.hub_upload import push_folder
 
-    return _with_progress(push_folder, folder, repo_id, files=dataset_files(folder), **options)
+    with _show_upload(repo_id):
+        return push_folder(
+            folder,
+            repo_id,
+            private=private,
+            files=dataset_files(folder),
+            retry_command=retry_command,
+        )
 
 
-def push_trained_model(folder: Path, repo_id: str, **options: Any) -> str:
-    """Upload the model in this folder."""
-    from ludus.publish.model_upload import push_model
+def push_trained_model(folder: Path, repo_id: str, *, private: bool, retry_command: str) -> str:
+    """Upload the model in this folder.
 
-    card = build_upload_card(folder, repo_id)
-    return _with_progress(push_model, folder, repo_id, card=card, **options)
-
-
-def build_upload_card(folder: Path, repo_id: str) -> str:
-    """The README.md of a model, with the repository as its title.
-
-    One that the user wrote is kept; empty for a folder of another program that has none.
+    Its card gets the repository as its title, unless the user wrote one.
     """
+    from ludus.publish.hub_upload import push_model
     from ludus.train.output.model_card import build_model_card
     from ludus.train.output.record import read_record
     from ludus.train.output.training_folder import CARD_FILE
@@ -80,19 +79,17 @@ def build_upload_card(folder: Path, repo_id: str) -> str:
     card = file.read_text(encoding="utf-8-sig") if file.is_file() else ""
     if record is not None and card in ("", build_model_card(record, name=str(folder))):
         card = build_model_card(record, name=repo_id)
-    return card
+    with _show_upload(repo_id):
+        return push_model(folder, repo_id, card=card, private=private, retry_command=retry_command)
 
 
-def _with_progress(push: Callable[..., str], *arguments: Any, **options: Any) -> str:
-    from ludus.cli.display.status import status_callback
-
+@contextmanager
+def _show_upload(repo_id: str) -> Iterator[None]:
+    """Show on a terminal that files are sent; Ctrl-C says how to go on."""
     try:
-        with status_callback() as show:
-
-            def show_bytes(sent: int, total: int) -> None:
-                show("uploading, in MB", sent // 1_000_000, total // 1_000_000)
-
-            return push(*arguments, progress=show_bytes, **options)
+        with handle_signals(), terminal_status() as status:
+            status.show(PhaseView(PhaseProgress(f"Uploading to {repo_id}")))
+            yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             "The upload was stopped; the same command sends the rest."

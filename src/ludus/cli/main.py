@@ -133,7 +133,7 @@ def main() -> None:
 
 
 def _versions() -> str:
-    from ludus.cli.installation.packages import RELEVANT_PACKAGES
+    from ludus.cli.commands.doctor import RELEVANT_PACKAGES
     from ludus.data.run_folder import versions
 
     return "\n".join(f"{name} {version}" for name, version in versions(*RELEVANT_PACKAGES).items())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import ceil, floor, fsum, log10, sqrt
+from math import ceil, floor, fsum, log10
 from pathlib import Path
 from statistics import NormalDist
 from typing import TypeVar
@@ -43,25 +43,12 @@ T = TypeVar("T")
 POWER = 0.8
 """Probability with which so many tasks resolve a difference of the given size."""
 _QUANTILES = Z_975 + NormalDist().inv_cdf(POWER)
-_MAX_VARIANCE = 0.5
-"""Of the difference of two shares on one task: at most 1/4 from each candidate, if their successes
-are independent. Candidates that solve the same tasks need fewer episodes."""
 _MAX_EPISODES = 10_000_000
 """Above it the proposal would be of no use, and the difference of no consequence."""
 NO_INTERVAL = "(no interval)"
 
 
-def episodes_to_detect(effect: float) -> int:
-    """Episodes per candidate to show a difference of two shares, before any is played."""
-    return ceil(_tasks_to_detect(effect, _MAX_VARIANCE))
-
-
-def detectable_effect(episodes: int) -> float:
-    """The smallest difference of two shares that so many episodes are enough for."""
-    return min(1.0, _QUANTILES * sqrt(_MAX_VARIANCE / episodes))
-
-
-def _tasks_to_detect(effect: float, variance: float) -> float:
+def tasks_to_detect(effect: float, variance: float) -> float:
     """Tasks with which the 95 % interval of a difference of `effect` probably excludes zero.
 
     `variance` is the variance of the difference on one task.
@@ -99,7 +86,7 @@ def judge_difference(difference: MeanEstimate, tasks: Sequence[PairedTask]) -> V
         return Verdict(Outcome.BETTER if difference.value > 0 else Outcome.WORSE)
     center = mean([task.difference for task in tasks])
     variance = fsum((task.difference - center) ** 2 for task in tasks) / (n - 1)
-    episodes = max(n + 1, _tasks_to_detect(center, variance)) * difference.n / n
+    episodes = max(n + 1, tasks_to_detect(center, variance)) * difference.n / n
     if episodes > _MAX_EPISODES:
         return Verdict(Outcome.NOT_RESOLVED)
     # Rounded up to two digits.

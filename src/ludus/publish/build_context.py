@@ -9,7 +9,6 @@ import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 from ludus.client.container import SERVER_PORT
 from ludus.data.files import atomic_dir, existing_files, lock_dir
@@ -21,7 +20,6 @@ from ludus.publish.openenv_files import (
     MANIFEST_FILE,
     SPACE_HOSTS,
     app_module,
-    author_validation,
     client_package,
     manifest,
 )
@@ -77,7 +75,6 @@ def write_build_context(
             source.version,
             source.env_spec.description,
             max_reward=getattr(source.env_spec.cls, "max_reward", None),
-            validation=author_validation(source),
         ),
         CARD_FILE: space_card(source),
         "requirements.txt": "\n".join((*source.requirements, "")),
@@ -196,20 +193,21 @@ ludus collect docker:{tag}"""
     return head + "\n" + "\n\n".join(parts) + "\n"
 
 
-def push_space(context: Path, repo_id: str, **options: Any) -> str:
+def push_space(context: Path, repo_id: str, *, private: bool, retry_command: str) -> str:
     """Upload a build context as one commit, and return the URL of the Space.
 
-    `options` are passed to `push_folder`. Files of an older upload are deleted, others are kept.
+    Files of an older upload are deleted, others are kept.
     """
-    options.setdefault("message", "Build context of the environment")
     return push_folder(
         context,
         repo_id,
         SPACE,
+        private=private,
+        message="Build context of the environment",
         files=context_files(context),
         delete_if=lambda name: name.partition("/")[0] in CONTEXT_NAMES and name != CARD_FILE,
         card=(context / CARD_FILE).read_text(encoding="utf-8"),
-        **options,
+        retry_command=retry_command,
     )
 
 

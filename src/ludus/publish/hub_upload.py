@@ -15,8 +15,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from ludus.data.hub import OPENENV_RESULTS_FILE
 from ludus.data.run_folder import RUN_FILE, SUMMARY_FILE
@@ -24,14 +24,11 @@ from ludus.errors import ConfigError, MissingCredentials, MissingExtra, PublishF
 from ludus.publish.run_card import CARD_FILE, EPISODES_FILE, card_for_run
 
 if TYPE_CHECKING:
-    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub import HfApi
 
-UploadProgress = Callable[[int, int], None]
 RUN_FILES = (EPISODES_FILE, OPENENV_RESULTS_FILE, RUN_FILE, SUMMARY_FILE)
 REQUEST_TIMEOUT_S = 60.0
 """Seconds without data after which a request fails."""
-LARGE_FILE_BYTES = 5_000_000
-"""Files of this size are sent on their own, so that an interruption loses at most one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +48,19 @@ SPACE = RepoKind("space", "Space", "ada/wordle", space_sdk="docker")
 _NAME_PATTERN = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
 _REPO_ID_PATTERN = re.compile(rf"{_NAME_PATTERN}/{_NAME_PATTERN}")
 _MAX_REPO_ID_LENGTH = 96
+WEIGHTS_PATTERN = "*.safetensors"
+_MODEL_FILE_PATTERNS = (
+    *(WEIGHTS_PATTERN, "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"),
+    *("log.jsonl", "loss.png", "reward.png"),
+)
+_LOADED_FILE_PATTERNS = (
+    *(WEIGHTS_PATTERN, "*.safetensors.index.json", "config.json", "*_config.json", "*.jinja"),
+    *("*.model", "tokenizer.json", "special_tokens_map.json", "added_tokens.json", "merges.txt"),
+    "vocab.*",
+)
+"""Files that `from_pretrained` reads: files of an older model must not stay beside a new one."""
+_MODEL_SUBFOLDERS = ("adapter", "additional_chat_templates")
+"""Folders that belong to a model: the adapter that was merged into it, more chat templates."""
 
 
 def check_upload_target(repo_id: str, kind: RepoKind = DATASET) -> None:
@@ -115,12 +125,11 @@ def push_folder(
     command: str | None = None,
     endpoint: str | None = None,
     timeout: float = REQUEST_TIMEOUT_S,
-    progress: UploadProgress | None = None,
 ) -> str:
     """Upload `files` of the folder and a card as one commit, and return the repository's URL.
 
-    Large files are sent one after the other before the commit, and the Hub keeps what has arrived:
-    the same call after an interruption sends only the rest.
+    The Hub keeps the large files that have arrived: the same call after an interruption sends only
+    the rest.
 
     Args:
         folder: the folder; files that it does not have are skipped.
@@ -136,7 +145,6 @@ def push_folder(
         command: the command that the card of a run names to reproduce it.
         endpoint: URL of the Hub.
         timeout: seconds without data after which a request fails.
-        progress: called with the bytes of the files that were sent, and of all files.
     """
     try:
         with _hub_api(endpoint, timeout) as api:
@@ -146,8 +154,9 @@ def push_folder(
             names = [name for name in files if name != CARD_FILE and (folder / name).is_file()]
             if not names:
                 raise PublishFailed(f"there is no {' or '.join(files)} in the folder")
-            additions = [CommitOperationAdd(name, folder / name) for name in names]
-            operations: list[Any] = [*additions]
+            operations: list[CommitOperationAdd | CommitOperationDelete] = [
+                CommitOperationAdd(name, folder / name) for name in names
+            ]
             if delete_if is not None:
                 remote = api.list_repo_files(repo_id, repo_type=kind.repo_type)
                 stale = [name for name in remote if delete_if(name) and name not in names]
@@ -156,7 +165,6 @@ def push_folder(
                 card = card_for_run(folder, repo_id, command=command)
             if card:
                 operations.insert(0, CommitOperationAdd(CARD_FILE, card.encode()))
-            _send_large_files(api, repo_id, kind, additions, progress)
             api.create_commit(
                 repo_id,
                 operations,
@@ -174,23 +182,57 @@ def push_folder(
         ) from None
 
 
-def _send_large_files(
-    api: HfApi,
+def push_model(
+    folder: Path,
     repo_id: str,
-    kind: RepoKind,
-    additions: Sequence[CommitOperationAdd],
-    progress: UploadProgress | None,
-) -> None:
-    """Send files to the large file storage, small ones together and large ones one by one."""
-    sizes = {addition.path_in_repo: addition.upload_info.size for addition in additions}
-    small = [each for each in additions if sizes[each.path_in_repo] < LARGE_FILE_BYTES]
-    large = [each for each in additions if sizes[each.path_in_repo] >= LARGE_FILE_BYTES]
-    sent, total = 0, sum(sizes.values())
-    for batch in filter(None, [small, *([each] for each in large)]):
-        if progress is not None:
-            progress(sent, total)
-        api.preupload_lfs_files(repo_id, batch, repo_type=kind.repo_type)
-        sent += sum(sizes[each.path_in_repo] for each in batch)
+    *,
+    card: str,
+    private: bool = False,
+    retry_command: str | None = None,
+    endpoint: str | None = None,
+) -> str:
+    """Upload the model in this folder with its card as one commit, and return its URL.
+
+    These are the files that `from_pretrained` reads and the records of the training. Checkpoints
+    and all other files are not uploaded.
+    """
+    check_model_folder(folder)
+    return push_folder(
+        folder,
+        repo_id,
+        MODEL,
+        private=private,
+        message=f"The model in {folder.name}",
+        files=sorted(model_files(folder)),
+        delete_if=_is_loaded_file,
+        card=card,
+        retry_command=retry_command,
+        endpoint=endpoint,
+    )
+
+
+def check_model_folder(folder: Path) -> None:
+    """Raise PublishFailed unless the folder has the weights of a model."""
+    if not any(folder.glob(WEIGHTS_PATTERN)):
+        raise PublishFailed(
+            f"There is no model to upload in {folder}: no {WEIGHTS_PATTERN} is in it."
+        )
+
+
+def model_files(folder: Path) -> Iterator[str]:
+    """Yield the names of the model's files, without its card."""
+    for parent in (folder, *(folder / name for name in _MODEL_SUBFOLDERS)):
+        for pattern in _MODEL_FILE_PATTERNS:
+            for file in parent.glob(pattern):
+                if file.is_file() and not file.name.startswith(".") and file.name != CARD_FILE:
+                    yield file.relative_to(folder).as_posix()
+
+
+def _is_loaded_file(name: str) -> bool:
+    """Whether a file in the repository would be loaded as a part of the model."""
+    path = PurePosixPath(name)
+    is_in_folder = path.parent.name in ("", *_MODEL_SUBFOLDERS) and len(path.parts) <= 2
+    return is_in_folder and any(path.match(pattern) for pattern in _LOADED_FILE_PATTERNS)
 
 
 def _create_repo(api: HfApi, repo_id: str, kind: RepoKind, *, private: bool) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 from ludus.client.container import SERVER_PORT
 from ludus.data.hub import HUB_ORIGIN, to_single_line
@@ -14,7 +13,6 @@ SPACE_HOSTS = "*.hf.space"
 MANIFEST_FILE = "openenv.yaml"
 ANY_REWARD = (-1_000_000.0, 1_000_000.0)
 """The declared range of unbounded or unknown rewards: OpenEnv wants two finite numbers."""
-_VALIDATION_BLOCK = re.compile(r"^validation:.*\n(?:(?:[ \t].*)?\n)*", re.MULTILINE)
 
 
 def manifest(
@@ -23,12 +21,11 @@ def manifest(
     description: str = "",
     *,
     max_reward: float | None = 1.0,
-    validation: str = "",
 ) -> str:
     """OpenEnv's manifest. Every text is JSON, which is valid YAML.
 
-    `validation` is the block of the author, which `openenv validate` reads; by default that of
-    `openenv init`, with the range of rewards that `max_reward` of the environment allows.
+    Its block `validation`, which `openenv validate` reads, is that of `openenv init` with the range
+    of rewards that `max_reward` of the environment allows.
     """
     rewards = (0.0, float(max_reward)) if max_reward is not None and max_reward > 0 else ANY_REWARD
     values = {
@@ -59,21 +56,7 @@ validation:
   types:
     tags: [{name}]
 """
-    return "\n".join((*lines, validation or block))
-
-
-def author_validation(source: EnvSource) -> str:
-    """The validation block of the manifest in the environment's package or its project, if any."""
-    package = source.modules[-1]
-    for folder in (package, package.parent, package.parent.parent):
-        file = folder / MANIFEST_FILE
-        if file.is_file() and (
-            found := _VALIDATION_BLOCK.search(file.read_text("utf-8", "replace") + "\n")
-        ):
-            return found.group().rstrip() + "\n"
-        if folder.name != "src" and folder != package:
-            break
-    return ""
+    return "\n".join((*lines, block))
 
 
 def app_module(spec: str) -> str:

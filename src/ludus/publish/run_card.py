@@ -1,15 +1,13 @@
 """The dataset card of a run: the README.md that the Hub shows and `load_dataset` reads.
 
-Built from the run's settings and summary only; what they do not contain is left out. Pure
-functions, except `card_for_run`, which reads the files.
+Built from the run's settings and summary only; what they do not contain is left out.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic_core import from_json
 
@@ -36,8 +34,8 @@ _TAGS = ("ludus", "openenv", "tool-use", "rollouts")
 
 
 def render_card(
-    settings: Mapping[str, Any],
-    summary: Mapping[str, Any],
+    settings: JsonObject,
+    summary: JsonObject,
     *,
     repo_id: str = "USER/NAME",
     command: str | None = None,
@@ -53,19 +51,40 @@ def render_card(
     if count is not None:
         subject = "One episode" if count == 1 else f"{count:,} episodes"
     parts = [
-        f"# {_card_title(settings)}",
+        f"# {_title(settings)}",
         f"{subject} collected with Ludus: an agent that calls tools, and an environment that "
         "scores it. Each row is one attempt at one task, with its messages and its reward.",
         _facts_table(settings, summary),
     ]
+    scored = summary.get("scored")
+    if count is not None and scored is not None and scored < count:
+        parts.append(
+            f"{count - scored:,} unscored: `reward` is null, because a fault ended the episode or "
+            "the environment gave no reward. Exclude these from training and statistics: they are "
+            "not zeros."
+        )
     if reasons := summary.get("stop_reasons"):
         ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
         rows = [(inline_code(reason), f"{number:,}") for reason, number in ordered]
         parts += ["## Stop reasons", markdown_table(("stop_reason", "episodes"), rows)]
-    parts.append(_usage_section(repo_id, records=records))
-    parts.append(_run_columns_section(OPENENV_COLUMNS if records else COLUMNS, "Columns"))
+    name = json.dumps(repo_id)
+    code = f"""\
+from datasets import load_dataset
+
+episodes = load_dataset({name}, split="train")
+solved = episodes.filter(lambda episode: episode["reward"] == 1.0)
+print(f"{{len(solved)}} of {{len(episodes)}} are solved")"""
+    parts += ["## Usage", code_block(code, "python")]
+    parts.append(f"This needs datasets {DATASETS_VERSION} or newer.")
     if records:
-        parts.append(_run_columns_section(COLUMNS, f"Columns of `{EPISODES_FILE}`"))
+        parts.append(
+            "The rows are records of `openenv collect`, without the system prompt. "
+            f'`load_dataset({name}, "episodes", split="train")` loads the episodes of Ludus, with '
+            "the system prompt and the tools."
+        )
+    for _, file, columns in _configs(records=records):
+        rows = [(inline_code(column.name), column.description) for column in columns]
+        parts += [f"## Columns of `{file}`", markdown_table(("column", "content"), rows)]
     if command or settings:
         parts.append("## Reproduce")
     if command:
@@ -77,31 +96,32 @@ def render_card(
     return head + "\n" + "\n\n".join(filter(None, parts)) + "\n"
 
 
-def front_matter(
-    settings: Mapping[str, Any], summary: Mapping[str, Any], *, records: bool = False
-) -> str:
+def front_matter(settings: JsonObject, summary: JsonObject, *, records: bool = False) -> str:
     """Return the YAML block at the top of a card. Every value is JSON, which is valid YAML."""
-    files: dict[str, tuple[str, Sequence[Column]]] = {"default": (EPISODES_FILE, COLUMNS)}
-    if records:
-        files = {
-            "default": (OPENENV_RESULTS_FILE, OPENENV_COLUMNS),
-            "episodes": (EPISODES_FILE, COLUMNS),
-        }
+    configs = _configs(records=records)
     values: JsonObject = {
-        "pretty_name": _card_title(settings),
+        "pretty_name": _title(settings),
         "tags": _TAGS,
         "task_categories": ["text-generation"],
         "size_categories": front_matter_size_category(summary.get("episodes")),
         "configs": [
             {"config_name": name, "data_files": [{"split": "train", "path": file}]}
-            for name, (file, _) in files.items()
+            for name, file, _ in configs
         ],
         "dataset_info": [
             {"config_name": name, "features": [column.to_feature() for column in columns]}
-            for name, (_, columns) in files.items()
+            for name, _, columns in configs
         ],
     }
     return build_front_matter(values, [])
+
+
+def _configs(*, records: bool) -> list[tuple[str, str, Sequence[Column]]]:
+    """The files that `load_dataset` reads, with the names of their configs."""
+    if not records:
+        return [("default", EPISODES_FILE, COLUMNS)]
+    openenv = ("default", OPENENV_RESULTS_FILE, OPENENV_COLUMNS)
+    return [openenv, ("episodes", EPISODES_FILE, COLUMNS)]
 
 
 def card_for_run(folder: Path, repo_id: str, *, command: str | None = None) -> str:
@@ -109,8 +129,8 @@ def card_for_run(folder: Path, repo_id: str, *, command: str | None = None) -> s
 
     If it has no front matter, ours is added: without it `load_dataset` would also read run.json.
     """
-    settings = _read_card_json(folder / RUN_FILE).get("settings") or {}
-    summary = _read_card_json(folder / SUMMARY_FILE)
+    settings = _read_json(folder / RUN_FILE).get("settings") or {}
+    summary = _read_json(folder / SUMMARY_FILE)
     readme, records = folder / CARD_FILE, (folder / OPENENV_RESULTS_FILE).is_file()
     if not readme.is_file():
         return render_card(settings, summary, repo_id=repo_id, command=command, records=records)
@@ -120,7 +140,7 @@ def card_for_run(folder: Path, repo_id: str, *, command: str | None = None) -> s
     return f"{front_matter(settings, summary, records=records)}\n{text}"
 
 
-def _read_card_json(path: Path) -> JsonObject:
+def _read_json(path: Path) -> JsonObject:
     """Read what the card is built from; empty if it is missing or damaged."""
     try:
         content = from_json(path.read_bytes())
@@ -129,88 +149,40 @@ def _read_card_json(path: Path) -> JsonObject:
     return content if isinstance(content, dict) else {}
 
 
-def _card_title(settings: Mapping[str, Any]) -> str:
+def _title(settings: JsonObject) -> str:
     title = f"Rollouts of {to_single_line(settings.get('environment') or 'an environment')}"
-    agent = _agent_info(settings)
+    agent = settings.get("agent") or {}
     name = agent.get("model") or agent.get("provider")
     return f"{title} by {to_single_line(name)}" if name else title
 
 
-def _facts_table(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
-    usage = summary.get("usage") or {}
+def _facts_table(settings: JsonObject, summary: JsonObject) -> str:
+    usage, agent = summary.get("usage") or {}, settings.get("agent") or {}
     tokens = [
         f"{usage[key]:,} {direction}"
         for key, direction in (("prompt_tokens", "in"), ("completion_tokens", "out"))
         if usage.get(key) is not None
     ]
-    agent = _agent_info(settings)
     options = [
         f"{key} {inline_code(value)}"
         for key, value in agent.items()
         if key not in ("provider", "model") and value is not None
     ]
     provider = to_single_line(agent.get("provider") or "")
-    episodes, scored = summary.get("episodes"), summary.get("scored")
+    mean, cost = summary.get("mean_reward"), usage.get("cost")
+    counts = {
+        name: "" if summary.get(key) is None else f"{summary[key]:,}"
+        for name, key in (("Episodes", "episodes"), ("Scored", "scored"))
+    }
     facts = {
         "Environment": inline_code(settings.get("environment")),
         "Agent": ", ".join(filter(None, [inline_code(agent.get("model")), provider, *options])),
-        "Episodes": _format_card_number(episodes),
-        "Scored": _format_card_number(scored),
-        "Mean reward (95 % interval)": ""
-        if (mean := summary.get("mean_reward")) is None
-        else format_mean(mean, summary.get("reward_interval")),
+        **counts,
+        "Mean reward (95 % interval)": (
+            "" if mean is None else format_mean(mean, summary.get("reward_interval"))
+        ),
         "Tokens": ", ".join(tokens),
-        "Cost": f"${usage['cost']:,.2f}" if usage.get("cost") is not None else "",
+        "Cost": "" if cost is None else f"${cost:,.2f}",
     }
     rows = [(name, fact) for name, fact in facts.items() if fact]
-    table = markdown_table(("", ""), rows) if rows else ""
-    if episodes is None or scored is None or episodes <= scored:
-        return table
-    unscored = episodes - scored
-    subject = "One of them is" if unscored == 1 else f"{unscored:,} of them are"
-    return (
-        f"{table}\n\n{subject} unscored: `reward` is null, because a fault ended the episode or "
-        "the environment gave no reward. Exclude these from training and statistics: they are not "
-        "zeros."
-    )
-
-
-def _usage_section(repo_id: str, *, records: bool) -> str:
-    name = json.dumps(repo_id)
-    code = f"""\
-from datasets import load_dataset
-
-episodes = load_dataset({name}, split="train")
-solved = episodes.filter(lambda episode: episode["reward"] == 1.0)
-print(f"{{len(solved)}} of {{len(episodes)}} are solved")"""
-    parts = [
-        "## Usage",
-        code_block(code, "python"),
-        f"This needs datasets {DATASETS_VERSION} or newer.",
-    ]
-    if records:
-        parts.append(
-            "The rows are records of `openenv collect`, without the system prompt. "
-            f'`load_dataset({name}, "episodes", split="train")` loads the episodes of Ludus, with '
-            "the system prompt and the tools."
-        )
-    return "\n\n".join(parts)
-
-
-def _run_columns_section(columns: Sequence[Column], title: str) -> str:
-    """The section of a run's card that describes the columns of a file."""
-    rows = [(inline_code(column.name), column.description) for column in columns]
-    return f"## {title}\n\n" + markdown_table(("column", "content"), rows)
-
-
-def _agent_info(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the agent's description, which may be only the provider's name."""
-    agent = settings.get("agent")
-    return agent if isinstance(agent, Mapping) else {"provider": agent} if agent else {}
-
-
-def _format_card_number(value: Any) -> str:
-    """A number in the table of the card; empty if it is unknown."""
-    if value is None:
-        return ""
-    return f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"
+    return markdown_table(("", ""), rows) if rows else ""

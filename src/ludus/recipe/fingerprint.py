@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -24,30 +23,15 @@ from ludus.recipe.recipe_file import Stage, texts_in
 _ENVIRONMENT_KEYS = ("env", "spec")
 _FUNCTION_KEYS = ("reward_func",)
 _INPUT_KEYS = (
-    "candidate",
-    "data",
-    "exclude_tasks_in",
-    "held_out",
-    "model",
-    "runs",
-    "source",
-    "sources",
-    "student",
-    "tasks",
-    "tutor",
+    *("candidate", "data", "exclude_tasks_in", "held_out", "model", "runs", "source", "sources"),
+    *("student", "tasks", "tutor"),
 )
 """Options that may name a file or folder to read: runs, data sets, models and tasks."""
 _RUN_KEYS = ("runs", "source", "sources")
 """Of these, the options that also find runs by name in the folder of runs."""
 _SECRET_KEYS = ("token",)
 _RESULT_NEUTRAL_KEYS = (
-    "cache",
-    "checkpoint_every",
-    "concurrency",
-    "debug",
-    "device",
-    "ray",
-    "report_to",
+    *("cache", "checkpoint_every", "concurrency", "debug", "device", "ray", "report_to"),
     "workers",
 )
 """Options that do not affect the result: changing them does not run a stage again."""
@@ -60,14 +44,7 @@ def fingerprint_stage(
     state: RecipeState,
     code: Mapping[str, str] | None = None,
 ) -> StageRecord:
-    """What the stage would be run with now.
-
-    Args:
-        stage: The stage.
-        outputs: Files and folders of all stages.
-        state: What the stages were run with.
-        code: Digests of its code; by default of the code as it is now.
-    """
+    """What the stage would be run with now; `code` has digests, by default of the code as it is."""
     if code is None:
         code = {"ludus": ludus.__version__, **dict(user_code(stage))}
     inputs = {name: output_digest(outputs[name], state.stages.get(name)) for name in stage.inputs}
@@ -98,19 +75,14 @@ def input_paths(stage: Stage) -> Iterator[tuple[str, Path]]:
     """Files and folders that the options name, as they are written and as they are found."""
     for key in _INPUT_KEYS:
         for text in texts_in(stage.options.get(key)):
-            for name, path in _possible_paths(key, text):
+            # A path, `hf:PATH`, `label=PATH` of a candidate, or the name of a run.
+            names = [text, text.partition("=")[2]] if key == "candidate" else [text]
+            paths = [(name, Path(name)) for name in (each.removeprefix("hf:") for each in names)]
+            paths += [(text, RUNS_DIR / text)] if key in _RUN_KEYS else []
+            for name, path in paths:
                 if name and "{" not in name and _exists(path):
                     yield name, path.expanduser()
                     break
-
-
-def _possible_paths(key: str, text: str) -> Iterator[tuple[str, Path]]:
-    """What a text may mean: a path, `hf:PATH`, `label=PATH` of a candidate, the name of a run."""
-    names = [text, text.partition("=")[2]] if key == "candidate" else [text]
-    for name in (each.removeprefix("hf:") for each in names):
-        yield name, Path(name)
-    if key in _RUN_KEYS:
-        yield text, RUNS_DIR / text
 
 
 def user_code(stage: Stage) -> Iterator[tuple[str, str]]:
@@ -131,18 +103,13 @@ def _environment_code(specs: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield str(source.path), content_digest(source.path)
             continue
         name, _, rest = spec.partition(":")
-        if name.startswith("mcp"):
-            yield from _files_in_command(rest)
+        if name.startswith("mcp"):  # Its task file, and files among the words of its command.
+            target, _, tasks = rest.rpartition("#")
+            for word in (*target.split(), tasks):
+                if word and _exists(path := Path(word)) and path.expanduser().is_file():
+                    yield word, content_digest(path.expanduser())
         point = registered.get(name)
         yield from _module_code(name if point is None else point.module)
-
-
-def _files_in_command(command: str) -> Iterator[tuple[str, str]]:
-    """Files that the spec of an MCP server names: its task file, and words of its command."""
-    target, _, tasks = command.rpartition("#")
-    for word in (*target.split(), tasks):
-        if word and _exists(path := Path(word)) and path.expanduser().is_file():
-            yield word, content_digest(path.expanduser())
 
 
 def _module_code(module: str) -> Iterator[tuple[str, str]]:
@@ -274,6 +241,6 @@ class RecipeState(BaseModel):
         write_atomically(folder / STATE_FILE, text + "\n")
 
 
-def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def changed_keys(before: JsonObject, now: JsonObject) -> list[str]:
     """The keys whose values differ, or that only one of the two has."""
     return sorted(key for key in {*before, *now} if before.get(key) != now.get(key))

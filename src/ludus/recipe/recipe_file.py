@@ -36,8 +36,7 @@ _REFERENCE = re.compile(
     rf"\{{(?P<stage>{_STAGE_NAME.pattern})\}}|\{{(?P<literal>\{{{_STAGE_NAME.pattern}\}})\}}"
 )
 """`{collect}` is a stage, and `{{answer}}` the text {answer}."""
-_COMMAND_KEY, _EFFECT_KEY = "command", "min_effect"
-DEFAULT_MIN_EFFECT = 0.1
+_COMMAND_KEY = "command"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +46,8 @@ class Stage:
     name: str
     command: str
     """The command that it runs: by default the one of the same name."""
-    options: Mapping[str, Any]
+    options: JsonObject
     """As they stand in the file, with references such as `{collect}`."""
-    min_effect: float = DEFAULT_MIN_EFFECT
-    """Of an evaluation: the difference in accuracy that it should be able to show."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -66,7 +63,7 @@ class Recipe:
     description: str
     output_dir: Path
     stages: tuple[Stage, ...]
-    defaults: Mapping[str, Any]
+    defaults: JsonObject
     """Options of all stages whose command has them."""
     next_commands: tuple[str, ...]
     """Commands to go further, printed at the end."""
@@ -115,7 +112,7 @@ def substitute(value: Any, folders: Mapping[str, str]) -> Any:
     return [substitute(item, folders) for item in value] if isinstance(value, list) else value
 
 
-def texts_in(value: Any) -> Iterator[str]:
+def texts_in(value: object) -> Iterator[str]:
     """Yield all texts in a value: itself, or the items of a list or table."""
     if isinstance(value, str):
         yield value
@@ -124,7 +121,7 @@ def texts_in(value: Any) -> Iterator[str]:
             yield from texts_in(item)
 
 
-def references_in(value: Any) -> Iterator[str]:
+def references_in(value: object) -> Iterator[str]:
     """Yield the names of the stages that a value refers to."""
     for text in texts_in(value):
         yield from (match["stage"] for match in _REFERENCE.finditer(text) if match["stage"])
@@ -176,7 +173,7 @@ def _override(table: JsonObject, assignment: str) -> None:
         target[keys[-1]] = text
 
 
-def _parse_recipe(name: str, table: Mapping[str, Any], output_dir: Path | None) -> Recipe:
+def _parse_recipe(name: str, table: JsonObject, output_dir: Path | None) -> Recipe:
     top_level = {key: value for key, value in table.items() if not isinstance(value, dict)}
     for key, value in top_level.items():
         if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
@@ -209,7 +206,7 @@ def _parse_recipe(name: str, table: Mapping[str, Any], output_dir: Path | None) 
     )
 
 
-def _parse_stage(name: str, options: Mapping[str, Any], order: list[str]) -> Stage:
+def _parse_stage(name: str, options: JsonObject, order: list[str]) -> Stage:
     if name == EARLIER_DIR:
         raise ConfigError(
             f"{name!r} cannot be the name of a stage: results that were set aside are there."
@@ -217,12 +214,8 @@ def _parse_stage(name: str, options: Mapping[str, Any], order: list[str]) -> Sta
     if not _STAGE_NAME.fullmatch(name):
         raise ConfigError(f"{name!r} cannot be the name of a stage: use letters, digits, _ and -.")
     command = str(options.get(_COMMAND_KEY, name))
-    own_keys = (_COMMAND_KEY, _EFFECT_KEY) if command == "eval" else (_COMMAND_KEY,)
     stage = Stage(
-        name,
-        command,
-        {key: value for key, value in options.items() if key not in own_keys},
-        _parse_effect(name, options.get(_EFFECT_KEY, DEFAULT_MIN_EFFECT)),
+        name, command, {key: value for key, value in options.items() if key != _COMMAND_KEY}
     )
     before = order[: order.index(name)]
     for reference in stage.inputs:
@@ -233,9 +226,3 @@ def _parse_stage(name: str, options: Mapping[str, Any], order: list[str]) -> Sta
                 hint += f" {_literal_hint(reference)}"
             raise ConfigError(f"[{name}] names {{{reference}}}, which {problem}. {hint}")
     return stage
-
-
-def _parse_effect(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise ConfigError(f"[{name}] {_EFFECT_KEY} must be above 0 and at most 1, got {value!r}.")
-    return float(value)

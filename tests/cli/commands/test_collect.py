@@ -21,8 +21,8 @@ from cli.collect_cli import (
 )
 from ludus.agents.agent import EpisodeContext, Player
 from ludus.agents.oracle import OracleAgent
-from ludus.cli.display.run_display import JsonRunDisplay, RunDisplay
-from ludus.cli.display.status import LogStatus
+from ludus.cli.display.run_display import RunDisplay
+from ludus.cli.display.status import JsonStatus, LogStatus
 from ludus.data.episode_reader import episodes
 from ludus.rollout import CollectConfig
 from ludus.rollout.collect import collect as collect_episodes
@@ -104,10 +104,11 @@ async def test_a_log_file_gets_plain_lines(
 async def test_json_progress_is_printed_periodically(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    await collect_with_display(JsonRunDisplay(interval_s=0.05), tmp_path / "run")
+    await collect_with_display(RunDisplay(JsonStatus(interval_s=0.05)), tmp_path / "run")
     stdout, stderr = capfd.readouterr()
     assert stderr == ""
-    first = json.loads(stdout.splitlines()[0])
+    events = [json.loads(line) for line in stdout.splitlines()]
+    first = next(event for event in events if event["event"] != "phase")
     assert (first["event"], first["planned"], first["remaining"]) == ("progress", 8, 8)
 
 

@@ -13,7 +13,7 @@ from world import wait_until
 
 from cli.collect_cli import error_line
 from cli.curate_cli import curate, make_episode, stdout_of, write_run
-from ludus.publish import hub_upload
+from ludus.errors import PublishFailed
 from ludus.publish.hub_upload import MODEL, push_folder
 
 EPISODES = tuple(make_episode(f"n{number}", task=f"word{number}", turns=1) for number in range(4))
@@ -72,24 +72,6 @@ def test_a_model_is_uploaded_without_its_episodes(tmp_path: Path) -> None:
     assert hub.files.keys() == {"README.md", "config.json", "model.safetensors"}
 
 
-@pytest.mark.parametrize("kind", ["dataset", "model"])
-def test_a_dry_run_lists_files_and_sends_no_request(kind: str, tmp_path: Path) -> None:
-    make = write_model if kind == "model" else collect
-    source = make(tmp_path / "source")
-    before = sorted(source.iterdir())
-    with fake_hub() as hub:
-        command = ("push", kind, str(source), "ada/name", "--dry-run", "--private")
-        output = stdout_of(run_ludus(*command, env={**logged_in(hub, tmp_path), "HF_TOKEN": ""}))
-    assert hub.requests == [] and sorted(source.iterdir()) == before
-    names = {line.split()[-1] for line in output.splitlines()[:-1]}
-    expected = {
-        "model": {"config.json", "model.safetensors"},
-        "dataset": {"episodes.jsonl", "results.jsonl", "run.json", "summary.json"},
-    }
-    assert names == {*expected[kind], "README.md"}
-    assert "ada/name (private)" in output.splitlines()[-1]
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -113,27 +95,18 @@ def test_an_interrupted_upload_sends_only_what_is_missing(
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     for name, value in {"HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}.items():
         monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
-    monkeypatch.setattr(hub_upload, "LARGE_FILE_BYTES", 1000)
     names = [f"model-{number}.safetensors" for number in range(3)]
     for number, name in enumerate(names):
         (tmp_path / name).write_bytes(bytes([number]) * 2000)
-    seen: list[tuple[int, int]] = []
-
-    def interrupt(sent: int, total: int) -> None:
-        seen.append((sent, total))
-        if sent == 4000:
-            raise KeyboardInterrupt
-
-    options = {"files": names, "card": "---\npipeline_tag: text-generation\n---\n"}
-    with fake_hub(large=1000) as hub:
-        push = {"endpoint": hub.url, **options}
-        with pytest.raises(KeyboardInterrupt):
-            push_folder(tmp_path, "ada/player", MODEL, progress=interrupt, **push)  # type: ignore[arg-type]
-        assert seen == [(0, 6000), (2000, 6000), (4000, 6000)] and hub.files == {}
-        sent_before = [path for path in hub.requests if path.startswith("/storage/")]
-        push_folder(tmp_path, "ada/player", MODEL, **push)  # type: ignore[arg-type]
+    card = "---\npipeline_tag: text-generation\n---\n"
+    with fake_hub(large=1000, fail={"commit": 500}) as hub:
+        with pytest.raises(PublishFailed):
+            push_folder(tmp_path, "ada/player", MODEL, files=names, card=card, endpoint=hub.url)
+        assert hub.files == {}
+        hub.fail.clear()
+        push_folder(tmp_path, "ada/player", MODEL, files=names, card=card, endpoint=hub.url)
     sent = [path for path in hub.requests if path.startswith("/storage/")]
-    assert len(sent_before) == 2 and len(sent) == len({*sent}) == 3
+    assert len(sent) == len({*sent}) == 3
     assert {name: hub.files[name] for name in names} == {
         name: (tmp_path / name).read_bytes() for name in names
     }

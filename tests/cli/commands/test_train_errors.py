@@ -59,8 +59,8 @@ def test_options_of_the_other_method_are_refused(tmp_path: Path) -> None:
         (("dpo", pairs), "--packing"),
         (("dpo", pairs), "--compile"),
     ):
-        output = error_message(invoke_train(*command, "-m", model, "-o", out, option))
-        assert f"{option.partition('=')[0]} is for" in output
+        done = invoke_train(*command, "-m", model, "-o", out, option)
+        assert done.exit_code == 2 and option.partition("=")[0] in done.stderr
     assert not out.exists()
 
 
@@ -82,7 +82,6 @@ def test_unparsable_options_exit_with_2(options: tuple[str, ...], words: str) ->
 def test_help_states_devices_and_defaults() -> None:
     for method in ("sft", "dpo"):
         help_text = help_of(method, "--help-all")
-        assert "cuda, mps or cpu." in help_text and "cuda:1" not in help_text
         assert "[default: 3 for sft, 1 for dpo]" in help_text and "[default: 0]" in help_text
         assert "--chat-template-kwargs" not in help_text
         assert "--device" not in help_of(method, "--help")

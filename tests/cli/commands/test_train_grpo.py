@@ -23,7 +23,7 @@ from cli.train_cli import (
     save_model,
     start_train,
 )
-from ludus.cli.display.grpo_summary import GRPOSummary
+from ludus.cli.display.train_summary import GRPOSummary
 from ludus.data.episode import Episode
 from ludus.train import TrainResult
 from ludus.train.output.record import read_record
@@ -85,7 +85,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
 
 
 def test_every_step_is_an_event_with_all_metrics(trained: TrainedRun) -> None:
-    assert {line["event"] for line in trained.events} <= {"phase", "said", "begin", "step", "done"}
+    assert {line["event"] for line in trained.events} <= {
+        "phase",
+        "notice",
+        "begin",
+        "step",
+        "done",
+    }
     steps = [line for line in trained.events if line["event"] == "step"]
     assert [line["step"] for line in steps if "reward" in line] == [1, 2, 3]
     for line in steps:

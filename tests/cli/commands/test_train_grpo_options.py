@@ -178,7 +178,6 @@ def test_help_states_the_defaults_of_the_config() -> None:
     config, text = GRPOConfig(), help_of("grpo")
     for option, default in (
         ("--steps INT", config.steps),
-        ("--eval-episodes INT", config.eval_episodes),
         ("--beta FLOAT", config.beta or 0),
         ("--seed INT", config.seed),
     ):

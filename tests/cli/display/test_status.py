@@ -198,7 +198,7 @@ def test_an_unchanged_line_is_not_repeated(capfd: pytest.CaptureFixture[str]) ->
 def test_a_printed_line_stays_above_the_display() -> None:
     with stderr_on_a_terminal() as drawn, LiveStatus() as shown:
         shown.show(PhaseView(PhaseProgress("Loading")))
-        shown.print_line("A disk is full.")
+        shown.notify("A disk is full.")
         shown.show(PhaseView(PhaseProgress("Playing")))
     *seen, last = screens(drawn.decode())
     assert [*filter(None, last)] == ["A disk is full."]

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ludus.cli.display import progress_bar, status
+from ludus.cli.commands.train import run_training
+from ludus.cli.display import status
 from ludus.cli.display import train_display as display_module
-from ludus.cli.display.train_display import train_display
-from ludus.cli.display.train_metrics import TrainMetrics
+from ludus.cli.display.train_display import TrainMetrics, train_display
 from ludus.cli.display.train_summary import TrainSummary
-from ludus.cli.train_command import run_training
 from ludus.errors import ConfigError
 from ludus.train import TrainProgress, TrainResult
 from ludus.train.output.checkpoints import CheckpointState, mark_complete
@@ -58,7 +57,7 @@ def test_json_events_hold_every_logged_metric(capfd: pytest.CaptureFixture[str])
         display.step({**LINE, "loss": float("nan")})
     output = capfd.readouterr().out
     words, begun, step = (json.loads(line) for line in output.splitlines())
-    assert words == {"event": "said", "message": "Reading rows."}
+    assert words == {"event": "notice", "message": "Reading rows."}
     assert begun == {"event": "begin", "total_steps": 10, "resumed_from": 1}
     assert step.pop("seconds_left") >= 0
     assert step == {"event": "step", **LINE, "loss": None}
@@ -66,7 +65,7 @@ def test_json_events_hold_every_logged_metric(capfd: pytest.CaptureFixture[str])
 
 def test_a_terminal_bar_is_drawn_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Console(file=io.StringIO(), force_terminal=True, width=120, legacy_windows=False)
-    for module in (status, progress_bar, display_module):
+    for module in (status, display_module):
         monkeypatch.setattr(module, "console", lambda **_: terminal)
     with train_display(as_json=False) as display:
         display.begin(10, None)
@@ -127,8 +126,8 @@ def test_a_second_ctrl_c_reports_where_the_run_resumes(
         run_training(
             stage,
             tmp_path,
-            metrics=TrainMetrics(),
-            summary=TrainSummary("m"),
+            TrainMetrics(),
+            TrainSummary("m"),
             overwrite=False,
             push=None,
             as_json=False,

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from ludus.cli import common
 from ludus.cli.command_line import end_if_checking, typed_command
-from ludus.cli.program import command
+from ludus.cli.display.console import print_facts, print_text
+from ludus.cli.display.formatting import (
+    format_count,
+    format_counts,
+    format_dollars,
+    format_reward,
+    plural,
+)
+from ludus.cli.program import command, name_flags
 from ludus.errors import ConfigError, LudusError
 from ludus.options import Option, expand_path
 from ludus.policy.agent_factory import AgentConfig
@@ -75,7 +83,6 @@ def collect(
 
     ludus collect wordle --agent models/wordle --tutor oracle -n 500
     """
-    from ludus.cli.display.environment_errors import record_environment_errors
     from ludus.cli.display.run_display import run_display
 
     if push_to_hub is not None:
@@ -93,7 +100,7 @@ def collect(
             push_to_hub.create()
 
     with (
-        record_environment_errors(debug=debug) as errors,
+        common.record_environment_errors(debug=debug) as errors,
         run_display(as_json=as_json, quiet=is_human) as display,
     ):
         display.on_checked = create_repo
@@ -167,11 +174,45 @@ def _print_result(result: CollectResult, errors: Sequence[str], *, as_json: bool
         fields["environment_faults"] = list(errors)
         print(json.dumps({"event": "summary", **fields}, allow_nan=False))
     else:
-        from ludus.cli.display.console import console
-        from ludus.cli.display.run_summary import render_summary
-
-        console().print(render_summary(result, errors), soft_wrap=True)
+        _print_summary(result, errors)
     exit_if_signalled(result.stop_reason)
+
+
+def _print_summary(result: CollectResult, errors: Sequence[str]) -> None:
+    """Print counts, reward, tokens and stop reasons; `errors` are the environment's exceptions."""
+    summary, usage = result.summary, result.summary["usage"]
+    reward, tokens = format_reward(summary, label="95 % interval "), ""
+    if summary["scored"]:
+        reward += f", n = {summary['scored']:,}"
+    if usage["prompt_tokens"] or usage["completion_tokens"]:
+        prompt, completion = map(format_count, (usage["prompt_tokens"], usage["completion_tokens"]))
+        cost = f", {format_dollars(usage['cost'])}" if usage["cost"] is not None else ""
+        tokens = f"{prompt} in, {completion} out{cost}"
+    planned = f" of {summary['planned']:,}" if summary["remaining"] else ""
+    new = result.new_episodes
+    news = "" if new == summary["episodes"] else f" ({new:,} new)"
+    if not new:
+        news = " (none new: the run was complete)"
+    print_facts(
+        [
+            ("episodes", f"{summary['episodes']:,}{planned}{news}"),
+            ("mean reward", reward),
+            ("tokens", tokens),
+            ("ended", format_counts(summary["stop_reasons"])),
+        ]
+    )
+    print_text(f"run          {result.folder}")
+    if summary["remaining"]:
+        left = f"{plural(summary['remaining'], 'episode')} ({result.stop_reason or 'not played'})"
+        print_text(f"Left to do: {left}. The same command resumes.", "yellow")
+    if cut_off := summary["stop_reasons"].get("max_turns"):
+        text = f"{cut_off:,} of {plural(summary['episodes'], 'episode')} reached `max_turns`."
+        print_text(name_flags(text), "yellow")
+    if summary["broken"]:
+        broken = plural(summary["broken"], "episode")
+        print_text(f"Broken and not scored: {broken}. Retry with --retry-broken.", "yellow")
+    for error in errors:
+        print_text(f"The environment raised  {error}", "red")
 
 
 def _push_run(result: CollectResult, target: common.HubTarget, *, as_json: bool) -> None:

@@ -1,17 +1,27 @@
-"""`ludus curate`: select episodes and write them as training rows."""
+"""`ludus curate` and `ludus lint`: select episodes as training rows, and check rows."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from ludus.cli import common
 from ludus.cli.command_line import end_if_checking, typed_command
-from ludus.cli.program import command
-from ludus.cli.run_lookup import resolve_run_path
+from ludus.cli.common import resolve_run_path
+from ludus.cli.display.console import console, escape_control_chars, print_table, print_text
+from ludus.cli.display.formatting import plural
+from ludus.cli.program import command, name_flags
 from ludus.curation.config import CurateConfig
 from ludus.options import Option, expand_path
+
+if TYPE_CHECKING:
+    from ludus.curation import CurateReport
+    from ludus.curation.lint.report import LintExample, LintReport
+
+_LINT_STYLES = {"error": "bold red", "warning": "yellow"}
+_LOSS_OPEN, _LOSS_CLOSE = "⟦", "⟧"
+"""Brackets around text that bears the loss, where there is no colour."""
 
 
 @command
@@ -48,7 +58,6 @@ def curate(
 
     ludus curate runs/a runs/b --to dpo --pairs all --min-margin 0.3 -o data/pairs
     """
-    from ludus.cli.display.curate_report import print_curate_report
     from ludus.cli.display.status import status_callback
     from ludus.curation import pipeline
 
@@ -69,12 +78,170 @@ def curate(
     if as_json:
         print(json.dumps({"folder": str(out), **report.as_json()}, allow_nan=False))
     else:
-        print_curate_report(out, report)
+        _print_curate_report(out, report)
     if push_to_hub is not None:
-        from ludus.cli.hub_uploads import push_dataset
+        from ludus.cli.hub_uploads import push_dataset_folder
 
         again = typed_command() if overwrite else f"{typed_command()} --overwrite"
-        url = push_dataset(
+        url = push_dataset_folder(
             out, push_to_hub.repo_id, private=push_to_hub.private, retry_command=again
         )
         print(json.dumps({"event": "pushed", "url": url}) if as_json else f"Data set: {url}")
+
+
+def _print_curate_report(out: Path, report: CurateReport) -> None:
+    """Print what each step removed, the rows of each split, and the folder."""
+    from rich.text import Text
+
+    rows: list[tuple[str | Text, ...]] = [("episodes", "", f"{report.episodes:,}", "")]
+    for step in report.steps:
+        style = "" if step.removed else "dim"
+        cells = (step.reason, f"{step.removed:,}", f"{step.remaining:,}", step.detail)
+        rows.append(tuple(Text(escape_control_chars(cell), style=style) for cell in cells))
+    print_table(("step", "removed", "left", ""), rows, right=("removed", "left"))
+    for location in report.unreadable:
+        print_text(f"unreadable: {location}", "yellow")
+    for split, count in report.rows.items():
+        tasks = plural(report.tasks[split], "task")
+        if split == "test" and report.test_target not in (None, report.tasks[split]):
+            tasks += f", not {report.test_target:,}: near copies stay in one split"
+        print_text(f"{split}: {plural(count, 'row')} of {tasks}")
+    if report.tutored:
+        agreement = "" if report.agreement is None else f", agreement {report.agreement:.1%}"
+        print_text(f"tutor: {plural(report.tutored, 'episode')}{agreement}")
+    if report.families:
+        print_text(f"{plural(report.families, 'task')} kept in the split of a near copy")
+    if report.lengths is not None:
+        print_text(str(report.lengths))
+    print_text(f"data set: {out}")
+
+
+@command
+def lint(
+    data: Annotated[Path, Option(parse=expand_path), "Folder of `ludus curate`, or a JSONL file."],
+    *,
+    student: Annotated[
+        str | None,
+        Option(),
+        "Model to be trained: folder or Hub id. Needed for checks of its chat template.",
+    ] = None,
+    max_length: Annotated[
+        int | None, Option(), "Maximum number of tokens per row in training."
+    ] = None,
+    sample: Annotated[
+        int, Option(), "Number of rows to render with the student's chat template."
+    ] = 100,
+    every: Annotated[bool, Option(name="all"), "Render all rows, not a sample."] = False,
+    show: Annotated[int, Option(), "Number of rendered rows to print."] = 1,
+    seed: Annotated[int, Option(), "Random seed of the sample."] = 0,
+    strict: Annotated[bool, Option(name="strict"), "Count warnings as errors."] = False,
+    as_json: common.JsonObject = False,
+) -> None:
+    """Check training data before training, and show which tokens bear the loss.
+
+    Example: ludus lint data/wordle --student Qwen/Qwen3-0.6B
+    """
+    from ludus.cli.display.status import status_callback
+    from ludus.curation.lint.runner import find_data_files, lint_files
+
+    files = find_data_files(data)  # Before a student is loaded, which takes seconds.
+    model = None
+    if student is not None:
+        from ludus.curation.lint.student import Student
+
+        model = Student.load(student)
+    with status_callback() as show_progress:
+        report = lint_files(
+            files,
+            model,
+            max_length=max_length,
+            sample=None if every else sample,
+            show=show,
+            seed=seed,
+            progress=lambda done, total: show_progress("lint", done, total),
+        )
+    if as_json:
+        print(json.dumps(report.as_json(strict=strict), ensure_ascii=False, allow_nan=False))
+    else:
+        _print_lint_report(report, strict=strict)
+    if not report.passed(strict=strict):
+        raise SystemExit(1)
+
+
+def _print_lint_report(report: LintReport, *, strict: bool) -> None:
+    """Print the whole report; `strict` counts warnings as errors."""
+
+    _print_findings(report)
+    for example in report.shown:
+        _print_lint_example(example)
+    lines = [_coverage_text(report)]
+    if report.lengths is not None and report.lengths.count:
+        lines.insert(0, str(report.lengths))
+    for line in lines:
+        print_text(line)
+    errors, warnings = report.count_checks("error"), report.count_checks("warning")
+    counts = f"{plural(errors, 'error')}, {plural(warnings, 'warning')}"
+    if report.passed(strict=strict):
+        print_text(f"Fit to train on: {counts} (exit code 0).", "bold green")
+    else:
+        reason = "" if errors else ", which --strict counts as errors"
+        print_text(f"Not fit to train on: {counts}{reason} (exit code 1).", "bold red")
+
+
+def _print_findings(report: LintReport) -> None:
+    """Print a line per finding, and below them an example of each with the advice."""
+    from rich.text import Text
+
+    if not report.findings:
+        return
+    rows = []
+    for finding in report.findings:
+        share = "<0.1%" if 0 < finding.share < 0.001 else f"{finding.share:.1%}"
+        cells = (finding.level, finding.check, f"{finding.rows:,}", share)
+        style = _LINT_STYLES.get(finding.level, "bold")
+        location = escape_control_chars(str(finding.examples[0][0]))
+        rows.append([Text(cell, style=style) for cell in (*cells, location)])
+    print_table(("", "check", "rows", "share", "first"), rows, right=("rows", "share"))
+    for finding in report.findings:
+        message = finding.examples[0][1]
+        stop = "" if message.endswith((".", "!", "?")) else "."
+        text = Text(escape_control_chars(f"{finding.check}: {message}{stop} "))
+        text.append(name_flags(finding.advice), "dim")
+        console().print(text, soft_wrap=True)
+
+
+def _print_lint_example(example: LintExample) -> None:
+    """Print a rendered row of the report; what bears the loss is coloured or in brackets."""
+    from rich.text import Text
+
+    out, rendered = console(), example.rendered
+    side = f" {example.side}" if example.side else ""
+    counts = f"{len(rendered.ids):,} tokens, {sum(rendered.mask):,} bear the loss"
+    head = f"{example.location}{side}  {counts}"
+    print_text(head, "bold")
+    has_brackets = out.no_color or not out.is_terminal
+    text, in_loss = Text(), False
+    for span in rendered.text_spans(example.special_tokens):
+        if has_brackets and span.has_loss != in_loss:
+            text.append(_LOSS_OPEN if span.has_loss else _LOSS_CLOSE)
+        in_loss = span.has_loss
+        if in_loss:
+            style = "bold green underline" if span.special else "bold green"
+        else:
+            style = "cyan" if span.special else "dim"
+        text.append(escape_control_chars(span.text), style)
+    text.append(_LOSS_CLOSE if has_brackets and in_loss else "")
+    out.print(text, soft_wrap=True)
+
+
+def _coverage_text(report: LintReport) -> str:
+
+    rows = plural(report.rows, "row")
+    if report.student is None:
+        return (
+            f"{rows}, checked without a chat template: give --student to see which tokens bear "
+            "the loss, what its template drops, and how long rows are."
+        )
+    if report.rendered < report.rows:
+        return f"{rows}, {report.rendered:,} of them rendered; --all renders every row."
+    return f"{rows}, all rendered with the chat template of {report.student}."

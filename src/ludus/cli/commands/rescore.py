@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ludus.cli import common
+from ludus.cli.display.console import print_table, print_text
+from ludus.cli.display.formatting import format_count, format_dollars, plural
 from ludus.cli.program import command
+from ludus.data.estimates import format_mean
 from ludus.data.json_files import read_text
 from ludus.errors import ConfigError
 from ludus.options import Option, expand_path
@@ -94,10 +97,9 @@ def rescore(
 
     ludus rescore runs/wordle --judge openai:gpt-5-mini --judge-prompt criteria.md --judge-groups
     """
-    from ludus.cli.display.rescore_report import print_rescore_result
+    from ludus.cli.common import resolve_run_path
     from ludus.cli.display.run_display import progress
     from ludus.cli.display.signals import exit_if_signalled
-    from ludus.cli.run_lookup import resolve_run_path
     from ludus.policy.agent_factory import agent_from_config, parse_agent
     from ludus.scoring.judge import Judge, default_cache_dir
     from ludus.scoring.judge_prompt import DEFAULT_CRITERIA
@@ -131,7 +133,7 @@ def rescore(
         fields = {"folder": str(result.folder), "stopped": result.stop_reason, **result.summary}
         print(json.dumps(fields, allow_nan=False))
     else:
-        print_rescore_result(result)
+        _print_result(result)
     exit_if_signalled(result.stop_reason)
 
 
@@ -162,3 +164,47 @@ def _reject_judge_options(**options: object) -> None:
     for name, value in options.items():
         if value is not None and value is not False and value != {}:
             raise ConfigError(f"`{name}` is for a judge. Give `judge` too, such as openai:MODEL.")
+
+
+def _print_result(result: RescoreResult) -> None:
+    """Print rewards before and after, the agreement, what the judge used, and the folder."""
+
+    comparison = result.comparison
+    estimates = (comparison.before, comparison.after)
+    counts = ("0" if each is None else f"{each.n:,}" for each in estimates)
+    means = ("" if each is None else format_mean(each.value, each.interval) for each in estimates)
+    rows = (
+        ("scored episodes", *counts),
+        ("mean reward (95 % interval)", *means),
+        ("changed", "", f"{comparison.changed:,}"),
+        ("scored now", "", f"{result.new_episodes:,}"),
+    )
+    print_table(("", "before", "after"), rows, right=("before", "after"))
+    whose = "The judge" if comparison.compared == "judge" else "The new reward"
+    if (accuracy := comparison.pair_accuracy) is None:
+        print_text("Agreement with the stored reward: unknown, because one of them never varies.")
+    else:
+        print_text(
+            f"{whose} prefers the attempt with the higher stored reward in "
+            f"{format_mean(accuracy.value, accuracy.interval)} of {plural(accuracy.n, 'pair')} of "
+            "attempts at the same task."
+        )
+    if (judge := result.summary.get("judge")) is not None:
+        usage = judge["usage"]
+        tokens = usage["prompt_tokens"] + usage["completion_tokens"]
+        parts = [plural(judge["calls"], "call"), f"{judge['cached']:,} from the cache"]
+        parts += [f"{judge['failed']:,} failed"] if judge["failed"] else []
+        parts += [f"{format_count(tokens)} tokens"] if tokens else []
+        parts += [format_dollars(usage["cost"])] if usage["cost"] is not None else []
+        print_text(f"Judge: {', '.join(parts)}.")
+    print_text(f"run: {result.folder}")
+    summary = result.summary
+    if summary["remaining"]:
+        left = f"{plural(summary['remaining'], 'episode')} ({result.stop_reason or 'not scored'})"
+        text = f"Left to do: {left}. The same command resumes."
+        print_text(text, "yellow")
+    if summary["broken"]:
+        text = f"Broken and not scored: {plural(summary['broken'], 'episode')}."
+        if judge is not None:
+            text += " Judge again those on which the judge failed: --retry-broken."
+        print_text(text, "yellow")

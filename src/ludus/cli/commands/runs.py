@@ -1,17 +1,23 @@
-"""`ludus runs`: list the runs of `ludus collect` and `ludus train grpo`."""
+"""`ludus runs` and `ludus show`: list runs, and print an episode, a row or an evaluation."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from ludus.cli.common import newest_run, resolve_run_path
+from ludus.cli.display.console import print_table
+from ludus.cli.display.formatting import format_count, format_dollars, format_reward
 from ludus.cli.program import command
+from ludus.errors import RunError
 from ludus.options import Option, expand_path
 
 if TYPE_CHECKING:
     from ludus.data.run_folder import RunFolder
+    from ludus.data.tool_schema import JsonObject
 
 
 @command
@@ -26,9 +32,7 @@ def runs(
 
     Example: ludus runs
     """
-    from ludus.cli.display.runs_table import print_runs
     from ludus.data.run_folder import find_runs
-    from ludus.errors import RunError
     from ludus.rollout.stats import summarize_run
 
     if not root.exists():
@@ -51,15 +55,17 @@ def runs(
     if as_json:
         for summary in summaries:
             print(json.dumps(summary, allow_nan=False))
-    else:
-        print_runs(summaries)
+        return
+    rows = [_table_row(summary) for summary in summaries]
+    header = [name for name in rows[0] if any(row[name] for row in rows)]
+    right = [name for name in header if name not in ("run", "kind", "environment", "agent")]
+    print_table(header, ([row[name] for name in header] for row in rows), right=right)
 
 
 def _training_runs(root: Path) -> Iterator[RunFolder]:
     """The episodes of GRPO trainings, as runs: their folders have no `run.json`."""
     from ludus.data.config import config_digest
     from ludus.data.run_folder import RunFolder, RunMetadata, walk_run_folders
-    from ludus.errors import RunError
 
     for folder in walk_run_folders(root):
         if not ((folder / "training.json").is_file() and (folder / "episodes.jsonl").is_file()):
@@ -79,3 +85,121 @@ def _training_runs(root: Path) -> Iterator[RunFolder]:
                 versions=record.versions,
             )
             yield RunFolder(folder, metadata)
+
+
+def _table_row(summary: JsonObject) -> dict[str, str]:
+
+    usage, agent = summary["usage"], summary["agent"]
+    tokens = usage["prompt_tokens"] + usage["completion_tokens"]
+    planned = f"/{summary['planned']:,}" if summary["remaining"] else ""
+    return {
+        "run": str(summary["run"]),
+        "kind": str(summary["kind"]),
+        "environment": str(summary["environment"]),
+        "agent": str(agent.get("model") or agent.get("provider", "")),
+        "episodes": f"{summary['episodes']:,}{planned}",
+        "mean reward (95 % interval)": format_reward(summary),
+        "broken": f"{summary['broken']:,}" if summary["broken"] else "",
+        "tokens": format_count(tokens) if tokens else "",
+        "cost": format_dollars(usage["cost"]),
+    }
+
+
+@command
+def show(
+    target: Annotated[
+        list[str],
+        Option(metavar="TARGET"),
+        "Run (path, name or `last`), data set or evaluation; then the number or id of an episode "
+        "or row (default 0).",
+    ],
+    *,
+    as_json: Annotated[bool, Option(name="json"), "Print the line as it is stored."] = False,
+) -> None:
+    """Print the transcript of one episode, with its reward.
+
+    Of a data set it prints a row, of an evaluation its metrics.
+
+    Examples:
+
+    ludus show last 17
+
+    ludus show runs/wordle-1a2b3c4d 17
+
+    ludus show data/wordle 3
+    """
+    *names, last = target
+    # The last word is the episode, unless it is the only one or a path.
+    episode = last if names and (last.isdecimal() or not Path(last).exists()) else None
+    paths = [resolve_run_path(name) for name in (target if episode is None else names)]
+    path = paths[0]
+    if len(paths) > 1:  # From a pattern of the shell.
+        path = newest_run(paths)
+        print(f"{len(paths)} paths given; showing the newest, {path}.", file=sys.stderr)
+    _show_path(path, episode, as_json=as_json)
+
+
+def _show_path(path: Path, episode: str | None, *, as_json: bool) -> None:
+    from ludus.cli.display.transcript import (
+        find_viewable_rows,
+        print_row,
+        print_transcript,
+        read_row,
+    )
+    from ludus.data.episode_reader import find_episode, holds_episodes
+
+    file = path / "episodes.jsonl" if path.is_dir() else path
+    if path.is_dir() and not file.is_file():
+        if _show_evaluation(path, episode, as_json=as_json):
+            return
+        rows = find_viewable_rows(path)
+        if rows is None:
+            raise _nothing_to_show(path)
+        file = rows
+    if holds_episodes(file):
+        record = find_episode(file, episode or "0")
+        if as_json:
+            print(record.to_line().decode().rstrip())
+        else:
+            print_transcript(record)
+        return
+    row = read_row(file, episode or "0")
+    if as_json:
+        print(json.dumps(row, ensure_ascii=False))
+    else:
+        print_row(file, episode or "0", row)
+
+
+def _show_evaluation(path: Path, episode: str | None, *, as_json: bool) -> bool:
+    """Print the evaluation in this folder; False if there is none."""
+    from ludus.cli.display.eval_table import print_stored_evaluation
+    from ludus.data.stage_output import find_output
+
+    output = find_output(path)
+    if output is None or output.kind != "evaluation":
+        return False
+    if episode is not None:
+        runs = [str(path / one["label"]) for one in output.record["candidates"]]
+        commands = " or ".join(f"`ludus show {run} {episode}`" for run in runs)
+        raise RunError(f"{path} is an evaluation. Choose a candidate: {commands}.")
+    if as_json:
+        print(json.dumps(output.record, ensure_ascii=False))
+    else:
+        print_stored_evaluation(path)
+    return True
+
+
+def _nothing_to_show(path: Path) -> RunError:
+    """An error that says what the folder holds instead, and what to type."""
+    from ludus.data.run_folder import find_runs
+
+    if any(path.glob("*.parquet")) or (path / "dataset_dict.json").is_file():
+        return RunError(
+            f"{path} is a data set, but not in JSONL. `ludus curate` writes one that can be shown."
+        )
+    if runs := find_runs(path):
+        return RunError(
+            f"{path} is a folder of runs. Choose one, such as `ludus show {runs[-1].path}`; "
+            f"`ludus runs {path}` lists them."
+        )
+    return RunError(f"{path} cannot be shown: it is no run, data set or evaluation.")

@@ -1,17 +1,33 @@
-"""`ludus train sft` and `ludus train dpo`: train a model on rows of a data set."""
+"""`ludus train`: SFT, DPO, GRPO, and rounds with a tutor.
+
+With several processes (torchrun) only rank 0 prints and uploads.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from ludus.cli import common
-from ludus.cli.command_line import typed_command
-from ludus.cli.program import command
+from ludus.cli.command_line import end_if_checking, is_stage, typed_command
+from ludus.cli.program import command, name_flags, to_texts
+from ludus.errors import LudusError
 from ludus.options import Option, expand_path
 from ludus.train.config import TrainConfig
+from ludus.train.grpo.grpo_config import GRPOConfig
+from ludus.tutoring.config import TutorConfig
 
 if TYPE_CHECKING:
+    from ludus.cli.display.train_display import TrainMetrics
+    from ludus.cli.display.train_summary import TrainSummary
+    from ludus.data.tool_schema import JsonObject
     from ludus.train import TrainProgress, TrainResult
 
 Data = Annotated[
@@ -19,6 +35,7 @@ Data = Annotated[
     Option(metavar="DATA", parse=expand_path),
     "Folder of `ludus curate`, a file of rows, or a data set on the Hub.",
 ]
+_MIN_NAME_WIDTH = 10
 
 
 @command(without=("beta",))
@@ -43,8 +60,23 @@ def sft(
 
     ludus train sft data/wordle -m Qwen/Qwen3-0.6B --lora on --set warmup_steps=20 -o models/wordle
     """
+    from ludus.cli.display.train_display import TrainMetrics
+    from ludus.cli.display.train_summary import TrainSummary
+
     config = common.with_thinking(config, thinking)
-    _train("sft", data, model, out, config, overwrite=overwrite, push=push_to_hub, as_json=as_json)
+
+    def stage(progress: TrainProgress) -> TrainResult:
+        from ludus.train.offline import sft
+
+        return sft(
+            data, model, out, config,
+            overwrite=overwrite, command=typed_command(), progress=progress,
+        )  # fmt: skip
+
+    run_training(
+        stage, out, TrainMetrics(), TrainSummary(model),
+        overwrite=overwrite, push=push_to_hub, as_json=as_json,
+    )  # fmt: skip
 
 
 @command(without=("packing", "compile"))
@@ -70,40 +102,221 @@ def dpo(
 
     ludus train dpo data/pairs -m models/wordle --lora on --beta 0.05 -o models/wordle-dpo
     """
-    config = common.with_thinking(config, thinking)
-    _train("dpo", data, model, out, config, overwrite=overwrite, push=push_to_hub, as_json=as_json)
-
-
-def _train(
-    method: Literal["sft", "dpo"],
-    data: Path,
-    model: str,
-    out: Path,
-    config: TrainConfig,
-    *,
-    overwrite: bool,
-    push: common.HubTarget | None,
-    as_json: bool,
-) -> None:
-    from ludus.cli.display.train_metrics import TrainMetrics
+    from ludus.cli.display.train_display import TrainMetrics
     from ludus.cli.display.train_summary import TrainSummary
-    from ludus.cli.train_command import run_training
+
+    config = common.with_thinking(config, thinking)
 
     def stage(progress: TrainProgress) -> TrainResult:
-        from ludus.train import offline
+        from ludus.train.offline import dpo
 
-        train = offline.sft if method == "sft" else offline.dpo
-        return train(
+        return dpo(
             data, model, out, config,
             overwrite=overwrite, command=typed_command(), progress=progress,
         )  # fmt: skip
 
     run_training(
-        stage,
-        out,
-        metrics=TrainMetrics(),
-        summary=TrainSummary(model),
-        overwrite=overwrite,
-        push=push,
-        as_json=as_json,
-    )
+        stage, out, TrainMetrics(), TrainSummary(model),
+        overwrite=overwrite, push=push_to_hub, as_json=as_json,
+    )  # fmt: skip
+
+
+@command
+def grpo(
+    env: common.Env,
+    *,
+    model: common.Model,
+    out: common.TrainOutput,
+    config: GRPOConfig,
+    thinking: common.Thinking = None,
+    overwrite: common.Overwrite = False,
+    push_to_hub: common.Push = None,
+    as_json: common.JsonLines = False,
+) -> None:
+    """Group relative policy optimization on episodes that the model plays.
+
+    The rewards of the episodes of one task are compared with each other. Every episode is kept;
+    `ludus show OUT` prints it. Run the same command again to resume a stopped training, or with
+    more --steps to extend a finished one.
+
+    Examples:
+
+    ludus train grpo wordle --model models/wordle -o models/wordle-grpo
+
+    ludus train grpo reasoning_gym:chain_sum -m smollm2 --eval-every 25 --early-stop -o models/sums
+
+    ludus train grpo reasoning_gym:chain_sum -m smollm2 --curriculum max_terms=2..5 -o models/sums
+
+    ludus train grpo wordle=0.7,catch=0.3 -m Qwen/Qwen3-0.6B --lora on -o models/games
+    """
+    from ludus.cli.display.train_display import GRPOMetrics
+    from ludus.cli.display.train_summary import GRPOSummary
+
+    config = common.with_thinking(config, thinking)
+
+    def stage(progress: TrainProgress) -> TrainResult:
+        from ludus.train.grpo.pipeline import grpo
+
+        return grpo(
+            env, model, out, config,
+            overwrite=overwrite, command=typed_command(), progress=progress,
+        )  # fmt: skip
+
+    def read_past_log() -> list[JsonObject]:
+        from ludus.data.training_log import read_log
+
+        return list(read_log(out.expanduser()))
+
+    # With a curriculum over variants, the record has the environments.
+    has_variants = any(axis.partition("=")[0].strip() == "variant" for axis in config.curriculum)
+    arguments = None if has_variants else _eval_arguments(env, config)
+    run_training(
+        stage, out, GRPOMetrics(read_past_log), GRPOSummary(model, arguments),
+        overwrite=overwrite, push=push_to_hub, as_json=as_json,
+    )  # fmt: skip
+
+
+@command(without=("beta", "packing"))
+def tutor(
+    env: common.Env,
+    *,
+    model: common.Model,
+    out: common.TrainOutput,
+    tutor: Annotated[
+        str,
+        Option(metavar="AGENT"),
+        "Agent that says what to reply in every state: oracle, openai:MODEL, anthropic:MODEL, "
+        "hf:PATH or smollm2.",
+    ] = "oracle",
+    config: TutorConfig,
+    train: TrainConfig,
+    thinking: common.Thinking = None,
+    overwrite: common.Overwrite = False,
+    push_to_hub: common.Push = None,
+    as_json: common.JsonLines = False,
+) -> None:
+    """Teach a model an environment with a tutor (DAgger).
+
+    In each round the model plays, the tutor says in every state what it would have done, and the
+    model is trained on that by SFT, on the rows of all rounds. Run the same command again to resume
+    after Ctrl-C, or with more --rounds to go on.
+
+    Examples:
+
+    ludus train tutor wordle --model smollm2 -o models/wordle
+
+    ludus train tutor catch -m models/catch --tutor-share 0 --rounds 2 -o models/catch-2
+    """
+    from ludus.cli.display.train_display import TrainMetrics
+    from ludus.cli.display.train_summary import TutorSummary
+    from ludus.policy.agent_factory import agent_from_spec
+
+    train = common.with_thinking(train, thinking)
+    config = replace(config, tutor=agent_from_spec(tutor), train=train)
+
+    def stage(progress: TrainProgress) -> TrainResult:
+        from ludus.tutoring.pipeline import tutor
+
+        return tutor(
+            env, model, out, config,
+            overwrite=overwrite, command=typed_command(), progress=progress,
+        )  # fmt: skip
+
+    run_training(
+        stage, out, TrainMetrics(), TutorSummary(model),
+        overwrite=overwrite, push=push_to_hub, as_json=as_json,
+    )  # fmt: skip
+
+
+def _eval_arguments(env: str, config: GRPOConfig) -> tuple[str, ...]:
+    """The words with which `ludus eval` plays the same tasks."""
+    words = [env, *(["--base-url", config.base_url] if config.base_url else [])]
+    for text in to_texts(config.task) if config.task else ():
+        words += ["--task", text]
+    if config.system_prompt != GRPOConfig().system_prompt:
+        words += ["--system-prompt", config.system_prompt or ""]
+    return tuple(words)
+
+
+def run_training(
+    stage: Callable[[TrainProgress], TrainResult],
+    out: Path,
+    metrics: TrainMetrics,
+    summary: TrainSummary,
+    *,
+    overwrite: bool,
+    push: common.HubTarget | None,
+    as_json: bool,
+) -> None:
+    """Train, print the result, and upload the model."""
+    from ludus.cli.display.signals import EXIT_CODES
+    from ludus.cli.display.train_display import train_display
+    from ludus.cli.hub_uploads import push_trained_model
+    from ludus.publish.hub_upload import MODEL
+
+    if push is not None:
+        push.check(MODEL)
+    end_if_checking()
+    is_rank_0 = os.environ.get("RANK", "0") == "0"
+    again = "the same command without --overwrite" if overwrite else "the same command"
+    on_checked = partial(push.create, MODEL) if push is not None and is_rank_0 else None
+    try:
+        with (
+            train_display(
+                metrics, as_json=as_json, quiet=not is_rank_0, on_checked=on_checked
+            ) as display,
+            # Experiment trackers print on stdout, which is for results.
+            redirect_stdout(sys.stderr),
+        ):
+            try:
+                result = stage(display)
+            except KeyboardInterrupt:
+                if not display.has_begun:
+                    raise
+                effect = _describe_resume(out.expanduser()) or summary.without_checkpoint
+                raise KeyboardInterrupt(f"Stopped at once; {again} {effect}.") from None
+        if is_rank_0:
+            _print_result(result, summary, again, as_json=as_json)
+        # A signal after the last step: the model is complete, but nothing else should follow.
+        stopped = result.stopped or display.stopping
+        if stopped is not None:
+            sys.exit(EXIT_CODES.get(stopped, 1))
+        if is_rank_0 and push is not None:
+            url = push_trained_model(
+                result.folder, push.repo_id, private=push.private, retry_command=again
+            )
+            print(json.dumps({"event": "pushed", "url": url}) if as_json else f"Model: {url}")
+    except LudusError as error:
+        if not is_rank_0:
+            sys.exit(1)
+        if as_json:
+            print(json.dumps({"event": "error", "message": name_flags(str(error))}))
+        raise
+
+
+def _describe_resume(out: Path) -> str:
+    """From which step a run can be resumed; empty where there is no checkpoint."""
+    from ludus.train.output.checkpoints import latest_checkpoint, read_state
+
+    checkpoint = latest_checkpoint(out)
+    state = None if checkpoint is None else read_state(checkpoint)
+    return f"resumes after step {state.step:,}" if state else ""
+
+
+def _print_result(result: TrainResult, summary: TrainSummary, again: str, *, as_json: bool) -> None:
+    from ludus.cli.display.console import escape_control_chars
+
+    if as_json:
+        fields = {"folder": str(result.folder), **summary.as_json(result)}
+        fields |= {"steps": result.steps, "stopped": result.stopped}
+        print(json.dumps({"event": "done", **fields}, allow_nan=False))
+    elif result.stopped is not None:
+        print(f"{summary.stopped_text(result)}; {again} resumes there.")
+    else:
+        lines = summary.lines(result)
+        width = max(_MIN_NAME_WIDTH, *(len(name) + 2 for name, _ in lines))
+        for name, value in lines:
+            print(escape_control_chars(f"{name:<{width}}{value}"))
+        # A recipe has its own next stage.
+        for line in [] if is_stage() else summary.next_steps(result):
+            print(escape_control_chars(line))

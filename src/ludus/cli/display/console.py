@@ -1,14 +1,17 @@
-"""The consoles of the command line: results on stdout, errors as one red line on stderr."""
+"""Text on the terminal: results on stdout, errors as one red line on stderr, tables."""
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 _UNPRINTABLE_CHARS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -18,6 +21,17 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, soft_wrap=stderr)
+
+
+def print_text(text: str, style: str = "", *, stderr: bool = False) -> None:
+    """Print text as it is, without markup and control characters; lines are not folded."""
+    from rich.text import Text
+
+    console(stderr=stderr).print(Text(escape_control_chars(text), style=style), soft_wrap=True)
+
+
+def print_error(message: str) -> None:
+    print_text(message, "bold red", stderr=True)
 
 
 def print_if_read(*lines: str) -> None:
@@ -30,10 +44,47 @@ def print_if_read(*lines: str) -> None:
             console().print(line, soft_wrap=True)
 
 
-def print_error(message: str) -> None:
+def print_facts(facts: Iterable[tuple[str, str | Text]]) -> None:
+    """Print names and values in two columns; those without a value are left out."""
+    from rich.table import Table
     from rich.text import Text
 
-    console(stderr=True).print(Text(escape_control_chars(message), style="bold red"))
+    table = Table.grid(padding=(0, 2))
+    for name, value in facts:
+        if value:
+            text = Text(escape_control_chars(value)) if isinstance(value, str) else value
+            table.add_row(Text(escape_control_chars(name), style="bold"), text)
+    console().print(table)
+
+
+def print_table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    right: Collection[str] = (),
+) -> None:
+    """Print a table; the columns `right` are aligned there, and the last one may be folded."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold", show_header=any(header))
+    for name in header:
+        is_last = name == header[-1]
+        table.add_column(
+            name,
+            justify="right" if name in right else "left",
+            no_wrap=not is_last,
+            overflow="fold",
+        )
+    for row in rows:
+        cells = (
+            Text(escape_control_chars(cell)) if isinstance(cell, str) else cell for cell in row
+        )
+        table.add_row(*cells)
+    # A pipe has no width: each row is one line.
+    has_width = console().is_terminal or "COLUMNS" in os.environ
+    (console() if has_width else Console(width=10_000, highlight=False)).print(table)
 
 
 def escape_control_chars(text: str) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ludus.cli.display.console import console, escape_control_chars
+from ludus.cli.display.console import console, escape_control_chars, print_text
 from ludus.cli.program import name_flags
 from ludus.data.sparkline import sparkline
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -25,48 +24,41 @@ _MIN_LABEL_WIDTH = 10
 
 def print_evaluation(evaluation: Evaluation) -> None:
     """Print the results, the method of their intervals, notes, and the folder."""
-    from rich.text import Text
-
     from ludus.evaluation.table import build_notes, describe_method
 
-    out = console()
-    print_results(out, evaluation)
-    out.print(Text(describe_method(evaluation), style="dim"), soft_wrap=True)
+    print_results(evaluation)
+    print_text(describe_method(evaluation), "dim")
     for note in build_notes(evaluation):
-        out.print(Text(escape_control_chars(name_flags(note)), style="yellow"), soft_wrap=True)
-    out.print(Text(f"evaluation: {evaluation.folder}"), soft_wrap=True)
+        print_text(name_flags(note), "yellow")
+    print_text(f"evaluation: {evaluation.folder}")
 
 
-def print_results(out: Console, evaluation: Evaluation) -> None:
-    """Print the tables, the curves of difficulty, and the verdicts."""
-    from rich.text import Text
-
+def print_results(evaluation: Evaluation) -> None:
+    """Print the tables and the verdicts."""
     from ludus.evaluation.table import build_slice_tables, build_tables, build_wide_table
 
-    tables = build_tables(evaluation)
+    out, tables = console(), build_tables(evaluation)
     out.print(_fit_table(tables, out.width) or _list_cells(build_wide_table(evaluation)))
     for table in build_slice_tables(evaluation):
         out.print()
         out.print(_fit_table([table], out.width) or _list_cells(table))
     for line in _level_curves(evaluation):
-        out.print(Text(escape_control_chars(line)), soft_wrap=True)
+        print_text(line)
     for outcome, text in evaluation.describe_verdicts():
-        style = _VERDICT_STYLES[outcome.value]
-        out.print(Text(escape_control_chars(text), style=style), soft_wrap=True)
+        print_text(text, _VERDICT_STYLES[outcome.value])
 
 
-def print_stored_evaluation(out: Console, folder: Path) -> None:
+def print_stored_evaluation(folder: Path) -> None:
     """Print the results of a stored evaluation, and how to see one of its episodes."""
     from ludus.evaluation.results import load_evaluation
 
     evaluation = load_evaluation(folder)
     settings = evaluation.settings
     title = f"{settings['episodes']:,} episodes of {settings['environment']}, seed "
-    out.print(escape_control_chars(f"{title}{settings['seed']}"), markup=False, style="bold")
-    print_results(out, evaluation)
-    out.print(f"Report:     {folder / 'README.md'}", markup=False, soft_wrap=True)
-    example = folder / evaluation.scores[0].label
-    out.print(f"An episode: ludus show {example} 0", markup=False, soft_wrap=True)
+    print_text(f"{title}{settings['seed']}", "bold")
+    print_results(evaluation)
+    print_text(f"Report:     {folder / 'README.md'}")
+    print_text(f"An episode: ludus show {folder / evaluation.scores[0].label} 0")
 
 
 def _fit_table(tables: list[ResultTable], width: int) -> Table | None:

@@ -1,16 +1,12 @@
-"""The display of runs (`ludus collect`, `eval`, `rescore`): a status on stderr, or JSON events."""
+"""The progress of runs (`ludus collect`, `eval`, `rescore`)."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from ludus.cli.display.formatting import (
     format_clock,
@@ -20,14 +16,15 @@ from ludus.cli.display.formatting import (
     format_rate,
     plural,
 )
-from ludus.cli.display.progress_bar import bar_line, decode_texts, time_left
 from ludus.cli.display.signals import INTERRUPTED, TERMINATED
 from ludus.cli.display.status import (
     NoticesOnlyStatus,
     PhaseView,
     Status,
-    StatusTimer,
-    stderr_status,
+    bar_line,
+    create_status,
+    decode_texts,
+    time_left,
 )
 from ludus.cli.program import name_flags
 from ludus.rollout.collect import Collector
@@ -45,10 +42,8 @@ from ludus.rollout.progress import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from ludus.data.tool_schema import JsonObject
     from ludus.scoring.judge import Judge
-
-JSON_INTERVAL_S = 10.0
-"""Seconds between two progress events."""
 
 
 class RunDisplay:
@@ -68,14 +63,16 @@ class RunDisplay:
     def __call__(self, event: ProgressEvent) -> None:
         match event:
             case PhaseProgress():
-                self.show_phase(event)
+                self._status.show(PhaseView(event, self.label))
             case CandidateStarted():
                 self.label = event.label
             case ChecksPassed():
                 if self.on_checked is not None:
                     self.on_checked()
                 if self.label:
-                    self.announce_candidate()
+                    self._status.emit("candidate", label=self.label)
+                    started = PhaseProgress(f"{self.label} plays", in_log=True)
+                    self._status.show(PhaseView(started))
             case RunStarted():
                 # From now on signals stop this run.
                 self._run, self._loop = event.run, asyncio.get_running_loop()
@@ -85,18 +82,12 @@ class RunDisplay:
             case Notice():
                 self.warn(event.message)
 
-    def show_phase(self, phase: PhaseProgress) -> None:
-        self._status.show(PhaseView(phase, self.label))
-
-    def announce_candidate(self) -> None:
-        """Say that the candidate of this label is about to play."""
-        self._status.show(PhaseView(PhaseProgress(f"{self.label} plays", in_log=True)))
-
     def warn(self, message: str) -> None:
-        self._status.print_line(name_flags(message), "yellow")
+        self._status.notify(name_flags(message), "yellow")
 
     def report_failure(self, message: str) -> None:
-        """Report the error that ended the run; on a terminal `main` prints it."""
+        """Report the error that ended the run as an event; otherwise `main` prints it."""
+        self._status.emit("error", message=name_flags(message))
 
     def request_stop(self, reason: str, count: int) -> bool:
         """Drain on the first Ctrl-C, abort on the second or on SIGTERM.
@@ -128,70 +119,6 @@ class RunDisplay:
         self._status.__exit__(*error)
 
 
-class JsonRunDisplay(RunDisplay):
-    """Prints one JSON object per line on stdout: phases, progress, warnings and errors.
-
-    What an environment prints meanwhile goes to stderr.
-    """
-
-    def __init__(self, interval_s: float = JSON_INTERVAL_S) -> None:
-        super().__init__(Status())
-        self._reporter = StatusTimer(self.report, interval_s)
-        self._stream = sys.stdout
-        self._redirection = redirect_stdout(sys.stderr)
-
-    def __call__(self, event: ProgressEvent) -> None:
-        super().__call__(event)
-        if isinstance(event, RunStarted):
-            self._reporter.start_once()
-
-    def show_phase(self, phase: PhaseProgress) -> None:
-        if phase.in_log:
-            self.emit("phase", phase=phase.phase)
-
-    def announce_candidate(self) -> None:
-        self.emit("candidate", label=self.label)
-
-    def report(self) -> None:
-        """Emit a progress event, if episodes are being played."""
-        run = self._run
-        if not isinstance(run, Collector):
-            return
-        decoding: dict[str, float | None] = {}
-        if run.decoding.tokens is not None:
-            rate = run.decoding.tokens_per_second
-            decoding["sampled_tokens"] = run.decoding.tokens
-            decoding["tokens_per_second"] = None if rate is None else round(rate, 1)
-        self.emit(
-            "progress",
-            **run.stats.summary(),
-            rate=round(run.stats.rate, 3),
-            seconds_left=run.stats.seconds_left,
-            active=run.stats.active,
-            level=run.agent.concurrency_limit,
-            faults=_fault_counts(run),
-            **decoding,
-        )
-
-    def warn(self, message: str) -> None:
-        self.emit("warning", message=name_flags(message))
-
-    def report_failure(self, message: str) -> None:
-        self.emit("error", message=name_flags(message))
-
-    def emit(self, kind: str, **fields: Any) -> None:
-        line = json.dumps({"event": kind, "at": time.time(), **fields}, allow_nan=False)
-        print(line, file=self._stream, flush=True)
-
-    def __enter__(self) -> Self:
-        self._redirection.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._reporter.stop()
-        self._redirection.__exit__(None, None, None)
-
-
 class RunView:
     """Progress of the episodes of a run that plays or scores them."""
 
@@ -209,6 +136,24 @@ class RunView:
         line = ", ".join([title, *_metric_texts(self._run)])
         problems = _problem_text(self._run)
         return f"{line}; {problems}" if problems else line
+
+    def progress(self) -> JsonObject | None:
+        run, decoding = self._run, dict[str, float | None]()
+        if not isinstance(run, Collector):
+            return None
+        if run.decoding.tokens is not None:
+            rate = run.decoding.tokens_per_second
+            decoding["sampled_tokens"] = run.decoding.tokens
+            decoding["tokens_per_second"] = None if rate is None else round(rate, 1)
+        return {
+            **run.stats.summary(),
+            "rate": round(run.stats.rate, 3),
+            "seconds_left": run.stats.seconds_left,
+            "active": run.stats.active,
+            "level": run.agent.concurrency_limit,
+            "faults": _fault_counts(run),
+            **decoding,
+        }
 
     def render(self) -> RenderableType:
         from rich.console import Group
@@ -289,11 +234,9 @@ def progress(label: str = "") -> RunDisplay:
 
     `ludus.evaluate` and `ludus.rescore` take it, too.
     """
-    return RunDisplay(stderr_status(), label)
+    return RunDisplay(create_status(), label)
 
 
 def run_display(*, as_json: bool, quiet: bool = False) -> RunDisplay:
     """Create JSON output, or the status display that suits stderr; `quiet`: notices only."""
-    if as_json:
-        return JsonRunDisplay()
-    return RunDisplay(NoticesOnlyStatus() if quiet else stderr_status())
+    return RunDisplay(NoticesOnlyStatus() if quiet else create_status(as_json=as_json))

@@ -1,4 +1,4 @@
-"""The one progress display of a command: redrawn in place on a terminal, sparse lines elsewhere.
+"""The one progress display of a command: on a terminal, in a log file, or as JSON events.
 
 It shows one view at a time; a command replaces the view when the next phase begins. On a terminal
 the view is redrawn at the bottom. A log file gets a line when a long phase begins, and its progress
@@ -7,15 +7,17 @@ every half minute, without repetitions.
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from functools import cache
 from typing import TYPE_CHECKING, Protocol, Self
 
 from ludus.cli.display.console import console, escape_control_chars
-from ludus.cli.display.progress_bar import progress_counts, spinner_line
+from ludus.cli.display.formatting import format_count, format_estimate
 from ludus.cli.display.signals import handle_signals
 from ludus.rollout.progress import PhaseProgress
 
@@ -23,13 +25,18 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
+    from ludus.data.tool_schema import JsonObject
+
 ProgressCallback = Callable[[str, int, int | None], None]
 
 LOG_INTERVAL_S = 30.0
 """Seconds between two progress lines in a log file."""
+JSON_INTERVAL_S = 10.0
+"""Seconds between two progress events."""
 REFRESHES_PER_SECOND = 5
 MIN_REDRAW_INTERVAL_S = 0.1
 """Least number of seconds between two redraws that the work itself asks for."""
+BAR_WIDTH, _MIN_BAR_WIDTH = 30, 8
 
 
 class StatusView(Protocol):
@@ -42,23 +49,11 @@ class StatusView(Protocol):
     def log_line(self) -> str:
         """Progress as one line of a log file; empty: no line."""
 
+    def progress(self) -> JsonObject | None:
+        """Progress as the fields of a JSON event; None: no event."""
+
     def render(self) -> RenderableType:
         """Progress on a terminal."""
-
-
-_header: Callable[[], RenderableType] | None = None
-"""Drawn above every view; see `status_header`."""
-
-
-@contextmanager
-def status_header(render: Callable[[], RenderableType]) -> Iterator[None]:
-    """Draw a line above all views on a terminal: the recipe that the command is a stage of."""
-    global _header
-    before, _header = _header, render
-    try:
-        yield
-    finally:
-        _header = before
 
 
 class Status:
@@ -70,8 +65,11 @@ class Status:
     def refresh(self) -> None:
         """Redraw, because the view has changed."""
 
-    def print_line(self, text: str, style: str = "") -> None:
-        """Print a line that stays. May be called from any thread."""
+    def notify(self, message: str, style: str = "") -> None:
+        """Print a message that stays. May be called from any thread."""
+
+    def emit(self, event: str, **fields: object) -> None:
+        """Print an event, where the output is JSON."""
 
     def __enter__(self) -> Self:
         return self
@@ -83,8 +81,8 @@ class Status:
 class NoticesOnlyStatus(Status):
     """Prints notices and shows no progress, because a person types on this terminal."""
 
-    def print_line(self, text: str, style: str = "") -> None:
-        print(escape_control_chars(text), file=sys.stderr, flush=True)
+    def notify(self, message: str, style: str = "") -> None:
+        print(escape_control_chars(message), file=sys.stderr, flush=True)
 
 
 class LiveStatus(Status):
@@ -112,17 +110,19 @@ class LiveStatus(Status):
             self._drawn_at = now
             self._live.refresh()
 
-    def print_line(self, text: str, style: str = "") -> None:
+    def notify(self, message: str, style: str = "") -> None:
         from rich.text import Text
 
-        console(stderr=True).print(Text(escape_control_chars(text), style=style))
+        console(stderr=True).print(Text(escape_control_chars(message), style=style))
 
     def __enter__(self) -> Self:
         from rich.live import Live
 
         self._live = Live(
             console=console(stderr=True),
-            get_renderable=self._render,
+            get_renderable=lambda: (
+                spinner_line("Starting") if self._view is None else self._view.render()
+            ),
             refresh_per_second=REFRESHES_PER_SECOND,
             transient=True,
             # Where stdout is a file, results go there and not to the terminal.
@@ -136,20 +136,13 @@ class LiveStatus(Status):
             self._live.stop()
             self._live = None
 
-    def _render(self) -> RenderableType:
-        from rich.console import Group
 
-        view = spinner_line("Starting") if self._view is None else self._view.render()
-        return view if _header is None else Group(_header(), view)
-
-
-class StatusTimer(threading.Thread):
-    """A thread that reports the status every `interval_s` seconds, from `start_once` to `stop`."""
+class _Timer(threading.Thread):
+    """A thread that calls a function every `interval_s` seconds, from `start_once` to `stop`."""
 
     def __init__(self, function: Callable[[], None], interval_s: float) -> None:
         super().__init__(daemon=True)
-        self._function = function
-        self._interval_s = interval_s
+        self._function, self._interval_s = function, interval_s
         self._stop_event = threading.Event()
 
     def run(self) -> None:
@@ -157,7 +150,6 @@ class StatusTimer(threading.Thread):
             self._function()
 
     def start_once(self) -> None:
-        """Start to report the status, unless that was started before."""
         if self.ident is None:
             self.start()
 
@@ -177,14 +169,14 @@ class LogStatus(Status):
         self._last_line = ""
         self._reported_at = float("-inf")
         self._lock = threading.Lock()
-        self._reporter = StatusTimer(self.refresh, self._interval_s)
+        self._timer = _Timer(self.refresh, self._interval_s)
 
     def show(self, view: StatusView) -> None:
         self._view = view
         if view.headline:
-            self.print_line(view.headline)
+            self.notify(view.headline)
         if self._interval_s > 0:
-            self._reporter.start_once()
+            self._timer.start_once()
 
     def refresh(self) -> None:
         """Print the progress, at most once per interval."""
@@ -194,12 +186,12 @@ class LogStatus(Status):
             self._reported_at = time.monotonic()
             self._write(self._view.log_line())
 
-    def print_line(self, text: str, style: str = "") -> None:
+    def notify(self, message: str, style: str = "") -> None:
         with self._lock:
-            self._write(text)
+            self._write(message)
 
     def __exit__(self, *error: object) -> None:
-        self._reporter.stop()
+        self._timer.stop()
 
     def _write(self, line: str) -> None:
         if line and line != self._last_line:
@@ -207,8 +199,47 @@ class LogStatus(Status):
             print(escape_control_chars(line), file=sys.stderr, flush=True)
 
 
-def stderr_status() -> Status:
-    """Create the display that suits stderr: redrawn on a terminal, lines in a log file."""
+class JsonStatus(Status):
+    """Prints one JSON object per line on stdout; what is printed there meanwhile goes to stderr."""
+
+    def __init__(self, interval_s: float = JSON_INTERVAL_S) -> None:
+        self._stream = sys.stdout
+        self._redirection = redirect_stdout(sys.stderr)
+        self._view: StatusView | None = None
+        self._timer = _Timer(self._report, interval_s)
+
+    def show(self, view: StatusView) -> None:
+        self._view = view
+        if view.headline:
+            self.emit("phase", phase=view.headline)
+        self._timer.start_once()
+
+    def notify(self, message: str, style: str = "") -> None:
+        self.emit("notice", message=message)
+
+    def emit(self, event: str, **fields: object) -> None:
+        from ludus.data.json_files import to_jsonable
+
+        line = json.dumps(to_jsonable({"event": event, **fields}), allow_nan=False)
+        print(line, file=self._stream, flush=True)
+
+    def _report(self) -> None:
+        if self._view is not None and (fields := self._view.progress()) is not None:
+            self.emit("progress", **fields)
+
+    def __enter__(self) -> Self:
+        self._redirection.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._timer.stop()
+        self._redirection.__exit__(None, None, None)
+
+
+def create_status(*, as_json: bool = False) -> Status:
+    """JSON, or the display that suits stderr: redrawn on a terminal, lines in a log file."""
+    if as_json:
+        return JsonStatus()
     return LiveStatus() if _is_live_terminal() else LogStatus()
 
 
@@ -240,6 +271,9 @@ class PhaseView:
     def log_line(self) -> str:
         return ", ".join([self._title, *progress_counts(self._progress)])
 
+    def progress(self) -> None:
+        return None
+
     def render(self) -> RenderableType:
         return spinner_line(self._title, self._progress)
 
@@ -265,3 +299,72 @@ def status_callback() -> Iterator[ProgressCallback]:
             phase.advance(done - phase.done)
 
         yield show
+
+
+def spinner_line(title: str, progress: PhaseProgress | None = None) -> RenderableType:
+    """Render a phase: spinner, title, and a bar with counts where something is counted."""
+    spinner = _spinner(ascii_only=console(stderr=True).options.ascii_only)
+    if progress is None:
+        return bar_line(title, [], lead=[spinner])
+    texts = progress_counts(progress)
+    return bar_line(title, texts, lead=[spinner], total=progress.total, done=progress.done)
+
+
+def bar_line(
+    title: str,
+    texts: Sequence[str],
+    *,
+    lead: Sequence[RenderableType] = (),
+    total: int | None = None,
+    done: int = 0,
+) -> RenderableType:
+    """Render a title, a bar and texts in one line; without the bar where the line is too narrow."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    title, text = escape_control_chars(title), "  ".join(texts)
+    room = console(stderr=True).width - len(title) - len(text) - 2 * len(lead) - 4
+    grid = Table.grid(padding=(0, 1))
+    if total and room >= _MIN_BAR_WIDTH:
+        bar = ProgressBar(total, done, width=min(BAR_WIDTH, room))
+        grid.add_row(*lead, *([Text(title)] if title else []), bar, Text(text))
+    else:
+        grid.add_row(*lead, Text("  ".join(filter(None, [title, text]))))
+    return grid
+
+
+def progress_counts(progress: PhaseProgress) -> list[str]:
+    """Count, speed and estimated time left."""
+    done = f"{progress.done:,}"
+    if progress.total is not None:
+        done = f"{done}/{progress.total:,}"
+    is_counted = progress.unit or progress.total is not None
+    return [
+        *([f"{done} {progress.unit}".rstrip()] if is_counted else []),
+        *decode_texts(progress.tokens, progress.tokens_per_second),
+        *time_left(progress.seconds_left),
+    ]
+
+
+def decode_texts(tokens: int | None, rate: float | None) -> list[str]:
+    """Sampled tokens and tokens per second; empty where tokens are not counted."""
+    if tokens is None:
+        return []
+    sampled = f"{format_count(tokens)} tokens"
+    if rate is None:
+        return [sampled]
+    return [sampled, f"{format_count(rate) if rate >= 10 else round(rate, 1)} tokens/s"]
+
+
+def time_left(seconds: float | None) -> list[str]:
+    """The estimate `~3 min left`; empty where there is none."""
+    return [] if seconds is None else [f"{format_estimate(seconds)} left"]
+
+
+@cache
+def _spinner(*, ascii_only: bool) -> RenderableType:
+    """The spinner of all phases: shared, so that it does not restart with each phase."""
+    from rich.spinner import Spinner
+
+    return Spinner("line" if ascii_only else "dots")

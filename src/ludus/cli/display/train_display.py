@@ -1,26 +1,220 @@
-"""The display of `ludus train`: a status display on stderr, or JSON events on stdout."""
+"""The progress of `ludus train`: the steps with their metrics, above the current phase."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Self
 
 from ludus.cli.display.console import console, escape_control_chars
-from ludus.cli.display.progress_bar import bar_line
+from ludus.cli.display.formatting import format_count
 from ludus.cli.display.signals import handle_signals
-from ludus.cli.display.status import PhaseView, Status, stderr_status
-from ludus.cli.display.train_metrics import TrainMetrics
+from ludus.cli.display.status import PhaseView, Status, bar_line, create_status, time_left
 from ludus.cli.program import name_flags
+from ludus.data.sparkline import sparkline
 from ludus.rollout.progress import PhaseProgress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from ludus.data.training_log import BucketMetrics
+
+_LOSS_FORMATS = {
+    "loss": "loss {:.4f}",
+    "eval_loss": "test loss {:.4f}",
+    "learning_rate": "lr {:.2e}",
+}
 _STOPPING_NOTICE = "Stopping after this step; Ctrl-C again stops at once."
+
+
+class TrainMetrics:
+    """The latest value of every logged metric, and the pace of training."""
+
+    def __init__(self) -> None:
+        self.total_steps = self.step = self._first_step = 0
+        self._started_at = self._last_logged_at = time.monotonic()
+        self._first_tokens: int | None = None
+        self.tokens_per_second: float | None = None
+        self.latest: dict[str, Any] = {}
+
+    def begin(self, total_steps: int, resumed_from: int | None) -> None:
+        self.total_steps = total_steps
+        self.step = self._first_step = resumed_from or 0
+        self._started_at = self._last_logged_at = time.monotonic()
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Add a line of the log."""
+        self.step = max(self.step, int(line.get("step") or 0))
+        self._last_logged_at = time.monotonic()
+        # A new dict each time, because the redraw thread reads the old one.
+        self.latest = {**self.latest, **line}
+        tokens = line.get("tokens")
+        if tokens is None:
+            return
+        # Measured from the first logged line on, so that warm-up does not count.
+        if self._first_tokens is None:
+            self._first_tokens, self._first_tokens_at = tokens, self._last_logged_at
+        elif (elapsed := self._last_logged_at - self._first_tokens_at) > 0:
+            self.tokens_per_second = (tokens - self._first_tokens) / elapsed
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimate from the mean step so far, less the time since the last step."""
+        done = self.step - self._first_step
+        if done <= 0:
+            return None
+        step_s = (self._last_logged_at - self._started_at) / done
+        left = step_s * max(0, self.total_steps - self.step)
+        return max(0.0, left - (time.monotonic() - self._last_logged_at))
+
+    def is_step_complete(self, line: Mapping[str, Any]) -> bool:
+        """Whether no other line follows for the step of this one."""
+        return True
+
+    def log_texts(self) -> list[str]:
+        """Metrics and pace, for one line of a log file."""
+        return [*self.metric_texts(), *self.pace_texts()]
+
+    def heading_texts(self) -> list[str]:
+        """Texts beside the progress bar."""
+        return self.log_texts()
+
+    def metric_texts(self) -> list[str]:
+        return format_metrics(self.latest, _LOSS_FORMATS)
+
+    def pace_texts(self) -> list[str]:
+        """Tokens per second, and the time left."""
+        rate = self.tokens_per_second
+        return [
+            *([f"{format_count(rate)} tokens/s"] if rate else []),
+            *(time_left(self.seconds_left) if self.step < self.total_steps else []),
+        ]
+
+    def rows(self, *, ascii_only: bool = False) -> list[tuple[str, str]]:
+        """Names and texts of the table below the progress bar."""
+        return []
+
+
+def format_metrics(line: Mapping[str, Any], formats: Mapping[str, str]) -> list[str]:
+    """Format those training metrics that a line of the log has."""
+    return [form.format(line[key]) for key, form in formats.items() if line.get(key) is not None]
+
+
+_GRPO_ROWS = {
+    "groups": {
+        "reward_std": "std {:.3f}",
+        "zero_variance": "zero variance {:.0%}",
+        "resampled": "resampled {:g}",
+        "trained": "trained on {:.0%}",
+        "reward_trained": "their reward {:.3f}",
+        "unscored": "unscored {:.0%}",
+    },
+    "episodes": {
+        "length": "{:,.0f} tokens",
+        "turns": "{:.1f} turns",
+        "format": "format {:.0%}",
+        "done": "done {:.0%}",
+        "cut_off": "cut off {:.0%}",
+    },
+    "policy": {
+        "entropy": "entropy {:.3f}",
+        "sampled_nll": "nll {:.3f}",
+        "grad_norm": "grad norm {:.3g}",
+        "kl": "kl {:.3g}",
+        "learning_rate": "lr {:.2e}",
+    },
+    "held out": {"eval_reward": "reward {:.3f}", "eval_format": "format {:.0%}"},
+    "time": {
+        "time/step": "{:.2f} s per step",
+        "time/rollout": "rollout {:.2f} s",
+        "time/train": "training {:.2f} s",
+        "time/model": "model {:.2f} s per episode",
+        "time/environment": "environment {:.2f} s per episode",
+    },
+}
+_MAX_BUCKETS_SHOWN = 3
+
+
+class GRPOMetrics(TrainMetrics):
+    """GRPO metrics; `past_log` reads the log of a run that is resumed."""
+
+    def __init__(self, past_log: Callable[[], Iterable[Mapping[str, Any]]] = tuple) -> None:
+        super().__init__()
+        self._past_log = past_log
+        self._rewards: list[float] = []
+        self._buckets: dict[str, BucketMetrics] = {}
+        """Those of a curriculum that the last step drew."""
+
+    def begin(self, total_steps: int, resumed_from: int | None) -> None:
+        from ludus.data.training_log import metric_values
+
+        super().begin(total_steps, resumed_from)
+        if resumed_from is not None:
+            lines = (line for line in self._past_log() if line.get("step", 0) <= resumed_from)
+            self._rewards = metric_values(lines, "reward")
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        from ludus.data.training_log import metric_values, read_buckets
+
+        super().add(line)
+        self._rewards += metric_values([line], "reward")
+        self._buckets = read_buckets(line) or self._buckets
+
+    def is_step_complete(self, line: Mapping[str, Any]) -> bool:
+        """Held-out rewards of a step are logged right before its own metrics, which have a loss."""
+        return "loss" in line or not self._rewards
+
+    def metric_texts(self) -> list[str]:
+        return [f"{name} {text}" for name, text in self.rows(ascii_only=True)]
+
+    def heading_texts(self) -> list[str]:
+        return self.pace_texts()
+
+    def rows(self, *, ascii_only: bool = False) -> list[tuple[str, str]]:
+        curve = "" if ascii_only else sparkline(self._rewards)
+        formatted = [
+            (name, format_metrics(self.latest, formats)) for name, formats in _GRPO_ROWS.items()
+        ]
+        rows = [
+            ("reward", [*self._reward_change(), curve]),
+            ("parts", self._reward_parts()),
+            ("curriculum", self._bucket_texts()),
+            *formatted,
+        ]
+        return [(name, "  ".join(filter(None, texts))) for name, texts in rows if any(texts)]
+
+    def _reward_change(self) -> list[str]:
+        """The latest reward, and its change since the first steps."""
+        from ludus.data.training_log import first_and_last_means
+
+        if not self._rewards:
+            return []
+        latest = f"{self._rewards[-1]:.3f}"
+        if len(self._rewards) < 2 or (means := first_and_last_means(self._rewards)) is None:
+            return [latest]
+        return [latest, f"({means[1] - means[0]:+.3f} since the start)"]
+
+    def _reward_parts(self) -> list[str]:
+        """The mean reward of each environment or function, where there are several."""
+        means = {
+            key.removeprefix("rewards/").removesuffix("/mean"): value
+            for key, value in self.latest.items()
+            if key.startswith("rewards/") and key.endswith("/mean")
+        }
+        return [f"{name} {value:.3f}" for name, value in means.items()] if len(means) > 1 else []
+
+    def _bucket_texts(self) -> list[str]:
+        """The buckets that the last step drew most, with their success rates."""
+        ranked = sorted(self._buckets.items(), key=lambda item: -item[1].groups)
+        total = sum(bucket.groups for _, bucket in ranked)
+        texts = []
+        for label, bucket in ranked[:_MAX_BUCKETS_SHOWN]:
+            success = "" if bucket.success is None else f" (success {bucket.success:.0%})"
+            texts.append(f"{label} {bucket.groups / total:.0%}{success}")
+        rest = len(ranked) - len(texts)
+        return [*texts, *([f"{rest} more"] if rest else [])]
 
 
 class TrainDisplay:
@@ -48,17 +242,20 @@ class TrainDisplay:
             self._on_checked()
         self.has_begun = True
         self.metrics.begin(total_steps, resumed_from)
+        self._status.emit("begin", total_steps=total_steps, resumed_from=resumed_from)
         self.phase(PhaseProgress("Training"))
 
     def step(self, line: Mapping[str, Any]) -> None:
         """Add a line of the log, and show it once its step is complete."""
         self.metrics.add(line)
+        left = self.metrics.seconds_left
+        self._status.emit("step", **line, seconds_left=None if left is None else round(left, 1))
         if self.metrics.is_step_complete(line):
             self._status.refresh()
 
     def say(self, message: str) -> None:
         """Print a notice that stays."""
-        self._status.print_line(name_flags(message), "dim")
+        self._status.notify(name_flags(message), "dim")
 
     def request_stop(self, reason: str, count: int) -> bool:
         """Stop after the current step; False before the first step and on a second signal."""
@@ -92,6 +289,9 @@ class StepsView:
         steps = ", ".join([f"step {metrics.step:,}/{metrics.total_steps:,}", *metrics.log_texts()])
         return f"{steps}; {self._phase.log_line()}" if self._phase.has_counts else steps
 
+    def progress(self) -> None:
+        return None
+
     def render(self) -> RenderableType:
         from rich.console import Group
         from rich.table import Table
@@ -106,36 +306,6 @@ class StepsView:
         return Group(heading, table, self._phase.render())
 
 
-class JsonTrainDisplay(TrainDisplay):
-    """Prints one JSON object per line, on the stdout of its creation: that may be redirected."""
-
-    def __init__(self, metrics: TrainMetrics, on_checked: Callable[[], None] | None = None) -> None:
-        super().__init__(metrics, Status(), on_checked)
-        self._stream = sys.stdout
-
-    def phase(self, progress: PhaseProgress) -> None:
-        if progress.in_log:
-            self._emit("phase", phase=progress.phase)
-
-    def begin(self, total_steps: int, resumed_from: int | None) -> None:
-        super().begin(total_steps, resumed_from)
-        self._emit("begin", total_steps=total_steps, resumed_from=resumed_from)
-
-    def step(self, line: Mapping[str, Any]) -> None:
-        super().step(line)
-        left = self.metrics.seconds_left
-        self._emit("step", **line, seconds_left=None if left is None else round(left, 1))
-
-    def say(self, message: str) -> None:
-        self._emit("said", message=name_flags(message))
-
-    def _emit(self, kind: str, **fields: Any) -> None:
-        from ludus.data.json_files import to_jsonable
-
-        line = json.dumps(to_jsonable({"event": kind, **fields}), allow_nan=False)
-        print(line, file=self._stream, flush=True)
-
-
 @contextmanager
 def training_progress(method: str = "sft") -> Iterator[TrainDisplay]:
     """Create a progress display for `ludus.sft`, `ludus.dpo` and `ludus.grpo` in scripts.
@@ -145,8 +315,6 @@ def training_progress(method: str = "sft") -> Iterator[TrainDisplay]:
 
     Ctrl-C stops after the current step; the same call resumes there.
     """
-    from ludus.cli.display.grpo_metrics import GRPOMetrics
-
     metrics = GRPOMetrics() if method == "grpo" else TrainMetrics()
     with train_display(metrics, as_json=False) as display:
         yield display
@@ -161,11 +329,8 @@ def train_display(
     on_checked: Callable[[], None] | None = None,
 ) -> Iterator[TrainDisplay]:
     """Show training and handle signals; `quiet`: show nothing, on ranks other than 0."""
-    metrics = metrics or TrainMetrics()
-    if as_json and not quiet:
-        display: TrainDisplay = JsonTrainDisplay(metrics, on_checked)
-    else:
-        display = TrainDisplay(metrics, Status() if quiet else stderr_status(), on_checked)
+    status = Status() if quiet else create_status(as_json=as_json)
+    display = TrainDisplay(metrics or TrainMetrics(), status, on_checked)
     # Only rank 0 is told when training begins; the other ranks stop after a step when it does.
     display.has_begun = quiet
     with display, handle_signals(display.request_stop):

@@ -1,4 +1,4 @@
-"""`ludus run`: run the stages of a recipe that are not up to date."""
+"""`ludus run` and `ludus new`: run a recipe, or copy a built-in one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ludus.cli.program import command
-from ludus.cli.stage_commands import stage_command
+from ludus.cli.recipe_stages import stage_command
+from ludus.errors import ConfigError, LudusError, RunError, did_you_mean
 from ludus.options import Option, expand_path
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def run(
     dry_run: Annotated[
         bool,
         Option(name="dry_run"),
-        "Print what would run, with estimates of time, tokens and cost; run nothing.",
+        "Print what would run, and why; run nothing.",
     ] = False,
     start: Annotated[
         str | None,
@@ -72,16 +73,17 @@ def run(
 
     ludus run my-recipe.toml --set grpo.steps=50 --from grpo
     """
-    from ludus.cli.display.recipe_ending import print_ending
-    from ludus.cli.display.recipe_view import RecipeView, print_plan
+    from ludus.cli.display.recipe_view import RecipeView, print_ending, print_plan
     from ludus.cli.program import name_flags
-    from ludus.cli.recipe_checks import apply_defaults, check_options, check_recipe
-    from ludus.cli.recipe_inputs import check_inputs
-    from ludus.errors import ConfigError, LudusError, RunError
+    from ludus.cli.recipe_stages import apply_defaults, check_inputs, check_options, check_recipe
     from ludus.recipe.fingerprint import RecipeState
-    from ludus.recipe.plan import check_unselected_inputs, plan_recipe, select_stages
     from ludus.recipe.recipe_file import read_recipe
-    from ludus.recipe.runner import run_recipe
+    from ludus.recipe.runner import (
+        check_unselected_inputs,
+        plan_recipe,
+        run_recipe,
+        select_stages,
+    )
 
     if int(os.environ.get("WORLD_SIZE") or 1) > 1:
         raise ConfigError(
@@ -100,22 +102,59 @@ def run(
         missing[plan.stage.name] for plan in plans if plan.runs and plan.stage.name in missing
     ]
     if dry_run:
-        print_plan(parsed, outputs, state, plans, warnings=missing_keys)
+        print_plan(parsed, outputs, plans, warnings=missing_keys)
         return
     if missing_keys:
         raise ConfigError(missing_keys[0])
-    with RecipeView(parsed, outputs, selected) as view:
-        try:
-            code = run_recipe(
-                parsed, outputs, plans, lambda stage: _run_command(stage, outputs), view
-            )
-        except LudusError as error:
-            where = f"[{view.current}] " if view.current else ""
-            raise RunError(f"{where}{name_flags(str(error))}") from error
+    view = RecipeView(outputs, selected)
+    try:
+        code = run_recipe(parsed, outputs, plans, lambda stage: _run_command(stage, outputs), view)
+    except LudusError as error:
+        where = f"[{view.current}] " if view.current else ""
+        raise RunError(f"{where}{name_flags(str(error))}") from error
     if code:
         view.print_stopped()
         raise SystemExit(code)
     print_ending(parsed, outputs, selected, ran=view.ran)
+
+
+@command
+def new(
+    recipe: Annotated[
+        str | None,
+        Option(metavar="RECIPE", default="list them"),
+        "Name of a built-in recipe.",
+    ] = None,
+    *,
+    out: Annotated[
+        Path | None,
+        Option(name="output", short="o", metavar="FILE", default="RECIPE.toml", parse=expand_path),
+        "File to write.",
+    ] = None,
+) -> None:
+    """Copy a built-in recipe, with its comments, to edit it; without RECIPE, list all.
+
+    Example: ludus new chain-sum && ludus run chain-sum.toml --dry-run
+    """
+    from ludus.data.files import create_atomically
+    from ludus.recipe.recipe_file import read_recipe, shipped_recipes
+
+    recipes = shipped_recipes()
+    if recipe is None:
+        for name in recipes:
+            print(f"{name:<14}{read_recipe(name).description}")
+        return
+    if recipe not in recipes:
+        hint = did_you_mean(recipe, recipes, f"Built-in recipes: {', '.join(recipes)}.")
+        raise ConfigError(f"There is no recipe {recipe!r} to copy. {hint}")
+    file = out or Path(f"{recipe}.toml")
+    try:
+        is_new = create_atomically(file, recipes[recipe])
+    except OSError as error:
+        raise RunError(f"{file} cannot be written: {error.strerror or error}.") from error
+    if not is_new:
+        raise RunError(f"{file} exists already. Choose another file with --output.")
+    print(f"Wrote {file}. Its plan: ludus run {file} --dry-run")
 
 
 def _run_command(stage: Stage, outputs: Mapping[str, Path | None]) -> int:
@@ -128,19 +167,13 @@ def _run_command(stage: Stage, outputs: Mapping[str, Path | None]) -> int:
     except SystemExit as end:
         return int(end.code or 0)
     finally:
-        _free_memory()
+        # The next stage has as much memory as in a process of its own. Models are held by reference
+        # cycles, and glibc keeps what is freed below its mmap threshold: after SFT of 135 million
+        # parameters 2.7 GB stay resident, of which `malloc_trim` returns 1.7.
+        from ludus.policy.device import release_gpu_memory
+
+        release_gpu_memory()
+        if sys.platform == "linux":
+            with suppress(AttributeError, OSError):  # Another C library, such as musl.
+                ctypes.CDLL(None).malloc_trim(0)
     return 0
-
-
-def _free_memory() -> None:
-    """Return the memory of a stage, so that the next one has as much as in a process of its own.
-
-    Models are held by reference cycles, and glibc keeps what is freed below its mmap threshold.
-    After SFT of 135 million parameters 2.7 GB stay resident, of which `malloc_trim` returns 1.7.
-    """
-    from ludus.policy.device import release_gpu_memory
-
-    release_gpu_memory()
-    if sys.platform == "linux":
-        with suppress(AttributeError, OSError):  # Another C library, such as musl.
-            ctypes.CDLL(None).malloc_trim(0)
