@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from curation.attempts import to_parquet
-from train.sample_records import record_fields
 
 from cli.collect_cli import collect, error_line
 from cli.curate_cli import curate, ludus, make_episode, stdout_of, write_run
@@ -16,7 +15,6 @@ from cli.in_process import Runner
 from ludus.curation import CurateConfig, pipeline
 from ludus.curation.config import OutputKind
 from ludus.errors import RunError
-from ludus.train.output.record import create_record
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +50,7 @@ def test_of_several_runs_the_newest_is_shown(home: Path) -> None:
         done = ludus("show", *given, "2", cwd=home)
         assert done.returncode == 0
         assert done.stdout == stdout_of(ludus("show", new, "2", cwd=home))
-        assert f"ludus show {old} 2" in done.stderr
+        assert f"showing the newest, {new}" in done.stderr
 
 
 def test_curate_accepts_run_names_and_can_be_repeated(home: Path) -> None:
@@ -103,17 +101,6 @@ def test_an_evaluation_is_shown_with_its_candidates(
     with pytest.raises(RunError, match="`ludus show ev/random 1`"):
         show_output("ev", "1")
     assert "catch" in show_output("ev/random", "1")
-
-
-def test_a_trained_model_shows_its_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("model").mkdir()
-    create_record(Path("model"), record_fields())
-    output = show_output("model")
-    assert "320 rows of data/wordle" in output and "not finished" in output
-    assert "--agent hf:model" in output and "-c trained=hf:model" in output
 
 
 def test_an_unshowable_target_suggests_a_command(
