@@ -106,7 +106,8 @@ def test_with_json_every_line_is_json_and_the_last_is_the_summary(tmp_path: Path
     done = invoke_eval("catch", "-c", "random", "-c", "oracle", "--json", "-o", tmp_path / "eval")
     assert (done.exit_code, done.stderr) == (0, "")
     events = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [event["event"] for event in events] == ["candidate", "candidate", "summary"]
+    kinds = [event["event"] for event in events if event["event"] != "phase"]
+    assert kinds == ["candidate", "candidate", "summary"]
     last = events[-1]
     assert last["folder"] == str(tmp_path / "eval") and last["settings"]["episodes"] == 50
     assert last["settings"]["seed"] == 999
