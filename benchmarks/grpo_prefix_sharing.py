@@ -98,7 +98,7 @@ def _score_by_tree(model: Any, ids: Any, mask: Any, reply: int) -> tuple[int, Ca
 def _best_seconds(model: Any, score: Callable[[], Any], device: str) -> float:
     import torch
 
-    from ludus.train.speed.acceleration import skip_unlabelled_logits
+    from ludus.train.acceleration import skip_unlabelled_logits
 
     best = float("inf")
     for _ in range(3):

@@ -161,11 +161,11 @@ def _build_trl_trainer(
 
     from ludus.policy.load import load_model
     from ludus.train.grpo.trl_grpo_config import build_trl_grpo_config
+    from ludus.train.trl_compat import tasks
     from ludus.train.trl_compat.environment_factory import (
         environment_factory,
         offer_environment_tools,
     )
-    from ludus.train.trl_compat.task_rows import tasks
     from ludus.train.trl_config import resolve_learning_rate
 
     def on_log(args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:

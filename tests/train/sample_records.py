@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ludus.train.output.record_schema import FinalMetrics
+from ludus.train.output.record import FinalMetrics
 
 METRICS = FinalMetrics(
     steps=120,
@@ -28,10 +28,9 @@ def record_fields(**changes: Any) -> dict[str, Any]:
         "base": "HuggingFaceTB/SmolLM2-135M-Instruct",
         "license": "apache-2.0",
         "data": {"path": "data/wordle", "rows": 320, "digest": "ab" * 32, "test_rows": 40},
-        "dialect": {"name": "chatml", "origin": "ludus", "chat_template_kwargs": {}},
+        "chat_format": {"name": "chatml", "origin": "ludus", "chat_template_kwargs": {}},
         "settings": {"epochs": 3.0, "lora": None, "device": None, "overrides": {}},
         "config": {"learning_rate": 2e-4, "per_device_train_batch_size": 8, "packing": True},
-        "seeds": {"seed": 0},
         "devices": ("cpu",),
     }
     return fields | changes

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 
 from ludus.policy.model_ref import resolve_model
 from ludus.train import Lora
-from ludus.train.output.export import rebuild_model
+from ludus.train.output.finalize import rebuild_model
 from train.output.test_export import modified_model
 from train.short_runs import train_config
 

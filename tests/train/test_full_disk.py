@@ -26,7 +26,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
     [
         (None, 20_000, "Training needs"),
         (Lora(rank=2), 20_000, "Training needs"),
-        (None, 9, "token"),
     ],
 )
 def test_too_little_space_is_known_before_the_first_step(

@@ -20,9 +20,9 @@ from ludus.errors import ConfigError
 from ludus.policy.load import load, load_model, load_tokenizer
 from ludus.policy.vision.processor import VisionProcessor, load_vision_processor
 from ludus.train import Lora
-from ludus.train.data.collators import ImageCollator, PairCollator
+from ludus.train.data.batches import ImageCollator, PairCollator
 from ludus.train.data.loading import JsonlRows
-from ludus.train.data.loss_mask import IGNORE_INDEX
+from ludus.train.data.rows import IGNORE_INDEX
 from ludus.train.data.tokenization import RowTokenizer
 from train.image_rows import image_rows
 from train.sample_rows import sft_row, write_jsonl
@@ -178,7 +178,7 @@ def test_truncated_rows_lose_their_last_images(tmp_path: Path, rows: Path, base:
     config = train_config(max_length=second - 2, learning_rate=1e-2)
     assert sft(rows, base, tmp_path / "out", config).steps == 1
     record = json.loads((tmp_path / "out" / "training.json").read_text())
-    assert record["data"]["cut"] == 2
+    assert record["data"]["truncated"] == 2
 
 
 def test_images_raise_for_a_text_model(tmp_path: Path, rows: Path) -> None:

@@ -94,7 +94,7 @@ def test_the_leftovers_of_a_run_without_a_record_are_ignored(tmp_path: Path, bas
     mark_complete(incomplete, CheckpointState(3))
     with pytest.raises(RunError, match=r"training\.json"):
         sft(data, base, out, train_config())
-    (incomplete / "whole.json").unlink()
+    (incomplete / "state.json").unlink()
     assert sft(data, base, out, train_config()).steps == 1
 
 

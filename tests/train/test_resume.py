@@ -119,7 +119,7 @@ def test_a_checkpoint_is_complete_when_its_state_file_is(tmp_path: Path) -> None
     folder = tmp_path / checkpoints.CHECKPOINTS_DIR
     mark_complete(folder / "checkpoint-10", state)
     mark_complete(folder / "checkpoint-2", CheckpointState(2))
-    (folder / "checkpoint-11" / "whole.json").write_text('{"step": 11')
+    (folder / "checkpoint-11" / "state.json").write_text('{"step": 11')
     assert latest_checkpoint(tmp_path) == folder / "checkpoint-10"
     assert read_state(folder / "checkpoint-10") == state
     remove_unusable(tmp_path, 10)
@@ -131,10 +131,10 @@ def cut_in_half(file: Path) -> None:
 
 
 DAMAGES = {
-    "cut off": (cut_in_half, "trainer_state.json", " bytes"),
+    "cut off": (cut_in_half, "trainer_state.json", "changed"),
     "missing": (Path.unlink, "optimizer.pt", "missing"),
     "flipped": (flip_a_bit, "model.safetensors", "changed"),
-    "unreadable": (cut_in_half, "whole.json", "cannot be read"),
+    "unreadable": (cut_in_half, "state.json", "cannot be read"),
 }
 
 

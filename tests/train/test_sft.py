@@ -62,7 +62,7 @@ def test_a_model_learns_its_rows_and_loads_with_transformers(tmp_path: Path, bas
     assert record["metrics"]["steps"] == result.steps == 12
     assert record["metrics"]["tokens"] == result.tokens == lines[-2]["tokens"]
     assert record["data"]["rows"] == 8 and record["data"]["test_rows"] == 2
-    assert record["dialect"] == {
+    assert record["chat_format"] == {
         "name": "chatml", "origin": "ludus", "chat_template_kwargs": {},
     }  # fmt: skip
     assert result.loss == pytest.approx(lines[-2]["loss"]) and result.stopped is None
@@ -75,7 +75,7 @@ def test_a_finished_run_is_left_alone_and_another_config_raises(tmp_path: Path, 
     assert sft(data, base, out, config, progress=progress).steps == first.steps
     assert (out / "model.safetensors").stat().st_mtime_ns == stamp
     assert progress.messages and progress.started is None
-    same = {"logging_steps": "5", "assistant_only_loss": "true", "save_strategy": "no"}
+    same = {"logging_steps": "5"}
     assert sft(data, base, out, train_config(overrides=same)).steps == first.steps
     assert (out / "model.safetensors").stat().st_mtime_ns == stamp
 
@@ -183,7 +183,7 @@ def test_untrainable_rows_raise_unless_they_are_dropped(tmp_path: Path, base: st
         sft(data, base, tmp_path / "out", train_config())
     sft(data, base, tmp_path / "out", train_config(drop_untrainable=True))
     data_record = json.loads((tmp_path / "out" / "training.json").read_text())["data"]
-    assert (data_record["rows"], data_record["left_out"]) == (2, 1)
+    assert (data_record["rows"], data_record["dropped"]) == (2, 1)
 
 
 def test_truncated_rows_are_counted_and_reported(tmp_path: Path, base: str) -> None:
@@ -191,7 +191,7 @@ def test_truncated_rows_are_counted_and_reported(tmp_path: Path, base: str) -> N
     progress, whole = RecordingProgress(), RecordingProgress()
     sft(data, base, tmp_path / "out", train_config(max_length=330), progress=progress)
     sft(data, base, tmp_path / "whole", train_config(), progress=whole)
-    truncated = [json.loads((tmp_path / out / "training.json").read_text())["data"]["cut"]
+    truncated = [json.loads((tmp_path / out / "training.json").read_text())["data"]["truncated"]
             for out in ("out", "whole")]  # fmt: skip
     assert truncated == [1, 0]
     assert [

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cyclopts import CycloptsError
 
@@ -27,13 +28,17 @@ from ludus.cli.program import (
 )
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, LudusError, MissingCredentials, RunError, did_you_mean
+from ludus.options import parse_assignments
 from ludus.policy import smollm2
 from ludus.recipe.recipe_file import DEFAULTS, Recipe, Stage, references_in, substitute
+
+if TYPE_CHECKING:
+    from ludus.train.config import Method
 
 _OUTPUTS = ("output_dir", "output")
 MANAGED_KEYS = (*_OUTPUTS, "overwrite", "resume", "json", CONFIG)
 """Options that `ludus run` sets."""
-_TRAINERS: Mapping[str, str] = {"sft": "sft", "dpo": "dpo", "tutor": "sft", "grpo": "grpo"}
+_TRAINERS: Mapping[str, Method] = {"sft": "sft", "dpo": "dpo", "tutor": "sft", "grpo": "grpo"}
 """The method of TRL that trains, by command."""
 
 
@@ -210,12 +215,11 @@ def _check_training(stage: Stage) -> None:
     from ludus.policy.model_ref import check_name
     from ludus.scoring.reward_functions import import_reward_functions
     from ludus.train.grpo.vllm_engine import check_vllm_installed
-    from ludus.train.overrides import parse_override_assignments, parse_overrides
+    from ludus.train.trl_config import parse_overrides
 
     for name in _named(stage, "model"):
         check_name(name)
-    overrides = parse_override_assignments(_named(stage, "set"))
-    parse_overrides(_TRAINERS[stage.command], overrides, effective=None)
+    parse_overrides(_TRAINERS[stage.command], parse_assignments(_named(stage, "set")))
     if "vllm_mode" in stage.options:
         check_vllm_installed()
     import_reward_functions(_named(stage, "reward_func"), argument="reward_func")

@@ -6,18 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ludus.data import training_log
 from ludus.data.tool_schema import JsonObject
-from ludus.rollout.progress import PhaseProgress
 from ludus.train.context import OfflineContext
 from ludus.train.data.prepared_data import PreparedData
 from ludus.train.distributed import Distributed
 from ludus.train.output.checkpoints import CheckpointState
-from ludus.train.output.record_schema import BucketRecord, DataRecord
+from ludus.train.output.record import BucketRecord, DataRecord
 from ludus.train.progress import TrainProgress
 from ludus.train.resume import start_or_resume
+
+if TYPE_CHECKING:
+    from transformers import Trainer, TrainerControl, TrainerState
 
 STOP_REASONS = ("interrupted", "terminated", "stopped")
 _UNLOGGED_KEYS = frozenset({"total_flos", "eval_runtime", "eval_num_tokens"})
@@ -53,7 +55,6 @@ class RunCallback:
         self._clock = clock
         self._started_at = self._saved_at = self._stepped_at = clock()
         self._checkpoint_due = False
-        self._evaluation: PhaseProgress | None = None
 
     @property
     def episode_bytes(self) -> int:
@@ -90,7 +91,7 @@ class RunCallback:
         """Write the record. The main process calls it when the trainer has accepted its config."""
 
     def on_train_begin(
-        self, args: Any, state: Any, control: Any, *, trainer: Any, **_: Any
+        self, args: object, state: TrainerState, control: object, *, trainer: Trainer, **_: Any
     ) -> None:
         if self.resume_state is not None:
             trainer.restore_state(self.resume_state)
@@ -101,7 +102,9 @@ class RunCallback:
             if self.distributed.is_main:
                 self.start_run()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, *, trainer: Any, **_: Any) -> None:
+    def on_step_end(
+        self, args: object, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
         self._poll()
         if state.global_step >= state.max_steps:
             return
@@ -109,7 +112,9 @@ class RunCallback:
         if not self._is_epoch_end(state):
             self._save_or_stop(control)
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_epoch_end(
+        self, args: object, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
         if state.global_step >= state.max_steps:
             return
         if self._is_epoch_end(state):
@@ -117,8 +122,10 @@ class RunCallback:
         elif self.stop_reason:
             control.should_evaluate = False
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        if not self.distributed.is_main or not logs or "train_runtime" in logs:
+    def on_log(
+        self, args: object, state: TrainerState, control: object, logs: JsonObject, **_: Any
+    ) -> None:
+        if not self.distributed.is_main or "train_runtime" in logs:
             return
         line = {
             name: value
@@ -129,24 +136,7 @@ class RunCallback:
             line["tokens"] = int(tokens)
         self.write_log({"step": state.global_step, **line})
 
-    def start_evaluation(self, rows: int) -> None:
-        """Show the progress of measuring the loss on the test split."""
-        phase = f"Measuring the test loss on {rows:,} rows"
-        self._evaluation = PhaseProgress(phase, rows, "rows", token_count=0, in_log=True)
-        self.progress.phase(self._evaluation)
-
-    def advance_evaluation(self, *, rows: int, tokens: int) -> None:
-        """Count a batch of this process, and one as large on every other rank."""
-        if (progress := self._evaluation) is None or progress.total is None:
-            return
-        world_size, left = self.distributed.world_size, progress.total - progress.done
-        progress.advance(min(left, rows * world_size), tokens * world_size)
-
-    def finish_evaluation(self) -> None:
-        self._evaluation = None
-        self.progress.phase(PhaseProgress("Training"))
-
-    def write_log(self, line: Mapping[str, Any]) -> None:
+    def write_log(self, line: Mapping[str, object]) -> None:
         """Append a line to `log.jsonl`, and show it."""
         line = {**line, "seconds": round(self.seconds, 3)}
         training_log.append_log(self.out, line)
@@ -166,7 +156,7 @@ class RunCallback:
         self._checkpoint_due = self._checkpoint_due or bool(due)
         self.stop_reason = STOP_REASONS[code - 1] if code else None
 
-    def _save_or_stop(self, control: Any) -> None:
+    def _save_or_stop(self, control: TrainerControl) -> None:
         if self._checkpoint_due or self.stop_reason:
             control.should_save = True
             self._checkpoint_due, self._saved_at = False, self._clock()
@@ -174,7 +164,7 @@ class RunCallback:
             control.should_training_stop = True
 
     @staticmethod
-    def _is_epoch_end(state: Any) -> bool:
+    def _is_epoch_end(state: TrainerState) -> bool:
         return state.epoch is not None and abs(state.epoch - round(state.epoch)) < 1e-9
 
 
@@ -200,15 +190,16 @@ class OfflineCallback(RunCallback):
         data, prepared = self._context.data, self._prepared
         data_record = DataRecord(
             path=data.name, rows=prepared.rows, digest=data.digest,
-            test_rows=prepared.test_rows or None, left_out=prepared.left_out, cut=prepared.cut,
-            environments=prepared.environments, task=data.task, system_prompt=data.system_prompt,
+            test_rows=prepared.test_rows or None, dropped=prepared.dropped,
+            truncated=prepared.truncated, environments=prepared.environments, task=data.task,
+            system_prompt=data.system_prompt,
         )  # fmt: skip
         start_or_resume(
             self._context, {"data": data_record}, self.resume_state, overwrite=self._overwrite
         )
 
 
-def add_callback(trainer: Any, callback: RunCallback, events: Sequence[str]) -> None:
+def add_callback(trainer: Trainer, callback: RunCallback, events: Sequence[str]) -> None:
     """Register the callback for these events and for `on_train_begin`, and drop TRL's printer.
 
     `on_train_begin` runs before every other callback's: experiment trackers write into the output

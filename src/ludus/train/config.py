@@ -1,6 +1,6 @@
 """The config of SFT and DPO, the fields shared with GRPO, and defaults per method.
 
-TRL's own config fields are set by `overrides`; see `ludus.train.overrides`.
+TRL's own config fields are set by `overrides`; see `ludus.train.trl_config`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 from ludus.data.config import check_at_least, check_field_types, check_positive
 from ludus.errors import ConfigError, did_you_mean
 from ludus.options import Option, parse_assignments, parse_duration, parse_settings
-from ludus.train.overrides import parse_override_assignments
 
 Method = Literal["sft", "dpo", "grpo"]
 Tracker = Literal["trackio", "tensorboard", "wandb", "none"]
@@ -124,7 +123,7 @@ class BaseTrainConfig:
     saved with. The trained model is saved with them."""
     overrides: Annotated[
         Mapping[str, Any],
-        Option("Optimization", name="set", metavar="KEY=VALUE", combine=parse_override_assignments),
+        Option("Optimization", name="set", metavar="KEY=VALUE", combine=parse_assignments),
     ] = field(default_factory=dict)
     """Any other setting: of this command, or of TRL's config; repeatable."""
 

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import gc
+import logging
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import ChatFormat, find_chat_format_with_fallback
 from ludus.policy.device import device_names
+from ludus.policy.hf_loading import suppress_hf_logging
 from ludus.policy.load import load_tokenizer_from
 from ludus.policy.model_ref import ModelKind, ModelRef, fingerprint, resolve_model
 from ludus.policy.vision.processor import VisionProcessor, load_vision_processor
 from ludus.train.config import BaseTrainConfig, Method, TrainConfig
 from ludus.train.data.loading import TrainingData
-from ludus.train.data.sample_task import sample_row_task
 from ludus.train.distributed import Distributed
 from ludus.train.output.loss_plot import plot_loss
-from ludus.train.output.record_schema import ChatFormatInfo, TaskExample, TrainingRecord
-from ludus.train.output.training_folder import TOKENS_DIR, check_model_outside
-from ludus.train.overrides import drop_redundant
+from ludus.train.output.record import ChatFormatInfo, TrainingRecord
+from ludus.train.output.training_folder import TENSORBOARD_DIR, TOKENS_DIR, check_model_outside
 from ludus.train.progress import TrainProgress
 from ludus.train.trl_config import build_trl_config, trl_config_json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase, TrainingArguments
+
+_QUIET_LOGGERS = ("accelerate", "datasets", "peft", "torch", "trl")
 
 
 @dataclass(frozen=True)
@@ -35,8 +43,8 @@ class TrainContext(ABC):
     model_ref: ModelRef
     out: Path
     config: BaseTrainConfig
-    trl_config: Any
-    tokenizer: Any
+    trl_config: TrainingArguments
+    tokenizer: PreTrainedTokenizerBase
     chat_format: ChatFormat
     distributed: Distributed
     progress: TrainProgress
@@ -52,18 +60,14 @@ class TrainContext(ABC):
         """What the model is trained on, for titles and messages."""
 
     @abstractmethod
-    def data_identity(self, previous: TrainingRecord) -> dict[str, Any]:
+    def data_identity(self, previous: TrainingRecord) -> JsonObject:
         """The `data` or `environment` of the record, as far as it identifies the run."""
 
     @abstractmethod
     def plot(self, log: Sequence[JsonObject], file: Path, title: str) -> None:
         """Plot the log."""
 
-    @abstractmethod
-    def example_task(self) -> TaskExample | None:
-        """A task for the model card."""
-
-    def record_fields(self, trained_on: Mapping[str, Any]) -> dict[str, Any]:
+    def record_fields(self, trained_on: JsonObject) -> JsonObject:
         """The fields of `TrainingRecord` that are known when the run starts."""
         return {
             "kind": self.method,
@@ -73,14 +77,13 @@ class TrainContext(ABC):
             "base": self.model_ref.name if self.model_ref.kind is ModelKind.HUB else None,
             **trained_on,
             "accepts_images": self.vision is not None,
-            "dialect": ChatFormatInfo(
+            "chat_format": ChatFormatInfo(
                 name=self.chat_format.name,
                 origin=self.chat_format.origin,
                 chat_template_kwargs=dict(self.chat_format.chat_template_kwargs),
             ),
             "settings": {**self.config.as_json(), "processes": self.distributed.world_size},
             "config": trl_config_json(self.trl_config),
-            "seeds": {"seed": self.trl_config.seed, "data_seed": self.trl_config.data_seed},
             "devices": device_names(str(self.trl_config.device), self.distributed.world_size),
         }
 
@@ -100,13 +103,10 @@ class OfflineContext(TrainContext):
     def subject(self) -> str:
         return self.data.name
 
-    def data_identity(self, previous: TrainingRecord) -> dict[str, Any]:
+    def data_identity(self, previous: TrainingRecord) -> JsonObject:
         # The digest decides; the counts beside it are known only after tokenization.
         assert previous.data is not None
         return {"data": previous.data.model_copy(update={"digest": self.data.digest})}
-
-    def example_task(self) -> TaskExample | None:
-        return sample_row_task(self.data.train, self.method)
 
     def plot(self, log: Sequence[JsonObject], file: Path, title: str) -> None:
         plot_loss(log, file, title=title)
@@ -128,13 +128,15 @@ def build_context(
         raise ConfigError("`packing` is not supported for models that take images.")
     return OfflineContext(
         method=method, model_ref=model_ref, out=out,
-        config=replace(config, overrides=drop_redundant(config.overrides)), trl_config=trl_config,
-        tokenizer=tokenizer, chat_format=chat_format, distributed=Distributed.current(),
-        progress=progress, command=command, vision=vision, data=data,
+        config=config, trl_config=trl_config, tokenizer=tokenizer, chat_format=chat_format,
+        distributed=Distributed.current(), progress=progress, command=command, vision=vision,
+        data=data,
     )  # fmt: skip
 
 
-def load_tokenizer(model: str, out: Path, progress: TrainProgress) -> tuple[ModelRef, Any]:
+def load_tokenizer(
+    model: str, out: Path, progress: TrainProgress
+) -> tuple[ModelRef, PreTrainedTokenizerBase]:
     """Find the model, which must not lie in the output folder, and load its tokenizer."""
     model_ref = resolve_model(model)
     check_model_outside(out, model_ref)
@@ -142,3 +144,42 @@ def load_tokenizer(model: str, out: Path, progress: TrainProgress) -> tuple[Mode
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model_ref, tokenizer
+
+
+@contextmanager
+def training_process(out: Path) -> Iterator[None]:
+    """Silence progress bars, logs and warnings of libraries: Ludus shows the progress itself.
+
+    By default TensorBoard logs would be written among the checkpoints, and removed with them.
+    Everything is restored at the end.
+    """
+    import datasets
+
+    folder_variable = "TENSORBOARD_LOGGING_DIR"
+    variables = {
+        "TQDM_DISABLE": "1",
+        folder_variable: os.environ.get(folder_variable) or str(out / TENSORBOARD_DIR),
+        # TRL warns that experimental features may change; its minor version is pinned for that.
+        "TRL_EXPERIMENTAL_SILENCE": "1",
+    }
+    before = {name: os.environ.get(name) for name in variables}
+    levels = {name: logging.getLogger(name).level for name in _QUIET_LOGGERS}
+    had_bars = not datasets.are_progress_bars_disabled()
+    os.environ.update(variables)
+    for name in levels:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    datasets.disable_progress_bars()
+    try:
+        with suppress_hf_logging():
+            yield
+    finally:
+        gc.collect()
+        if had_bars:
+            datasets.enable_progress_bars()
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

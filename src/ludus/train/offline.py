@@ -5,41 +5,40 @@ from __future__ import annotations
 import os
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ludus.errors import OutOfMemory
 from ludus.policy.device import release_gpu_memory
 from ludus.policy.hf_loading import require_transformers
 from ludus.policy.model_ref import check_model
 from ludus.rollout.progress import PhaseProgress
-from ludus.train.callbacks import OfflineCallback, RunCallback
+from ludus.train.acceleration import accelerate, skip_unlabelled_logits
+from ludus.train.callbacks import OfflineCallback
 from ludus.train.config import Method, TrainConfig, with_defaults
-from ludus.train.context import OfflineContext, build_context
+from ludus.train.context import OfflineContext, build_context, training_process
 from ludus.train.data.loading import open_data
-from ludus.train.data.loss_mask import LossMaskIndex
-from ludus.train.data.prepared_data import PreparedData, PreparedRows, prepare
-from ludus.train.data.template_fidelity import check_template_fidelity
+from ludus.train.data.prepared_data import PreparedRows, prepare
+from ludus.train.data.rows import check_template_fidelity
 from ludus.train.data.tokenization import RowTokenizer, check_rows, tokenize_splits
-from ludus.train.output.disk_space import choose_kept_checkpoints, report_full_disk
 from ludus.train.output.finalize import finalize, finished_result
-from ludus.train.output.result import TrainResult
 from ludus.train.output.training_folder import (
     check_output_dir,
+    choose_kept_checkpoints,
     discard_if_unstarted,
     lock_folder,
 )
-from ludus.train.process_env import training_process
-from ludus.train.progress import NoProgress, TrainProgress
-from ludus.train.resume import find_previous_run
-from ludus.train.speed.acceleration import accelerate, skip_unlabelled_logits
+from ludus.train.progress import NoProgress, TrainProgress, TrainResult
+from ludus.train.resume import PreviousRun, find_previous_run
 from ludus.train.trainable_model import load_trainable_model
 from ludus.train.trl_config import (
-    check_overrides,
     resolve_learning_rate,
     set_data_dependent_fields,
     split_batches,
 )
-from ludus.train.trl_trainers import build_trainer, run_trainer
+from ludus.train.trl_trainers import TrainerMixin, build_trainer, run_trainer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _DEFAULT_CONFIG = TrainConfig()
 
@@ -99,7 +98,6 @@ def _train(
     check_output_dir(out)
     training_data = open_data(data)
     check_model(model, device=config.device, dtype=config.precision)
-    check_overrides(method, config, out)
     check_rows(training_data, method)
     progress.phase(PhaseProgress("Loading PyTorch and TRL", in_log=True))
     # Also what is needed only at the end, such as the plot: it must not fail then.
@@ -112,8 +110,12 @@ def _train(
         )
         with lock_folder(out, context.distributed):
             while True:
+                previous = find_previous_run(context, overwrite=overwrite)
+                if previous.finished:
+                    return finished_result(context, previous.record)
                 try:
-                    return _run_or_resume(context, overwrite=overwrite)
+                    with discard_if_unstarted(out, context.distributed), skip_unlabelled_logits():
+                        return _run(context, previous, overwrite=overwrite)
                 except OutOfMemory as error:
                     rows = context.trl_config.per_device_train_batch_size
                     if context.distributed.world_size > 1 or not split_batches(context.trl_config):
@@ -128,60 +130,51 @@ def _train(
                 )
 
 
-def _run_or_resume(context: OfflineContext, *, overwrite: bool) -> TrainResult:
-    out, distributed = context.out, context.distributed
-    previous = find_previous_run(context, overwrite=overwrite)
-    if previous.finished:
-        return finished_result(context, previous.record)
-    discarding = discard_if_unstarted(out, distributed)
-    with discarding, report_full_disk(out), skip_unlabelled_logits():
-        with distributed.raise_on_all_ranks():
-            loaded_model = _load_model_and_prepare_data(context)
-        prepared = PreparedRows(context.tokens_dir).info()
-        callback = OfflineCallback(context, prepared, previous.state, overwrite=overwrite)
-        with distributed.raise_on_all_ranks():
-            trainer = _build_trainer(context, loaded_model, prepared, callback)
-        run_trainer(trainer, previous.checkpoint)
-        return finalize(context, trainer, callback)
+def _run(context: OfflineContext, previous: PreviousRun, *, overwrite: bool) -> TrainResult:
+    with context.distributed.raise_on_all_ranks():
+        model = _load_model_and_prepare_data(context)
+    counts = PreparedRows(context.tokens_dir).counts()
+    callback = OfflineCallback(context, counts, previous.state, overwrite=overwrite)
+    with context.distributed.raise_on_all_ranks():
+        trainer = _build_trainer(context, model, callback)
+    run_trainer(trainer, previous.checkpoint)
+    return finalize(context, trainer, callback)
 
 
-def _load_model_and_prepare_data(context: OfflineContext) -> Any:
+def _load_model_and_prepare_data(context: OfflineContext) -> PreTrainedModel:
     """Load the model. The main process tokenizes the rows before, and writes them for all ranks.
 
     Tokenization comes first, because it is where bad rows are found; how long rows may be, and so
     which of them are truncated, depends on the model.
     """
-    data, name = context.data, context.model_ref.name
-    tokenized = None
+    data, vision, name = context.data, context.vision, context.model_ref.name
     if context.distributed.is_main:
-        counts = PhaseProgress(f"Tokenizing {data.name}", unit="rows", in_log=True)
-        context.progress.phase(counts)
-        row_tokenizer = RowTokenizer(
-            context.tokenizer, context.chat_format.template, context.method, context.vision
-        )
+        phase = PhaseProgress(f"Tokenizing {data.name}", unit="rows", in_log=True)
+        context.progress.phase(phase)
+        template = context.chat_format.template
+        row_tokenizer = RowTokenizer(context.tokenizer, template, context.method, vision)
         check_template_fidelity(data.train, row_tokenizer)
-        tokenized = tokenize_splits(data, row_tokenizer, context.tokens_dir, counts)
+        tokenized = tokenize_splits(data, row_tokenizer, context.tokens_dir, phase)
     context.progress.phase(PhaseProgress(f"Loading {name}", in_log=True))
     model = load_trainable_model(context.model_ref)
-    if tokenized is not None:
+    if context.distributed.is_main:
         positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         prepared = prepare(
             tokenized, data, context.method, context.config, name,
             context_length=positions if isinstance(positions, int) and positions > 0 else None,
-            folder=context.tokens_dir,
-            image_token=context.vision.image_token_id if context.vision else None,
+            folder=context.tokens_dir, image_token=vision.image_token_id if vision else None,
         )  # fmt: skip
-        if prepared.cut:
+        if prepared.truncated:
             context.progress.say(
-                f"{prepared.cut:,} of {prepared.rows:,} rows are longer than "
+                f"{prepared.truncated:,} of {prepared.rows:,} rows are longer than "
                 f"{prepared.max_length:,} tokens and truncated (`max_length`)"
             )
     return model
 
 
 def _build_trainer(
-    context: OfflineContext, model: Any, prepared: PreparedData, callback: RunCallback
-) -> Any:
+    context: OfflineContext, model: PreTrainedModel, callback: OfflineCallback
+) -> TrainerMixin:
     method, config, trl_config = context.method, context.config, context.trl_config
     rows = PreparedRows(context.tokens_dir)
     train_rows, test_rows = rows.train(), rows.test()
@@ -192,35 +185,27 @@ def _build_trainer(
         steps_per_epoch = ceil(batches / trl_config.gradient_accumulation_steps)
         steps = ceil(steps_per_epoch * trl_config.num_train_epochs)
     set_data_dependent_fields(
-        trl_config, config, max_length=prepared.max_length, has_test_rows=test_rows is not None,
-        learning_rate=resolve_learning_rate(config, method, model.num_parameters()), steps=steps,
+        trl_config, config, max_length=rows.counts().max_length,
+        has_test_rows=test_rows is not None, steps=steps,
+        learning_rate=resolve_learning_rate(config, method, model.num_parameters()),
     )  # fmt: skip
-    if method == "dpo" and trl_config.precompute_ref_log_probs:
-        phase = f"Computing the reference log-probabilities of {len(train_rows):,} pairs"
-        context.progress.phase(PhaseProgress(phase, in_log=True))
+    ref_model = None
+    if method == "dpo" and config.lora is None:
+        precomputed = trl_config.precompute_ref_log_probs
+        if precomputed:
+            phase = f"Computing the reference log-probabilities of {len(train_rows):,} pairs"
+            context.progress.phase(PhaseProgress(phase, in_log=True))
+        # Under FSDP, TRL would load it by a name that it may not have.
+        if not precomputed or trl_config.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true":
+            ref_model = load_trainable_model(context.model_ref)
     trainer = build_trainer(
-        method, model=model, trl_config=trl_config, tokenizer=context.tokenizer, config=config,
-        train_dataset=train_rows, eval_dataset=test_rows, callback=callback,
-        ref_model=_load_reference_model(context), vision=context.vision,
+        context, callback, model=model, train_dataset=train_rows, eval_dataset=test_rows,
+        ref_model=ref_model,
     )  # fmt: skip
-    trainer.kept_checkpoints = choose_kept_checkpoints(context, trainer, keeps_best=False)
-    trainer.loss_masks = LossMaskIndex.build(rows.unpacked(), method)
+    trainer.kept_checkpoints = choose_kept_checkpoints(context, trainer.model, keeps_best=False)
+    trainer.unchecked_rows = rows.unpacked()
     if method == "sft" and context.vision is None:
         accelerate(trainer, config, context.distributed, context.progress.say)
     elif config.compile:
         context.progress.say("`compile` has no effect for models that take images.")
     return trainer
-
-
-def _load_reference_model(context: OfflineContext) -> Any:
-    """The reference model of DPO, where its log-probabilities are computed batch by batch.
-
-    Under FSDP also where they are precomputed: TRL would load it by a name that it may not have.
-    """
-    if context.method == "sft" or context.config.lora:
-        return None
-    trl_config = context.trl_config
-    sharded = trl_config.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "false") == "true"
-    if trl_config.precompute_ref_log_probs and not sharded:
-        return None
-    return load_trainable_model(context.model_ref)

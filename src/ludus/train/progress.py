@@ -1,9 +1,11 @@
-"""The interface for showing the progress of training, and for stopping it."""
+"""The interface for showing the progress of training and for stopping it, and its result."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from ludus.rollout.progress import PhaseProgress
 
@@ -20,7 +22,7 @@ class TrainProgress(Protocol):
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
         """Training begins: the total number of steps, and the step that it resumes after."""
 
-    def step(self, line: Mapping[str, Any]) -> None:
+    def step(self, line: Mapping[str, object]) -> None:
         """A line was logged: `step`, `loss`, `learning_rate`, ..., or `eval_loss`."""
 
     def say(self, words: str) -> None:
@@ -38,10 +40,25 @@ class NoProgress:
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None: ...
 
-    def step(self, line: Mapping[str, Any]) -> None: ...
+    def step(self, line: Mapping[str, object]) -> None: ...
 
     def say(self, words: str) -> None: ...
 
     @property
     def stopping(self) -> str | None:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """What `sft`, `dpo` and `grpo` return."""
+
+    folder: Path
+    steps: int
+    loss: float | None
+    """The last logged loss."""
+    seconds: float
+    tokens: int
+    resumed_from: int | None = None
+    stopped: str | None = None
+    """Why the run ended before its last step; the same call resumes it."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ludus.data.config import describe_differences
 from ludus.data.json_files import to_jsonable
@@ -15,8 +14,8 @@ from ludus.errors import OtherSettings, RunError
 from ludus.train.context import TrainContext
 from ludus.train.output import checkpoints, record, training_folder
 from ludus.train.output.checkpoints import CheckpointState
-from ludus.train.output.record_schema import TrainingRecord, rename_settings
-from ludus.train.overrides import NON_DECISIVE_FIELDS
+from ludus.train.output.record import TrainingRecord
+from ludus.train.trl_config import NON_DECISIVE_FIELDS
 
 _MAX_DIFFERENCES_SHOWN = 8
 NON_DECISIVE = frozenset({"device", "report_to", "checkpoint_every", "compile", "allow_unseeded"})
@@ -86,7 +85,7 @@ def _find_intact_checkpoint(context: TrainContext) -> Path | None:
 
 def start_or_resume(
     context: TrainContext,
-    trained_on: Mapping[str, Any],
+    trained_on: JsonObject,
     state: CheckpointState | None,
     *,
     overwrite: bool,
@@ -105,7 +104,7 @@ def start_or_resume(
     truncate_log(context.out, -1 if step is None else step)
 
 
-def check_same_run(out: Path, fields: Mapping[str, Any]) -> None:
+def check_same_run(out: Path, fields: JsonObject) -> None:
     """Raise if the folder holds a run with another model, other data or another config.
 
     A GRPO run with more steps is the same run: it is extended.
@@ -120,31 +119,26 @@ def check_same_run(out: Path, fields: Mapping[str, Any]) -> None:
         describe_differences(_decisive_fields(before, ignored), _decisive_fields(now, ignored))
     )
     if differences:
-        shown = differences[:_MAX_DIFFERENCES_SHOWN]
-        if len(differences) > len(shown):
-            shown.append(f"and {len(differences) - len(shown)} more")
+        shown = "; ".join(differences[:_MAX_DIFFERENCES_SHOWN])
         raise OtherSettings(
-            f"{out} holds a run with other settings ({'; '.join(shown)}). Set `overwrite` to "
-            "replace it, or use another `out`."
+            f"{out} holds a run with other settings ({shown}). Set `overwrite` to replace it, or "
+            "use another `out`."
         )
 
 
-def _decisive_fields(fields: Mapping[str, Any], ignored: Collection[str]) -> JsonObject:
+def _decisive_fields(fields: JsonObject, ignored: Collection[str]) -> JsonObject:
     """The fields that must be the same to resume a run: of the data its digest, not its path."""
     data, environment = fields.get("data"), fields.get("environment")
     non_decisive = NON_DECISIVE_IN_GRPO if fields["kind"] == "grpo" else NON_DECISIVE
-    settings = rename_settings(fields["settings"])
     return {
-        **{key: fields.get(key) for key in ("kind", "model", "weights", "dialect")},
+        **{key: fields.get(key) for key in ("kind", "model", "weights", "chat_format")},
         "data": {"digest": data["digest"]} if data else None,
         "environment": environment and environment["spec"],
-        **decisive_config(settings, ignored=non_decisive | set(ignored)),
+        **decisive_config(fields["settings"], ignored=non_decisive | set(ignored)),
     }
 
 
-def decisive_config(
-    config: Mapping[str, Any], *, ignored: Collection[str] = NON_DECISIVE
-) -> JsonObject:
+def decisive_config(config: JsonObject, *, ignored: Collection[str] = NON_DECISIVE) -> JsonObject:
     """The settings that must be the same to resume a run, without those `ignored`."""
     overrides = config.get("overrides") or {}
     decisive = {key: value for key, value in config.items() if key not in ignored}

@@ -1,4 +1,4 @@
-"""TRL's `SFTConfig` or `DPOConfig` for a `TrainConfig`.
+"""TRL's config of a run, and `overrides`: the fields of it that the user sets.
 
 Defaults of Ludus: a cosine schedule with a short warm-up and gradients clipped at 1, because
 fine-tuning is short and its first steps are the least stable; no weight decay, so that the base
@@ -7,15 +7,20 @@ model's knowledge does not fade; evaluation after each epoch if there are test r
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from math import sqrt
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ludus.data.json_files import to_jsonable
 from ludus.data.tool_schema import JsonObject
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, closest_match, did_you_mean
 from ludus.policy.device import choose_device, choose_dtype
+from ludus.policy.hf_loading import require_transformers
 from ludus.train.config import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_GROUPS,
@@ -25,7 +30,10 @@ from ludus.train.config import (
     TrainConfig,
 )
 from ludus.train.output.checkpoints import CHECKPOINTS_DIR
-from ludus.train.overrides import FIXED_VALUES, parse_overrides
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+    from transformers import TrainingArguments
 
 MAX_CHECKPOINTS = 2
 """Checkpoints on disk: the latest, and the one before, in case the latest is incomplete."""
@@ -42,32 +50,73 @@ _DEFAULT_LEARNING_RATES: Mapping[Method, tuple[float, float, float]] = {
     "grpo": (5e-6, 1e-6, 2e-5),
 }
 """For a small model, for a large one, and for a LoRA adapter."""
-_DEVICE_FIELDS = frozenset({"bf16", "fp16", "use_cpu"})
-_SECRET_FIELDS = frozenset({"hub_token", "push_to_hub_token"})
-_LOCAL_FIELDS = frozenset({"output_dir", "logging_dir", "run_name", "resume_from_checkpoint"})
-"""Paths and names of this machine, which differ from run to run."""
+MANAGED_FIELDS: Mapping[str, str] = {
+    "output_dir": "use `out`",
+    "num_train_epochs": "use `epochs`",
+    "max_steps": "use `steps`",
+    "per_device_train_batch_size": "use `batch_size`",
+    "eval_packing": "use `packing`, which applies to both",
+    "bf16": "use `precision`",
+    "fp16": "use `precision`",
+    "use_cpu": "use `device`",
+    "torch_compile": "use `compile`",
+    "data_seed": "use `seed`",
+    **{
+        name: f"use `{name}`"
+        for name in (
+            "report_to", "max_length", "packing", "gradient_accumulation_steps", "learning_rate",
+            "beta", "gradient_checkpointing", "seed", "push_to_hub",
+        )
+    },
+    **dict.fromkeys(
+        ("assistant_only_loss", "completion_only_loss"),
+        "the loss is always on the assistant's tokens alone",
+    ),
+    **dict.fromkeys(
+        ("chat_template_path", "dataset_text_field", "dataset_kwargs", "dataset_num_proc",
+         "eos_token", "pad_token", "truncation_mode", "shuffle_dataset", "remove_unused_columns"),
+        "rows are tokenized by Ludus, with the chat template that inference uses",
+    ),
+    **dict.fromkeys(
+        ("save_strategy", "save_steps", "save_total_limit", "save_only_model",
+         "resume_from_checkpoint", "load_best_model_at_end", "ignore_data_skip",
+         "restore_callback_states_from_checkpoint"),
+        "checkpoints are saved by time; use `checkpoint_every`",
+    ),
+    **dict.fromkeys(
+        ("padding_free", "pad_to_multiple_of", "packing_strategy"),
+        "the batch layout follows from `packing` and the device",
+    ),
+    **dict.fromkeys(
+        ("disable_tqdm", "log_level", "log_level_replica"), "progress is shown by Ludus"
+    ),
+    **dict.fromkeys(("model_init_kwargs", "trust_remote_code"), "the model is loaded by Ludus"),
+}  # fmt: skip
+"""Fields that `overrides` does not take, because Ludus sets them or relies on their value."""
+NON_DECISIVE_FIELDS = frozenset({
+    "logging_steps", "logging_strategy", "logging_first_step", "log_on_each_node",
+    "log_completions", "num_completions_to_print", "log_completions_hub_repo", "log_multimodal",
+    "log_unique_prompts", "run_name", "project", "trackio_space_id", "trackio_bucket_id",
+    "trackio_static_space_id", "include_num_input_tokens_seen", "skip_memory_metrics", "debug",
+    "dataloader_num_workers", "dataloader_persistent_workers", "dataloader_pin_memory",
+    "dataloader_prefetch_factor", "dataloader_multiprocessing_context", "torch_empty_cache_steps",
+    "ddp_backend", "ddp_bucket_cap_mb", "ddp_timeout", "eval_accumulation_steps",
+})  # fmt: skip
+"""Fields that affect logging or speed, and never the trained weights."""
+_FORMER_NAMES = {
+    "max_seq_length": "max_length", "evaluation_strategy": "eval_strategy",
+    "warmup_ratio": "warmup_steps", "no_cuda": "use_cpu",
+}  # fmt: skip
+_UNRECORDED_FIELDS = frozenset({
+    "hub_token", "push_to_hub_token", "output_dir", "logging_dir", "run_name",
+    "resume_from_checkpoint",
+})  # fmt: skip
+"""Secrets, and paths and names that differ from run to run."""
 _PRECISION_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
-def build_trl_config(method: Method, config: TrainConfig, out: Path) -> Any:
-    """Build the config, except for the fields that `set_data_dependent_fields` sets."""
-    import trl
-
-    fields = {**_offline_fields(method, config, out), **device_fields(config)}
-    effective = _effective_fields(config, fields, out)
-    overrides = parse_overrides(method, config.overrides, effective=effective)
-    config_class = trl.SFTConfig if method == "sft" else trl.DPOConfig
-    return construct_trl_config(config_class, fields, overrides)
-
-
-def check_overrides(method: Method, config: TrainConfig, out: Path) -> None:
-    """Raise for overrides of SFT or DPO that are known to be wrong before torch is imported."""
-    effective = _effective_fields(config, _offline_fields(method, config, out), out)
-    parse_overrides(method, without_device_fields(config.overrides), effective=effective)
-
-
-def _offline_fields(method: Method, config: TrainConfig, out: Path) -> dict[str, Any]:
-    """The fields of SFT and DPO that do not depend on the device."""
+def build_trl_config(method: Method, config: TrainConfig, out: Path) -> TrainingArguments:
+    """TRL's config of SFT or DPO, without what `set_data_dependent_fields` sets."""
     batch_size = config.batch_size or DEFAULT_BATCH_SIZE
     fields = common_trl_fields(config, out) | {
         "per_device_train_batch_size": batch_size,
@@ -82,46 +131,57 @@ def _offline_fields(method: Method, config: TrainConfig, out: Path) -> dict[str,
     if method == "sft":
         fields |= {"packing": config.packing, "dataset_kwargs": {"skip_prepare_dataset": True}}
     else:
+        fields["beta"] = config.beta or DEFAULT_DPO_BETA
         # Precomputed, so that no reference model has to stay in memory.
-        precompute = config.lora is None
-        fields |= {
-            "beta": config.beta or DEFAULT_DPO_BETA, "precompute_ref_log_probs": precompute,
-        }  # fmt: skip
-    return fields
+        fields["precompute_ref_log_probs"] = config.lora is None
+    return construct_trl_config(method, fields, config.overrides)
 
 
-def _effective_fields(
-    config: TrainConfig, fields: Mapping[str, Any], out: Path
-) -> Mapping[str, Any]:
-    not_passed = {
-        "eval_packing": config.packing,
-        "max_length": config.max_length,
-        "max_steps": config.steps or -1,
-        "torch_compile": config.compile,
+def common_trl_fields(config: BaseTrainConfig, out: Path) -> dict[str, Any]:
+    """The fields that all methods share."""
+    device, precision = choose_device(config.device), resolve_precision(config)
+    if ":" in device:
+        raise ConfigError(
+            f"`device` {device}: training uses the first visible GPU. Set "
+            f"CUDA_VISIBLE_DEVICES={device.partition(':')[2]} instead."
+        )
+    return {
+        "output_dir": str(out / CHECKPOINTS_DIR),
+        "gradient_checkpointing": config.gradient_checkpointing,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": WARMUP_FRACTION,
+        "max_grad_norm": 1.0,
+        "seed": config.seed,
+        "data_seed": config.seed,
+        "save_strategy": "no",
+        "save_total_limit": MAX_CHECKPOINTS,
+        "logging_first_step": True,
+        # A loss that is NaN or infinite must show up in the log.
+        "logging_nan_inf_filter": False,
+        "report_to": config.tracker,
+        "disable_tqdm": True,
+        "log_level": "error",
+        "log_level_replica": "error",
+        "bf16": precision == "bf16",
+        "fp16": precision == "fp16",
+        "use_cpu": device == "cpu",
+        "dataloader_pin_memory": device.startswith("cuda"),
     }
-    return effective_trl_fields(config, {**not_passed, **fields}, out)
-
-
-def effective_trl_fields(
-    config: BaseTrainConfig, fields: Mapping[str, Any], out: Path
-) -> dict[str, Any]:
-    """The values of TRL's fields in this run, as far as they are known before it begins."""
-    values = {
-        **FIXED_VALUES,
-        **fields,
-        "learning_rate": config.learning_rate,
-        "output_dir": str(out),
-    }
-    known = {name: value for name, value in values.items() if value is not None}
-    return known | {"report_to": config.tracker}
 
 
 def construct_trl_config(
-    config_class: Any, fields: Mapping[str, Any], overrides: Mapping[str, Any]
-) -> Any:
-    """Construct one of TRL's configs; raise a `ConfigError` if it rejects the fields."""
+    method: Method,
+    fields: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    managed: Mapping[str, str] = MANAGED_FIELDS,
+) -> TrainingArguments:
+    """TRL's config with these fields, of which the user overrides some."""
+    import trl
+
+    given = parse_overrides(method, overrides, managed)
+    config_class = {"sft": trl.SFTConfig, "dpo": trl.DPOConfig, "grpo": trl.GRPOConfig}[method]
     try:
-        trl_config = config_class(**{**fields, **overrides})
+        trl_config: TrainingArguments = config_class(**{**fields, **given})
     except (ValueError, TypeError, ImportError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"TRL does not accept these settings: {reason}") from error
@@ -131,8 +191,49 @@ def construct_trl_config(
     return trl_config
 
 
+def parse_overrides(
+    method: Method, overrides: Mapping[str, Any], managed: Mapping[str, str] = MANAGED_FIELDS
+) -> dict[str, Any]:
+    """The overrides, with texts parsed by the types of TRL's config; imports TRL if there are any.
+
+    Raises for names that the config does not have, and for managed ones.
+    """
+    if not overrides:
+        return {}
+    require_transformers("Training", "trl")
+    import trl
+
+    config_class = {"sft": trl.SFTConfig, "dpo": trl.DPOConfig, "grpo": trl.GRPOConfig}[method]
+    names, parsed = config_class.__dataclass_fields__.keys(), dict[str, Any]()
+    types = get_type_hints(config_class)
+    for name, value in overrides.items():
+        if name not in names:
+            close = _FORMER_NAMES.get(name) or closest_match(name, names) or ""
+            if close in managed:
+                hint = f"Ludus manages {close}: {managed[close]}."
+            else:
+                hint = did_you_mean(close, names, "See TRL's documentation of the config.")
+            raise ConfigError(f"`overrides`: TRL's config has no field {name}. {hint}")
+        if name in managed or name.startswith(("hub_", "push_to_hub")):
+            reason = managed.get(name, managed["push_to_hub"])
+            raise ConfigError(f"`overrides`: {name} is managed by Ludus: {reason}.")
+        if value == "none" and NoneType in get_args(types[name]):
+            value = None
+        elif isinstance(value, str) and value[:1] in ("{", "["):
+            value = json.loads(value)
+        adapter: TypeAdapter[Any] = TypeAdapter(
+            types[name], config=ConfigDict(coerce_numbers_to_str=True, arbitrary_types_allowed=True)
+        )
+        try:
+            parsed[name] = adapter.validate_python(value)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            raise ConfigError(f"`overrides`: {name} cannot be {value!r}. {reason}.") from error
+    return parsed
+
+
 def set_data_dependent_fields(
-    trl_config: Any,
+    trl_config: TrainingArguments,
     config: TrainConfig,
     *,
     learning_rate: float,
@@ -153,7 +254,7 @@ def set_data_dependent_fields(
     trl_config.max_length = max_length
 
 
-def split_batches(trl_config: Any) -> bool:
+def split_batches(trl_config: TrainingArguments) -> bool:
     """Halve the rows of a forward pass, and double the passes of a step, whose rows stay the same.
 
     A number that cannot be halved is divided by its smallest factor. False for a single row.
@@ -196,56 +297,15 @@ def resolve_precision(config: BaseTrainConfig) -> str:
     return config.precision
 
 
-def device_fields(config: BaseTrainConfig) -> dict[str, Any]:
-    """The fields that depend on the device, for which torch is imported."""
-    device, precision = choose_device(config.device), resolve_precision(config)
-    if ":" in device:
-        raise ConfigError(
-            f"`device` {device}: training uses the first visible GPU. Set "
-            f"CUDA_VISIBLE_DEVICES={device.partition(':')[2]} instead."
-        )
-    return {
-        "bf16": precision == "bf16",
-        "fp16": precision == "fp16",
-        "use_cpu": device == "cpu",
-        "dataloader_pin_memory": device.startswith("cuda"),
-    }
-
-
-def without_device_fields(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in overrides.items() if key not in _DEVICE_FIELDS}
-
-
-def common_trl_fields(config: BaseTrainConfig, out: Path) -> dict[str, Any]:
-    """The fields that all methods share and that do not depend on the device."""
-    return {
-        "output_dir": str(out / CHECKPOINTS_DIR),
-        "gradient_checkpointing": config.gradient_checkpointing,
-        "lr_scheduler_type": "cosine",
-        "warmup_steps": WARMUP_FRACTION,
-        "max_grad_norm": 1.0,
-        "seed": config.seed,
-        "data_seed": config.seed,
-        "save_strategy": "no",
-        "save_total_limit": MAX_CHECKPOINTS,
-        "logging_first_step": True,
-        # A loss that is NaN or infinite must show up in the log.
-        "logging_nan_inf_filter": False,
-        "report_to": config.tracker,
-        "disable_tqdm": True,
-        "log_level": "error",
-        "log_level_replica": "error",
-    }
-
-
-def trl_config_json(trl_config: Any) -> JsonObject:
+def trl_config_json(trl_config: TrainingArguments) -> JsonObject:
     """All fields of TRL's config, except secrets and local paths."""
-    fields: Mapping[str, Any] = trl_config.to_dict()
-    excluded = _SECRET_FIELDS | _LOCAL_FIELDS
-    return {key: to_jsonable(value) for key, value in fields.items() if key not in excluded}
+    fields: JsonObject = trl_config.to_dict()
+    return {
+        name: to_jsonable(value) for name, value in fields.items() if name not in _UNRECORDED_FIELDS
+    }
 
 
-def build_peft_config(lora: Lora) -> Any:
+def build_peft_config(lora: Lora) -> LoraConfig:
     """PEFT's config for the adapter."""
     from peft import LoraConfig
 

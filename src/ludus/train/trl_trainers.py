@@ -6,22 +6,28 @@ The trainers get tokenized rows. TRL's model card draft and telemetry are turned
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ludus.errors import ConfigError, LudusError, OutOfMemory, RunError, TrainingDiverged
 from ludus.policy.engine.scoped_settings import without_cudnn_sdpa
 from ludus.policy.hf_loading import suppress_hf_logging
 from ludus.policy.load import find_nonfinite_weights
-from ludus.policy.vision.processor import VisionProcessor, supports_images
+from ludus.policy.vision.processor import supports_images
+from ludus.rollout.progress import PhaseProgress
 from ludus.train.callbacks import RunCallback, add_callback
-from ludus.train.config import Method, TrainConfig
-from ludus.train.data.collators import REFERENCE_COLUMNS, ImageCollator, PairCollator
-from ludus.train.data.loss_mask import LossMaskIndex, check_loss_mask
-from ludus.train.data.row_schema import IMAGE_COLUMNS, TOKEN_COLUMNS
+from ludus.train.config import Method
+from ludus.train.data.batches import (
+    REFERENCE_COLUMNS,
+    Batch,
+    ImageCollator,
+    PairCollator,
+    check_loss_mask,
+)
+from ludus.train.data.rows import IMAGE_COLUMNS, TOKEN_COLUMNS
 from ludus.train.output.checkpoints import (
+    MAX_CHECKPOINTS,
     CheckpointState,
     checkpoint_folder,
     latest_checkpoint,
@@ -29,18 +35,30 @@ from ludus.train.output.checkpoints import (
     remove_before,
     remove_unusable,
 )
-from ludus.train.output.disk_space import is_full_disk
-from ludus.train.trl_config import MAX_CHECKPOINTS, build_peft_config
+from ludus.train.output.training_folder import is_full_disk
+from ludus.train.trl_config import build_peft_config
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from torch import Tensor, nn
+    from torch.utils.data import DataLoader
+    from transformers import PreTrainedModel, Trainer, TrainingArguments
+    from transformers.trainer_utils import EvalLoopOutput
+
+    from ludus.train.context import OfflineContext
+else:
+    Trainer = object
 
 _EVENTS = ("on_step_end", "on_epoch_end", "on_log")
 
 
-class TrainerMixin:
+class TrainerMixin(Trainer):  # type: ignore[misc]  # transformers is not typed.
     """Mixed into one of TRL's trainers."""
 
     callback: RunCallback
-    loss_masks: LossMaskIndex | None = None
-    """What the first batch is checked against."""
+    method: Method = "sft"
+    unchecked_rows: Dataset | None = None
+    """The rows, before packing, that the first batch is checked against."""
     kept_checkpoints = MAX_CHECKPOINTS
     """As many as fit on the disk."""
     first_step_started = False
@@ -48,95 +66,88 @@ class TrainerMixin:
     first_step_done = False
     """A `ValueError` before that is due to the config."""
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether FSDP or DeepSpeed divides the weights among processes."""
+        return bool(self.is_fsdp_enabled or self.is_deepspeed_enabled)
+
     def restore_state(self, state: CheckpointState) -> None:
         """Continue the sums and counters that transformers does not keep in a checkpoint."""
-        trainer = cast(Any, self)
-        trainer._total_train_tokens = state.tokens
-        trainer._tr_loss += state.loss
-        trainer._globalstep_last_logged = state.logged
-        trainer._metrics["train"].update(state.metrics)
+        self._total_train_tokens = state.tokens
+        self._tr_loss += state.loss
+        self._globalstep_last_logged = state.logged
+        self._metrics["train"].update(state.metrics)
 
-    def training_step(self, model: Any, inputs: Mapping[str, Any], *rest: Any, **more: Any) -> Any:
+    def training_step(self, model: nn.Module, inputs: Batch, *rest: Any, **more: Any) -> Tensor:
         self.first_step_started = True
-        if self.loss_masks is not None:
-            check_loss_mask(inputs, self.loss_masks)
-            self.loss_masks = None
-        loss = cast(Any, super()).training_step(model, inputs, *rest, **more)
+        if self.unchecked_rows is not None:
+            check_loss_mask(inputs, self.unchecked_rows, self.method)
+            self.unchecked_rows = None
+        loss = super().training_step(model, inputs, *rest, **more)
         self.first_step_done = True
         return loss
 
-    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """Stop where the loss or the gradient is not finite, before it reaches the weights."""
-        trainer, norm = cast(Any, self), cast(Any, super())._get_grad_norm(model, grad_norm)
+    def _get_grad_norm(self, model: nn.Module, grad_norm: float | None = None) -> float | None:
+        """Stop if the loss or the gradient is not finite, before it reaches the weights."""
+        norm: float | None = super()._get_grad_norm(model, grad_norm)
         # In fp16 a step whose gradient overflows is skipped, and the next ones are scaled less.
-        checked = 0.0 if norm is None or trainer.args.fp16 else norm
-        loss, gradient = float(trainer._tr_loss), float(checked)
-        codes = [int(not isfinite(value)) for value in (loss, gradient)]
+        checked = 0.0 if norm is None or self.args.fp16 else norm
+        codes = [int(not isfinite(float(value))) for value in (self._tr_loss, checked)]
         bad_loss, bad_gradient = self.callback.distributed.all_reduce_max(codes)
         if bad_loss or bad_gradient:
             what = "the loss" if bad_loss else "the norm of the gradient"
-            raise self.diverged(trainer.state.global_step + 1, f"{what} is not finite")
+            raise self.diverged(self.state.global_step + 1, f"{what} is not finite")
         return norm
 
-    def check_weights(self, model: Any) -> None:
+    def check_weights(self, model: nn.Module) -> None:
         """Raise before weights that are not finite are saved."""
         if (name := find_nonfinite_weights(model)) is not None:
             dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-            symptom = f"{name} is not finite in {dtype}"
-            raise self.diverged(cast(Any, self).state.global_step, symptom)
+            raise self.diverged(self.state.global_step, f"{name} is not finite in {dtype}")
 
     def diverged(self, step: int, symptom: str) -> TrainingDiverged:
         kept = latest_checkpoint(self.callback.out)
         number = kept.name.rpartition("-")[2] if kept is not None else ""
         return TrainingDiverged(
             f"Training diverged at step {step:,}: {symptom}. Lower `learning_rate` "
-            f"({cast(Any, self).args.learning_rate:g}) and start again with `overwrite`."
+            f"({self.args.learning_rate:g}) and start again with `overwrite`."
             + (f" The checkpoint of step {int(number):,} is kept in {kept}." if number else "")
         )
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: PreTrainedModel | None = None
+    ) -> None:
         """Load vision models by `from_pretrained`.
 
         Their weights are saved under other names than they have in memory, and the trainer would
         silently skip unknown names.
         """
-        trainer = cast(Any, self)
-        model = trainer.model if model is None else model
-        sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
-        if sharded or hasattr(model, "peft_config") or not supports_images(model.config):
-            cast(Any, super())._load_from_checkpoint(resume_from_checkpoint, model)
+        model = self.model if model is None else model
+        if self.is_sharded or hasattr(model, "peft_config") or not supports_images(model.config):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
             return
         with suppress_hf_logging():
             stored = type(model).from_pretrained(resume_from_checkpoint, dtype=model.dtype)
         model.load_state_dict(stored.state_dict())
 
-    def evaluation_loop(self, dataloader: Any, *rest: Any, **more: Any) -> Any:
-        trainer = cast(Any, self)
-        self.callback.start_evaluation(trainer.num_examples(dataloader))
-        try:
-            measured = cast(Any, super()).evaluation_loop(dataloader, *rest, **more)
-        finally:
-            self.callback.finish_evaluation()
+    def evaluation_loop(self, dataloader: DataLoader, *rest: Any, **more: Any) -> EvalLoopOutput:
+        rows = self.num_examples(dataloader)
+        phase = f"Measuring the test loss on {rows:,} rows"
+        self.callback.progress.phase(PhaseProgress(phase, in_log=True))
+        measured = super().evaluation_loop(dataloader, *rest, **more)
+        self.callback.progress.phase(PhaseProgress("Training"))
         # The mean over all ranks.
         if not isfinite(measured.metrics.get("eval_loss", 0.0)):
-            raise self.diverged(trainer.state.global_step, "the test loss is not finite")
+            raise self.diverged(self.state.global_step, "the test loss is not finite")
         return measured
 
-    def prediction_step(self, model: Any, inputs: Any, *rest: Any, **more: Any) -> Any:
-        prediction = cast(Any, super()).prediction_step(model, inputs, *rest, **more)
-        if isinstance(inputs, Mapping) and "attention_mask" in inputs:
-            rows, tokens = cast(Any, self).args.eval_batch_size, inputs["attention_mask"].sum()
-            self.callback.advance_evaluation(rows=rows, tokens=int(tokens))
-        return prediction
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        trainer, callback = cast(Any, self), self.callback
-        step: int = trainer.state.global_step
-        loss = trainer.accelerator.gather(trainer._tr_loss.reshape(1)).mean().item()
-        if not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        callback, step = self.callback, int(self.state.global_step)
+        loss = self.accelerator.gather(self._tr_loss.reshape(1)).mean().item()
+        if not self.is_sharded:
             self.check_weights(model)
         try:
-            cast(Any, super())._save_checkpoint(model, trial)
+            super()._save_checkpoint(model, trial)
         except Exception as error:
             # A full disk is an OSError, a SafetensorError or a RuntimeError of PyTorch.
             if callback.distributed.is_main:
@@ -149,10 +160,10 @@ class TrainerMixin:
         # Every rank writes a part of it; the mark must come after all of them.
         callback.distributed.barrier()
         if callback.distributed.is_main:
-            metrics = {name: list(values) for name, values in trainer._metrics["train"].items()}
+            metrics = {name: list(values) for name, values in self._metrics["train"].items()}
             state = CheckpointState(
-                step, trainer._total_train_tokens, callback.seconds, loss,
-                trainer._globalstep_last_logged, metrics, callback.episode_bytes,
+                step, self._total_train_tokens, callback.seconds, loss,
+                self._globalstep_last_logged, metrics, callback.episode_bytes,
                 callback.rollbacks, callback.trust_factor, callback.curriculum_state,
             )  # fmt: skip
             mark_complete(checkpoint_folder(callback.out, step), state)
@@ -167,59 +178,60 @@ class TrainerMixin:
 class SFTMixin(TrainerMixin):
     """Mixed into `SFTTrainer`, which would drop the column of images."""
 
+    _signature_columns: list[str]
+
     def _set_signature_columns_if_needed(self) -> None:
-        cast(Any, super())._set_signature_columns_if_needed()
-        trainer = cast(Any, self)
-        columns = [*trainer._signature_columns, *IMAGE_COLUMNS["sft"]]
-        trainer._signature_columns = [*dict.fromkeys(columns)]
+        super()._set_signature_columns_if_needed()
+        columns = [*self._signature_columns, *IMAGE_COLUMNS["sft"]]
+        self._signature_columns = [*dict.fromkeys(columns)]
 
 
 class DPOMixin(TrainerMixin):
     """Mixed into `DPOTrainer`, which would compute the loss on all tokens after the prompt."""
 
-    def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
+    method: Method = "dpo"
+    _signature_columns: list[str]
+
+    def _prepare_dataset(self, dataset: Dataset, *_: Any) -> Dataset:
         return dataset
 
     def _set_signature_columns_if_needed(self) -> None:
         columns = [name for pair in TOKEN_COLUMNS["dpo"] for name in pair]
-        cast(Any, self)._signature_columns = [*columns, *IMAGE_COLUMNS["dpo"], *REFERENCE_COLUMNS]
+        self._signature_columns = [*columns, *IMAGE_COLUMNS["dpo"], *REFERENCE_COLUMNS]
 
 
 def build_trainer(
-    method: Method,
-    *,
-    model: Any,
-    trl_config: Any,
-    tokenizer: Any,
-    train_dataset: Any,
-    eval_dataset: Any,
-    config: TrainConfig,
+    context: OfflineContext,
     callback: RunCallback,
-    ref_model: Any = None,
-    vision: VisionProcessor | None = None,
-) -> Any:
+    *,
+    model: PreTrainedModel,
+    train_dataset: Dataset,
+    eval_dataset: Dataset | None,
+    ref_model: PreTrainedModel | None = None,
+) -> TrainerMixin:
     """Build TRL's `SFTTrainer` or `DPOTrainer` on tokenized rows."""
     import torch
     import trl
 
-    arguments = {
-        "model": model, "args": trl_config, "processing_class": tokenizer,
+    lora, vision, trl_config = context.config.lora, context.vision, context.trl_config
+    arguments: dict[str, Any] = {
+        "model": model, "args": trl_config, "processing_class": context.tokenizer,
         "train_dataset": train_dataset, "eval_dataset": eval_dataset,
-        "peft_config": build_peft_config(config.lora) if config.lora else None,
+        "peft_config": build_peft_config(lora) if lora else None,
     }  # fmt: skip
     if vision is not None and trl_config.ddp_find_unused_parameters is None:
         # A batch without images does not use the weights of the vision tower.
         trl_config.ddp_find_unused_parameters = True
-    if method == "sft":
+    if context.method == "sft":
         if vision is not None:
-            arguments["data_collator"] = ImageCollator(tokenizer.pad_token_id, vision)
+            arguments["data_collator"] = ImageCollator(context.tokenizer.pad_token_id, vision)
         trainer_class = type("LudusSFTTrainer", (SFTMixin, trl.SFTTrainer), {})
     else:
-        collator = PairCollator(tokenizer.pad_token_id, vision)
+        collator = PairCollator(context.tokenizer.pad_token_id, vision)
         arguments |= {"data_collator": collator, "ref_model": ref_model}
         trainer_class = type("LudusDPOTrainer", (DPOMixin, trl.DPOTrainer), {})
     try:
-        trainer: Any = trainer_class(**arguments)
+        trainer: TrainerMixin = trainer_class(**arguments)
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"TRL's trainer does not accept these settings: {reason}") from error
@@ -229,7 +241,7 @@ def build_trainer(
     return trainer
 
 
-def run_trainer(trainer: Any, checkpoint: Path | None) -> None:
+def run_trainer(trainer: TrainerMixin, checkpoint: Path | None) -> None:
     """Run one of TRL's trainers, and turn what goes wrong into an error of one line."""
     import torch
 
@@ -250,7 +262,7 @@ def run_trainer(trainer: Any, checkpoint: Path | None) -> None:
         raise ConfigError(f"Training cannot begin with these settings: {reason}") from error
 
 
-def _out_of_memory(trl_config: Any, *, after_start: bool = False) -> OutOfMemory:
+def _out_of_memory(trl_config: TrainingArguments, *, after_start: bool = False) -> OutOfMemory:
     smaller = "a smaller `batch_size`, " * (trl_config.per_device_train_batch_size > 1)
     error = OutOfMemory(
         f"The GPU ran out of memory. Use {smaller}fewer tokens (`max_length` or "

@@ -30,7 +30,7 @@ from ludus.train.offline import sft
 from ludus.train.output.record import read_record
 from ludus.train.output.training_folder import check_model_outside
 from ludus.train.progress import NoProgress, TrainProgress
-from ludus.train.trl_config import check_overrides
+from ludus.train.trl_config import parse_overrides
 from ludus.tutoring.config import TutorConfig
 from ludus.tutoring.rounds import (
     RoundLog,
@@ -172,7 +172,7 @@ def tutor(
     if config.base_url is None:
         environments.check_installed()
     check_model(model, device=config.train.device, dtype=config.train.precision)
-    check_overrides("sft", with_defaults(config.train, "sft"), out)
+    parse_overrides("sft", with_defaults(config.train, "sft").overrides)
     check_model_outside(out, resolve_model(model))
     settings = {
         "environment": str(environments),

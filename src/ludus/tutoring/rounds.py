@@ -30,8 +30,8 @@ from ludus.data.tool_schema import JsonObject
 from ludus.errors import OtherSettings, RunError
 from ludus.train.output.model_card import build_model_card
 from ludus.train.output.record import read_record
-from ludus.train.output.result import TrainResult
 from ludus.train.output.training_folder import CARD_FILE, remove_run
+from ludus.train.progress import TrainResult
 
 STATE_FILE = "tutor.json"
 ROUNDS_DIR = "rounds"

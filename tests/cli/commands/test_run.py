@@ -174,7 +174,7 @@ def test_missing_vllm_is_named_before_anything_starts(
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("sft.set={weight-decay = 0.1}",),
+        ("sft.set={weight_decay = 0.1}",),
         ("eval.env='wordle=1'", "eval.task={length = 6}"),
         ("eval.env=wordle", "eval.task={split = 'test', index = 3}"),
     ],

@@ -27,7 +27,6 @@ from cli.train_cli import (
         (("--lora", "r=x"), "--lora rank "),
         (("--lora", "targets="), "--lora target_modules "),
         (("--lora", "dropout=1.5,merge=false"), "--lora dropout "),
-        (("--set", "warmup_steps"), "warmup_steps"),
         (("--set", "hub_token=x"), "HF_TOKEN"),
         (("--epochs", "0"), "--epochs"),
         (("--precision", "bf61"), "'bf16'"),
@@ -72,6 +71,7 @@ def test_options_of_the_other_method_are_refused(tmp_path: Path) -> None:
         (("--checkpoint-every", "soon"), "'soon'"),
         (("--lora", "maybe"), "maybe"),
         (("--step", "3"), "--steps"),
+        (("--set", "warmup_steps"), "key=value"),
     ],
 )
 def test_unparsable_options_exit_with_2(options: tuple[str, ...], words: str) -> None:

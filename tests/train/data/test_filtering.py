@@ -11,14 +11,13 @@ from tiny_tokenizers import of_family, student
 from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.train.config import Method
-from ludus.train.data.filtering import (
+from ludus.train.data.loading import JsonlRows
+from ludus.train.data.prepared_data import (
     check_usable,
     choose_max_length,
-    find_unusable,
     measure_rows,
     write_usable_rows,
 )
-from ludus.train.data.loading import JsonlRows
 from ludus.train.data.tokenization import RowTokenizer, TokenizedRows, tokenize
 from train.sample_rows import chat_messages, dpo_row, sft_row, write_jsonl
 
@@ -32,7 +31,7 @@ def tokenized(folder: Path, rows: Any, method: Method = "sft") -> tuple[Tokenize
 
 def check(tokens: TokenizedRows, split: JsonlRows, max_length: int, method: Method) -> None:
     stats = measure_rows(tokens.load(), method)
-    check_usable(find_unusable(tokens, stats, max_length), split, context_length=None)
+    check_usable(tokens, stats, max_length, split, context_length=None)
 
 
 def test_rows_without_assistant_messages_raise_with_the_first_location(tmp_path: Path) -> None:

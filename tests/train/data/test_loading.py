@@ -10,7 +10,7 @@ import pytest
 
 from ludus.errors import ConfigError
 from ludus.train.data.loading import TrainingData, open_data
-from ludus.train.data.row_schema import parse_conversations
+from ludus.train.data.rows import parse_conversations
 from train.sample_rows import chat_messages, sft_data, sft_row, write_jsonl
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,8 @@ from ludus.errors import RunError
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.train.callbacks import RunCallback
 from ludus.train.config import Method, TrainConfig
+from ludus.train.data.batches import check_loss_mask
 from ludus.train.data.loading import open_data
-from ludus.train.data.loss_mask import LossMaskIndex, check_loss_mask
 from ludus.train.data.prepared_data import PreparedRows, prepare
 from ludus.train.data.tokenization import RowTokenizer, tokenize_splits
 from ludus.train.distributed import Distributed
@@ -49,9 +50,12 @@ def build(folder: Path, tokenizer: Any, method: Method, config: TrainConfig) -> 
         has_test_rows=False,
     )  # fmt: skip
     callback = RunCallback(folder, NoProgress(), Distributed(), checkpoint_every=60)
+    context: Any = SimpleNamespace(
+        method=method, config=config, trl_config=trl_config, tokenizer=tokenizer, vision=None
+    )
     return build_trainer(
-        method, model=tiny(tokenizer), trl_config=trl_config, tokenizer=tokenizer, config=config,
-        train_dataset=PreparedRows(tokens).train(), eval_dataset=None, callback=callback,
+        context, callback, model=tiny(tokenizer), train_dataset=PreparedRows(tokens).train(),
+        eval_dataset=None,
     )  # fmt: skip
 
 
@@ -131,11 +135,11 @@ def test_labels_are_the_same_without_padding(tmp_path: Path, packing: bool) -> N
     wanted = [expected(tokenizer, [], row["messages"], row["tools"]) for row in SFT]
     assert set(rows) <= set(wanted) and len(rows) > 1
     with_loss = sum(label != -100 for _, labels in rows for label in labels)
-    assert check_loss_mask(batch, loss_masks(tmp_path, "sft")) == with_loss
+    assert check_loss_mask(batch, unpacked(tmp_path), "sft") == with_loss
 
 
-def loss_masks(folder: Path, method: Method) -> LossMaskIndex:
-    return LossMaskIndex.build(PreparedRows(folder / "tokens").unpacked(), method)
+def unpacked(folder: Path) -> Any:
+    return PreparedRows(folder / "tokens").unpacked()
 
 
 def concatenated_rows(batch: dict[str, Any]) -> list[tuple[Any, Any]]:
@@ -153,7 +157,7 @@ def test_a_batch_with_other_labels_raises_before_the_first_update(
     tmp_path: Path, method: Method
 ) -> None:
     trainer = build(tmp_path, student(), method, train_config())
-    trainer.loss_masks = loss_masks(tmp_path, method)
+    trainer.unchecked_rows = unpacked(tmp_path)
     collator = trainer.data_collator
 
     def wrong_collator(rows: Any) -> Any:
@@ -173,15 +177,15 @@ def test_a_batch_with_other_labels_raises_before_the_first_update(
 
 def test_a_single_wrong_label_and_an_unknown_row_raise(tmp_path: Path) -> None:
     batch = first_batch(build(tmp_path, student(), "sft", train_config()))
-    index = loss_masks(tmp_path, "sft")
-    check_loss_mask(batch, index)
+    dataset = unpacked(tmp_path)
+    check_loss_mask(batch, dataset, "sft")
     row, position = (batch["labels"] != -100).nonzero()[-1].tolist()
     batch["labels"][row, position] = -100
     with pytest.raises(RunError, match="loss mask"):
-        check_loss_mask(batch, index)
+        check_loss_mask(batch, dataset, "sft")
     batch["input_ids"][row, 0] += 1
     with pytest.raises(RunError, match="not in the data"):
-        check_loss_mask(batch, index)
+        check_loss_mask(batch, dataset, "sft")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ludus.train.data.truncation import truncation_point
+from ludus.train.data.prepared_data import truncation_point
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,5 @@ def test_held_out_tasks_come_from_all_buckets_evenly() -> None:
     assert [evenly(buckets, 2)(number)[1]["level"] for number in range(2)] == [0, 2]
 
 
-def test_a_curriculum_is_recorded_and_needs_our_rollouts() -> None:
+def test_a_curriculum_is_recorded() -> None:
     assert list(GRPOConfig(curriculum=("a=1..2",)).as_json()["curriculum"]) == ["a=1..2"]
-    with pytest.raises(ConfigError, match="rollouts"):
-        GRPOConfig(curriculum=("a=1..2",), rollouts="trl")

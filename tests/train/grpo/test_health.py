@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from ludus import grpo
 from ludus.data.training_log import read_log
 from ludus.train.grpo.health import HealthMonitor
-from ludus.train.output.best_model import BestModel, load_best, read_best, save_best
+from ludus.train.output.checkpoints import BestModel, load_best, read_best, save_best
 from ludus.train.output.record import read_record
 from train.grpo.toy_environments import PICK, small_config
 

@@ -1,4 +1,4 @@
-"""GRPO from end to end: learning, TRL's rollouts, adapters, held-out tasks, several processes."""
+"""GRPO from end to end: learning, adapters, held-out tasks, several processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from ludus import Episode, grpo
 from ludus.errors import ConfigError
 from ludus.train import Lora
-from train.grpo.toy_environments import CLIMB, FLAT, LEVELS, PICK, read_episodes, small_config
+from train.grpo.toy_environments import FLAT, LEVELS, PICK, read_episodes, small_config
 from train.short_runs import RecordingProgress, read_curve
 from train.test_processes import launch
 
@@ -53,46 +53,15 @@ def test_training_raises_the_reward_and_writes_all_files(model: Path, tmp_path: 
     for name in ("model.safetensors", "tokenizer.json", "README.md", "reward.png"):
         assert (tmp_path / "out" / name).is_file()
     card = (tmp_path / "out" / "README.md").read_text()
-    assert "Pick a letter (" in card and '"name": "pick"' in card and f"ludus eval {PICK} " in card
+    assert f"ludus eval {PICK} " in card
 
 
-def test_trls_loop_plays_the_same_tasks(model: Path, tmp_path: Path) -> None:
-    for rollouts in ("fast", "trl"):
-        probe = CudnnProbe()
-        config = small_config(rollouts=rollouts, zero_variance_groups="keep")
-        grpo(PICK, str(model), tmp_path / rollouts, config, progress=probe)
-        assert probe.cudnn_enabled and not any(probe.cudnn_enabled)
-        assert torch.backends.cuda.cudnn_sdp_enabled()
-        assert any(text.startswith("Rollouts by") for text in probe.messages)
-    episodes = [read_episodes(tmp_path / run) for run in ("fast", "trl")]
-    seeds, tools = (
-        [[getattr(episode, name) for episode in run] for run in episodes]
-        for name in ("seed", "tools")
-    )
-    assert seeds[0] == seeds[1] and tools[0] == tools[1]
-    first_messages = [[episode.messages[:2] for episode in run] for run in episodes]
-    assert first_messages[0] == first_messages[1]
-    prompts = [
-        [each.tokens.ids[: each.tokens.mask.index(1)] for each in run if each.tokens]
-        for run in episodes
-    ]
-    assert prompts[0] == prompts[1]
-    keys = [set().union(*read_curve(tmp_path / run)) for run in ("fast", "trl")]
-    assert {"reward", "reward_std", "zero_variance", "format", "length", "entropy"} <= keys[
-        0
-    ] & keys[1]
-
-
-@pytest.mark.slow
-def test_trls_loop_supports_mixtures(model: Path, tmp_path: Path) -> None:
-    config = small_config(rollouts="trl", groups=4, max_episode_tokens=400)
-    grpo(f"{PICK},{CLIMB}", str(model), tmp_path / "out", config)
-    episodes = read_episodes(tmp_path / "out")
-    assert {episode.environment for episode in episodes} == {PICK, CLIMB}
-    for episode in episodes:
-        names = [each["function"]["name"] for each in episode.tools]
-        assert names == (["climb"] if episode.environment == CLIMB else ["pick"])
-    assert "NaN" not in (tmp_path / "out" / "log.jsonl").read_text()
+def test_cudnn_attention_is_off_while_training(model: Path, tmp_path: Path) -> None:
+    probe = CudnnProbe()
+    grpo(PICK, str(model), tmp_path / "out", small_config(), progress=probe)
+    assert probe.cudnn_enabled and not any(probe.cudnn_enabled)
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+    assert any(text.startswith("Rollouts by") for text in probe.messages)
 
 
 def test_an_adapter_is_trained_and_merged(model: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from ludus import grpo
 from ludus.train import Lora
+from ludus.train.cuda_graphs import supports_cuda_graphs
 from ludus.train.grpo import prefix_sharing
 from ludus.train.grpo.prefix_sharing import (
     PrefixSharingMixin,
@@ -23,7 +24,6 @@ from ludus.train.grpo.prefix_sharing import (
     trees_match_rows,
 )
 from ludus.train.grpo.prefix_tree import LANE_LENGTH_MULTIPLE, PrefixTrees, build_trees
-from ludus.train.speed.cuda_graphs import supports_cuda_graphs
 from train.grpo.toy_environments import PICK, small_config
 from train.short_runs import read_curve
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trl
@@ -23,15 +22,8 @@ VALUES = {"generation_kwargs": '{"min_new_tokens": 3}'}
 @pytest.mark.parametrize("name", GENERATION_FIELDS)
 def test_generation_fields_are_rejected_for_ludus_rollouts(name: str, tmp_path: Path) -> None:
     config = small_config(overrides={name: VALUES.get(name, "0")})
-    with pytest.raises(ConfigError, match=f"{name}.*`rollouts` trl"):
+    with pytest.raises(ConfigError, match=f"{name}.*generation"):
         build_trl_grpo_config(config, tmp_path)
-
-
-def test_generation_fields_are_accepted_for_trls_loop(tmp_path: Path) -> None:
-    overrides = {"min_p": "0.1", "repetition_penalty": "1.2", **VALUES}
-    config = build_trl_grpo_config(small_config(rollouts="trl", overrides=overrides), tmp_path)
-    assert (config.min_p, config.repetition_penalty) == (0.1, 1.2)
-    assert config.generation_kwargs == {"min_new_tokens": 3}
 
 
 def test_vllm_accepts_sampling_fields_only(tmp_path: Path) -> None:
@@ -51,12 +43,9 @@ def test_vllm_accepts_sampling_fields_only(tmp_path: Path) -> None:
         ("max_completion_length", "max_episode_tokens"),
     ],
 )
-@pytest.mark.parametrize("rollouts", ["fast", "trl"])
-def test_managed_fields_name_the_argument_to_use(
-    rollouts: str, name: str, argument: str, tmp_path: Path
-) -> None:
+def test_managed_fields_name_the_argument_to_use(name: str, argument: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"{name}.*`{argument}`"):
-        build_trl_grpo_config(small_config(rollouts=rollouts, overrides={name: "1"}), tmp_path)
+        build_trl_grpo_config(small_config(overrides={name: "1"}), tmp_path)
 
 
 def test_the_completion_length_is_the_episode_budget(tmp_path: Path) -> None:
@@ -64,34 +53,20 @@ def test_the_completion_length_is_the_episode_budget(tmp_path: Path) -> None:
     assert config.max_completion_length == 99
 
 
-@pytest.mark.parametrize("rollouts", ["fast", "trl"])
-def test_vllm_fields_are_rejected_without_vllm(rollouts: str, tmp_path: Path) -> None:
+def test_vllm_fields_are_rejected_without_vllm(tmp_path: Path) -> None:
     overrides = {"vllm_gpu_memory_utilization": "0.5"}
     with pytest.raises(ConfigError, match="`vllm_mode`"):
-        build_trl_grpo_config(small_config(rollouts=rollouts, overrides=overrides), tmp_path)
+        build_trl_grpo_config(small_config(overrides=overrides), tmp_path)
     config = build_trl_grpo_config(
-        small_config(rollouts=rollouts, vllm_mode="colocate", overrides=overrides), tmp_path
+        small_config(vllm_mode="colocate", overrides=overrides), tmp_path
     )
     assert config.vllm_gpu_memory_utilization == 0.5
 
 
-@pytest.mark.parametrize("changes", [{}, {"rollouts": "trl", "eval_every": 5}], ids=["fast", "trl"])
-def test_tensor_parallel_vllm_is_rejected_for_ludus_rollouts(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
-    overrides = {"vllm_tensor_parallel_size": "2"}
+def test_tensor_parallel_vllm_is_rejected(tmp_path: Path) -> None:
+    config = small_config(vllm_mode="colocate", overrides={"vllm_tensor_parallel_size": "2"})
     with pytest.raises(ConfigError, match="vllm_tensor_parallel_size"):
-        build_trl_grpo_config(
-            small_config(vllm_mode="colocate", overrides=overrides, **changes), tmp_path
-        )
-
-
-def test_tensor_parallel_vllm_is_accepted_for_trls_loop(tmp_path: Path) -> None:
-    overrides = {"vllm_tensor_parallel_size": "2"}
-    config = build_trl_grpo_config(
-        small_config(rollouts="trl", vllm_mode="colocate", overrides=overrides), tmp_path
-    )
-    assert config.vllm_tensor_parallel_size == 2
+        build_trl_grpo_config(config, tmp_path)
 
 
 def test_all_generation_fields_of_trl_are_known() -> None:

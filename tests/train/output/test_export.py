@@ -15,7 +15,7 @@ from ludus.errors import RunError
 from ludus.policy.load import load_model
 from ludus.policy.model_ref import resolve_model
 from ludus.train import Lora
-from ludus.train.output.export import rebuild_model
+from ludus.train.output.finalize import rebuild_model
 from ludus.train.trl_config import build_peft_config
 from train.short_runs import train_config
 

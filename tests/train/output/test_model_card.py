@@ -10,8 +10,7 @@ from huggingface_hub import ModelCard
 from policy.models import adapted, saved
 
 from ludus.train.output.model_card import build_model_card
-from ludus.train.output.record import create_record, finish_record
-from ludus.train.output.record_schema import TaskExample, TrainingRecord
+from ludus.train.output.record import TrainingRecord, create_record, finish_record
 from train.sample_records import METRICS, record_fields
 
 ADAPTER = {
@@ -20,31 +19,10 @@ ADAPTER = {
 }  # fmt: skip
 
 
-EXAMPLE = TaskExample(
-    messages=(
-        {"role": "system", "content": 'Call a "tool".\nNothing else.'},
-        {"role": "user", "content": "State the sum: 264 - 440 ="},
-    ),
-    tools=(
-        {
-            "type": "function",
-            "function": {
-                "name": "submit_sum",
-                "description": "Submit the sum, and nothing else than the sum, to whoever asked.",
-                "parameters": {
-                    "type": "object",
-                    "properties": {"sum": {"type": "integer", "readOnly": False}},
-                },
-            },
-        },
-    ),
-)
-
-
 def finished_record(folder: Path, **changes: Any) -> TrainingRecord:
     folder.mkdir(exist_ok=True)
     create_record(folder, record_fields(**changes))
-    return finish_record(folder, METRICS, EXAMPLE)
+    return finish_record(folder, METRICS)
 
 
 def test_front_matter_names_base_model_license_and_library(tmp_path: Path) -> None:
@@ -84,7 +62,7 @@ def test_a_run_that_is_not_finished_has_no_metrics(tmp_path: Path) -> None:
 
 def test_markdown_in_values_is_escaped(tmp_path: Path) -> None:
     evil = "x`y|z\n---\ntags: []"
-    data = {**record_fields()["data"], "path": evil, "cut": 7}
+    data = {**record_fields()["data"], "path": evil, "truncated": 7}
     command = "ludus train sft ```\n# head"
     text = build_model_card(
         finished_record(tmp_path, model=evil, data=data, command=command), name=evil
@@ -103,10 +81,9 @@ def python_code(text: str) -> str:
 
 
 def test_the_example_code_runs(tmp_path: Path, capsys: Any) -> None:
-    model, names = saved(tmp_path / "model"), dict[str, Any]()
-    exec(python_code(build_model_card(finished_record(tmp_path / "run"), name=str(model))), names)
+    model = saved(tmp_path / "model")
+    exec(python_code(build_model_card(finished_record(tmp_path / "run"), name=str(model))), {})
     assert capsys.readouterr().out.strip()
-    assert tuple(names["messages"]) == EXAMPLE.messages and tuple(names["tools"]) == EXAMPLE.tools
 
 
 def test_commands_name_the_environment_and_task_of_the_rows(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 import ludus
 from ludus.train.data.loading import open_data
-from ludus.train.output.next_steps import environment_arguments
-from ludus.train.output.record_schema import TrainingRecord
+from ludus.train.output.model_card import environment_arguments
+from ludus.train.output.record import TrainingRecord
 from train.sample_records import record_fields
 
 KNOWN_LATER = {"created_at": "2026-01-01T00:00:00+00:00", "versions": {}}

@@ -16,11 +16,7 @@ from ludus.errors import ConfigError
 from ludus.policy.engine.batcher import RequestBatcher
 from ludus.policy.load import Policy
 from ludus.train.trl_compat import GRPOConfig, GRPOTrainer
-from ludus.train.trl_compat.legacy_rollout_func import (
-    expand_per_completion,
-    is_legacy,
-    slice_output,
-)
+from ludus.train.trl_compat.trainers import expand_per_completion, is_legacy
 from ludus.train.trl_compat.vllm_shim import CompletionService, PolicyServer
 from train.trl_compat.scripted_rollouts import FAST_ARGS, chat_policy
 
@@ -85,10 +81,6 @@ def test_values_per_prompt_are_repeated_per_completion() -> None:
     )
     whole = {**given, "prompt_ids": [[1], [1], [2], [2]]}
     assert expand_per_completion(whole, 4, 2)["prompt_ids"] == whole["prompt_ids"]
-    assert slice_output(expanded, 2, 2, 4) == {
-        "prompt_ids": [[2], [2]], "completion_ids": [[5], [6]], "logprobs": None,
-        "env_reward": [3, 4], "level": "easy",
-    }  # fmt: skip
 
 
 def test_logprobs_may_be_nested() -> None:

@@ -66,7 +66,6 @@ def test_only_tools_reset_and_get_reward_are_public(spec: str) -> None:
     public = [name for name, _ in inspect.getmembers(kind) if not name.startswith("_")]
     tools = [tool["function"]["name"] for tool in tool_schemas(kind)]
     assert sorted(public) == sorted([*tools, "reset", "get_reward"])
-    assert not hasattr(environment_factory(spec, include_reward=False), "get_reward")
 
 
 async def test_episode_equals_that_of_the_loop() -> None:

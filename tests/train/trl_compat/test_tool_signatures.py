@@ -78,18 +78,6 @@ def test_enum_of_lists_or_objects_is_any(choices: list[Any]) -> None:
     described = {"description": "Which."}
     schema = read(tool({"what": {"enum": choices, **described}}, "what"))
     assert schema["parameters"]["properties"]["what"] == described
-    schema = read(tool({"what": {"const": choices[-1], **described}}, "what"))
-    assert schema["parameters"]["properties"]["what"] == described
-
-
-def test_single_all_of_is_unwrapped() -> None:
-    defs = {"Side": {"type": "string", "enum": ["north", "south"]}}
-    side = {"allOf": [{"$ref": "#/$defs/Side"}], "description": "Where."}
-    word = {"allOf": [{"pattern": "a+"}], "type": "string", "description": "What."}
-    schema = read(tool({"side": side, "word": word}, "side", **{"$defs": defs}))
-    properties = schema["parameters"]["properties"]
-    assert properties["side"] == {**defs["Side"], "description": "Where."}
-    assert properties["word"] == {"type": "string", "description": "What."}
 
 
 def test_recursive_schema_terminates() -> None:

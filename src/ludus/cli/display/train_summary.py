@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ludus.data.tool_schema import JsonObject
     from ludus.diagnose import Diagnosis
     from ludus.train import TrainResult
-    from ludus.train.output.record_schema import FinalMetrics, TrainingRecord
+    from ludus.train.output.record import FinalMetrics, TrainingRecord
 
 
 class TrainSummary:
@@ -70,11 +70,11 @@ class TrainSummary:
 
     def next_steps(self, result: TrainResult) -> list[str]:
         """Advice: the command that compares the trained model with its base."""
-        from ludus.train.output.next_steps import UNKNOWN_ENVIRONMENT, environment_arguments
+        from ludus.train.output.model_card import UNKNOWN_ENVIRONMENT, environment_arguments
 
         record = self.read_record(result)
         recorded = environment_arguments(record) if record is not None else (UNKNOWN_ENVIRONMENT,)
-        kwargs = record.dialect.chat_template_kwargs if record is not None else {}
+        kwargs = record.chat_format.chat_template_kwargs if record is not None else {}
         command = ["ludus", "eval", *(self.environment or recorded)]
         command += ["-c", f"hf:{self.model}", "-c", f"hf:{result.folder}", "-n", "100"]
         # Both models need the chat template arguments of the training.

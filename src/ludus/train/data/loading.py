@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
@@ -22,6 +22,9 @@ from ludus.data.run_folder import RUN_FILE
 from ludus.data.stage_output import CURATION_FILE
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, MissingExtra, similar_path_hint
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 NumberedRow = tuple[int, bytes | JsonObject]
 """A row and its number, counted from 1; for a file, its line."""
@@ -53,13 +56,8 @@ class DatasetRows:
     """The rows of a `datasets.Dataset`."""
 
     name: str
-    rows: Any
+    rows: Dataset
     files: Sequence[Path]
-
-    @classmethod
-    def from_split(cls, name: str, split: str, rows: Any) -> DatasetRows:
-        files = tuple(Path(file["filename"]) for file in rows.cache_files)
-        return cls(f"{name} {split}", rows, files)
 
     def location(self, number: int) -> str:
         return f"{self.name} row {number}"
@@ -89,7 +87,7 @@ class TrainingData:
     """As the caller gave it."""
     train: Split
     test: Split | None = None
-    curation: Mapping[str, Any] | None = None
+    curation: JsonObject | None = None
     """The content of `curation.json`, if there is one."""
 
     @property
@@ -121,11 +119,11 @@ class TrainingData:
     def _run_settings(self) -> list[JsonObject]:
         """The settings of the runs that the rows come from; empty for one that is gone."""
         runs = [run for run in (self.curation or {}).get("runs") or () if isinstance(run, str)]
-        records = (_read_curation_json(Path(run) / RUN_FILE) for run in runs)
+        records = (_read_json(Path(run) / RUN_FILE) for run in runs)
         return [object_field(record, "settings") for record in records]
 
 
-def _read_curation_json(file: Path) -> JsonObject:
+def _read_json(file: Path) -> JsonObject:
     """`curation.json`, or the `run.json` of a curated run; empty if there is none."""
     try:
         value = from_json(file.read_bytes())
@@ -163,7 +161,7 @@ def open_data(data: str | Path) -> TrainingData:
 
 
 def _open_folder(name: str, folder: Path) -> TrainingData:
-    curation = _read_curation_json(folder / CURATION_FILE) or None
+    curation = _read_json(folder / CURATION_FILE) or None
     for suffix in _SUFFIXES:
         train, test = folder / f"{TRAIN_SPLIT}{suffix}", folder / f"{TEST_SPLIT}{suffix}"
         if train.is_file():
@@ -203,13 +201,19 @@ def _open_file(path: Path) -> Split:
     return DatasetRows(str(path), rows, (path,))
 
 
-def _from_splits(name: str, splits: Any, curation: Mapping[str, Any] | None) -> TrainingData:
+def _from_splits(
+    name: str, splits: Mapping[str, Dataset], curation: JsonObject | None
+) -> TrainingData:
     if not isinstance(splits, Mapping) or TRAIN_SPLIT not in splits:
         raise ConfigError(f"{name} has no split called {TRAIN_SPLIT}.")
-    train, test = DatasetRows.from_split(name, TRAIN_SPLIT, splits[TRAIN_SPLIT]), None
-    if TEST_SPLIT in splits and len(splits[TEST_SPLIT]):
-        test = DatasetRows.from_split(name, TEST_SPLIT, splits[TEST_SPLIT])
-    return TrainingData(name, train, test, curation)
+    parts = {
+        split: DatasetRows(
+            f"{name} {split}", rows, tuple(Path(file["filename"]) for file in rows.cache_files)
+        )
+        for split, rows in splits.items()
+        if len(rows) or split == TRAIN_SPLIT
+    }
+    return TrainingData(name, parts[TRAIN_SPLIT], parts.get(TEST_SPLIT), curation)
 
 
 def _import_datasets_library() -> Any:

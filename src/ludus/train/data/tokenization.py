@@ -18,11 +18,11 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ludus.data.training_row import InvalidRow, parse_row_columns
 from ludus.errors import ConfigError, RequestRefused, TemplateRefused
-from ludus.policy.chat.rendering import Conversation, RenderedConversation, render_many
+from ludus.policy.chat.rendering import RenderedConversation, render_many
 from ludus.policy.vision.processor import VisionProcessor
 from ludus.policy.vision.training_images import (
     ContentPartError,
@@ -32,14 +32,18 @@ from ludus.policy.vision.training_images import (
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.config import Method
 from ludus.train.data.loading import NumberedRow, Split, TrainingData
-from ludus.train.data.loss_mask import apply_loss_mask, trim_after_loss
-from ludus.train.data.row_schema import (
+from ludus.train.data.rows import (
+    IGNORE_INDEX,
     IMAGE_COLUMNS,
     ROW_COLUMN,
     TOKEN_COLUMNS,
     parse_conversations,
 )
-from ludus.train.output.disk_space import check_token_space
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from datasets import Dataset
+    from transformers import PreTrainedTokenizerBase
 
 _BATCH_ROWS = 256
 _PARALLEL_MIN_BATCHES = 8
@@ -66,19 +70,19 @@ class TokenizedBatch:
     """The result of tokenizing a batch of rows."""
 
     rows_read: int
-    table: Any
-    """A `pyarrow.Table` with the columns of the method, and `ROW_COLUMN`."""
+    table: pa.Table
+    """With the columns of the method, and `ROW_COLUMN`."""
     template_errors: list[tuple[int, str]]
     """Rows that the chat template rejects, and why."""
     environments: Counter[str]
-    """How many rows come from which environment, where rows say so."""
+    """How many rows come from which environment, if rows say so."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowTokenizer:
     """Tokenizes rows with the chat template that inference uses too."""
 
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerBase
     template: str
     method: Method
     vision: VisionProcessor | None = None
@@ -107,17 +111,14 @@ class RowTokenizer:
                 template_errors.append((number, str(error).removesuffix(".")))
         return TokenizedBatch(len(batch), self.to_table(tokenized), template_errors, environments)
 
-    def to_table(self, rows: Sequence[tuple[int, Sequence[TokenizedSide]]]) -> Any:
-        """Rows as a `pyarrow.Table`."""
+    def to_table(self, rows: Sequence[tuple[int, Sequence[TokenizedSide]]]) -> pa.Table:
         import pyarrow as pa
 
         columns: dict[str, Any] = {ROW_COLUMN: pa.array([number for number, _ in rows], pa.int64())}
         lists, urls = pa.list_(pa.int32()), pa.list_(pa.large_string())
         for side, (ids, labels) in enumerate(TOKEN_COLUMNS[self.method]):
             columns[ids] = pa.array([sides[side][0].ids for _, sides in rows], lists)
-            columns[labels] = pa.array(
-                [apply_loss_mask(sides[side][0]) for _, sides in rows], lists
-            )
+            columns[labels] = pa.array([make_labels(sides[side][0]) for _, sides in rows], lists)
         for side, images in enumerate(IMAGE_COLUMNS[self.method] if self.vision else ()):
             columns[images] = pa.array([sides[side][1] for _, sides in rows], urls)
         return pa.table(columns)
@@ -128,12 +129,21 @@ class RowTokenizer:
         """The tokens that are trained on, and the images that are among them."""
         if isinstance(rendered, TemplateRefused):
             raise rendered
-        trimmed = trim_after_loss(rendered)
+        # What follows the last token with loss, such as a last observation, is not needed.
+        spans = rendered.spans
+        trimmed = rendered.truncate(spans[-1][1]) if spans else rendered
         if self.vision is None:
             return trimmed, ()
         self.vision.check_placeholders(rendered.ids, len(images))
         urls = images[: trimmed.ids.count(self.vision.image_token_id)]
         return expand_image_tokens(trimmed, self.vision, urls), urls
+
+
+def make_labels(conversation: RenderedConversation) -> list[int]:
+    """The first token has no loss: nothing predicts it."""
+    tokens = zip(conversation.ids, conversation.mask, strict=True)
+    labels = [token if has_loss else IGNORE_INDEX for token, has_loss in tokens]
+    return [IGNORE_INDEX, *labels[1:]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +155,8 @@ class TokenizedRows:
     template_errors: list[tuple[int, str]]
     environments: Counter[str] = field(default_factory=Counter)
 
-    def load(self) -> Any:
-        """The rows as a memory-mapped `datasets.Dataset`."""
+    def load(self) -> Dataset:
+        """The rows, memory-mapped."""
         from datasets import Dataset
 
         return Dataset.from_file(str(self.file))
@@ -169,7 +179,13 @@ def check_rows(data: TrainingData, method: Method) -> None:
                     sides = parse_conversations(row, method)
                 except InvalidRow as error:
                     raise ConfigError(f"{split.location(number)} {error}.") from error
-                has_loss = has_loss or all(map(_has_reply, sides))
+                has_loss = has_loss or all(
+                    any(
+                        message["role"] == "assistant" and message.get("weight") != 0
+                        for message in side.messages[side.num_prompt_messages :]
+                    )
+                    for side in sides
+                )
             if split is data.test or time.monotonic() > deadline:
                 break
         if not rows_read and split is data.train:
@@ -179,12 +195,6 @@ def check_rows(data: TrainingData, method: Method) -> None:
                 f"{data.name} has no assistant message to train on (rows read: {rows_read:,}). "
                 "Rows need messages with the role `assistant`."
             )
-
-
-def _has_reply(side: Conversation) -> bool:
-    """Whether a message bears loss."""
-    messages = side.messages[side.num_prompt_messages :]
-    return any(each["role"] == "assistant" and each.get("weight") != 0 for each in messages)
 
 
 def tokenize(
@@ -218,30 +228,21 @@ def tokenize(
     return TokenizedRows(path, rows_read, template_errors, environments)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizedSplits:
-    """The tokenized rows, before truncation."""
-
-    train: TokenizedRows
-    test: TokenizedRows | None
-
-
 def tokenize_splits(
     data: TrainingData,
     row_tokenizer: RowTokenizer,
     folder: Path,
     progress: PhaseProgress | None = None,
-) -> TokenizedSplits:
+) -> tuple[TokenizedRows, TokenizedRows | None]:
     """Tokenize the training and the test split into `folder`. Raises for the first invalid row."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    check_token_space(data.train.files, folder)
     train = tokenize(data.train, row_tokenizer, folder / "rows.arrow", progress=progress)
     if data.test is None:
-        return TokenizedSplits(train, None)
+        return train, None
     file = folder / "test-rows.arrow"
     test = tokenize(data.test, row_tokenizer, file, progress=progress, max_rows=MAX_TEST_ROWS)
-    return TokenizedSplits(train, test)
+    return train, test
 
 
 def _tokenize_batches(

@@ -17,7 +17,7 @@ from ludus.environment.registry import find_environment
 from ludus.environment.task_buckets import Bucket
 from ludus.errors import LudusError
 from ludus.train.grpo.bandit import BucketBandit, GroupOutcome
-from ludus.train.output.record_schema import BucketRecord
+from ludus.train.output.record import BucketRecord
 
 if TYPE_CHECKING:
     from ludus.train.grpo.grpo_context import GRPOContext

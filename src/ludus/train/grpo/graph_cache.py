@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ludus.train.grpo.prefix_tree import PrefixTrees
-from ludus.train.speed.cuda_graphs import (
+from ludus.train.cuda_graphs import (
     GraphedForward,
     capture_graph,
     describe_capture_error,
 )
+from ludus.train.grpo.prefix_tree import PrefixTrees
 
 Shape = tuple[int, int]
 """Lanes and their length."""

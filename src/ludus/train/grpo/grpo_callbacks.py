@@ -18,7 +18,7 @@ from ludus.train.grpo.step_metrics import to_log_line
 from ludus.train.grpo.trl_grpo_config import is_sharded
 from ludus.train.grpo.trust_region import TrustRegion
 from ludus.train.output.checkpoints import CheckpointState
-from ludus.train.output.record_schema import BucketRecord
+from ludus.train.output.record import BucketRecord
 from ludus.train.resume import start_or_resume
 
 EVENTS = ("on_step_begin", "on_step_end", "on_epoch_end", "on_log")

@@ -17,7 +17,6 @@ from ludus.train.config import DEFAULT_GROUPS, BaseTrainConfig
 
 ZeroVarianceMode = Literal["skip", "resample", "keep"]
 CreditMode = Literal["episode", "turn"]
-RolloutBackend = Literal["fast", "trl"]
 VllmMode = Literal["colocate", "server"]
 KeepModel = Literal["best", "last"]
 _HELD_OUT_FRACTION = 0.1
@@ -36,8 +35,7 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
     group_size: Annotated[int, Option("Sampling", aliases=("--num-generations",))] = 4
     """Episodes per group, whose rewards are compared."""
     max_episode_tokens: Annotated[int, Option("Limits", aliases=("--max-completion-length",))] = 256
-    """Maximum number of tokens sampled per episode, over all its replies. TRL's own loop counts the
-    environment's tokens too."""
+    """Maximum number of tokens sampled per episode, over all its replies."""
     max_tokens: Annotated[
         int | None, Option("Limits", hidden=True, default="what is left of --max-episode-tokens")
     ] = None
@@ -77,8 +75,6 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
     gae_lambda: Annotated[float, Option("Optimization", hidden=True)] = 0.9
     """Lambda of generalized advantage estimation, with `credit="turn"`: 0 credits progress only to
     the turn that made it; with 1 it is only a baseline. Without effect without progress."""
-    rollouts: Annotated[RolloutBackend, Option("Sampling", hidden=True)] = "fast"
-    """The rollout loop: that of Ludus (fast), or of TRL."""
     vllm_mode: Annotated[
         VllmMode | None,
         Option(
@@ -137,25 +133,12 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
             raise ConfigError(
                 "`temperature` must be positive, got 0: all attempts at a task would be the same."
             )
-        if self.rollouts == "trl" and self.zero_variance_groups == "resample":
-            raise ConfigError("`zero_variance_groups` resample is not supported by `rollouts` trl.")
-        if self.rollouts == "trl" and self.credit == "turn":
-            raise ConfigError(
-                "`credit` turn is not supported by `rollouts` trl, which does not say which reply "
-                "earned a reward. Use `rollouts` fast."
-            )
         if self.max_tokens is not None and self.max_tokens > self.max_episode_tokens:
             raise ConfigError(
                 f"`max_tokens` {self.max_tokens} (per reply) exceeds `max_episode_tokens` "
                 f"{self.max_episode_tokens} (over all replies). Raise `max_episode_tokens`."
             )
-        if self.rollouts == "trl" and self.max_tokens is not None:
-            raise ConfigError(
-                "`max_tokens` is not supported by `rollouts` trl, which has only a budget per "
-                "episode. Use `max_episode_tokens`."
-            )
-        if parse_axes(self.curriculum, option="curriculum") and self.rollouts == "trl":
-            raise ConfigError("`curriculum` is not supported by `rollouts` trl.")
+        parse_axes(self.curriculum, option="curriculum")
 
     @property
     def episodes(self) -> int:

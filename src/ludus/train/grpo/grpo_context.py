@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ludus.data.config import config_digest
 from ludus.data.tool_schema import JsonObject
-from ludus.data.training_log import EPISODES_FILE
 from ludus.environment.mixture import Mixture
 from ludus.environment.task_buckets import Bucket
 from ludus.errors import ConfigError
@@ -18,18 +17,11 @@ from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.vision.processor import load_vision_processor
 from ludus.scoring.reward_functions import RewardFunctions
 from ludus.train.context import TrainContext, load_tokenizer
-from ludus.train.data.sample_task import sample_episode_task
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.reward_plot import plot_rewards
-from ludus.train.grpo.trl_grpo_config import build_trl_grpo_config, rejected_fields
-from ludus.train.output.record_schema import (
-    EnvironmentRecord,
-    TaskExample,
-    TrainingRecord,
-    restore_setting_names,
-)
-from ludus.train.overrides import drop_redundant
+from ludus.train.grpo.trl_grpo_config import build_trl_grpo_config
+from ludus.train.output.record import EnvironmentRecord, TrainingRecord
 from ludus.train.progress import TrainProgress
 from ludus.train.resume import NON_DECISIVE_IN_GRPO, decisive_config
 
@@ -62,10 +54,7 @@ class GRPOContext(TrainContext):
         """The prefix of episode ids; the same when the run is resumed or extended."""
         config = decisive_config(self.config.as_json(), ignored=NON_DECISIVE_IN_GRPO | {"steps"})
         identity = {"model": self.model_ref.name, "environment": self.subject}
-        return config_digest({**restore_setting_names(config), **identity})
-
-    def example_task(self) -> TaskExample | None:
-        return sample_episode_task(self.out / EPISODES_FILE)
+        return config_digest({**config, **identity})
 
     def plot(self, log: Sequence[JsonObject], file: Path, title: str) -> None:
         plot_rewards(log, file, title)
@@ -92,16 +81,14 @@ def build_context(
             )
     launched = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
     sharded = any(os.environ.get(name, "false") == "true" for name in launched)
-    decodes = config.rollouts == "fast" or config.held_out_interval > 0
-    if decodes and (sharded or trl_config.fsdp or trl_config.deepspeed):
+    if sharded or trl_config.fsdp or trl_config.deepspeed:
         raise ConfigError(
             "A model that is sharded over processes (FSDP, DeepSpeed) cannot decode in one of "
-            "them. Use `rollouts` trl with `eval_every` 0, or train without sharding."
+            "them. Train without sharding, or with TRL's trainer and `environment_factory`."
         )
-    overrides = drop_redundant(config.overrides, rejected_fields(config))
     return GRPOContext(
-        method="grpo", model_ref=model_ref, out=out, config=replace(config, overrides=overrides),
-        trl_config=trl_config, tokenizer=tokenizer, chat_format=chat_format,
+        method="grpo", model_ref=model_ref, out=out, config=config, trl_config=trl_config,
+        tokenizer=tokenizer, chat_format=chat_format,
         distributed=Distributed.current(), progress=progress, command=command, vision=vision,
         environments=environments, rewards=rewards, buckets=buckets,
     )  # fmt: skip

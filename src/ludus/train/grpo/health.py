@@ -14,7 +14,7 @@ from ludus.diagnose.detectors import DegradationDetector, SignalDetector
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.grpo_context import GRPOContext
 from ludus.train.grpo.lr_schedule import restore_scheduled_lr
-from ludus.train.output.best_model import BestModel, load_best, read_best, save_best
+from ludus.train.output.checkpoints import BestModel, load_best, read_best, save_best
 
 ROLLBACK_RATE_FACTOR = 0.5
 """The learning rate after a rollback, as a fraction of that before."""

@@ -15,6 +15,8 @@ from ludus.policy.vision.training_images import drop_empty_image_inputs
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import PhaseProgress
 from ludus.scoring.reward_functions import import_reward_functions
+from ludus.train.acceleration import skip_unlabelled_logits
+from ludus.train.context import training_process
 from ludus.train.grpo.curriculum import Curriculum, build_curriculum
 from ludus.train.grpo.episode_log import EpisodeLog
 from ludus.train.grpo.group_rollouts import GroupRollouts
@@ -30,17 +32,18 @@ from ludus.train.grpo.rollout_worker import RolloutWorker
 from ludus.train.grpo.start_kl import StartKL
 from ludus.train.grpo.task_dataset import build_task_dataset
 from ludus.train.grpo.trainer import build_trainer
-from ludus.train.grpo.trl_grpo_config import check_overrides, is_sharded
+from ludus.train.grpo.trl_grpo_config import is_sharded
 from ludus.train.grpo.vllm_engine import check_vllm_installed
 from ludus.train.output import checkpoints
-from ludus.train.output.disk_space import choose_kept_checkpoints, report_full_disk
 from ludus.train.output.finalize import finalize, finished_result, is_finished
-from ludus.train.output.result import TrainResult
-from ludus.train.output.training_folder import check_output_dir, discard_if_unstarted, lock_folder
-from ludus.train.process_env import training_process
-from ludus.train.progress import NoProgress, TrainProgress
+from ludus.train.output.training_folder import (
+    check_output_dir,
+    choose_kept_checkpoints,
+    discard_if_unstarted,
+    lock_folder,
+)
+from ludus.train.progress import NoProgress, TrainProgress, TrainResult
 from ludus.train.resume import PreviousRun, find_previous_run
-from ludus.train.speed.acceleration import skip_unlabelled_logits
 from ludus.train.trainable_model import load_trainable_model
 from ludus.train.trl_config import resolve_learning_rate
 from ludus.train.trl_trainers import run_trainer
@@ -80,7 +83,6 @@ def grpo(
         environments.check_installed()
     buckets = build_buckets(environments, axes, config.task, option="curriculum")
     check_model(model, device=config.device, dtype=config.precision)
-    check_overrides(config, out)
     if config.vllm_mode:
         check_vllm_installed()
     rewards = import_reward_functions(config.reward_funcs)
@@ -104,7 +106,7 @@ def grpo(
             previous = find_previous_run(context, overwrite=overwrite)
             if previous.finished:
                 return finished_result(context, previous.record)
-            with discard_if_unstarted(out, context.distributed), report_full_disk(out):
+            with discard_if_unstarted(out, context.distributed):
                 return _train(context, previous, overwrite=overwrite)
 
 
@@ -141,12 +143,11 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
             trainer = _build_trainer(context, model, callback, episodes, worker, plan, curriculum)
             keeps_best = config.keep == "best" and config.held_out_interval > 0
             trainer.kept_checkpoints = choose_kept_checkpoints(
-                context, trainer, keeps_best=keeps_best
+                context, trainer.model, keeps_best=keeps_best
             )
-            if config.rollouts == "fast" or config.held_out_interval:
-                worker.agent = agent = build_policy_agent(context, trainer)
-                # Before training: engines inspect the forward method, which the trainer wraps.
-                worker.run(agent.ensure_loaded())
+            worker.agent = agent = build_policy_agent(context, trainer)
+            # Before training: engines inspect the forward method, which the trainer wraps.
+            worker.run(agent.ensure_loaded())
             _say_how_it_trains(context, worker)
         with skip_unlabelled_logits():
             _run_trainer(context, worker, trainer, previous.checkpoint)
@@ -172,45 +173,24 @@ def _build_trainer(
     context: GRPOContext, model: Any, callback: GRPOCallback, episodes: EpisodeLog,
     worker: RolloutWorker, plan: Plan, curriculum: Curriculum | None,
 ) -> Any:  # fmt: skip
-    """The trainer with Ludus's rollouts, or with TRL's own rollout loop."""
     config = context.config
-    if config.rollouts == "fast":
-        weights = context.rewards.weights(worker.names)
-        rollouts = GroupRollouts(
-            worker, plan, config, context.rewards, context.distributed, episodes.append,
-            SeedCheck(config.allow_unseeded, context.progress.say), curriculum,
-        )  # fmt: skip
-        context.trl_config.reward_weights = list(weights.values())
-        return build_trainer(
-            context, model, callback, rollouts, rollout_func=rollouts,
-            train_dataset=build_task_dataset(config.steps * config.groups),
-            reward_funcs=build_reward_funcs(weights),
-        )  # fmt: skip
-
-    from ludus.train.trl_compat.trl_rollouts import build_trl_rollouts
-
-    agent: dict[str, Any] = {
-        "provider": "hf", "model": context.model_ref.name, "temperature": config.temperature,
-    }  # fmt: skip
-    if template_kwargs := context.chat_format.chat_template_kwargs:
-        agent["chat_template_kwargs"] = dict(template_kwargs)
-    trl_rollouts = build_trl_rollouts(
-        context.environments, config, rewards=context.rewards, distributed=context.distributed,
-        on_episodes=episodes.append, agent=agent, run_id=context.run_id,
-        base_url=config.base_url, token=config.token, warn=context.progress.say,
+    weights = context.rewards.weights(worker.names)
+    rollouts = GroupRollouts(
+        worker, plan, config, context.rewards, context.distributed, episodes.append,
+        SeedCheck(config.allow_unseeded, context.progress.say), curriculum,
     )  # fmt: skip
-    context.trl_config.reward_weights = list(trl_rollouts.reward_weights.values())
-    trainer = build_trainer(context, model, callback, None, **trl_rollouts.trainer_kwargs)
-    trl_rollouts.attach(trainer)
-    return trainer
+    context.trl_config.reward_weights = list(weights.values())
+    return build_trainer(
+        context, model, callback, rollouts, rollout_func=rollouts,
+        train_dataset=build_task_dataset(config.steps * config.groups),
+        reward_funcs=build_reward_funcs(weights),
+    )  # fmt: skip
 
 
 def _say_how_it_trains(context: GRPOContext, worker: RolloutWorker) -> None:
     config, say = context.config, context.progress.say
-    engine = "TRL's own loop"
-    if config.rollouts == "fast" and isinstance(worker.agent, TrainingPolicyAgent):
-        engine = worker.agent.engine_description
-    say(f"Rollouts by {engine}")
+    if isinstance(worker.agent, TrainingPolicyAgent):
+        say(f"Rollouts by {worker.agent.engine_description}")
     has_images = context.vision is not None
     if config.zero_variance_groups != "keep" and (has_images or context.trl_config.beta):
         reason = "images" if has_images else "`beta`"

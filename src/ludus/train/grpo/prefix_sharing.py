@@ -13,11 +13,11 @@ from typing import Any, cast
 
 import torch
 
-from ludus.train.data.loss_mask import IGNORE_INDEX
+from ludus.train.cuda_graphs import supports_cuda_graphs
+from ludus.train.data.rows import IGNORE_INDEX
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.graph_cache import GraphCache
 from ludus.train.grpo.prefix_tree import PrefixTrees, build_trees
-from ludus.train.speed.cuda_graphs import supports_cuda_graphs
 
 LOGPROB_TOLERANCE = 1e-3
 """Largest difference of log-probabilities in float32 that counts as rounding."""

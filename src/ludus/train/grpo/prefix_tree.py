@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ludus.train.data.loss_mask import IGNORE_INDEX
+from ludus.train.data.rows import IGNORE_INDEX
 
 _ID, _POSITION, _LABEL, _TREE, _BRANCH = range(5)
 _PADDING = (0, 0, IGNORE_INDEX, -1, -1)

@@ -15,16 +15,9 @@ from typing import Any
 from ludus.errors import ConfigError
 from ludus.policy.device import choose_device
 from ludus.rollout.loop import DEFAULT_MAX_TURNS
-from ludus.train import overrides as common_overrides
+from ludus.train import trl_config as common
 from ludus.train.grpo.grpo_config import GRPOConfig
-from ludus.train.overrides import parse_overrides
-from ludus.train.trl_config import (
-    common_trl_fields,
-    construct_trl_config,
-    device_fields,
-    effective_trl_fields,
-    without_device_fields,
-)
+from ludus.train.trl_config import common_trl_fields, construct_trl_config
 
 MAX_WARMUP_STEPS = 10
 CPU_BATCH_SIZE = 8
@@ -32,14 +25,14 @@ CPU_BATCH_SIZE = 8
 _GROUPS_HINT = "use `groups`, `group_size` and `batch_size`"
 _TASKS_HINT = "Ludus lays out the tasks"
 MANAGED_FIELDS: Mapping[str, str] = {
-    **common_overrides.MANAGED_FIELDS,
+    **common.MANAGED_FIELDS,
     **dict.fromkeys(
         ("num_generations", "generation_batch_size", "steps_per_generation",
          "gradient_accumulation_steps", "num_generations_eval"), _GROUPS_HINT,
     ),
     "max_steps": "use `steps`",
     "num_train_epochs": "use `steps`",
-    "max_completion_length": "use `max_episode_tokens`",
+    **dict.fromkeys(("max_length", "max_completion_length"), "use `max_episode_tokens`"),
     "chat_template_kwargs": "use `chat_template_kwargs`",
     "max_tool_calling_iterations": "use `max_turns`",
     "temperature": "use `temperature`",
@@ -64,19 +57,14 @@ GENERATION_FIELDS = (
 
 def build_trl_grpo_config(config: GRPOConfig, out: Path) -> Any:
     """TRL's config, except for the learning rate, which depends on the size of the model."""
-    import trl
-
-    values = {**_grpo_fields(config, out), **device_fields(config)}
-    effective = effective_trl_fields(config, values, out)
-    overrides = parse_overrides("grpo", config.overrides, rejected_fields(config), effective)
-    trl_config = construct_trl_config(trl.GRPOConfig, values, overrides)
-    played_by_ludus = config.rollouts == "fast" or config.held_out_interval > 0
-    if config.vllm_mode and played_by_ludus and trl_config.vllm_tensor_parallel_size > 1:
+    fields, managed = _grpo_fields(config, out), rejected_fields(config)
+    trl_config = construct_trl_config("grpo", fields, config.overrides, managed)
+    if config.vllm_mode and trl_config.vllm_tensor_parallel_size > 1:
         # With tensor parallelism, vLLM answers only if all ranks call it at the same time.
         raise ConfigError(
             "`overrides`: vllm_tensor_parallel_size must be 1, got "
             f"{trl_config.vllm_tensor_parallel_size}: ranks play episodes at their own pace, and "
-            "vLLM needs all ranks in every call. Use 1, or `rollouts` trl with `eval_every` 0."
+            "vLLM needs all ranks in every call."
         )
     if trl_config.num_iterations < 1:
         raise ConfigError(
@@ -90,15 +78,7 @@ def build_trl_grpo_config(config: GRPOConfig, out: Path) -> Any:
     return trl_config
 
 
-def check_overrides(config: GRPOConfig, out: Path) -> None:
-    """Raise for overrides that are known to be wrong before torch is imported."""
-    effective = effective_trl_fields(config, _grpo_fields(config, out), out)
-    overrides = without_device_fields(config.overrides)
-    parse_overrides("grpo", overrides, rejected_fields(config), effective)
-
-
 def _grpo_fields(config: GRPOConfig, out: Path) -> dict[str, Any]:
-    """The fields that do not depend on the device."""
     return {
         **common_trl_fields(config, out),
         **_batch_fields(config),
@@ -118,10 +98,9 @@ def _grpo_fields(config: GRPOConfig, out: Path) -> dict[str, Any]:
 def rejected_fields(config: GRPOConfig) -> dict[str, str]:
     """Fields that cannot be overridden: the managed ones, and those without effect in this run."""
     unused: dict[str, str] = {}
-    if config.rollouts == "fast":
-        used_by_vllm = SAMPLING_FIELDS if config.vllm_mode else ()
-        names = (name for name in GENERATION_FIELDS if name not in used_by_vllm)
-        unused |= dict.fromkeys(names, "it takes effect only with `rollouts` trl")
+    used_by_vllm = SAMPLING_FIELDS if config.vllm_mode else ()
+    names = (name for name in GENERATION_FIELDS if name not in used_by_vllm)
+    unused |= dict.fromkeys(names, "Ludus does not use TRL's generation")
     if config.vllm_mode is None:
         names = (name for name in config.overrides if name.startswith("vllm_"))
         unused |= dict.fromkeys(names, "it takes effect only with `vllm_mode`")

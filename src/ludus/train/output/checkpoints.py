@@ -1,7 +1,11 @@
 """Checkpoints on disk: which are complete, and the counters that transformers does not save.
 
-out/checkpoints/checkpoint-120/    as transformers writes it
-  whole.json                       written last, with the checksums of all other files
+out/checkpoints/
+  checkpoint-120/          as transformers writes it
+    state.json             written last, with the checksums of all other files
+  best/                    the trained weights of GRPO's best model so far
+    weights.safetensors
+    state.json             its step, its reward on held-out tasks, and a checksum; written last
 """
 
 from __future__ import annotations
@@ -10,14 +14,22 @@ import json
 import shutil
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ludus.data.files import Checksum, write_atomically
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
+if TYPE_CHECKING:
+    from torch import nn
+
 CHECKPOINTS_DIR = "checkpoints"
+MAX_CHECKPOINTS = 2
+"""Checkpoints on disk: the latest, and the one before, in case the latest is incomplete."""
 _PREFIX = "checkpoint-"
-_STATE_FILE = "whole.json"
+_BEST_DIR = "best"
+STATE_FILE = "state.json"
+_WEIGHTS_FILE = "weights.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +51,7 @@ class CheckpointState:
     trust_factor: float = 1.0
     """The factor of the learning rate that GRPO's trust region has found."""
     curriculum: JsonObject = field(default_factory=dict)
-    """What GRPO's curriculum knows of its buckets."""
+    """The buckets of GRPO's curriculum."""
     files: dict[str, Checksum] = field(default_factory=dict)
     """The files of the checkpoint."""
 
@@ -49,15 +61,15 @@ def mark_complete(checkpoint: Path, state: CheckpointState) -> None:
     files = {
         file.relative_to(checkpoint).as_posix(): Checksum.of_file(file)
         for file in sorted(checkpoint.rglob("*"))
-        if file.is_file() and file.name != _STATE_FILE
+        if file.is_file() and file.name != STATE_FILE
     }
-    write_atomically(checkpoint / _STATE_FILE, json.dumps(asdict(replace(state, files=files))))
+    write_atomically(checkpoint / STATE_FILE, json.dumps(asdict(replace(state, files=files))))
 
 
 def read_state(checkpoint: Path) -> CheckpointState | None:
     """The state of a checkpoint; None if it is incomplete."""
     try:
-        state = CheckpointState(**json.loads((checkpoint / _STATE_FILE).read_bytes()))
+        state = CheckpointState(**json.loads((checkpoint / STATE_FILE).read_bytes()))
         return replace(state, files={name: Checksum(*each) for name, each in state.files.items()})
     except (OSError, ValueError, TypeError):
         return None
@@ -74,13 +86,30 @@ def find_intact_step(out: Path) -> tuple[int | None, list[str]]:
     Also returned is what is wrong with later ones, except for those that a killed run left
     half-written.
     """
-    damages = []
+    damages = list[str]()
     for path in _list_checkpoints(out):
-        if (damage := _find_damage(path)) is not None:
-            damages.append(f"{path} is damaged: {damage}")
-        elif read_state(path) is not None:
+        if not (path / STATE_FILE).is_file():
+            continue
+        if (damage := _find_damage(path)) is None:
             return _step_of(path), damages
+        damages.append(f"{path} is damaged: {damage}")
     return None, damages
+
+
+def _find_damage(checkpoint: Path) -> str | None:
+    """Which file of a complete checkpoint is not as it was written."""
+    if (state := read_state(checkpoint)) is None:
+        return f"{STATE_FILE} cannot be read"
+    for name, checksum in state.files.items():
+        file = checkpoint / name
+        if not file.is_file():
+            return f"{name} is missing"
+        try:
+            if Checksum.of_file(file) != checksum:
+                return f"{name} has changed"
+        except RunError:
+            return f"{name} cannot be read"
+    return None
 
 
 def remove_unusable(out: Path, step: int | None) -> None:
@@ -106,27 +135,6 @@ def start_rows_path(out: Path) -> Path:
     return out / CHECKPOINTS_DIR / "start-rows.json"
 
 
-def _find_damage(checkpoint: Path) -> str | None:
-    """Which file of a complete checkpoint is not as it was written."""
-    if not (checkpoint / _STATE_FILE).is_file():
-        return None
-    if (state := read_state(checkpoint)) is None:
-        return f"{_STATE_FILE} cannot be read"
-    for name, checksum in state.files.items():
-        file = checkpoint / name
-        if not file.is_file():
-            return f"{name} is missing"
-        try:
-            found = Checksum.of_file(file)
-        except RunError:
-            return f"{name} cannot be read"
-        if found.size != checksum.size:
-            return f"{name} has {found.size:,} of {checksum.size:,} bytes"
-        if found != checksum:
-            return f"{name} has changed"
-    return None
-
-
 def _list_checkpoints(out: Path) -> list[Path]:
     """All checkpoints, from the last step to the first."""
     paths = (path for path in (out / CHECKPOINTS_DIR).glob(f"{_PREFIX}*") if path.is_dir())
@@ -136,3 +144,68 @@ def _list_checkpoints(out: Path) -> list[Path]:
 def _step_of(checkpoint: Path) -> int:
     number = checkpoint.name.removeprefix(_PREFIX)
     return int(number) if number.isdecimal() else -1
+
+
+@dataclass(frozen=True, slots=True)
+class BestModel:
+    """The step after which a GRPO run's model was best on its held-out tasks."""
+
+    step: int
+    reward: float
+    """The mean reward on held-out tasks."""
+
+
+def read_best(out: Path) -> BestModel | None:
+    """The best model so far; None if there is none, or if its weights are not as written."""
+    folder = best_model_folder(out)
+    try:
+        fields = json.loads((folder / STATE_FILE).read_bytes())
+        intact = Checksum(*fields.pop("weights")) == Checksum.of_file(folder / _WEIGHTS_FILE)
+        return BestModel(**fields) if intact else None
+    except (OSError, ValueError, TypeError, KeyError, RunError):
+        return None
+
+
+def save_best(out: Path, model: nn.Module, best: BestModel) -> None:
+    """Replace the best model by the current weights."""
+    from safetensors.torch import save_file
+
+    folder = best_model_folder(out)
+    draft = folder.with_name(f".{_BEST_DIR}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    weights = {
+        name: weight.detach().cpu().contiguous()
+        for name, weight in model.named_parameters()
+        if weight.requires_grad
+    }
+    try:
+        save_file(weights, draft / _WEIGHTS_FILE)
+    except Exception as error:
+        # A full disk is an OSError or a SafetensorError.
+        shutil.rmtree(draft, ignore_errors=True)
+        reason = " ".join(str(error).split())[:300].removesuffix(".")
+        raise RunError(
+            f"The best model so far could not be saved: {reason}. Set `keep` to last to train "
+            "without it."
+        ) from error
+    fields = {**asdict(best), "weights": Checksum.of_file(draft / _WEIGHTS_FILE)}
+    write_atomically(draft / STATE_FILE, json.dumps(fields))
+    shutil.rmtree(folder, ignore_errors=True)
+    draft.rename(folder)
+
+
+def load_best(out: Path, model: nn.Module) -> None:
+    """Give the model the weights of the best one."""
+    import torch
+    from safetensors.torch import load_file
+
+    stored = load_file(best_model_folder(out) / _WEIGHTS_FILE)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.requires_grad:
+                weight.copy_(stored[name])
+
+
+def best_model_folder(out: Path) -> Path:
+    return out / CHECKPOINTS_DIR / _BEST_DIR

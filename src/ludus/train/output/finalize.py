@@ -1,10 +1,16 @@
-"""The end of a run: save the model, and write its final metrics, model card and plot."""
+"""The end of a run: save the model, and write its final metrics, model card and plot.
+
+The model is a folder that `from_pretrained` loads. Weights are trained in float32 and saved in the
+dtype of the base model. The tokenizer is saved with the chat template used in training, and the
+generation config with the tokens that end a turn.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ludus.data.training_log import (
     RECORD_FILE,
@@ -14,18 +20,30 @@ from ludus.data.training_log import (
     read_log,
 )
 from ludus.errors import RunError
+from ludus.policy.chat.chat_format import set_chat_format
+from ludus.policy.model_ref import ModelRef
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.callbacks import RunCallback
+from ludus.train.config import BaseTrainConfig
 from ludus.train.context import TrainContext
 from ludus.train.output import record, training_folder
-from ludus.train.output.export import export_model
 from ludus.train.output.model_card import build_model_card
-from ludus.train.output.record_schema import FinalMetrics, TrainingRecord
-from ludus.train.output.result import TrainResult
-from ludus.train.output.training_folder import CARD_FILE, plot_file
+from ludus.train.output.record import FinalMetrics, TrainingRecord
+from ludus.train.output.training_folder import ADAPTER_DIR, CARD_FILE, PLOT_FILES
+from ludus.train.progress import TrainResult
+from ludus.train.trainable_model import load_trainable_model, published_dtype
+from ludus.train.trl_config import build_peft_config
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from ludus.train.trl_trainers import TrainerMixin
+
+_DRAFT_DIR = ".model.draft"
 
 
-def finalize(context: TrainContext, trainer: Any, callback: RunCallback) -> TrainResult:
+def finalize(context: TrainContext, trainer: TrainerMixin, callback: RunCallback) -> TrainResult:
     """Write the model and its metrics; of a run that was stopped early, only return the metrics."""
     out = context.out
     resumed_from = callback.resume_state.step if callback.resume_state else None
@@ -34,27 +52,26 @@ def finalize(context: TrainContext, trainer: Any, callback: RunCallback) -> Trai
         return _build_result(out, metrics, resumed_from, callback.stop_reason)
     context.progress.phase(PhaseProgress("Saving the model"))
     with context.distributed.raise_on_all_ranks():
-        export_model(context, trainer)
+        _export_model(context, trainer)
     metrics = _collect_metrics(context, trainer, callback)
     if context.distributed.is_main:
         if context.vision is not None:
             context.vision.save(out)
         title = f"{context.method.upper()} of {context.model_ref.name} on {context.subject}"
-        context.plot(list(read_log(out)), out / plot_file(context.method), title)
+        context.plot(list(read_log(out)), out / PLOT_FILES[context.method], title)
         started = record.read_record(out)
         if started is None:
             raise RunError(f"{out / RECORD_FILE} was removed during the run.")
-        example = context.example_task()
-        finished = started.model_copy(update={"metrics": metrics, "example": example})
-        (out / CARD_FILE).write_text(build_model_card(finished, name=str(out)), encoding="utf-8")
+        card = build_model_card(started.model_copy(update={"metrics": metrics}), name=str(out))
+        (out / CARD_FILE).write_text(card, encoding="utf-8")
         # The metrics mark the run as finished, so the files that resuming needs go only after that.
-        record.finish_record(out, metrics, example)
+        record.finish_record(out, metrics)
         training_folder.remove_temporary_files(out, keep_last_checkpoint=context.extensible)
     context.distributed.barrier()
     return _build_result(out, metrics, resumed_from)
 
 
-def is_finished(trainer: Any, callback: RunCallback) -> bool:
+def is_finished(trainer: TrainerMixin, callback: RunCallback) -> bool:
     """Whether the last step was made, or the run ended early because it had nothing to learn."""
     return not callback.stop_reason or trainer.state.global_step >= trainer.state.max_steps
 
@@ -67,13 +84,17 @@ def finished_result(context: TrainContext, previous: TrainingRecord | None) -> T
     return _build_result(context.out, previous.metrics, None)
 
 
-def _collect_metrics(context: TrainContext, trainer: Any, callback: RunCallback) -> FinalMetrics:
+def _collect_metrics(
+    context: TrainContext, trainer: TrainerMixin, callback: RunCallback
+) -> FinalMetrics:
     import torch
 
     device, log = context.trl_config.device, list(read_log(context.out))
     losses, eval_losses = log_points(log), log_points(log, "eval_loss")
-    reward_change = first_and_last_means(metric_values(log, "reward"))
-    eval_rewards = log_points(log, "eval_reward")
+    first_reward, last_reward = first_and_last_means(metric_values(log, "reward")) or (None, None)
+    # Of the saved model: by default that of the last step.
+    eval_rewards = dict(log_points(log, "eval_reward"))
+    last_eval_reward = next(reversed(eval_rewards.values()), None)
     tokens, seconds = int(trainer._total_train_tokens), callback.seconds
     return FinalMetrics(
         steps=trainer.state.global_step,
@@ -85,19 +106,12 @@ def _collect_metrics(context: TrainContext, trainer: Any, callback: RunCallback)
         last_loss=losses[-1][1] if losses else None,
         eval_loss=eval_losses[-1][1] if eval_losses else None,
         peak_memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
-        first_reward=reward_change[0] if reward_change else None,
-        last_reward=reward_change[1] if reward_change else None,
-        eval_reward=_kept_reward(eval_rewards, callback.kept_step),
+        first_reward=first_reward,
+        last_reward=last_reward,
+        eval_reward=eval_rewards.get(callback.kept_step or -1, last_eval_reward),
         kept_step=callback.kept_step,
         buckets=callback.buckets,
     )
-
-
-def _kept_reward(rewards: Sequence[tuple[int, float]], kept_step: int | None) -> float | None:
-    """The held-out reward of the saved model: that of a step, or the last one."""
-    if not rewards:
-        return None
-    return dict(rewards).get(kept_step, rewards[-1][1]) if kept_step is not None else rewards[-1][1]
 
 
 def _build_result(
@@ -107,3 +121,83 @@ def _build_result(
         out, metrics.steps, metrics.last_loss, metrics.seconds or 0.0, metrics.tokens or 0,
         resumed_from, stopped,
     )  # fmt: skip
+
+
+def _export_model(context: TrainContext, trainer: TrainerMixin) -> None:
+    """Save the model and its tokenizer. All ranks must call it; the first one writes."""
+    if trainer.is_sharded:
+        # Gathering is a collective operation: every rank holds a part of the weights.
+        state = trainer.accelerator.get_state_dict(
+            trainer.deepspeed if trainer.is_deepspeed_enabled else trainer.model
+        )
+    if not context.distributed.is_main:
+        return
+    if trainer.is_sharded:
+        model = rebuild_model(state, context.config, context.model_ref)
+    else:
+        model = trainer.accelerator.unwrap_model(trainer.model)
+    # On a full disk, no half of a model stays.
+    draft = context.out / _DRAFT_DIR
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        _save_model(context, trainer, model, draft)
+        set_chat_format(context.tokenizer, context.chat_format)
+        context.tokenizer.save_pretrained(draft)
+        # Give the weights, which safetensors creates for the owner alone, the mode of other files.
+        mode = (draft / "tokenizer_config.json").stat().st_mode
+        for weights in draft.rglob("*.safetensors"):
+            weights.chmod(mode)
+        for path in draft.iterdir():
+            if path.is_dir():
+                shutil.rmtree(context.out / path.name, ignore_errors=True)
+            path.replace(context.out / path.name)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def rebuild_model(
+    state: Mapping[str, Tensor], config: BaseTrainConfig, model_ref: ModelRef
+) -> PreTrainedModel:
+    """The base model, loaded anew, with the gathered weights: unsharded, so it can be merged."""
+    model = load_trainable_model(model_ref)
+    if config.lora is not None:
+        from peft import get_peft_model
+
+        model = get_peft_model(model, build_peft_config(config.lora))
+    keys = model.load_state_dict(state, strict=False)
+    own = model.state_dict()
+    loaded = {own[name].data_ptr() for name in own if name in state}
+    # Tied weights have two names, and the state dict may hold only one of them.
+    missing = [name for name in keys.missing_keys if own[name].data_ptr() not in loaded]
+    if wrong := [*missing, *keys.unexpected_keys]:
+        raise RunError(f"The gathered weights do not fit the model: {wrong[0]}.")
+    return model
+
+
+def _save_model(
+    context: TrainContext, trainer: TrainerMixin, model: PreTrainedModel, folder: Path
+) -> None:
+    """Save the adapter or the model, or both; raises for weights that are not finite."""
+    import torch
+
+    lora = context.config.lora
+    if lora is not None:
+        trainer.check_weights(model)
+        for peft_config in model.peft_config.values():
+            peft_config.base_model_name_or_path = context.model_ref.portable_name
+        adapter_dir = folder / ADAPTER_DIR if lora.merge_adapter else folder
+        model.save_pretrained(adapter_dir)
+        # PEFT writes an empty model card.
+        (adapter_dir / "README.md").unlink(missing_ok=True)
+        if not lora.merge_adapter:
+            return
+        model = model.merge_and_unload()
+    # Generation stops at the tokens that end a turn in training.
+    eos = model.generation_config.eos_token_id
+    before = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
+    tokens = list(dict.fromkeys([*sorted(context.chat_format.stop_token_ids), *before]))
+    model.generation_config.eos_token_id = tokens[0] if len(tokens) == 1 else tokens
+    model = model.to(getattr(torch, published_dtype(context.model_ref)))
+    # A finite float32 number may be infinite in float16.
+    trainer.check_weights(model)
+    model.save_pretrained(folder)

@@ -5,13 +5,17 @@ Drawn without pyplot, so without a window or global state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ludus.data.files import atomic_file
+from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import log_points
 from ludus.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _SMOOTHING_FRACTION = 0.05
 """The window of the smoothed line, as a fraction of the run."""
@@ -26,21 +30,42 @@ _RAW_COLOR, _SMOOTH_COLOR, _TEST_COLOR = "#a9c4e4", "#1f5fa8", "#d9632b"
 Points = list[tuple[int, float]]
 
 
-def plot_loss(log: Sequence[Mapping[str, Any]], file: Path, *, title: str) -> None:
+def plot_loss(log: Sequence[JsonObject], file: Path, *, title: str) -> None:
     """Plot the losses of a log; without any, an empty plot that says so."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
     except ImportError:
         raise MissingExtra.of("train", "Plotting the loss") from None
 
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
-    _plot_curves(axes, log_points(log), log_points(log, "eval_loss"))
     line = shorten_plot_title(title, MAX_TITLE_CHARS)
     axes.set_title(line, loc="left", fontsize=11, parse_math=False)
     axes.set_xlabel("step")
     style_plot_axes(axes, "loss")
+    train, test = log_points(log), log_points(log, "eval_loss")
+    if not train and not test:
+        axes.text(0.5, 0.5, "no loss was logged", transform=axes.transAxes, ha="center")
+    elif len(train) < _MIN_SMOOTHED_POINTS:
+        axes.plot(*unzip_points(train), "o-", color=_SMOOTH_COLOR, markersize=3, label="train")
+    else:
+        axes.plot(*unzip_points(train), color=_RAW_COLOR, linewidth=1.0, label="train")
+        smoothed = unzip_points(smooth(train))
+        axes.plot(*smoothed, color=_SMOOTH_COLOR, linewidth=2.0, label="train, smoothed")
+    if test:
+        axes.plot(*unzip_points(test), "o", color=_TEST_COLOR, markersize=6, label="test", zorder=5)
+    if values := sorted(value for _, value in (*train, *test)):
+        # Fit the axes to all values except a few outliers, which would flatten the rest.
+        low, high = values[0], values[-1]
+        typical = values[int((1 - _OUTLIER_FRACTION) * (len(values) - 1))]
+        if high - low > 4 * (typical - low) > 0:
+            high = low + 1.5 * (typical - low)
+        margin = 0.06 * (high - low) or 0.05 * abs(high) or 0.5
+        axes.set_ylim(low - margin, high + margin)
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
+        axes.legend(frameon=False, loc="upper right")
     with atomic_file(file) as draft:
         FigureCanvasAgg(figure).print_png(str(draft))
 
@@ -62,42 +87,12 @@ def smooth(points: Points) -> Points:
     return smoothed
 
 
-def _plot_curves(axes: Any, train: Points, test: Points) -> None:
-    if not train and not test:
-        axes.text(0.5, 0.5, "no loss was logged", transform=axes.transAxes, ha="center")
-        return
-    many = len(train) >= _MIN_SMOOTHED_POINTS
-    if train:
-        marker = {"marker": "o", "markersize": 3} if not many else {}
-        color = _RAW_COLOR if many else _SMOOTH_COLOR
-        axes.plot(*unzip_points(train), color=color, linewidth=1.0, label="train", **marker)
-    if many:
-        axes.plot(
-            *unzip_points(smooth(train)),
-            color=_SMOOTH_COLOR,
-            linewidth=2.0,
-            label="train, smoothed",
-        )
-    if test:
-        axes.plot(*unzip_points(test), "o", color=_TEST_COLOR, markersize=6, label="test", zorder=5)
-    # Fit the axes to all values except a few outliers, which would flatten the rest.
-    ordered = sorted(value for _, value in (*train, *test))
-    low, high = ordered[0], ordered[-1]
-    typical = ordered[int((1 - _OUTLIER_FRACTION) * (len(ordered) - 1))]
-    if high - low > 4 * (typical - low) > 0:
-        high = low + 1.5 * (typical - low)
-    margin = 0.06 * (high - low) or 0.05 * abs(high) or 0.5
-    axes.set_ylim(low - margin, high + margin)
-    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-    axes.legend(frameon=False, loc="upper right")
-
-
 def unzip_points(points: Points) -> tuple[list[int], list[float]]:
     """The steps and the values of a plotted line."""
     return [step for step, _ in points], [value for _, value in points]
 
 
-def style_plot_axes(axes: Any, ylabel: str) -> None:
+def style_plot_axes(axes: Axes, ylabel: str) -> None:
     """The look that the plots of all methods share."""
     axes.set_ylabel(ylabel)
     axes.spines[["top", "right"]].set_visible(False)

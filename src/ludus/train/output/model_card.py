@@ -4,28 +4,39 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import Any
 
-from ludus.data.hub import build_front_matter, code_block, inline_code, to_single_line
+from ludus.data.hub import (
+    build_front_matter,
+    code_block,
+    inline_code,
+    markdown_table,
+    to_single_line,
+)
 from ludus.data.tool_schema import JsonObject
+from ludus.environment.mixture import mix
 from ludus.policy import smollm2
-from ludus.train.output import card_tables
-from ludus.train.output.next_steps import environment_arguments
-from ludus.train.output.record_schema import TaskExample, TrainingRecord
-from ludus.train.output.training_folder import PLOT_FILES, plot_file
+from ludus.rollout import SYSTEM_PROMPT
+from ludus.train.output.record import TrainingRecord
+from ludus.train.output.training_folder import PLOT_FILES
 
-_MAX_LINE_WIDTH = 80
-"""Width of the lines of literals in the example code, without their key."""
+UNKNOWN_ENVIRONMENT = "ENV"
+"""Placeholder for an environment that the rows do not name."""
 _METHOD_NAMES = {
     "sft": "supervised fine-tuning",
     "dpo": "direct preference optimization",
     "grpo": "group relative policy optimization",
 }
-_ROW_NOUNS = {
-    "sft": ("conversation", "conversations"),
-    "dpo": ("pair of conversations", "pairs of conversations"),
+_CONFIG_ROWS = {
+    "per_device_train_batch_size": "Rows per batch and process",
+    "gradient_accumulation_steps": "Batches per step",
+    "learning_rate": "Learning rate",
+    "lr_scheduler_type": "Schedule",
+    "warmup_steps": "Warm-up",
+    "max_length": "Maximum tokens per row",
+    "packing": "Packing",
+    "beta": "Beta",
 }
-_TEMPLATE_ORIGINS = {"own": "the model's own", "trl": "the one that TRL trains the model with"}
+"""The most important fields of TRL's config, and their names in the card."""
 
 
 def build_model_card(record: TrainingRecord, *, name: str, plot: bool = True) -> str:
@@ -39,123 +50,174 @@ def build_model_card(record: TrainingRecord, *, name: str, plot: bool = True) ->
         "pipeline_tag": "image-text-to-text" if record.accepts_images else "text-generation",
         "tags": ["ludus", "trl", record.kind, "tool-use"],
     }
-    plot_title = "Reward" if record.kind in PLOT_FILES else "Loss"
     versions = ", ".join(f"{package} {version}" for package, version in record.versions.items())
     parts = (
         f"# {to_single_line(name.rstrip('/').rpartition('/')[2] or name)}",
-        _introduction_section(record),
-        card_tables.metrics_table(record.metrics),
-        f"![{plot_title} over steps]({plot_file(record.kind)})" if plot else "",
+        _introduction(record),
+        _metrics_table(record),
+        f"![Training curve]({PLOT_FILES[record.kind]})" if plot else "",
         _usage_section(record, name),
-        card_tables.provenance_table(record),
+        _provenance_table(record),
         f"## Versions\n\n{versions}",
     )
     body = "\n\n".join(filter(None, parts))
     return f"{build_front_matter(front_matter, [])}\n{body}\n"
 
 
-def _introduction_section(record: TrainingRecord) -> str:
-    chat_format = record.dialect
+def environment_arguments(training: TrainingRecord) -> tuple[str, ...]:
+    """The environment that the model was trained on, as `ludus eval` takes it.
+
+    With the task and the system prompt of the training: under others the model is another one.
+    """
+    if training.environment is not None:
+        spec, task = training.environment.spec, training.settings.get("task")
+        prompt = training.settings.get("system_prompt", SYSTEM_PROMPT) or ""
+    elif training.data is not None and training.data.environments:
+        spec, task = str(mix(training.data.environments)), training.data.task
+        prompt = training.data.system_prompt
+    else:
+        return (UNKNOWN_ENVIRONMENT,)
+    task_option = ("--task", json.dumps(task, ensure_ascii=False)) if task else ()
+    prompt_option = ("--system-prompt", prompt) if prompt not in (None, SYSTEM_PROMPT) else ()
+    return (spec, *task_option, *prompt_option)
+
+
+def _introduction(record: TrainingRecord) -> str:
     what = "An adapter for" if record.is_adapter_only else "Trained from"
-    template = _TEMPLATE_ORIGINS.get(chat_format.origin, "Ludus's, and saved with the model")
-    if kwargs := chat_format.chat_template_kwargs:
-        template += (
-            f", saved with the model with these arguments: {inline_code(json.dumps(kwargs))}"
-        )
     if record.environment is not None:
         trained_on = f"the tasks of {inline_code(record.environment.spec)}"
     else:
         rows = record.data.rows if record.data is not None else 0
-        singular, plural = _ROW_NOUNS[record.kind]
-        trained_on = f"{rows:,} {singular if rows == 1 else plural}"
+        trained_on = f"{rows:,} {'pairs' if record.kind == 'dpo' else 'conversations'}"
+    kwargs = record.chat_format.chat_template_kwargs
+    template = f", with the arguments {inline_code(json.dumps(kwargs))}" if kwargs else ""
     return (
         f"{what} {inline_code(record.base or record.model)} by {_METHOD_NAMES[record.kind]} on "
-        f"{trained_on}, with Ludus and TRL. Its chat template ({chat_format.name}) is {template}."
+        f"{trained_on}, with Ludus and TRL. Its chat template ({record.chat_format.name}) is saved "
+        f"with the model{template}."
     )
 
 
+def _metrics_table(record: TrainingRecord) -> str:
+    if (metrics := record.metrics) is None:
+        return ""
+    memory = metrics.peak_memory
+    rows = {
+        "Steps": metrics.steps,
+        "Epochs": metrics.epochs,
+        "Tokens": metrics.tokens,
+        "Reward, first and last": _change(metrics.first_reward, metrics.last_reward),
+        "Reward on held-out tasks": metrics.eval_reward,
+        "Step of the model": metrics.kept_step,
+        "Loss, first and last": _change(metrics.first_loss, metrics.last_loss),
+        "Loss on the test split": metrics.eval_loss,
+        "Seconds": metrics.seconds,
+        "Tokens per second": metrics.tokens_per_second,
+        "Peak memory": f"{memory / 2**30:.1f} GiB" if memory else None,
+    }
+    return f"## Metrics\n\n{_table(rows)}"
+
+
 def _usage_section(record: TrainingRecord, name: str) -> str:
-    code = "\n".join((*_loading_code(record, json.dumps(name)), *_example_code(record.example)))
+    """Code that loads the model, and commands that collect with it and evaluate it."""
+    only_ludus = record.is_adapter_only and record.model == smollm2.NAME
+    if record.accepts_images or only_ludus:
+        imports = ["from ludus.policy.load import load"]
+        loading = [
+            f"policy = load({json.dumps(name)})",
+            "model, tokenizer = policy.model, policy.tokenizer",
+        ]
+    else:
+        auto = "AutoPeftModelForCausalLM" if record.is_adapter_only else "AutoModelForCausalLM"
+        package = "peft" if record.is_adapter_only else "transformers"
+        imports = [f"from {package} import {auto}", "from transformers import AutoTokenizer"]
+        loading = [
+            f"name = {json.dumps(name)}",
+            f"model = {auto}.from_pretrained(name)",
+            "tokenizer = AutoTokenizer.from_pretrained(name)",
+        ]
+    code = "\n".join(
+        (
+            *imports,
+            "",
+            *loading,
+            'messages = [{"role": "user", "content": "Hello."}]',
+            "prompt = tokenizer.apply_chat_template(",
+            '    messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"',
+            ")",
+            "reply = model.generate(**prompt, max_new_tokens=128)",
+            "print(tokenizer.decode(reply[0, prompt.input_ids.shape[1] :]))",
+        )
+    )
     environment = environment_arguments(record)
-    collect = ("collect", *environment, "--agent", f"hf:{name}", "-n", "100")
     candidates = ("--candidate", record.model, "--candidate", name, "-n", "100")
-    evaluate = ("eval", *environment, *candidates)
-    note = "" if not _is_smollm2_adapter(record) else (
-        f"Its base model is {inline_code(smollm2.NAME)}, a name that only Ludus resolves.\n\n"
-    )  # fmt: skip
-    commands = "\n".join(f"ludus {shlex.join(words)}" for words in (collect, evaluate))
+    commands = "\n".join(
+        f"ludus {shlex.join(words)}"
+        for words in (
+            ("collect", *environment, "--agent", f"hf:{name}", "-n", "100"),
+            ("eval", *environment, *candidates),
+        )
+    )
+    note = f"Its base model is {inline_code(smollm2.NAME)}, a name that only Ludus resolves.\n\n"
     return (
-        f"## Usage\n\n{note}{code_block(code, 'python')}\n\n"
+        f"## Usage\n\n{note if only_ludus else ''}{code_block(code, 'python')}\n\n"
         "Collect episodes with it, and compare it with its base model:\n\n"
         + code_block(commands, "bash")
     )
 
 
-def _example_code(example: TaskExample | None) -> tuple[str, ...]:
-    """The lines that give the model a task that it was trained on."""
-    if example is None:
-        return ()
-    tools = (f"tools = {_python_literal(example.tools)}",) if example.tools else ()
-    argument = "tools=tools, " if example.tools else ""
+def _provenance_table(record: TrainingRecord) -> str:
+    """The command, the data and the config of a run."""
+    settings, data = record.settings, record.data
+    rows: JsonObject = {"Model": inline_code(record.model)}
+    if data is not None:
+        digest = inline_code(data.digest[:16])
+        rows["Data"] = f"{inline_code(data.path)}, {data.rows:,} rows, SHA-256 {digest}"
+        rows["Environments"] = ", ".join(
+            f"{inline_code(name)} ({count:,} rows)" for name, count in data.environments.items()
+        )
+        for name, count in (
+            ("Dropped", data.dropped),
+            ("Truncated", data.truncated),
+            ("Test split", data.test_rows),
+        ):
+            rows[name] = f"{count:,} rows" if count else None
+    if record.environment is not None:
+        rows["Environment"] = inline_code(record.environment.spec)
+    if (lora := settings.get("lora")) is not None:
+        layers = ", ".join(lora.get("target_modules") or ()) or "all linear layers"
+        alpha = lora.get("alpha") or 2 * lora["rank"]
+        merged = "merged" if lora.get("merge_adapter", True) else "not merged"
+        rows["Adapter"] = (
+            f"LoRA of rank {lora['rank']}, alpha {alpha}, on {to_single_line(layers)}, {merged}"
+        )
+    for field, name in _CONFIG_ROWS.items():
+        if (value := record.config.get(field)) not in (None, False):
+            rows[name] = "yes" if value is True else inline_code(value)
+    rows["Resumed after step"] = ", ".join(f"{step:,}" for step in record.resumed_from)
+    rows["Extended from a schedule of"] = ", ".join(f"{n:,} steps" for n in record.extended_from)
+    rows["Devices"] = ", ".join(
+        f"{record.devices.count(device)} x {to_single_line(device)}"
+        for device in dict.fromkeys(record.devices)
+    )
+    command = f"{code_block(record.command, 'bash')}\n\n" if record.command else ""
     return (
-        "",
-        *tools,
-        f"messages = {_python_literal(example.messages)}",
-        "prompt = tokenizer.apply_chat_template(",
-        f'    messages, {argument}add_generation_prompt=True, return_tensors="pt"',
-        ")",
-        "reply = model.generate(**prompt, max_new_tokens=128)[0, prompt.input_ids.shape[1] :]",
-        "print(tokenizer.decode(reply))",
+        f"## How it was trained\n\n{command}{_table(rows)}\n\n"
+        "The whole configuration is in `training.json`, every logged step in `log.jsonl`."
     )
 
 
-def _python_literal(value: Any, indent: int = 0) -> str:
-    """JSON as a Python literal, over several lines if it is long."""
-    if isinstance(value, dict):
-        items = [
-            f"{json.dumps(key)}: {_python_literal(item, indent + 4)}" for key, item in value.items()
-        ]
-        before, after = "{", "}"
-    elif isinstance(value, list | tuple):
-        items = [_python_literal(item, indent + 4) for item in value]
-        before, after = "[", "]"
-    else:
-        return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
-    flat = f"{before}{', '.join(items)}{after}"
-    if "\n" not in flat and indent + len(flat) <= _MAX_LINE_WIDTH:
-        return flat
-    lines = "".join(f"{' ' * (indent + 4)}{item},\n" for item in items)
-    return f"{before}\n{lines}{' ' * indent}{after}"
+def _table(rows: JsonObject) -> str:
+    """A table without the rows that have no value."""
+    cells = [(name, _format(value)) for name, value in rows.items() if value not in (None, "")]
+    return markdown_table(("", ""), cells)
 
 
-def _loading_code(record: TrainingRecord, name: str) -> tuple[str, ...]:
-    """The lines that load the model and its tokenizer."""
-    if record.accepts_images or _is_smollm2_adapter(record):
-        vision = (
-            ("image_processor = policy.vision.image_processor",) if record.accepts_images else ()
-        )
-        return (
-            "from ludus.policy.load import load",
-            "",
-            f"policy = load({name})",
-            "model, tokenizer = policy.model, policy.tokenizer",
-            *vision,
-        )
-    if record.is_adapter_only:
-        auto_class = "AutoPeftModelForCausalLM"
-        imports = [f"from peft import {auto_class}", "from transformers import AutoTokenizer"]
-    else:
-        auto_class = "AutoModelForCausalLM"
-        imports = [f"from transformers import {auto_class}, AutoTokenizer"]
-    return (
-        *imports,
-        "",
-        f"name = {name}",
-        f"model = {auto_class}.from_pretrained(name)",
-        "tokenizer = AutoTokenizer.from_pretrained(name)",
-    )
+def _change(first: float | None, last: float | None) -> str | None:
+    return None if first is None or last is None else f"{_format(first)} to {_format(last)}"
 
 
-def _is_smollm2_adapter(record: TrainingRecord) -> bool:
-    """Whether it is an adapter for a model whose name only Ludus resolves."""
-    return record.is_adapter_only and record.model == smollm2.NAME
+def _format(value: str | float) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:,.4g}" if isinstance(value, float) and value < 1000 else f"{value:,.0f}"

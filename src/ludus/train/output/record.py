@@ -1,4 +1,4 @@
-"""Reading and writing `training.json`, the record of a training run."""
+"""`training.json`, the record of a training run: its schema, reading and writing."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
 from ludus.data.files import write_atomically
@@ -18,15 +18,139 @@ from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import RECORD_FILE
 from ludus.errors import RunError
 from ludus.policy import smollm2
-from ludus.train.output.record_schema import (
-    FinalMetrics,
-    TaskExample,
-    TrainingRecord,
-)
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "datasets", "accelerate")
 _SMOLLM2_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+", re.ASCII)
+
+
+class _RecordModel(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DataRecord(_RecordModel):
+    """The training data of SFT and DPO."""
+
+    path: str
+    """As the caller gave it."""
+    rows: int
+    digest: str
+    """`checksum.file_digest` of the files of the training split."""
+    test_rows: int | None = None
+    """Rows of the test split, on which the eval loss is measured."""
+    dropped: int = 0
+    """Rows without loss, which were dropped."""
+    truncated: int = 0
+    """Rows that were truncated to `max_length`."""
+    environments: dict[str, int] = {}
+    """How many rows come from which environment, if rows say so."""
+    task: JsonObject = {}
+    """The reset arguments of the runs that the rows come from, if all have the same."""
+    system_prompt: str | None = None
+    """Of the rows; empty for none, null if unknown."""
+
+
+class EnvironmentRecord(_RecordModel):
+    """The environments of GRPO."""
+
+    spec: str
+    """As the caller gave it: an environment, or a mixture with weights."""
+    names: tuple[str, ...]
+    """The names of the environments in episodes."""
+
+
+class ChatFormatInfo(_RecordModel):
+    """The chat template that the model was trained with."""
+
+    name: str
+    origin: str
+    chat_template_kwargs: JsonObject = Field(default_factory=dict)
+    """The arguments of the template, which the model is saved with."""
+
+
+class BucketRecord(_RecordModel):
+    """A bucket of GRPO's curriculum."""
+
+    label: str
+    attempts: int
+    share: float
+    """Share of all groups that were drawn from it."""
+    success: float | None
+    """Success rate at the end; None: never attempted."""
+
+
+class FinalMetrics(_RecordModel):
+    """The metrics of a finished run; None if unknown."""
+
+    steps: int
+    epochs: float | None = None
+    tokens: int | None = None
+    """Tokens that were trained on, over all epochs."""
+    seconds: float | None = None
+    tokens_per_second: float | None = None
+    first_loss: float | None = None
+    last_loss: float | None = None
+    eval_loss: float | None = None
+    peak_memory: int | None = None
+    """GPU memory in bytes."""
+    first_reward: float | None = None
+    last_reward: float | None = None
+    eval_reward: float | None = None
+    """On held-out tasks, of the model that was saved."""
+    kept_step: int | None = None
+    """The step of the model that was saved, of a run that keeps its best one."""
+    buckets: tuple[BucketRecord, ...] = ()
+    """Of a curriculum, from easy to hard."""
+
+
+class TrainingRecord(_RecordModel):
+    """The content of `training.json`."""
+
+    version: Literal[1] = 1
+    kind: Literal["sft", "dpo", "grpo"]
+    created_at: AwareDatetime
+    command: str | None = None
+    model: str
+    """As the caller gave it."""
+    weights: str | None = None
+    """The fingerprint of the model's weights, if known; see `ludus.policy.fingerprint`."""
+    base: str | None = None
+    """The model's name on the Hub, if it has one."""
+    license: str | None = None
+    data: DataRecord | None = None
+    """For SFT and DPO."""
+    environment: EnvironmentRecord | None = None
+    """For GRPO."""
+    accepts_images: bool = False
+    """Whether the model takes images."""
+    chat_format: ChatFormatInfo
+    settings: JsonObject
+    """`BaseTrainConfig.as_json()`, and the number of `processes`."""
+    config: JsonObject
+    """TRL's whole config: `trl_config.trl_config_json`."""
+    versions: dict[str, str]
+    devices: tuple[str, ...]
+    """One for each process: `device.device_names`."""
+    resumed_from: tuple[int, ...] = ()
+    """The steps after which the run was resumed."""
+    extended_from: tuple[int, ...] = ()
+    """The number of steps before each extension. Up to where the run was extended, the learning
+    rate followed the shorter schedule."""
+    metrics: FinalMetrics | None = None
+    """Set when the run is finished."""
+
+    @property
+    def is_adapter_only(self) -> bool:
+        """Whether the folder holds an adapter without its base model."""
+        lora = self.settings.get("lora")
+        return lora is not None and not lora.get("merge_adapter", True)
+
+    def steps_before_extension(self, kind: str, settings: Mapping[str, Any]) -> int | None:
+        """The number of steps of a GRPO run that is extended: more are requested now."""
+        if not self.kind == kind == "grpo":
+            return None
+        before = self.settings["steps"]
+        return int(before) if before < settings["steps"] else None
 
 
 def create_record(
@@ -61,15 +185,13 @@ def create_record(
     return record
 
 
-def finish_record(
-    out: Path, metrics: FinalMetrics, example: TaskExample | None = None
-) -> TrainingRecord:
-    """Add the final metrics, which mark the run as finished, and a task for the card."""
+def finish_record(out: Path, metrics: FinalMetrics) -> TrainingRecord:
+    """Add the final metrics, which mark the run as finished."""
     started = read_record(out)
     if started is None:
         raise RunError(f"{out} holds no training run: there is no {RECORD_FILE} in it.")
     finite = FinalMetrics.model_validate(to_jsonable(metrics.model_dump()))
-    finished = started.model_copy(update={"metrics": finite, "example": example})
+    finished = started.model_copy(update={"metrics": finite})
     _write_record(out, finished)
     return finished
 
@@ -85,11 +207,6 @@ def read_record(out: Path) -> TrainingRecord | None:
         raise RunError(f"{file} cannot be read: {error.strerror or error}.") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        if first["loc"] == ("version",):
-            raise RunError(
-                f"{file} has version {first['input']!r}, and this version of Ludus reads version "
-                "1. Install a newer Ludus."
-            ) from error
         location = ".".join(map(str, first["loc"]))
         raise RunError(f"{file} is no valid record: {location}: {first['msg']}.") from error
     except ValueError as error:

@@ -1,40 +1,56 @@
-"""The output folder of a training run: which files belong to it, locking, and cleaning up.
+"""The output folder of a training run: which files belong to it, locking, cleaning, disk space.
 
 Only files that a run of Ludus writes are ever removed.
 """
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ludus.data.files import LOCK_FILE, lock_dir
 from ludus.data.training_log import EPISODES_FILE, LOG_FILE, RECORD_FILE, read_log
 from ludus.errors import LudusError, RunError
 from ludus.policy.model_ref import ModelKind, ModelRef, base_model_name, find_local_model
 from ludus.train.distributed import Distributed
-from ludus.train.output.best_model import best_model_folder
-from ludus.train.output.checkpoints import CHECKPOINTS_DIR, latest_checkpoint, start_rows_path
+from ludus.train.output.checkpoints import (
+    CHECKPOINTS_DIR,
+    MAX_CHECKPOINTS,
+    best_model_folder,
+    latest_checkpoint,
+    start_rows_path,
+)
 from ludus.train.output.record import read_record
+from ludus.train.trainable_model import published_dtype
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ludus.train.context import TrainContext
 
 CARD_FILE = "README.md"
-LOSS_PLOT_FILE = "loss.png"
-PLOT_FILES = {"grpo": "reward.png"}
+PLOT_FILES = {"sft": "loss.png", "dpo": "loss.png", "grpo": "reward.png"}
 TOKENS_DIR = "tokens"
 ADAPTER_DIR = "adapter"
 TENSORBOARD_DIR = "runs"
 """Where the Hub looks for TensorBoard logs."""
 _OWNED_PATTERNS = (
-    *(CARD_FILE, LOSS_PLOT_FILE, *PLOT_FILES.values(), EPISODES_FILE, LOG_FILE, RECORD_FILE),
+    *(CARD_FILE, *PLOT_FILES.values(), EPISODES_FILE, LOG_FILE, RECORD_FILE),
     *(TOKENS_DIR, ADAPTER_DIR, CHECKPOINTS_DIR, TENSORBOARD_DIR, ".*.draft"),
     *("config.json", "generation_config.json", "model*.safetensors*", "adapter_*"),
     *("preprocessor_config.json", "processor_config.json"),
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
     *("chat_template*", "additional_chat_templates", "response_template*"),
 )
+_DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL_TEXTS = ("No space left on device", "Disk quota exceeded")
+"""Libraries that write with Rust or C++ raise errors of their own."""
 
 
 def check_output_dir(out: Path) -> None:
@@ -56,9 +72,18 @@ def check_output_dir(out: Path) -> None:
     )
 
 
-def plot_file(kind: str) -> str:
-    """The name of the plot of a method."""
-    return PLOT_FILES.get(kind, LOSS_PLOT_FILE)
+def check_model_outside(out: Path, model_ref: ModelRef) -> None:
+    """Raise if the model, or the base model of an adapter, would be overwritten."""
+    current, seen = None if model_ref.kind is ModelKind.HUB else model_ref, set[Path]()
+    while current is not None and (path := Path(current.path).resolve()) not in seen:
+        if path.is_relative_to(out.resolve()):
+            raise RunError(
+                f"The model {model_ref.name} lies in {out} and would be overwritten ({path}). Use "
+                "another `out`."
+            )
+        seen.add(path)
+        is_adapter = current.kind is ModelKind.ADAPTER
+        current = find_local_model(base_model_name(current)) if is_adapter else None
 
 
 def has_progress(out: Path) -> bool:
@@ -79,20 +104,6 @@ def lock_folder(out: Path, distributed: Distributed) -> Iterator[None]:
         yield
 
 
-def check_model_outside(out: Path, model_ref: ModelRef) -> None:
-    """Raise if the model, or the base model of an adapter, would be overwritten."""
-    current, seen = None if model_ref.kind is ModelKind.HUB else model_ref, set[Path]()
-    while current is not None and (path := Path(current.path).resolve()) not in seen:
-        if path.is_relative_to(out.resolve()):
-            raise RunError(
-                f"The model {model_ref.name} lies in {out} and would be overwritten ({path}). Use "
-                "another `out`."
-            )
-        seen.add(path)
-        is_adapter = current.kind is ModelKind.ADAPTER
-        current = find_local_model(base_model_name(current)) if is_adapter else None
-
-
 def remove_run(out: Path) -> None:
     """Remove an earlier run, except the tokens, which the new run has already written.
 
@@ -102,38 +113,97 @@ def remove_run(out: Path) -> None:
     for path in sorted(paths, key=lambda path: path.name == RECORD_FILE):
         owned = any(fnmatch(path.name, pattern) for pattern in _OWNED_PATTERNS)
         if owned and path.name != TOKENS_DIR:
-            _remove_run_path(path)
+            _remove_path(path)
 
 
 def remove_temporary_files(out: Path, *, keep_last_checkpoint: bool = False) -> None:
     """Remove what a finished run does not need, even if it is extended."""
-    _remove_run_path(out / TOKENS_DIR)
+    _remove_path(out / TOKENS_DIR)
     last = latest_checkpoint(out) if keep_last_checkpoint else None
     if last is None:
-        _remove_run_path(out / CHECKPOINTS_DIR)
+        _remove_path(out / CHECKPOINTS_DIR)
         return
     for path in last.parent.iterdir():
         if path not in (last, best_model_folder(out), start_rows_path(out)):
-            _remove_run_path(path)
+            _remove_path(path)
 
 
 @contextmanager
 def discard_if_unstarted(out: Path, distributed: Distributed) -> Iterator[None]:
-    """Leave no trace of a run that fails before its first step; an earlier run stays."""
+    """Leave no trace of a run that fails before its first step; an earlier run stays.
+
+    Any library's error about a full disk becomes one line.
+    """
     try:
-        yield
+        try:
+            yield
+        except LudusError:
+            raise
+        except Exception as error:
+            if not is_full_disk(error):
+                raise
+            raise RunError(
+                f"The disk of {out} is full. Free disk space, and run the same command again: it "
+                "resumes from the last complete checkpoint, or starts anew if there is none."
+            ) from error
     except LudusError:
         if distributed.is_main:
-            _remove_run_path(out / TOKENS_DIR)
+            _remove_path(out / TOKENS_DIR)
             if latest_checkpoint(out) is None:
-                _remove_run_path(out / CHECKPOINTS_DIR)
+                _remove_path(out / CHECKPOINTS_DIR)
             if not has_progress(out):
                 for name in (TENSORBOARD_DIR, EPISODES_FILE, LOG_FILE, RECORD_FILE):
-                    _remove_run_path(out / name)
+                    _remove_path(out / name)
         raise
 
 
-def _remove_run_path(path: Path) -> None:
+def is_full_disk(error: Exception) -> bool:
+    """Whether an error says that there is no space left."""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return True
+    return any(text in str(error) for text in _FULL_TEXTS)
+
+
+def choose_kept_checkpoints(context: TrainContext, model: nn.Module, *, keeps_best: bool) -> int:
+    """How many checkpoints can be kept; raises if the disk does not hold what training writes.
+
+    A checkpoint has the saved weights and two moments of the trained ones, in float32. It is
+    written before an older one is removed.
+    """
+    out, lora = context.out, context.config.lora
+    total = sum(weight.numel() for weight in model.parameters())
+    trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    checkpoint = 4 * (trained if lora else total) + 4 * 2 * trained
+    exported = 4 * trained if lora else 0
+    if lora is None or lora.merge_adapter:
+        exported += _DTYPE_BYTES[published_dtype(context.model_ref)] * total
+    if keeps_best:
+        exported += 2 * 4 * trained
+    # What an earlier call wrote here is replaced.
+    tokens = out / TOKENS_DIR
+    before = sum(
+        file.stat().st_size
+        for file in out.rglob("*")
+        if file.is_file() and not file.is_relative_to(tokens)
+    )
+    free = shutil.disk_usage(out).free + before
+    for kept in range(MAX_CHECKPOINTS, 0, -1):
+        needed = (kept + 1) * checkpoint + exported
+        if needed <= free:
+            return kept
+    smaller = "" if lora else ", or train with `lora`"
+    raise RunError(
+        f"Training needs {_format_bytes(needed)} of disk space in {out} (two checkpoints of "
+        f"{_format_bytes(checkpoint)}, and {_format_bytes(exported)} for the model), and "
+        f"{_format_bytes(free)} are free. Free disk space, use another `out`{smaller}."
+    )
+
+
+def _format_bytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size < 1e9 else f"{size / 1e9:,.1f} GB"
+
+
+def _remove_path(path: Path) -> None:
     """Remove a file or a folder of a training run, if it is there."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)

@@ -6,12 +6,19 @@ The names are imported on first use, because importing TRL is slow.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ludus.train.trl_compat.environment_factory import tasks
 
 if TYPE_CHECKING:
-    from ludus.train.trl_compat.compat_offline import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
-    from ludus.train.trl_compat.compat_trainer import GRPOConfig, GRPOTrainer
-    from ludus.train.trl_compat.task_rows import tasks
+    from ludus.train.trl_compat.trainers import (
+        DPOConfig,
+        DPOTrainer,
+        GRPOConfig,
+        GRPOTrainer,
+        SFTConfig,
+        SFTTrainer,
+    )
 
 __all__ = [
     "DPOConfig",
@@ -23,18 +30,8 @@ __all__ = [
     "tasks",
 ]
 
-_MODULES = {
-    "DPOConfig": "compat_offline",
-    "DPOTrainer": "compat_offline",
-    "GRPOConfig": "compat_trainer",
-    "GRPOTrainer": "compat_trainer",
-    "SFTConfig": "compat_offline",
-    "SFTTrainer": "compat_offline",
-    "tasks": "task_rows",
-}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+def __getattr__(name: str) -> object:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.trainers"), name)

@@ -1,30 +1,131 @@
-"""Ludus environments as classes for TRL's `GRPOTrainer(environment_factory=...)`.
+"""Ludus environments as classes for TRL's `GRPOTrainer(environment_factory=...)`, and their tasks.
 
 TRL resets an instance, offers its public methods to the model as tools, and asks it for a reward.
-Its own trainer cannot be told that an episode is over; `finished_episodes` reads `_done`.
+The rules are those of `ludus.rollout.loop`: every call gets a reply, an episode that a fault ended
+has no reward, and no call runs after the end of the episode.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
+import time
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from ludus.client.endpoint import LocalEndpoint
 from ludus.client.event_loop import run_in_background, run_sync
+from ludus.client.session import Session
 from ludus.data.messages import Content, Image, Text
 from ludus.data.tool_schema import JsonObject, ToolSpec
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.environment.registry import find_environment, is_remote
-from ludus.errors import AgentError, ConfigError, LudusError
+from ludus.errors import (
+    AgentError,
+    ConfigError,
+    ConnectFailed,
+    LudusError,
+    RequestTimeout,
+    SessionError,
+    SessionLost,
+    StepTimeout,
+)
+from ludus.protocol.types import StepResult
 from ludus.rollout.endpoints import EnvironmentEndpoint, resolve_endpoints
-from ludus.train.trl_compat.env_session import EnvSession
+from ludus.rollout.loop import NOT_RUN_MESSAGE, SYSTEM_PROMPT, RewardSum
+from ludus.rollout.plan import Plan
 from ludus.train.trl_compat.tool_signatures import build_method
 
-ChatContent = str | list[dict[str, Any]]
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from trl import GRPOTrainer
+
+ChatContent = str | list[JsonObject]
+_CONNECTION_ERRORS = (ConnectFailed, SessionLost, RequestTimeout, StepTimeout)
+"""Errors after which a new session may work."""
+_RECONNECT_INTERVAL_S = 0.5
+_CLOSE_TIMEOUT_S = 10.0
+
+
+class EnvSession:
+    """Keeps a session across episodes, and opens a new one when it is lost."""
+
+    def __init__(self, endpoint: EnvironmentEndpoint, *, reconnect_timeout: float = 60.0) -> None:
+        self.endpoint, self.reconnect_timeout = endpoint, reconnect_timeout
+        self.score = RewardSum()
+        self.fault: str | None = None
+        """What broke the current episode."""
+        self._session: Session | None = None
+        self._has_reset = False
+        """Whether a reset has succeeded: from then on a failing one is the fault of its task."""
+
+    @property
+    def reward(self) -> float | None:
+        """The reward of the current episode so far; None after a fault."""
+        return self.score.total if self.fault is None else None
+
+    async def open(self) -> Session:
+        """The session, opened if necessary."""
+        if self._session is None:
+            session = self.endpoint.endpoint.session()
+            await session.open()
+            self._session = session
+        return self._session
+
+    async def start_episode(self, task: JsonObject) -> Content:
+        """Reset the environment; return the first observation.
+
+        Waits up to `reconnect_timeout` for a server that is gone. Raises if it does not come back,
+        and if the very first reset fails, because then no task can be played.
+        """
+        self.score, self.fault = RewardSum(), None
+        deadline = time.monotonic() + self.reconnect_timeout
+        while True:
+            try:
+                session = await self.open()
+                observation = self._record(await session.reset(**task))
+                self._has_reset = True
+                return observation
+            except _CONNECTION_ERRORS:
+                await self.close()
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(_RECONNECT_INTERVAL_S)
+            except Exception as error:
+                if not self._has_reset:
+                    raise
+                return await self.fail_episode(error)
+
+    async def call(self, tool: str, arguments: JsonObject) -> Content:
+        """Run a tool call of the model and return the reply; never raises."""
+        if self.score.done or self.fault is not None or self._session is None:
+            return NOT_RUN_MESSAGE
+        try:
+            return self._record(await self._session.call(tool, arguments))
+        except Exception as error:
+            return await self.fail_episode(error)
+
+    def _record(self, result: StepResult[JsonObject]) -> Content:
+        self.score.add(result)
+        return result.content
+
+    async def fail_episode(self, error: Exception) -> str:
+        """Mark the episode as broken and drop the session, whose state is unknown."""
+        self.fault = str(error) or repr(error)
+        await self.close()
+        return f"Error: The environment broke, so that this episode is not scored: {self.fault}"
+
+    async def close(self) -> None:
+        """Close the session. May be called twice."""
+        session, self._session = self._session, None
+        if session is not None:
+            with suppress(SessionError, OSError, TimeoutError):
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    await session.close()
 
 
 class TRLEnvironment:
@@ -46,11 +147,6 @@ class TRLEnvironment:
         session = self._session
         self._finalizer = weakref.finalize(self, lambda: run_in_background(session.close()))
 
-    @property
-    def _done(self) -> bool:
-        """Whether the episode is over."""
-        return self._session.state.is_over
-
     def reset(self, **row: Any) -> ChatContent:
         """Start the episode that a row of the data set asks for; return its first observation."""
         given = {name: row[name] for name in self._columns & row.keys() if row[name] is not None}
@@ -68,7 +164,7 @@ class TRLEnvironment:
             )
         return self._to_chat_content(run_sync(self._session.start_episode(task)))
 
-    def _call(self, tool: str, arguments: Mapping[str, Any]) -> ChatContent:
+    def _call(self, tool: str, arguments: JsonObject) -> ChatContent:
         try:
             return self._to_chat_content(run_sync(self._session.call(tool, arguments)))
         except AgentError as error:
@@ -88,7 +184,7 @@ class TRLEnvironment:
             )
         import PIL.Image
 
-        parts: list[dict[str, Any]] = []
+        parts: list[JsonObject] = []
         for block in content:
             if isinstance(block, Text):
                 parts.append({"type": "text", "text": block.text})
@@ -97,13 +193,12 @@ class TRLEnvironment:
                 parts.append({"type": "image", "image": image})
         return parts
 
-
-class RewardedTRLEnvironment(TRLEnvironment):
-    """An environment with a reward of its own, which TRL adds to those of reward functions."""
-
     def get_reward(self) -> float | None:
-        """Return the reward of the episode; None after a fault."""
-        return self._session.state.reward
+        """Return the reward of the episode, which TRL adds to those of reward functions.
+
+        None after a fault.
+        """
+        return self._session.reward
 
 
 def environment_factory(
@@ -114,7 +209,6 @@ def environment_factory(
     task: Mapping[str, Any] | None = None,
     columns: Sequence[str] | None = None,
     reconnect_timeout: float = 60.0,
-    include_reward: bool = True,
     allow_unseeded: bool = False,
 ) -> Any:
     """Build the `environment_factory` of TRL's GRPOTrainer: a class, or a dict of them.
@@ -133,18 +227,16 @@ def environment_factory(
         columns: columns of the rows that are arguments of reset, besides `seed`; by default those
             that the environment declares.
         reconnect_timeout: seconds to wait between two episodes for a server that is gone.
-        include_reward: whether the class has `get_reward`.
         allow_unseeded: accept rows without a seed, with a warning: the attempts of a group are
             then at different tasks.
     """
     mixture = parse_mixture(environment) if isinstance(environment, str) else environment
     endpoints = run_sync(resolve_endpoints(mixture, base_url=base_url, token=token))
-    base = RewardedTRLEnvironment if include_reward else TRLEnvironment
     classes = {}
     for spec, endpoint in endpoints.items():
         session = EnvSession(endpoint)
         try:
-            run_sync(session.open())
+            tools = tuple(run_sync(session.open()).tools)
         finally:
             run_sync(session.close())
         names = _reset_columns(endpoint, spec) if columns is None else columns
@@ -156,19 +248,31 @@ def environment_factory(
             "_columns": frozenset(names) | {"seed"},
             "_reconnect_timeout": reconnect_timeout,
             "_allow_unseeded": allow_unseeded,
-            "_tools": session.tools,
+            "_tools": tools,
         }
-        methods = {tool.name: build_method(tool, TRLEnvironment._call) for tool in session.tools}
-        classes[spec] = type(endpoint.name, (base,), {**methods, **attributes})
+        methods = {tool.name: build_method(tool, TRLEnvironment._call) for tool in tools}
+        classes[spec] = type(endpoint.name, (TRLEnvironment,), {**methods, **attributes})
     return classes if len(classes) > 1 else next(iter(classes.values()))
 
 
-def tool_schemas(environment_class: Any) -> list[JsonObject]:
-    """Return the tools of a generated class, as `collect` offers them."""
+def _reset_columns(endpoint: EnvironmentEndpoint, spec: str) -> Sequence[str]:
+    """The arguments of reset. A server does not tell them, an installed environment does."""
+    if isinstance(endpoint.endpoint, LocalEndpoint):
+        names = endpoint.endpoint.env_spec.task_arguments
+    else:
+        try:
+            names = find_environment(endpoint.name if is_remote(spec) else spec).task_arguments
+        except LudusError:
+            names = ()
+    return [name for name in names if name not in ("prompt", "environment")]
+
+
+def tool_schemas(environment_class: type[TRLEnvironment]) -> list[JsonObject]:
+    """The tools of a generated class, as `collect` offers them."""
     return [tool.to_openai() for tool in environment_class._tools]
 
 
-def offer_environment_tools(trainer: Any) -> None:
+def offer_environment_tools(trainer: GRPOTrainer) -> None:
     """Make a trainer with an `environment_factory` offer its tools as `collect` does.
 
     TRL would derive them from the methods. Also tells the classes whether the trained model takes
@@ -181,14 +285,29 @@ def offer_environment_tools(trainer: Any) -> None:
             environment_class._accepts_images = trainer._is_vlm
 
 
-def _reset_columns(endpoint: EnvironmentEndpoint, spec: str) -> Sequence[str]:
-    """Return the arguments of reset. A server does not tell them, an installed environment does."""
-    if isinstance(endpoint.endpoint, LocalEndpoint):
-        names = endpoint.endpoint.env_spec.task_arguments
-    else:
-        try:
-            known_as = endpoint.name if is_remote(spec) else spec
-            names = find_environment(known_as).task_arguments
-        except LudusError:
-            names = ()
-    return [name for name in names if name not in ("prompt", "environment")]
+def tasks(
+    environment: str | Mixture,
+    count: int,
+    *,
+    seed: int = 0,
+    system_prompt: str | None = SYSTEM_PROMPT,
+) -> Dataset:
+    """Build `count` tasks with the columns prompt, seed and environment, one row for each group.
+
+    They are the tasks that `collect` plays under the same seed. The prompt ends with an empty user
+    message: TRL appends the first observation to it after it has reset the environment.
+    """
+    from datasets import Dataset
+
+    if count < 1:
+        raise ConfigError(f"`count` must be positive, got {count}.")
+    mixture = parse_mixture(environment) if isinstance(environment, str) else environment
+    plan = Plan("tasks", mixture, seed=seed)
+    prompt = [{"role": "system", "content": system_prompt}] if system_prompt else []
+    prompt.append({"role": "user", "content": ""})
+    rows = {
+        "prompt": [prompt] * count,
+        "seed": [plan[number].seed for number in range(count)],
+        "environment": [plan.spec_of(number) for number in range(count)],
+    }
+    return Dataset.from_dict(rows)

@@ -17,7 +17,7 @@ import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import ConfigError
@@ -33,11 +33,12 @@ from ludus.train.grpo.rollout_batch import to_rollout_batch
 from ludus.train.grpo.rollout_worker import RolloutWorker
 from ludus.train.grpo.trl_grpo_config import GENERATION_FIELDS
 
+if TYPE_CHECKING:
+    from trl import GRPOTrainer
+
 _TASK_PROMPT = re.compile(r"task (\d+)")
-_ARGUMENT_HINTS = {
-    "max_tool_calling_iterations": "Pass limits=EpisodeLimits(max_turns=...) to rollout_func."
-}
-"""Arguments of TRL's GRPOConfig that have a counterpart here."""
+_IGNORED_FIELDS = (*GENERATION_FIELDS, "use_vllm", "max_tool_calling_iterations")
+"""Fields of TRL's GRPOConfig that have no effect here."""
 RUN_ID = "rollouts"
 
 
@@ -51,12 +52,12 @@ def rollout_func(
     base_url: str | None = None,
     token: str | None = None,
     allow_unseeded: bool = False,
-) -> Callable[[Sequence[Any], Any], dict[str, Any]]:
+) -> Callable[[Sequence[Any], GRPOTrainer], dict[str, Any]]:
     """Build the `rollout_func` of TRL's GRPOTrainer.
 
     A prompt "task 17" selects the environment's task 17 under `seed`. With any other prompt each
     group gets the next task, also after resuming from a checkpoint; every evaluation starts at the
-    first one. The model sees the system prompt and the observations, not the prompt. Reward
+    first one. The model is shown the system prompt and the observations, not the prompt. Reward
     functions get `env_reward`, which is None for an episode that a fault ended, and `episodes`.
 
     Args:
@@ -96,7 +97,7 @@ class _RolloutFunc:
         self._eval_progress = (0, 0)
         """The step of the current evaluation, and the groups that it has played."""
 
-    def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
+    def __call__(self, prompts: Sequence[Any], trainer: GRPOTrainer) -> dict[str, Any]:
         training = bool(trainer.model.training)
         size = trainer.num_generations if training else trainer.num_generations_eval
         worker, distributed = self._ensure_worker(trainer), Distributed.current()
@@ -127,8 +128,8 @@ class _RolloutFunc:
         rows = to_rollout_batch(episodes, trainer.processing_class.pad_token_id)
         return {**rows, "env_reward": rewards, "episodes": episodes}
 
-    def _count_groups_before(self, trainer: Any, groups: int) -> int:
-        """Return how many groups training, or the current evaluation, has played before these.
+    def _count_groups_before(self, trainer: GRPOTrainer, groups: int) -> int:
+        """How many groups training, or the current evaluation, has played before these.
 
         In training it is derived from the global step, which a checkpoint restores, and the batches
         within the step.
@@ -144,41 +145,38 @@ class _RolloutFunc:
         self._eval_progress = (step, before + groups)
         return before
 
-    def _ensure_worker(self, trainer: Any) -> RolloutWorker:
+    def _ensure_worker(self, trainer: GRPOTrainer) -> RolloutWorker:
         if self._worker is None:
-            # Reject generation arguments that would silently have no effect.
             defaults = {field.name: field.default for field in fields(trainer.args)}
-            for name in (*GENERATION_FIELDS, "use_vllm", *_ARGUMENT_HINTS):
+            for name in _IGNORED_FIELDS:
                 if (value := getattr(trainer.args, name)) != defaults[name]:
                     raise ConfigError(
                         f"GRPOConfig({name}={value!r}) has no effect on Ludus's rollouts, which "
-                        "generate completions themselves. "
-                        f"{_ARGUMENT_HINTS.get(name, 'Remove it.')}"
+                        "generate completions themselves. Remove it; the limits of an episode are "
+                        "the argument `limits` of rollout_func."
                     )
             limits = self._limits or EpisodeLimits(max_episode_tokens=trainer.max_completion_length)
             self._worker = RolloutWorker(self._mixture, replace(self._config, **asdict(limits)))
             self._worker.__enter__()
-            self._worker.agent = self._agent = self._build_agent(trainer)
+            self._worker.agent = self._agent = _build_agent(trainer)
             weakref.finalize(self, self._worker.__exit__)
         self._agent.step = trainer.state.global_step + 1
         return self._worker
 
-    @staticmethod
-    def _build_agent(trainer: Any) -> TrainingPolicyAgent:
-        """Build an agent for the trainer's model, with the trainer's sampling parameters."""
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        tokenizer = trainer.processing_class
-        chat_format = find_chat_format(tokenizer, chat_template_kwargs=trainer.chat_template_kwargs)
-        chat_format = replace(
-            chat_format,
-            stop_token_ids=chat_format.stop_token_ids | frozenset(trainer.eos_token_ids),
-        )
-        config = GRPOConfig(
-            temperature=trainer.temperature,
-            top_p=trainer.top_p,
-            top_k=trainer.top_k if trainer.top_k and trainer.top_k > 0 else None,
-            seed=trainer.args.seed,
-        )
-        return TrainingPolicyAgent(
-            Policy(model.name_or_path or "policy", model, tokenizer, chat_format), config
-        )
+
+def _build_agent(trainer: GRPOTrainer) -> TrainingPolicyAgent:
+    """An agent for the trainer's model, with the trainer's sampling parameters."""
+    model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
+    chat_format = find_chat_format(tokenizer, chat_template_kwargs=trainer.chat_template_kwargs)
+    stop_token_ids = chat_format.stop_token_ids | frozenset(trainer.eos_token_ids)
+    policy = Policy(
+        model.name_or_path or "policy", model, tokenizer,
+        replace(chat_format, stop_token_ids=stop_token_ids),
+    )  # fmt: skip
+    config = GRPOConfig(
+        temperature=trainer.temperature,
+        top_p=trainer.top_p,
+        top_k=trainer.top_k if trainer.top_k and trainer.top_k > 0 else None,
+        seed=trainer.args.seed,
+    )
+    return TrainingPolicyAgent(policy, config)

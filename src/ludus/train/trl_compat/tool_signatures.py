@@ -10,7 +10,7 @@ import functools
 import inspect
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from keyword import iskeyword
 from types import GenericAlias, NoneType
 from typing import Any, Literal
@@ -18,28 +18,32 @@ from typing import Any, Literal
 from ludus.data.tool_schema import ToolSpec
 from ludus.errors import ConfigError
 
-ToolMethod = Callable[..., Any]
-
 _JSON_TYPES: dict[str, Any] = {
-    "string": str,
-    "integer": int,
-    "number": float,
-    "boolean": bool,
-    "null": NoneType,
-}
+    "string": str, "integer": int, "number": float, "boolean": bool, "null": NoneType,
+}  # fmt: skip
 _DOCSTRING_SECTIONS = re.compile(r"\s*\b(Args|Returns|Raises):.*", re.DOTALL)
 _RESERVED_NAMES = ("reset", "get_reward")
 _MAX_DEPTH = 8
 
 
-def build_method(tool: ToolSpec, call: ToolMethod) -> ToolMethod:
+def build_method(tool: ToolSpec, call: Callable[..., Any]) -> Callable[..., Any]:
     """Build a method with the tool's signature that runs `call(self, tool_name, arguments)`."""
     # The schema of a property may be `true` instead of an object.
     properties: dict[str, Mapping[str, Any]] = {
         name: schema if isinstance(schema, Mapping) else {}
         for name, schema in tool.input_schema.get("properties", {}).items()
     }
-    _check_names(tool.name, properties)
+    for argument in properties:
+        if not argument.isidentifier() or iskeyword(argument):
+            raise ConfigError(
+                f"TRL cannot offer the tool {tool.name!r}: its argument {argument!r} is not a "
+                "valid Python name. Train with Ludus's own rollouts."
+            )
+    if tool.name in _RESERVED_NAMES or tool.name.startswith("_"):
+        raise ConfigError(
+            f"TRL cannot offer a tool with the name {tool.name!r}, which is reserved. Train with "
+            "Ludus's own rollouts."
+        )
 
     # `self` is positional-only, so a tool may have an argument of that name.
     def method(self: Any, /, **arguments: Any) -> Any:
@@ -53,7 +57,7 @@ def build_method(tool: ToolSpec, call: ToolMethod) -> ToolMethod:
             default=inspect.Parameter.empty
             if name in tool.input_schema.get("required", ())
             else schema.get("default"),
-            annotation=type_hint(schema, tool.input_schema.get("$defs")),
+            annotation=_type_hint(schema, tool.input_schema.get("$defs") or {}),
         )
         for name, schema in properties.items()
     ]
@@ -74,52 +78,30 @@ def build_method(tool: ToolSpec, call: ToolMethod) -> ToolMethod:
     return method
 
 
-def type_hint(schema: Any, defs: Mapping[str, Any] | None = None, depth: int = 0) -> Any:
-    """Return the Python type hint of a JSON schema; Any where there is none."""
-    defs = defs or {}
+def _type_hint(schema: Any, defs: Mapping[str, Any], depth: int = 0) -> Any:
+    """The Python type hint of a JSON schema; Any if there is none."""
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return Any
 
     def inner(part: Any) -> Any:
-        return type_hint(part, defs, depth + 1)
+        return _type_hint(part, defs, depth + 1)
 
     if "$ref" in schema:
         return inner(defs.get(str(schema["$ref"]).rpartition("/")[2]))
-    if choices := [schema["const"]] if "const" in schema else schema.get("enum"):
+    if choices := schema.get("enum"):
         # Lists and objects cannot be in a Literal.
         is_literal = all(isinstance(choice, str | int | float | None) for choice in choices)
         return Literal[tuple(choices)] if is_literal else Any
-    if len(all_of := schema.get("allOf") or []) == 1 and isinstance(all_of[0], Mapping):
-        rest = {name: part for name, part in schema.items() if name != "allOf"}
-        return inner({**rest, **all_of[0]})
-    if options := schema.get("anyOf") or schema.get("oneOf"):
-        return _union_hint([inner(option) for option in options])
     kind = schema.get("type")
+    options = schema.get("anyOf") or schema.get("oneOf") or []
     if isinstance(kind, list):
-        return _union_hint([inner({**schema, "type": each}) for each in kind])
+        options = [{**schema, "type": each} for each in kind]
+    if options:
+        hints = [inner(option) for option in options]
+        return Any if Any in hints else functools.reduce(operator.or_, hints)
     if kind == "array":
         return GenericAlias(list, inner(schema["items"])) if "items" in schema else list
     if kind == "object":
         values = schema.get("additionalProperties")
         return GenericAlias(dict, (str, inner(values))) if isinstance(values, Mapping) else dict
     return _JSON_TYPES.get(str(kind), Any)
-
-
-def _union_hint(hints: list[Any]) -> Any:
-    if Any in hints:
-        return Any
-    return functools.reduce(operator.or_, hints)
-
-
-def _check_names(tool_name: str, arguments: Iterable[str]) -> None:
-    for argument in arguments:
-        if not argument.isidentifier() or iskeyword(argument):
-            raise ConfigError(
-                f"TRL cannot offer the tool {tool_name!r}: its argument {argument!r} is not a "
-                "valid Python name. Train with Ludus's own rollouts."
-            )
-    if tool_name in _RESERVED_NAMES or tool_name.startswith("_"):
-        raise ConfigError(
-            f"TRL cannot offer a tool with the name {tool_name!r}, which is reserved. Train with "
-            "Ludus's own rollouts."
-        )

@@ -10,17 +10,22 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from ludus.client.event_loop import run_sync
 from ludus.data.files import stable_hash
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, LudusError
 from ludus.policy.engine.batcher import RequestBatcher, SamplingParams
 
-_NO_OP_VALUES: dict[str, tuple[Any, ...]] = {
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_NO_OP_VALUES: dict[str, tuple[object, ...]] = {
     "repetition_penalty": (1.0, None),
     "min_p": (0.0, None),
     "truncate_prompt_tokens": (None,),
@@ -33,58 +38,48 @@ _NO_OP_VALUES: dict[str, tuple[Any, ...]] = {
 """Parameters that are accepted only with values that have no effect."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionRequest:
+class CompletionRequest(BaseModel):
     """The body of POST /generate/."""
 
-    prompts: Sequence[str | Sequence[int]]
-    n: int = 1
+    prompts: list[str | list[int]] = Field(min_length=1)
+    n: int = Field(1, ge=1)
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
-    max_tokens: int = 16
+    max_tokens: int = Field(16, ge=1)
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.prompts, list) or not self.prompts:
-            raise ConfigError("`prompts` must be a non-empty list of texts or of token ids.")
-        if self.n < 1 or self.max_tokens < 1:
-            raise ConfigError("`n` and `max_tokens` must be positive.")
-
+    @model_validator(mode="before")
     @classmethod
-    def parse(cls, payload: Any) -> CompletionRequest:
-        if not isinstance(payload, Mapping) or "prompts" not in payload:
-            raise ConfigError("The request must be a JSON object with `prompts`.")
-        supported = {field.name for field in fields(cls)}
-        for name in payload.keys() - supported:
-            if payload[name] not in _NO_OP_VALUES.get(name, ()):
-                raise ConfigError(f"{name}={payload[name]!r} is not supported.")
-        return cls(**{name: payload[name] for name in supported & payload.keys()})
-
-    @property
-    def sampling(self) -> SamplingParams:
-        return SamplingParams(self.temperature, self.top_p, self.top_k if self.top_k > 0 else None)
+    def _check_unsupported(cls, body: JsonObject) -> JsonObject:
+        for name in body.keys() - cls.model_fields.keys():
+            if body[name] not in _NO_OP_VALUES.get(name, ()):
+                raise ValueError(f"{name}={body[name]!r} is not supported")
+        return body
 
 
 class CompletionService:
     """Samples completions from the policy's current weights."""
 
     def __init__(
-        self, generator: RequestBatcher, tokenizer: Any, *, stop_token_ids: Sequence[int], seed: str
+        self,
+        generator: RequestBatcher,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        stop_token_ids: Sequence[int],
+        seed: str,
     ) -> None:
-        self._generator = generator
-        self._tokenizer = tokenizer
+        self._generator, self._tokenizer, self._seed = generator, tokenizer, seed
         self._stop_token_ids = frozenset(stop_token_ids)
-        self._seed = seed
         self._request_count = 0
 
-    async def generate(self, payload: Any) -> dict[str, Any]:
+    async def generate(self, body: bytes) -> JsonObject:
         """Return the ids of each prompt once, and of its `n` completions, in order."""
-        request = CompletionRequest.parse(payload)
+        request = CompletionRequest.model_validate_json(body)
+        top_k = request.top_k if request.top_k > 0 else None
+        sampling = SamplingParams(request.temperature, request.top_p, top_k)
         self._request_count += 1
         prompts = [
-            list(self._tokenizer(text=prompt)["input_ids"])
-            if isinstance(prompt, str)
-            else [int(token) for token in prompt]
+            list(self._tokenizer(text=prompt)["input_ids"]) if isinstance(prompt, str) else prompt
             for prompt in request.prompts
         ]
         completions = await asyncio.gather(
@@ -93,7 +88,7 @@ class CompletionService:
                     ids,
                     max_tokens=request.max_tokens,
                     stop_token_ids=self._stop_token_ids,
-                    sampling=request.sampling,
+                    sampling=sampling,
                     seed=stable_hash(f"{self._seed}/{self._request_count}/{i}/{sample}"),
                 )
                 for i, ids in enumerate(prompts)
@@ -112,8 +107,9 @@ class PolicyServer:
 
     def __init__(self, port: int) -> None:
         self.completions: CompletionService | None = None
+        handler = type("Handler", (_Handler,), {"policy_server": self})
         try:
-            self._server = ThreadingHTTPServer(("127.0.0.1", port), _build_handler(self))
+            self._server = ThreadingHTTPServer(("127.0.0.1", port), handler)
         except OSError as error:
             raise ConfigError(
                 f"Cannot serve the policy at port {port}: {error}. Set another `vllm_server_port`, "
@@ -130,42 +126,40 @@ class PolicyServer:
         self._server.shutdown()
         self._server.server_close()
 
-    def respond(self, body: bytes) -> tuple[int, dict[str, Any]]:
-        """Return status and content of the reply to a POST /generate/."""
-        completions = self.completions
-        if completions is None:
+
+class _Handler(BaseHTTPRequestHandler):
+    policy_server: PolicyServer
+
+    def do_GET(self) -> None:
+        if self.path.rstrip("/") == "/health":
+            self._send(200, {"status": "ok"})
+        else:
+            self._send(404, {"error": f"There is no {self.path} here, only /health/."})
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.path.rstrip("/") != "/generate":
+            self._send(404, {"error": f"There is no {self.path} here, only /generate/."})
+        elif (completions := self.policy_server.completions) is None:
             message = "The policy is being trained. Send requests only from the rollout function."
-            return 503, {"error": message}
-        try:
-            return 200, run_sync(completions.generate(json.loads(body)))
-        except (LudusError, ValueError, TypeError) as error:
-            return 400, {"error": str(error)}
+            self._send(503, {"error": message})
+        else:
+            try:
+                self._send(200, run_sync(completions.generate(body)))
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                location = ".".join(map(str, first["loc"]))
+                self._send(400, {"error": f"`{location}`: {first['msg']}"})
+            except LudusError as error:
+                self._send(400, {"error": str(error)})
 
+    def _send(self, status: int, content: JsonObject) -> None:
+        data = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
 
-def _build_handler(server: PolicyServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path.rstrip("/") == "/health":
-                self._send(200, {"status": "ok"})
-            else:
-                self._send(404, {"error": f"There is no {self.path} here, only /health/."})
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            if self.path.rstrip("/") == "/generate":
-                self._send(*server.respond(body))
-            else:
-                self._send(404, {"error": f"There is no {self.path} here, only /generate/."})
-
-        def _send(self, status: int, content: dict[str, Any]) -> None:
-            data = json.dumps(content).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Do not log requests to stderr."""
-
-    return Handler
+    def log_message(self, format: str, *args: Any) -> None:
+        """Do not log requests to stderr."""

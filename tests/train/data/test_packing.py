@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ludus.train.data.loss_mask import IGNORE_INDEX, LossMaskIndex, check_loss_mask
-from ludus.train.speed.packing import LENGTH_MULTIPLE, PackingCollator
+from ludus.train.data.batches import (
+    LENGTH_MULTIPLE,
+    PackingCollator,
+    check_loss_mask,
+)
+from ludus.train.data.rows import IGNORE_INDEX
 
 SIZES = st.lists(st.integers(1, 300), min_size=1, max_size=12)
 
@@ -57,14 +61,12 @@ def test_the_loss_mask_of_a_packed_batch_can_be_checked() -> None:
     from datasets import Dataset
 
     rows = [row(4), row(7, first=100)]
-    index = LossMaskIndex.build(
-        Dataset.from_dict({name: [each[name] for each in rows] for name in rows[0]}), "sft"
-    )
+    dataset = Dataset.from_dict({name: [each[name] for each in rows] for name in rows[0]})
     batch = PackingCollator.for_lengths([4, 7], batch_size=2, pad_token_id=0)(rows)
-    assert check_loss_mask(batch, index) == 2 + 4
+    assert check_loss_mask(batch, dataset, "sft") == 2 + 4
     batch["labels"][0, 1] = 11
     with pytest.raises(Exception, match="loss mask"):
-        check_loss_mask(batch, index)
+        check_loss_mask(batch, dataset, "sft")
 
 
 @pytest.mark.parametrize(

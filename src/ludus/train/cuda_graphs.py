@@ -7,17 +7,25 @@ reads and writes the same memory each time, so there is one for each shape.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ludus.policy.triton_engine.cuda_graphs import end_failed_capture, gc_disabled
 from ludus.train.distributed import Distributed
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+    from transformers import PreTrainedModel, Trainer, TrainingArguments
+    from transformers.modeling_outputs import BaseModelOutputWithPast
+
+    from ludus.train.data.batches import Batch
+
 _GRAPH_INPUTS = ("input_ids", "position_ids", "cu_seq_lens_q")
 """Tensors of a packed batch that a graph reads."""
-GraphedForward = Callable[..., Any]
+GraphedForward = Callable[..., "Tensor"]
 
 
-def supports_cuda_graphs(trainer: Any, distributed: Distributed) -> bool:
+def supports_cuda_graphs(trainer: Trainer, distributed: Distributed) -> bool:
     """Whether every step runs the same kernels, and the gradients of a step come from one batch.
 
     A graph writes gradients to the same memory each time, so neither accumulation nor other ranks
@@ -38,12 +46,12 @@ def supports_cuda_graphs(trainer: Any, distributed: Distributed) -> bool:
 
 
 def capture_graph(
-    module: Any,
+    module: nn.Module,
     compute: GraphedForward,
-    example_inputs: Sequence[Any],
-    dtype: Any,
+    example_inputs: Sequence[Tensor],
+    dtype: torch.dtype,
     *,
-    pool: Any = None,
+    pool: tuple[int, int] | None = None,
 ) -> GraphedForward:
     """Capture a forward pass and its backward pass, for inputs of one shape.
 
@@ -56,7 +64,7 @@ def capture_graph(
     """
     import torch
 
-    def forward(*inputs: Any) -> Any:
+    def forward(*inputs: Tensor) -> Tensor:
         # Without the cache of autocast: a replay must cast the weights of its own step.
         with torch.autocast("cuda", dtype, cache_enabled=False):
             return compute(*inputs)
@@ -98,7 +106,7 @@ def describe_capture_error(error: BaseException) -> str:
 
 
 def replace_forward_by_graph(
-    base_model: Any, example: dict[str, Any], longest_row: int, args: Any
+    base_model: PreTrainedModel, example: Batch, longest_row: int, args: TrainingArguments
 ) -> None:
     """Replace the forward pass of the model below its head by a CUDA graph."""
     import torch
@@ -106,14 +114,17 @@ def replace_forward_by_graph(
 
     forward, dtype = base_model.forward, torch.bfloat16 if args.bf16 else torch.float16
 
-    def compute(*inputs: Any) -> Any:
+    def compute(*inputs: Tensor) -> Tensor:
         named = dict(zip(_GRAPH_INPUTS, inputs, strict=True))
-        return forward(**named, max_length_q=longest_row, use_cache=False).last_hidden_state
+        outputs: BaseModelOutputWithPast = forward(
+            **named, max_length_q=longest_row, use_cache=False
+        )
+        return outputs.last_hidden_state
 
     inputs = [example[name].to(args.device) for name in _GRAPH_INPUTS]
     graphed = capture_graph(base_model, compute, inputs, dtype)
 
-    def run(**inputs: Any) -> Any:
+    def run(**inputs: Any) -> BaseModelOutputWithPast:
         hidden = graphed(*(inputs[name] for name in _GRAPH_INPUTS))
         return BaseModelOutputWithPast(last_hidden_state=hidden)
 

@@ -9,7 +9,7 @@ import pytest
 
 from ludus.data.training_row import InvalidRow
 from ludus.errors import ConfigError
-from ludus.train.data.row_schema import parse_conversations
+from ludus.train.data.rows import parse_conversations
 from train.sample_rows import TOOLS, chat_messages, dpo_row, sft_row, tool_call
 
 

@@ -1,0 +1,239 @@
+"""Faster SFT on GPUs: no padding, compiled layers, and CUDA graphs.
+
+Rows are concatenated, so that no padding is computed. Each layer is compiled, which fuses many
+kernels into few. If all batches can have the same shape, the forward and backward passes of all
+layers are captured as CUDA graphs, because launching thousands of small kernels takes longer than
+running them. The loss, the optimizer and the order of rows are not changed.
+
+A batch without padding is one long sequence with the boundaries of its rows (`cu_seq_lens`), as
+TRL's collator and `PackingCollator` make it. PyTorch has a kernel with which each row attends only
+to itself, `varlen_attn`; here it is registered with transformers. It has no KV cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib.util import find_spec
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+from ludus.train.config import TrainConfig
+from ludus.train.cuda_graphs import (
+    describe_capture_error,
+    replace_forward_by_graph,
+    supports_cuda_graphs,
+)
+from ludus.train.data.batches import PackingCollator, row_lengths
+from ludus.train.distributed import Distributed
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from ludus.train.trl_trainers import TrainerMixin
+
+MAX_WASTED_FRACTION = 0.2
+"""Above that share of padding, rows differ too much in length for batches of one shape."""
+ATTENTION_NAME = "ludus_rows"
+_SUPPORTED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
+Say = Callable[[str], None]
+
+
+def accelerate(
+    trainer: TrainerMixin, config: TrainConfig, distributed: Distributed, say: Say
+) -> None:
+    """Speed up an SFT trainer, as far as its device, its model and the config allow."""
+    if config.compile is False:
+        return
+    if not _supports_varlen_training(trainer):
+        if config.compile:
+            say("`compile` has no effect: it is for GPUs that compute in bf16 or fp16.")
+        return
+    use_varlen_attention(trainer.model)
+    compiles = config.compile or (
+        distributed.world_size == 1
+        and not trainer.args.gradient_checkpointing
+        and find_spec("triton") is not None
+    )
+    one_shape = compiles and not config.packing and supports_cuda_graphs(trainer, distributed)
+    if one_shape and _use_cuda_graph(trainer, say):
+        return
+    # TRL's collator concatenates rows too, but then each batch has a length of its own.
+    trainer.data_collator.padding_free = trainer.padding_free = True
+    if compiles:
+        _compile_layers(trainer.model, dynamic=True)
+
+
+@contextmanager
+def skip_unlabelled_logits() -> Iterator[None]:
+    """Compute logits only at positions with a label, on all devices.
+
+    TRL does so on GPUs. On others it computes all logits, so that shapes are static for XLA, which
+    is not used here; most positions have no label, and a CPU trains at half the speed then.
+    """
+    from trl.trainer import utils
+
+    before = utils._use_triton
+    utils._use_triton = lambda device: True
+    try:
+        yield
+    finally:
+        utils._use_triton = before
+
+
+def _supports_varlen_training(trainer: TrainerMixin) -> bool:
+    import torch
+
+    args, model = trainer.args, _unwrap_adapter(trainer.model)
+    half = args.bf16 or args.fp16
+    if args.device.type != "cuda" or not half or not supports_varlen(model):
+        return False
+    return kernel_works(model, torch.bfloat16 if args.bf16 else torch.float16)
+
+
+def _use_cuda_graph(trainer: TrainerMixin, say: Say) -> bool:
+    """Capture the layers as a CUDA graph; False if that is not possible."""
+    args, test_rows = trainer.args, trainer.eval_dataset
+    # Arrays are concatenated much faster than lists.
+    rows = trainer.train_dataset.with_format("numpy")
+    test_rows = None if test_rows is None else test_rows.with_format("numpy")
+    batch_size, lengths = args.per_device_train_batch_size, row_lengths(rows, "input_ids")
+    collator = PackingCollator.for_lengths(
+        lengths if test_rows is None else [*lengths, *row_lengths(test_rows, "input_ids")],
+        max(batch_size, args.per_device_eval_batch_size),
+        trainer.processing_class.pad_token_id,
+    )
+    if collator.wasted_fraction(lengths, batch_size) > MAX_WASTED_FRACTION:
+        return False
+    first_batch = collator([rows[index] for index in range(min(batch_size, len(rows)))])
+    base_model = trainer.model.base_model
+    forward = base_model.forward
+    try:
+        _compile_layers(trainer.model, dynamic=False)
+        replace_forward_by_graph(base_model, first_batch, collator.longest_row, args)
+    except Exception as error:
+        base_model.forward = forward
+        reason = describe_capture_error(error)
+        say(f"Training without CUDA graphs, which is slower: {reason}")
+        return False
+    trainer.train_dataset, trainer.eval_dataset = rows, test_rows
+    trainer.data_collator = collator
+    return True
+
+
+def _compile_layers(model: PreTrainedModel, *, dynamic: bool) -> None:
+    """Compile layer by layer: they have the same code, so one compilation serves all."""
+    import torch
+
+    model = _unwrap_adapter(model)
+    count = model.config.get_text_config().num_hidden_layers
+    stacks = [each for each in model.modules() if isinstance(each, torch.nn.ModuleList)]
+    for layer in next((stack for stack in stacks if len(stack) == count), ()):
+        layer.compile(dynamic=dynamic)
+
+
+def _unwrap_adapter(model: PreTrainedModel) -> PreTrainedModel:
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def supports_varlen(model: PreTrainedModel) -> bool:
+    """Whether the kernel is available, and computes the same as the model's own attention."""
+    if find_spec("torch.nn.attention.varlen") is None:
+        return False
+    # Tokens must interact only through attention, and that must be a plain softmax over keys.
+    config = model.config.get_text_config()
+    drops = [getattr(config, name, 0.0) for name in ("attention_dropout", "attn_pdrop")]
+    return (
+        getattr(model, "_supports_attention_backend", False)
+        and _SUPPORTED_LAYER_TYPES.issuperset(getattr(config, "layer_types", None) or ())
+        and not any(drops)
+        and getattr(config, "attn_logit_softcapping", None) is None
+        and getattr(config, "v_head_dim", None) is None
+        and not any(name.endswith("sinks") for name, _ in model.named_parameters())
+    )
+
+
+def kernel_works(model: PreTrainedModel, dtype: torch.dtype) -> bool:
+    """Run the kernel forward and backward on a few tokens.
+
+    PyTorch versions and GPUs differ in the head sizes that they support.
+    """
+    import torch
+
+    config = model.config.get_text_config()
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    query, key, value = (
+        torch.zeros(1, count, 4, head_dim, dtype=dtype, device=model.device, requires_grad=True)
+        for count in (heads, kv_heads, kv_heads)
+    )
+    cu_seq_lens = torch.tensor([0, 2, 4], dtype=torch.int32, device=model.device)
+    try:
+        output, _ = varlen_attention_function()(
+            None, query, key, value, None, cu_seq_lens_q=cu_seq_lens, max_length_q=2
+        )
+        output.sum().backward()
+    except Exception:
+        return False
+    return True
+
+
+def use_varlen_attention(model: PreTrainedModel) -> None:
+    """Switch the model to this attention.
+
+    No mask is registered for it, so transformers builds none: a mask of the whole sequence would
+    take gigabytes.
+    """
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION_NAME, varlen_attention_function())
+    model.set_attn_implementation(ATTENTION_NAME)
+
+
+def varlen_attention_function() -> Callable[..., tuple[Tensor, None]]:
+    """The attention for this version of PyTorch: newer ones need `enable_gqa`, older ones have it
+    always on and no such parameter."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    has_parameter = "enable_gqa" in signature(varlen_attn).parameters
+    return partial(_varlen_attention, pass_enable_gqa=has_parameter)
+
+
+def _varlen_attention(
+    module: torch.nn.Module | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    max_length_q: int | None = None,
+    sliding_window: int | None = None,
+    pass_enable_gqa: bool = False,
+    **more: Any,
+) -> tuple[Tensor, None]:
+    """Attention with transformers' signature: `query`, `key`, `value` are (1, heads, tokens, dim).
+
+    Under autocast, rotary embeddings leave queries and keys in float32, which the kernel rejects.
+    """
+    from torch.nn.attention.varlen import varlen_attn
+
+    gqa = {"enable_gqa": True} if pass_enable_gqa else {}
+    # (tokens, heads, dim), as the kernel takes them.
+    tensors = [each.squeeze(0).transpose(0, 1).to(value.dtype) for each in (query, key, value)]
+    window = (-1, 0) if sliding_window is None else (sliding_window - 1, 0)
+    output = varlen_attn(
+        *tensors,
+        cu_seq_lens_q,
+        cu_seq_lens_q,
+        max_length_q,
+        max_length_q,
+        scale=scaling,
+        window_size=window,
+        **gqa,
+    )
+    return output.unsqueeze(0), None

@@ -1,1 +1,0 @@
-"""Faster training: packing, variable-length attention, CUDA graphs and compilation."""

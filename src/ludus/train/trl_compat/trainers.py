@@ -1,0 +1,245 @@
+"""TRL's trainers and configs for scripts that were written for other versions of TRL.
+
+`model` may be `smollm2`, and `SFTConfig` takes `max_seq_length`. `GRPOTrainer` accepts rollout
+functions of three arguments, `rollout_func(prompts, args, processing_class)`: they get each prompt
+of a batch once, as text, and return `num_generations` completions for it. If a script samples from
+a vLLM server and there is none, the policy under training is served in its place.
+
+Importing this module imports TRL.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import trl
+from trl import DPOConfig, GRPOConfig
+
+from ludus.client.event_loop import run_sync
+from ludus.errors import ConfigError
+from ludus.policy import smollm2
+from ludus.policy.chat.chat_format import ChatFormat
+from ludus.policy.engine.batcher import RequestBatcher
+from ludus.policy.load import Policy
+from ludus.policy.runtime import start_engine
+from ludus.train.trl_compat.environment_factory import offer_environment_tools
+from ludus.train.trl_compat.vllm_shim import CompletionService, PolicyServer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+    from transformers.trainer_utils import TrainOutput
+
+__all__ = ["DPOConfig", "DPOTrainer", "GRPOConfig", "GRPOTrainer", "SFTConfig", "SFTTrainer"]
+
+_PER_COMPLETION_FIELDS = ("completion_ids", "logprobs")
+_REQUIRED_FIELDS = ("prompt_ids", *_PER_COMPLETION_FIELDS)
+
+
+class SFTConfig(trl.SFTConfig):  # type: ignore[misc]  # TRL is not typed.
+    """TRL's config, which also takes `max_seq_length`, the former name of `max_length`."""
+
+    def __init__(self, *args: Any, **fields: Any) -> None:
+        if "max_seq_length" in fields:
+            fields.setdefault("max_length", fields.pop("max_seq_length"))
+        super().__init__(*args, **fields)
+
+
+class SFTTrainer(trl.SFTTrainer):  # type: ignore[misc]
+    """TRL's trainer; `model` may be `smollm2`."""
+
+    def __init__(self, model: str | PreTrainedModel, *args: Any, **kwargs: Any) -> None:
+        super().__init__(_resolve_model(model), *args, **kwargs)
+
+
+class DPOTrainer(trl.DPOTrainer):  # type: ignore[misc]
+    """TRL's trainer; `model` may be `smollm2`."""
+
+    def __init__(self, model: str | PreTrainedModel, *args: Any, **kwargs: Any) -> None:
+        super().__init__(_resolve_model(model), *args, **kwargs)
+
+
+def _resolve_model(model: str | PreTrainedModel) -> str | PreTrainedModel:
+    """The folder of `smollm2`, which is downloaded if necessary; any other model as it is."""
+    if model != smollm2.NAME:
+        return model
+    return str(smollm2.model_folder())
+
+
+class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
+    """TRL's trainer that also accepts `rollout_func(prompts, args, processing_class)`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+        arguments = inspect.signature(trl.GRPOTrainer).bind(*args, **kwargs).arguments
+        arguments["model"] = _resolve_model(arguments["model"])
+        function: Callable[..., Any] | None = arguments.get("rollout_func")
+        self._user_rollout_func = function
+        self._is_legacy = function is not None and is_legacy(function)
+        self._server_port: int | None = None
+        """The port at which the policy is served during training."""
+        self._policy_server: PolicyServer | None = None
+        self._generator: RequestBatcher | None = None
+        config: GRPOConfig | None = arguments.get("args")
+        if config is not None and config.use_vllm:
+            replaces_server = self._is_legacy and config.vllm_mode == "server"
+            if replaces_server or importlib.util.find_spec("vllm") is None:
+                arguments["args"] = self._without_vllm(config)
+        if self._is_legacy or self._server_port is not None:
+            arguments["rollout_func"] = self._call_rollout_func
+        super().__init__(**arguments)
+        in_one_process = self._is_legacy or self._server_port is not None
+        if in_one_process and self.accelerator.num_processes > 1:
+            raise ConfigError(
+                "This rollout function can be run in one process only, got "
+                f"{self.accelerator.num_processes}."
+            )
+        offer_environment_tools(self)
+
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train; if a script of TRL needs a vLLM server, the policy is served in its place."""
+        with self._run_policy_server():
+            return super().train(*args, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate; if a script of TRL needs a vLLM server, the policy is served in its place."""
+        with self._run_policy_server():
+            measured: dict[str, float] = super().evaluate(*args, **kwargs)
+            return measured
+
+    def _without_vllm(self, config: GRPOConfig) -> GRPOConfig:
+        """Return the config without vLLM: the policy is sampled from in this process."""
+        if self._user_rollout_func is None or config.vllm_mode == "colocate":
+            notice = "Completions come from transformers' generate, because vLLM is not installed."
+        else:
+            url = config.vllm_server_base_url
+            self._server_port = int(
+                (urlsplit(url).port if url else None) or config.vllm_server_port
+            )
+            notice = f"The policy is served at port {self._server_port} in place of vLLM."
+        print(notice, file=sys.stderr)
+        without = copy.copy(config)
+        without.use_vllm = False
+        return without
+
+    @contextmanager
+    def _run_policy_server(self) -> Iterator[None]:
+        # `train` may call `evaluate`: then the server runs already.
+        if self._policy_server is not None or self._server_port is None:
+            yield
+            return
+        try:
+            with PolicyServer(self._server_port) as self._policy_server:
+                yield
+        finally:
+            self._policy_server = None
+            if self._generator is not None:
+                run_sync(self._generator.close())
+            self._generator = None
+
+    def _call_rollout_func(self, prompts: Sequence[Any], _: Any) -> dict[str, Any]:
+        assert self._user_rollout_func is not None
+        size = self.num_generations if self.model.training else self.num_generations_eval
+        with self._serve_current_weights():
+            if self._is_legacy:
+                return call_legacy(self._user_rollout_func, prompts, self, size)
+            output: dict[str, Any] = self._user_rollout_func(prompts, self)
+            return output
+
+    @contextmanager
+    def _serve_current_weights(self) -> Iterator[None]:
+        """Let the server answer requests with the current weights, in evaluation mode."""
+        server = self._policy_server
+        if server is None:
+            yield
+            return
+        model = self.accelerator.unwrap_model(self.model_wrapped)
+        training = model.training
+        model.eval()
+        # Built once, which is slow; later it is only given the new weights.
+        if self._generator is None:
+            # Prompts arrive as text or ids: the chat format is only a placeholder.
+            chat_format = ChatFormat(
+                "text", "own", template="", response_template={},
+                stop_token_ids=frozenset(self.eos_token_ids),
+            )  # fmt: skip
+            policy = Policy("policy", model, self._tokenizer, chat_format)
+            self._generator, _ = start_engine(policy)
+        self._generator.refresh()
+        seed = f"{self.args.seed}/{self.state.global_step}/{self._step}"
+        server.completions = CompletionService(
+            self._generator, self._tokenizer, stop_token_ids=self.eos_token_ids, seed=seed
+        )
+        try:
+            yield
+        finally:
+            server.completions = None
+            model.train(training)
+
+
+def is_legacy(function: Callable[..., Any]) -> bool:
+    """Whether a rollout function needs three positional arguments."""
+    signature = inspect.signature(function)
+
+    def accepts(count: int) -> bool:
+        try:
+            signature.bind(*[None] * count)
+        except TypeError:
+            return False
+        return True
+
+    return accepts(3) and not accepts(2)
+
+
+def call_legacy(
+    function: Callable[..., Any], prompts: Sequence[Any], trainer: trl.GRPOTrainer, size: int
+) -> dict[str, Any]:
+    """Call a function of three arguments on this process's prompts; its results as TRL takes them.
+
+    `prompts` has each prompt `size` times in a row.
+    """
+    from trl.data_utils import apply_chat_template, is_conversational
+
+    args = copy.copy(trainer.args)
+    args.num_generations = size
+    tokenizer, texts = trainer.processing_class, list(prompts[::size])
+    if is_conversational({"prompt": texts[0]}):
+        kwargs = trainer.chat_template_kwargs
+        rendered = [apply_chat_template({"prompt": p}, tokenizer, **kwargs) for p in texts]
+        texts = [each["prompt"] for each in rendered]
+    return expand_per_completion(function(texts, args, tokenizer), len(prompts), size)
+
+
+def expand_per_completion(
+    output: Mapping[str, Any], count: int, num_generations: int
+) -> dict[str, Any]:
+    """Repeat the values that were given once per prompt, so that all lists have `count` items.
+
+    Log-probabilities may be numbers, or lists of the likeliest tokens' with the sampled one first.
+    """
+    missing = [name for name in _REQUIRED_FIELDS if name not in output]
+    if missing:
+        raise ConfigError(f"The rollout function must return {missing[0]!r}.")
+    expanded = dict(output)
+    for name, value in output.items():
+        is_per_prompt = isinstance(value, list) and len(value) * num_generations == count
+        if is_per_prompt and name not in _PER_COMPLETION_FIELDS:
+            expanded[name] = [item for item in value for _ in range(num_generations)]
+    if len(expanded["completion_ids"]) != count or len(expanded["prompt_ids"]) != count:
+        raise ConfigError(
+            f"The rollout function returned {len(output['completion_ids'])} completions for "
+            f"{count // num_generations} prompts, expected {num_generations} for each: {count}."
+        )
+    if expanded["logprobs"] is not None:
+        expanded["logprobs"] = [
+            [float(value[0] if isinstance(value, list) else value) for value in row]
+            for row in expanded["logprobs"]
+        ]
+    return expanded
