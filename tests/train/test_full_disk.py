@@ -12,7 +12,7 @@ from ludus import sft
 from ludus.errors import RunError
 from ludus.train import Lora
 from train.sample_rows import sft_data
-from train.short_runs import RecordingProgress, train_config
+from train.short_runs import train_config
 from train.small_disks import Resize, claim_free, one_line
 
 
@@ -36,17 +36,6 @@ def test_too_little_space_is_known_before_the_first_step(
         sft(sft_data(tmp_path / "d"), base, tmp_path / "out", train_config(lora=lora))
     assert f"{free / 1e6:,.1f} MB are free" in one_line(caught)
     assert not (tmp_path / "out").exists()
-
-
-def test_where_two_checkpoints_do_not_fit_beside_a_new_one_one_is_kept(
-    tmp_path: Path, base: str, monkeypatch: Any
-) -> None:
-    weights = (Path(base) / "model.safetensors").stat().st_size
-    # Weights and two moments, in float32 like the base model, and the final model.
-    claim_free(monkeypatch, 2 * 3 * weights + weights + 1)
-    out, progress = tmp_path / "out", RecordingProgress(stop_after=3)
-    sft(sft_data(tmp_path / "d"), base, out, train_config(checkpoint_every=0.0), progress=progress)
-    assert [path.name for path in (out / "checkpoints").iterdir()] == ["checkpoint-3"]
 
 
 def test_a_disk_that_is_full_of_tokens_leaves_nothing(

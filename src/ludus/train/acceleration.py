@@ -64,7 +64,7 @@ def accelerate(
     # TRL's collator concatenates rows too, but then each batch has a length of its own.
     trainer.data_collator.padding_free = trainer.padding_free = True
     if compiles:
-        _compile_layers(trainer.model, dynamic=True)
+        compile_layers(trainer.model, dynamic=True)
 
 
 @contextmanager
@@ -112,7 +112,7 @@ def _use_cuda_graph(trainer: TrainerMixin, say: Say) -> bool:
     base_model = trainer.model.base_model
     forward = base_model.forward
     try:
-        _compile_layers(trainer.model, dynamic=False)
+        compile_layers(trainer.model, dynamic=False)
         replace_forward_by_graph(base_model, first_batch, collator.longest_row, args)
     except Exception as error:
         base_model.forward = forward
@@ -124,7 +124,7 @@ def _use_cuda_graph(trainer: TrainerMixin, say: Say) -> bool:
     return True
 
 
-def _compile_layers(model: PreTrainedModel, *, dynamic: bool) -> None:
+def compile_layers(model: PreTrainedModel, *, dynamic: bool) -> None:
     """Compile layer by layer: they have the same code, so one compilation serves all."""
     import torch
 

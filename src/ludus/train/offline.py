@@ -22,8 +22,8 @@ from ludus.train.data.rows import check_template_fidelity
 from ludus.train.data.tokenization import RowTokenizer, check_rows, tokenize_splits
 from ludus.train.output.finalize import finalize, finished_result
 from ludus.train.output.training_folder import (
+    check_disk_space,
     check_output_dir,
-    choose_kept_checkpoints,
     discard_if_unstarted,
     lock_folder,
 )
@@ -202,7 +202,7 @@ def _build_trainer(
         context, callback, model=model, train_dataset=train_rows, eval_dataset=test_rows,
         ref_model=ref_model,
     )  # fmt: skip
-    trainer.kept_checkpoints = choose_kept_checkpoints(context, trainer.model, keeps_best=False)
+    check_disk_space(context, trainer.model)
     trainer.unchecked_rows = rows.unpacked()
     if method == "sft" and context.vision is None:
         accelerate(trainer, config, context.distributed, context.progress.say)

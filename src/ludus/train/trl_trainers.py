@@ -27,12 +27,10 @@ from ludus.train.data.batches import (
 )
 from ludus.train.data.rows import IMAGE_COLUMNS, TOKEN_COLUMNS
 from ludus.train.output.checkpoints import (
-    MAX_CHECKPOINTS,
     CheckpointState,
     checkpoint_folder,
     latest_checkpoint,
     mark_complete,
-    remove_before,
     remove_unusable,
 )
 from ludus.train.output.training_folder import is_full_disk
@@ -59,8 +57,6 @@ class TrainerMixin(Trainer):  # type: ignore[misc]  # transformers is not typed.
     method: Method = "sft"
     unchecked_rows: Dataset | None = None
     """The rows, before packing, that the first batch is checked against."""
-    kept_checkpoints = MAX_CHECKPOINTS
-    """As many as fit on the disk."""
     first_step_started = False
     """An error before that is due to the config."""
     first_step_done = False
@@ -167,8 +163,6 @@ class TrainerMixin(Trainer):  # type: ignore[misc]  # transformers is not typed.
                 callback.rollbacks, callback.trust_factor, callback.curriculum_state,
             )  # fmt: skip
             mark_complete(checkpoint_folder(callback.out, step), state)
-            if self.kept_checkpoints == 1:
-                remove_before(callback.out, step)
 
     def create_model_card(self, *_: Any, **__: Any) -> None: ...
 

@@ -172,7 +172,7 @@ def test_transformers_generates_without_vllm_and_rollout_func(
 
 
 def test_completions_have_ids_and_logprobs_and_vary(server: PolicyServer, policy: Policy) -> None:
-    wish = {"prompts": ["One", "Two"], "n": 3, "max_tokens": 5, "top_k": -1, "min_p": 0.0}
+    wish = {"prompts": ["One", "Two"], "n": 3, "max_tokens": 5, "top_k": -1}
     output, again = ask(server, **wish).json(), ask(server, **wish).json()
     assert output["prompt_ids"] == policy.tokenizer(["One", "Two"])["input_ids"]
     lengths = [len(ids) for ids in output["completion_ids"]]
@@ -190,7 +190,7 @@ def test_completions_have_ids_and_logprobs_and_vary(server: PolicyServer, policy
         ({}, "`prompts`"),
         ({"prompts": []}, "`prompts`"),
         ({"prompts": ["a"], "n": 0}, "`n`"),
-        ({"prompts": ["a"], "repetition_penalty": 1.5}, "repetition_penalty=1.5"),
+        ({"prompts": ["a"], "repetition_penalty": 1.5}, "`repetition_penalty`"),
         ({"prompts": ["a"], "temperature": -1}, "temperature"),
     ],
 )

@@ -37,8 +37,8 @@ from ludus.train.grpo.vllm_engine import check_vllm_installed
 from ludus.train.output import checkpoints
 from ludus.train.output.finalize import finalize, finished_result, is_finished
 from ludus.train.output.training_folder import (
+    check_disk_space,
     check_output_dir,
-    choose_kept_checkpoints,
     discard_if_unstarted,
     lock_folder,
 )
@@ -142,9 +142,7 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
             )  # fmt: skip
             trainer = _build_trainer(context, model, callback, episodes, worker, plan, curriculum)
             keeps_best = config.keep == "best" and config.held_out_interval > 0
-            trainer.kept_checkpoints = choose_kept_checkpoints(
-                context, trainer.model, keeps_best=keeps_best
-            )
+            check_disk_space(context, trainer.model, keeps_best=keeps_best)
             worker.agent = agent = build_policy_agent(context, trainer)
             # Before training: engines inspect the forward method, which the trainer wraps.
             worker.run(agent.ensure_loaded())

@@ -119,13 +119,6 @@ def remove_unusable(out: Path, step: int | None) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def remove_before(out: Path, step: int) -> None:
-    """Remove the checkpoints before this step."""
-    for path in _list_checkpoints(out):
-        if _step_of(path) < step:
-            shutil.rmtree(path, ignore_errors=True)
-
-
 def checkpoint_folder(out: Path, step: int) -> Path:
     return out / CHECKPOINTS_DIR / f"{_PREFIX}{step}"
 

@@ -164,8 +164,8 @@ def is_full_disk(error: Exception) -> bool:
     return any(text in str(error) for text in _FULL_TEXTS)
 
 
-def choose_kept_checkpoints(context: TrainContext, model: nn.Module, *, keeps_best: bool) -> int:
-    """How many checkpoints can be kept; raises if the disk does not hold what training writes.
+def check_disk_space(context: TrainContext, model: nn.Module, *, keeps_best: bool = False) -> None:
+    """Raise if the disk does not hold what training writes.
 
     A checkpoint has the saved weights and two moments of the trained ones, in float32. It is
     written before an older one is removed.
@@ -180,23 +180,20 @@ def choose_kept_checkpoints(context: TrainContext, model: nn.Module, *, keeps_be
     if keeps_best:
         exported += 2 * 4 * trained
     # What an earlier call wrote here is replaced.
-    tokens = out / TOKENS_DIR
     before = sum(
         file.stat().st_size
         for file in out.rglob("*")
-        if file.is_file() and not file.is_relative_to(tokens)
+        if file.is_file() and not file.is_relative_to(out / TOKENS_DIR)
     )
     free = shutil.disk_usage(out).free + before
-    for kept in range(MAX_CHECKPOINTS, 0, -1):
-        needed = (kept + 1) * checkpoint + exported
-        if needed <= free:
-            return kept
-    smaller = "" if lora else ", or train with `lora`"
-    raise RunError(
-        f"Training needs {_format_bytes(needed)} of disk space in {out} (two checkpoints of "
-        f"{_format_bytes(checkpoint)}, and {_format_bytes(exported)} for the model), and "
-        f"{_format_bytes(free)} are free. Free disk space, use another `out`{smaller}."
-    )
+    needed = (MAX_CHECKPOINTS + 1) * checkpoint + exported
+    if needed > free:
+        smaller = "" if lora else ", or train with `lora`"
+        raise RunError(
+            f"Training needs {_format_bytes(needed)} of disk space in {out} (three checkpoints of "
+            f"{_format_bytes(checkpoint)}, and {_format_bytes(exported)} for the model), and "
+            f"{_format_bytes(free)} are free. Free disk space, use another `out`{smaller}."
+        )
 
 
 def _format_bytes(size: int) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ludus.client.event_loop import run_sync
 from ludus.data.files import stable_hash
@@ -25,21 +25,11 @@ from ludus.policy.engine.batcher import RequestBatcher, SamplingParams
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_NO_OP_VALUES: dict[str, tuple[object, ...]] = {
-    "repetition_penalty": (1.0, None),
-    "min_p": (0.0, None),
-    "truncate_prompt_tokens": (None,),
-    "structured_outputs_regex": (None,),
-    "guided_decoding_regex": (None,),
-    "generation_kwargs": (None, {}),
-    "images": (None, []),
-    "logprobs": (None, 0, 1),
-}
-"""Parameters that are accepted only with values that have no effect."""
-
 
 class CompletionRequest(BaseModel):
     """The body of POST /generate/."""
+
+    model_config = ConfigDict(extra="forbid")
 
     prompts: list[str | list[int]] = Field(min_length=1)
     n: int = Field(1, ge=1)
@@ -47,14 +37,6 @@ class CompletionRequest(BaseModel):
     top_p: float = 1.0
     top_k: int = -1
     max_tokens: int = Field(16, ge=1)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_unsupported(cls, body: JsonObject) -> JsonObject:
-        for name in body.keys() - cls.model_fields.keys():
-            if body[name] not in _NO_OP_VALUES.get(name, ()):
-                raise ValueError(f"{name}={body[name]!r} is not supported")
-        return body
 
 
 class CompletionService:
