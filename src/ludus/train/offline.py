@@ -160,7 +160,7 @@ def _load_model_and_prepare_data(context: OfflineContext) -> PreTrainedModel:
     if context.distributed.is_main:
         positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         prepared = prepare(
-            tokenized, data, context.method, context.config, name,
+            tokenized, data, context.method, context.config,
             context_length=positions if isinstance(positions, int) and positions > 0 else None,
             folder=context.tokens_dir, image_token=vision.image_token_id if vision else None,
         )  # fmt: skip

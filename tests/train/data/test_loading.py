@@ -67,15 +67,6 @@ def test_nulls_that_arrow_adds_are_removed(tmp_path: Path) -> None:
     assert conversation.messages == chat_messages(1)
 
 
-def test_a_measured_length_counts_only_for_its_model(tmp_path: Path) -> None:
-    lengths = {"student": "org/small", "max_length": 640}
-    sft_data(tmp_path)
-    (tmp_path / "curation.json").write_text(json.dumps({"report": {"lengths": lengths}}))
-    data = open_data(tmp_path)
-    assert data.measured_max_length("org/small") == 640
-    assert data.measured_max_length("org/other") is None
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

@@ -94,11 +94,6 @@ class TrainingData:
     def digest(self) -> str:
         return file_digest(*self.train.files)
 
-    def measured_max_length(self, model: str) -> int | None:
-        """The `max_length` that `ludus curate` measured, if it did so for this model."""
-        lengths = ((self.curation or {}).get("report") or {}).get("lengths") or {}
-        return lengths.get("max_length") if lengths.get("student") == model else None
-
     @property
     def task(self) -> JsonObject:
         """The reset arguments of the runs that the rows come from, if all have the same."""

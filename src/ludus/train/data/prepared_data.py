@@ -55,7 +55,6 @@ def prepare(
     data: TrainingData,
     method: Method,
     config: TrainConfig,
-    model: str,
     *,
     context_length: int | None,
     folder: Path,
@@ -69,10 +68,9 @@ def prepare(
     train, test = tokenized
     dataset = train.load()
     stats = measure_rows(dataset, method)
-    requested = config.max_length
-    if requested is None and (measured := data.measured_max_length(model)) is not None:
-        requested = min(measured, context_length or measured)
-    max_length = choose_max_length(stats, requested=requested, context_length=context_length)
+    max_length = choose_max_length(
+        stats, requested=config.max_length, context_length=context_length
+    )
     if not config.drop_untrainable:
         check_usable(train, stats, max_length, data.train, context_length=context_length)
     rows = write_usable_rows(dataset, stats, method, max_length, folder / _TRAIN_FILE, image_token)
