@@ -94,7 +94,6 @@ def test_a_managed_field_raises_and_names_the_argument_to_use(
         ("save_steps", "100", "`checkpoint_every`"),
         ("chat_template_kwargs", '{"enable_thinking": false}', "`chat_template_kwargs`"),
         ("push_to_hub", "true", "`push_to_hub`"),
-        ("max_seq_length", "2048", "`max_episode_tokens`"),
     ],
 )
 def test_a_managed_field_of_grpo_raises_and_names_the_argument_to_use(

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ludus.errors import RunError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Item = TypeVar("Item")
 
@@ -29,7 +32,7 @@ class Distributed:
         """As the launcher has set it up; TRL's config, which initializes it, must be built."""
         from accelerate import PartialState
 
-        state: Any = PartialState()
+        state = PartialState()
         return cls(state.process_index, state.num_processes)
 
     @property
@@ -79,7 +82,7 @@ class Distributed:
         maxima: list[int] = gather(local).amax(0).tolist()
         return maxima
 
-    def average_gradients(self, model: Any) -> None:
+    def average_gradients(self, model: nn.Module) -> None:
         """Replace the gradients of all ranks by their mean."""
         if self.world_size == 1:
             return

@@ -13,10 +13,14 @@ weights follow.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ludus.policy.load import load_model
 from ludus.policy.model_ref import ModelKind, ModelRef, resolve_base_model
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedModel
 
 _DROPPED_BITS = {"bfloat16": 16, "float16": 13}
 """Bits of a float32 number that rounding to a dtype drops."""
@@ -26,7 +30,7 @@ _SEED = 0
 """Every process of a run, and a run that is resumed, must start with the same weights."""
 
 
-def load_trainable_model(ref: ModelRef) -> Any:
+def load_trainable_model(ref: ModelRef) -> PreTrainedModel:
     """Load a model on the CPU in float32, with dithered weights."""
     model = load_model(ref.name, device="cpu", dtype="float32", allow_vision=True)
     dither_weights(model, published_dtype(ref))
@@ -34,7 +38,7 @@ def load_trainable_model(ref: ModelRef) -> Any:
 
 
 def published_dtype(ref: ModelRef) -> str:
-    """The dtype in which a model's weights are stored; float32 where its config does not say."""
+    """The dtype in which a model's weights are stored; float32 if its config does not say."""
     from transformers import AutoConfig
 
     if ref.kind is ModelKind.ADAPTER:
@@ -47,7 +51,7 @@ def published_dtype(ref: ModelRef) -> str:
     return dtype if dtype in _DROPPED_BITS else "float32"
 
 
-def dither_weights(model: Any, dtype: str) -> None:
+def dither_weights(model: nn.Module, dtype: str) -> None:
     """Move each float32 weight within the numbers that round to its value in `dtype`."""
     import torch
 

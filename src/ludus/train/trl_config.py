@@ -103,10 +103,6 @@ NON_DECISIVE_FIELDS = frozenset({
     "ddp_backend", "ddp_bucket_cap_mb", "ddp_timeout", "eval_accumulation_steps",
 })  # fmt: skip
 """Fields that affect logging or speed, and never the trained weights."""
-_FORMER_NAMES = {
-    "max_seq_length": "max_length", "evaluation_strategy": "eval_strategy",
-    "warmup_ratio": "warmup_steps", "no_cuda": "use_cpu",
-}  # fmt: skip
 _UNRECORDED_FIELDS = frozenset({
     "hub_token", "push_to_hub_token", "output_dir", "logging_dir", "run_name",
     "resume_from_checkpoint",
@@ -208,7 +204,7 @@ def parse_overrides(
     types = get_type_hints(config_class)
     for name, value in overrides.items():
         if name not in names:
-            close = _FORMER_NAMES.get(name) or closest_match(name, names) or ""
+            close = closest_match(name, names) or ""
             if close in managed:
                 hint = f"Ludus manages {close}: {managed[close]}."
             else:

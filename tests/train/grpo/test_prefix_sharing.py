@@ -14,7 +14,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from ludus import grpo
 from ludus.train import Lora
-from ludus.train.cuda_graphs import supports_cuda_graphs
+from ludus.train.acceleration import supports_cuda_graphs
 from ludus.train.grpo import prefix_sharing
 from ludus.train.grpo.prefix_sharing import (
     PrefixSharingMixin,

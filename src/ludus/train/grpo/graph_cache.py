@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ludus.train.cuda_graphs import (
+from ludus.train.acceleration import (
     GraphedForward,
     capture_graph,
     describe_capture_error,

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import torch
 
-from ludus.train.cuda_graphs import supports_cuda_graphs
+from ludus.train.acceleration import supports_cuda_graphs
 from ludus.train.data.rows import IGNORE_INDEX
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.graph_cache import GraphCache

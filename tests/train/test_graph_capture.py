@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from ludus.train.cuda_graphs import capture_graph, describe_capture_error
+from ludus.train.acceleration import capture_graph, describe_capture_error
 
 TOO_MANY_BYTES = 1 << 42
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
