@@ -33,7 +33,7 @@ TASK = '{"prompt": "a", "expected": "b"}\n'
 RESULT = '{"prompt": "a", "completion": "b", "reward": 1.0}\n'
 READERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
     "rollouts": ("a.jsonl", ROW * 2, lambda file: import_rows(file)),
-    "rows": ("train.jsonl", ROW * 2, lambda file: list(JsonlRows(file).batches(9))),
+    "rows": ("train.jsonl", ROW * 2, lambda file: list(JsonlRows(file).rows())),
     "tasks": ("tasks.jsonl", '{"seed": 1}\n{"seed": 2}\n', read_tasks),
     "tasks of MCP": (
         "t.toml",

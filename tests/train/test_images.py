@@ -51,7 +51,7 @@ def tokens(data: Path, base: str, method: Any) -> tuple[VisionProcessor, list[di
     row_tokenizer = RowTokenizer(
         tokenizer, load(base, device="cpu").chat_format.template, method, vision
     )
-    (batch,) = JsonlRows(data / "train.jsonl").batches(100)
+    batch = list(JsonlRows(data / "train.jsonl").rows())
     tokenized = row_tokenizer(batch)
     assert not tokenized.template_errors
     return vision, tokenized.table.to_pylist()

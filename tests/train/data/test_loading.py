@@ -15,7 +15,7 @@ from train.sample_rows import chat_messages, sft_data, sft_row, write_jsonl
 
 
 def numbered_rows(data: TrainingData) -> list[tuple[int, Any]]:
-    return [row for batch in data.train.batches(3) for row in batch]
+    return list(data.train.rows())
 
 
 def conversations(data: TrainingData) -> list[Any]:
@@ -25,7 +25,7 @@ def conversations(data: TrainingData) -> list[Any]:
 def test_a_curated_folder_has_a_training_and_a_test_split(tmp_path: Path) -> None:
     data = open_data(sft_data(tmp_path, rows=5, test=2))
     assert [number for number, _ in numbered_rows(data)] == [1, 2, 3, 4, 5]
-    assert data.test is not None and len(next(data.test.batches(9))) == 2
+    assert data.test is not None and len(list(data.test.rows())) == 2
 
 
 def test_blank_lines_are_skipped_and_counted(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,10 +44,8 @@ class JsonlRows:
     def location(self, number: int) -> str:
         return f"{self.file}:{number}"
 
-    def batches(self, size: int) -> Iterator[list[NumberedRow]]:
-        rows = numbered_lines(self.file)
-        while batch := list[NumberedRow](islice(rows, size)):
-            yield batch
+    def rows(self) -> Iterator[NumberedRow]:
+        yield from numbered_lines(self.file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +53,24 @@ class DatasetRows:
     """The rows of a `datasets.Dataset`."""
 
     name: str
-    rows: Dataset
+    dataset: Dataset
     files: Sequence[Path]
 
     def location(self, number: int) -> str:
         return f"{self.name} row {number}"
 
-    def batches(self, size: int) -> Iterator[list[NumberedRow]]:
+    def rows(self) -> Iterator[NumberedRow]:
         # Arrow fills the missing fields of a struct with nulls; columns of JSON text have none.
-        structs = {name for name, kind in self.rows.features.items() if "Json" not in repr(kind)}
-        rows = enumerate(self.rows, 1)
-        while batch := list(islice(rows, size)):
-            yield [
-                (number, {
+        features = self.dataset.features
+        structs = {name for name, kind in features.items() if "Json" not in repr(kind)}
+        for number, row in enumerate(self.dataset, 1):
+            yield (
+                number,
+                {
                     name: prune_nulls(value) if name in structs else value
                     for name, value in row.items()
-                })
-                for number, row in batch
-            ]  # fmt: skip
+                },
+            )
 
 
 Split = JsonlRows | DatasetRows

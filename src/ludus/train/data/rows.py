@@ -101,8 +101,7 @@ def check_template_fidelity(split: Split, row_tokenizer: RowTokenizer) -> None:
     """
     tokenizer, template = row_tokenizer.tokenizer, row_tokenizer.template
     render = partial(render_text, tokenizer, template=template)
-    rows = (row for batch in split.batches(_SAMPLE_ROWS) for row in batch)
-    for number, row in islice(rows, _SAMPLE_ROWS):
+    for number, row in islice(split.rows(), _SAMPLE_ROWS):
         try:
             conversations = [
                 separate_row_images(each, row_tokenizer.vision)[0]

@@ -172,21 +172,20 @@ def check_rows(data: TrainingData, method: Method) -> None:
         if split is None:
             continue
         rows_read, has_loss = 0, False
-        for batch in split.batches(_BATCH_ROWS):
-            rows_read += len(batch)
-            for number, row in batch:
-                try:
-                    sides = parse_conversations(row, method)
-                except InvalidRow as error:
-                    raise ConfigError(f"{split.location(number)} {error}.") from error
-                has_loss = has_loss or all(
-                    any(
-                        message["role"] == "assistant" and message.get("weight") != 0
-                        for message in side.messages[side.num_prompt_messages :]
-                    )
-                    for side in sides
+        for number, row in split.rows():
+            rows_read += 1
+            try:
+                sides = parse_conversations(row, method)
+            except InvalidRow as error:
+                raise ConfigError(f"{split.location(number)} {error}.") from error
+            has_loss = has_loss or all(
+                any(
+                    message["role"] == "assistant" and message.get("weight") != 0
+                    for message in side.messages[side.num_prompt_messages :]
                 )
-            if split is data.test or time.monotonic() > deadline:
+                for side in sides
+            )
+            if time.monotonic() > deadline:
                 break
         if not rows_read and split is data.train:
             raise ConfigError(f"{data.name} has no rows to train on.")
@@ -208,10 +207,8 @@ def tokenize(
     """Tokenize all rows, or the first `max_rows`, into an Arrow file."""
     import pyarrow as pa
 
-    batches = split.batches(_BATCH_ROWS)
-    if max_rows is not None:
-        rows = islice((row for batch in batches for row in batch), max_rows)
-        batches = iter(lambda: list(islice(rows, _BATCH_ROWS)), [])
+    rows = islice(split.rows(), max_rows)
+    batches = iter(lambda: list(islice(rows, _BATCH_ROWS)), [])
     rows_read, template_errors, environments = 0, [], Counter[str]()
     schema = row_tokenizer.to_table([]).schema
     try:
