@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ludus.data import training_log
 from ludus.data.tool_schema import JsonObject
-from ludus.train.context import OfflineContext
-from ludus.train.data.prepared_data import PreparedData
 from ludus.train.distributed import Distributed
 from ludus.train.output.checkpoints import CheckpointState
-from ludus.train.output.record import BucketRecord, DataRecord
+from ludus.train.output.record import BucketRecord
 from ludus.train.progress import TrainProgress
-from ludus.train.resume import start_or_resume
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerControl, TrainerState
@@ -33,6 +30,7 @@ class RunCallback:
         out: The output folder.
         checkpoint_every: Seconds between two checkpoints.
         resume_state: The counters of the checkpoint that the run resumes from.
+        write_record: Called by the main process when the trainer has accepted its config.
         clock: Seconds since any fixed moment.
     """
 
@@ -44,6 +42,7 @@ class RunCallback:
         *,
         checkpoint_every: float,
         resume_state: CheckpointState | None = None,
+        write_record: Callable[[], None] | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.out, self.progress, self.distributed = out, progress, distributed
@@ -52,7 +51,7 @@ class RunCallback:
         """Why the run stops before its last step."""
         self.kept_step: int | None = None
         """The step of the model that is saved, if it is not simply the last one."""
-        self._clock = clock
+        self._write_record, self._clock = write_record, clock
         self._started_at = self._saved_at = self._stepped_at = clock()
         self._checkpoint_due = False
 
@@ -89,6 +88,8 @@ class RunCallback:
 
     def start_run(self) -> None:
         """Write the record. The main process calls it when the trainer has accepted its config."""
+        if self._write_record is not None:
+            self._write_record()
 
     def on_train_begin(
         self, args: object, state: TrainerState, control: object, *, trainer: Trainer, **_: Any
@@ -166,37 +167,6 @@ class RunCallback:
     @staticmethod
     def _is_epoch_end(state: TrainerState) -> bool:
         return state.epoch is not None and abs(state.epoch - round(state.epoch)) < 1e-9
-
-
-class OfflineCallback(RunCallback):
-    """Starts the record of a run of SFT or DPO."""
-
-    def __init__(
-        self,
-        context: OfflineContext,
-        prepared: PreparedData,
-        resume_state: CheckpointState | None,
-        *,
-        overwrite: bool,
-    ) -> None:
-        super().__init__(
-            context.out, context.progress, context.distributed,
-            checkpoint_every=context.config.checkpoint_every, resume_state=resume_state,
-        )  # fmt: skip
-        self._context, self._prepared, self._overwrite = context, prepared, overwrite
-
-    def start_run(self) -> None:
-        """Write the record, with the counts of the prepared rows."""
-        data, prepared = self._context.data, self._prepared
-        data_record = DataRecord(
-            path=data.name, rows=prepared.rows, digest=data.digest,
-            test_rows=prepared.test_rows or None, dropped=prepared.dropped,
-            truncated=prepared.truncated, environments=prepared.environments, task=data.task,
-            system_prompt=data.system_prompt,
-        )  # fmt: skip
-        start_or_resume(
-            self._context, {"data": data_record}, self.resume_state, overwrite=self._overwrite
-        )
 
 
 def add_callback(trainer: Trainer, callback: RunCallback, events: Sequence[str]) -> None:

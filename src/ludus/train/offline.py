@@ -13,7 +13,7 @@ from ludus.policy.hf_loading import require_transformers
 from ludus.policy.model_ref import check_model
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.acceleration import accelerate, skip_unlabelled_logits
-from ludus.train.callbacks import OfflineCallback
+from ludus.train.callbacks import RunCallback
 from ludus.train.config import Method, TrainConfig, with_defaults
 from ludus.train.context import OfflineContext, build_context, training_process
 from ludus.train.data.loading import open_data
@@ -21,6 +21,7 @@ from ludus.train.data.prepared_data import PreparedRows, prepare
 from ludus.train.data.rows import check_template_fidelity
 from ludus.train.data.tokenization import RowTokenizer, check_rows, tokenize_splits
 from ludus.train.output.finalize import finalize, finished_result
+from ludus.train.output.record import DataRecord
 from ludus.train.output.training_folder import (
     check_disk_space,
     check_output_dir,
@@ -28,7 +29,7 @@ from ludus.train.output.training_folder import (
     lock_folder,
 )
 from ludus.train.progress import NoProgress, TrainProgress, TrainResult
-from ludus.train.resume import PreviousRun, find_previous_run
+from ludus.train.resume import PreviousRun, find_previous_run, start_or_resume
 from ludus.train.trainable_model import load_trainable_model
 from ludus.train.trl_config import (
     resolve_learning_rate,
@@ -133,8 +134,21 @@ def _train(
 def _run(context: OfflineContext, previous: PreviousRun, *, overwrite: bool) -> TrainResult:
     with context.distributed.raise_on_all_ranks():
         model = _load_model_and_prepare_data(context)
-    counts = PreparedRows(context.tokens_dir).counts()
-    callback = OfflineCallback(context, counts, previous.state, overwrite=overwrite)
+
+    def write_record() -> None:
+        data, counts = context.data, PreparedRows(context.tokens_dir).counts()
+        data_record = DataRecord(
+            path=data.name, rows=counts.rows, digest=data.digest,
+            test_rows=counts.test_rows or None, dropped=counts.dropped,
+            truncated=counts.truncated, environments=counts.environments, task=data.task,
+            system_prompt=data.system_prompt,
+        )  # fmt: skip
+        start_or_resume(context, {"data": data_record}, previous.state, overwrite=overwrite)
+
+    callback = RunCallback(
+        context.out, context.progress, context.distributed, resume_state=previous.state,
+        checkpoint_every=context.config.checkpoint_every, write_record=write_record,
+    )  # fmt: skip
     with context.distributed.raise_on_all_ranks():
         trainer = _build_trainer(context, model, callback)
     run_trainer(trainer, previous.checkpoint)
@@ -173,7 +187,7 @@ def _load_model_and_prepare_data(context: OfflineContext) -> PreTrainedModel:
 
 
 def _build_trainer(
-    context: OfflineContext, model: PreTrainedModel, callback: OfflineCallback
+    context: OfflineContext, model: PreTrainedModel, callback: RunCallback
 ) -> TrainerMixin:
     method, config, trl_config = context.method, context.config, context.trl_config
     rows = PreparedRows(context.tokens_dir)

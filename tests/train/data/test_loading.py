@@ -36,9 +36,9 @@ def test_blank_lines_are_skipped_and_counted(tmp_path: Path) -> None:
     assert data.train.location(4) == f"{file}:4"
 
 
-@pytest.mark.parametrize("file_format", ["jsonl", "parquet", "datasets"])
+@pytest.mark.parametrize("file_format", ["jsonl", "parquet"])
 def test_every_format_gives_the_same_rows(tmp_path: Path, file_format: Any) -> None:
-    from datasets import DatasetDict, Json, List, load_dataset
+    from datasets import Json, List, load_dataset
 
     rows = [{**sft_row(n), "environment": "e", "group_id": "g", "episode_id": str(n)}
             | {"reward": 1.0} for n in range(4)]  # fmt: skip
@@ -48,10 +48,7 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, file_format: Any) -> N
         loaded = load_dataset(str(folder), cache_dir=str(tmp_path / "cache"))["train"]
         loaded = loaded.cast_column("messages", List(Json())).cast_column("tools", List(Json()))
         (folder / "train.jsonl").unlink()
-        if file_format == "parquet":
-            loaded.to_parquet(folder / "train.parquet")
-        else:
-            DatasetDict(train=loaded).save_to_disk(folder)
+        loaded.to_parquet(folder / "train.parquet")
     assert conversations(open_data(folder)) == expected
     assert open_data(folder).digest == open_data(folder).digest != ""
 
@@ -76,7 +73,6 @@ def test_nulls_that_arrow_adds_are_removed(tmp_path: Path) -> None:
         ("empty", "no train.jsonl"),
         ("collected", "ludus curate"),
         ("torn.parquet", "as Parquet"),
-        ("broken", "cannot be loaded"),
     ],
 )
 def test_what_is_no_data_set_raises_one_line(
@@ -87,7 +83,6 @@ def test_what_is_no_data_set_raises_one_line(
     Path("torn.parquet").write_bytes(b"PAR1")
     Path("empty").mkdir()
     write_jsonl(Path("collected/episodes.jsonl"), [])
-    write_jsonl(Path("broken/dataset_dict.json"), [{"splits": ["train"]}])
     with pytest.raises(ConfigError, match=reason) as raised:
         open_data(name)
     assert "\n" not in str(raised.value)

@@ -7,7 +7,7 @@ columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -149,7 +149,16 @@ def open_data(data: str | Path) -> TrainingData:
             f"There is no folder {name} here, and the data set {name} on the Hub cannot be read: "
             f"{reason}"
         ) from error
-    return _from_splits(name, splits, None)
+    if TRAIN_SPLIT not in splits:
+        raise ConfigError(f"{name} has no split called {TRAIN_SPLIT}.")
+    parts = {
+        split: DatasetRows(
+            f"{name} {split}", rows, tuple(Path(file["filename"]) for file in rows.cache_files)
+        )
+        for split, rows in splits.items()
+        if len(rows) or split == TRAIN_SPLIT
+    }
+    return TrainingData(name, parts[TRAIN_SPLIT], parts.get(TEST_SPLIT))
 
 
 def _open_folder(name: str, folder: Path) -> TrainingData:
@@ -159,14 +168,6 @@ def _open_folder(name: str, folder: Path) -> TrainingData:
         if train.is_file():
             test_rows = _open_file(test) if test.is_file() else None
             return TrainingData(name, _open_file(train), test_rows, curation)
-    if (folder / "dataset_dict.json").is_file():
-        datasets = _import_datasets_library()
-        try:
-            splits = datasets.load_from_disk(str(folder))
-        except Exception as error:
-            reason = " ".join(str(error).split())[:200]
-            raise ConfigError(f"{folder} cannot be loaded by `datasets`: {reason}") from error
-        return _from_splits(name, splits, curation)
     if (folder / "episodes.jsonl").is_file():
         raise ConfigError(
             f"{name} holds episodes, and training takes rows. Make them first: "
@@ -191,21 +192,6 @@ def _open_file(path: Path) -> Split:
         reason = " ".join(str(error.__cause__ or error).split())
         raise ConfigError(f"{path} cannot be read as Parquet: {reason[:200]}") from error
     return DatasetRows(str(path), rows, (path,))
-
-
-def _from_splits(
-    name: str, splits: Mapping[str, Dataset], curation: JsonObject | None
-) -> TrainingData:
-    if not isinstance(splits, Mapping) or TRAIN_SPLIT not in splits:
-        raise ConfigError(f"{name} has no split called {TRAIN_SPLIT}.")
-    parts = {
-        split: DatasetRows(
-            f"{name} {split}", rows, tuple(Path(file["filename"]) for file in rows.cache_files)
-        )
-        for split, rows in splits.items()
-        if len(rows) or split == TRAIN_SPLIT
-    }
-    return TrainingData(name, parts[TRAIN_SPLIT], parts.get(TEST_SPLIT), curation)
 
 
 def _import_datasets_library() -> Any:
