@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ludus.cli.display.curate_report import print_curate_report
 
 from curation.attempts import (
     FABLE,
@@ -19,6 +18,7 @@ from curation.attempts import (
     user,
     write_run,
 )
+from ludus.cli.commands.curate import print_curate_report
 from ludus.curation import CurateConfig, curate
 from ludus.data.episode import Episode
 from ludus.errors import ConfigError

@@ -78,7 +78,7 @@ def curate(
     if as_json:
         print(json.dumps({"folder": str(out), **report.as_json()}, allow_nan=False))
     else:
-        _print_curate_report(out, report)
+        print_curate_report(out, report)
     if push_to_hub is not None:
         from ludus.cli.hub_uploads import push_dataset_folder
 
@@ -89,7 +89,7 @@ def curate(
         print(json.dumps({"event": "pushed", "url": url}) if as_json else f"Data set: {url}")
 
 
-def _print_curate_report(out: Path, report: CurateReport) -> None:
+def print_curate_report(out: Path, report: CurateReport) -> None:
     """Print what each step removed, the rows of each split, and the folder."""
     from rich.text import Text
 
