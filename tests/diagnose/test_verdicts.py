@@ -11,6 +11,7 @@ from diagnose.runs import Curve, Sample, level, ramp
 from ludus.diagnose import Diagnosis, Verdict, diagnose, format_diagnosis
 from ludus.diagnose.detectors import SaturationDetector
 from ludus.diagnose.episode_stats import RunEpisodes, TokenLimits, group_episodes
+from ludus.diagnose.step_log import StepLog
 
 
 def diagnose_run(sample: Sample) -> Diagnosis:
@@ -141,7 +142,8 @@ def test_run_that_ends_at_saturation_gets_a_note() -> None:
 def test_fall_after_a_rise_is_past_saturation() -> None:
     sample = single_environment(ramp((0.0, 0.3), (0.4, 0.9), (0.6, 0.9), (1.0, 0.6)))
     assert verdicts(sample) == ["past saturation", "learned"]
-    verdict, best = find_verdict("past saturation", sample), diagnose_run(sample).best
+    verdict = find_verdict("past saturation", sample)
+    best = StepLog.from_entries(sample.draw()[0]).best_window()
     assert best is not None and 45 <= best.first < best.last <= 105
     final = fmean(line["reward"] for line in sample.draw()[0][-15:])
     assert f"best at steps {best.first} to {best.last}" in verdict.finding
@@ -227,7 +229,7 @@ def test_unscored_verdict_names_an_episode() -> None:
 
 def test_run_without_scores_is_only_unscored() -> None:
     diagnosis = diagnose_run(Sample(faults=1.0))
-    assert diagnosis.reward is None and diagnosis.best is None
+    assert diagnosis.reward is None
     assert [verdict.name for verdict in diagnosis.verdicts] == ["unscored episodes"]
 
 

@@ -173,7 +173,7 @@ def test_the_best_of_lost_games_is_no_success(tmp_path: Path) -> None:
     won = attempt(4, reward=0.5, rewards={"solved": 1.0})
     for name, episodes, kind in (("lost", lost, "note"), ("won", [*lost, won], "good")):
         written(tmp_path / name, *episodes)
-        assert summarize_episodes(tmp_path / name, 1).transcripts()[0].kind == kind
+        assert summarize_episodes(tmp_path / name, 1).transcripts[0].kind == kind
 
 
 def test_an_unfinished_training_is_reported(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
@@ -40,7 +39,7 @@ class Transcript:
     """All results and actions of one episode."""
 
     results: list[StepResult[JsonObject]] = field(default_factory=list)
-    actions: list[Mapping[str, Any]] = field(default_factory=list)
+    actions: list[JsonObject] = field(default_factory=list)
 
     @property
     def rewards(self) -> list[float]:
@@ -92,12 +91,12 @@ class RecordingSession(Session):
     async def close(self) -> None:
         """See `open`."""
 
-    async def reset(self, /, **task: Any) -> StepResult[JsonObject]:
+    async def reset(self, /, **task: object) -> StepResult[JsonObject]:
         result = await self._session.reset(**task)
         self.transcript.results.append(result)
         return result
 
-    async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[JsonObject]:
+    async def step(self, action: Mapping[str, object] | BaseModel) -> StepResult[JsonObject]:
         self.transcript.actions.append(action_payload(action))
         try:
             result = await self._session.step(action)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import cycle, repeat
-from typing import Any
 
 from ludus.agents.agent import Agent, EpisodeContext, Player, Reply, build_tool_call_message
 from ludus.agents.scripted import random_call
@@ -48,20 +47,18 @@ class WeakAgent(Agent):
         self._strategy = strategy
 
     async def begin(self, context: EpisodeContext) -> Player:
-        return _WeakPlayer(self._strategy, context)
+        rng = random.Random(str(context.seed))
+        return _WeakPlayer(lambda prompt: self._strategy(context.tools, prompt, rng))
 
 
 class _WeakPlayer(Player):
-    def __init__(self, strategy: Strategy, context: EpisodeContext) -> None:
-        self._strategy = strategy
-        self._context = context
+    def __init__(self, start: Callable[[str], Iterator[ToolCall]]) -> None:
+        self._start = start
         self._calls: Iterator[ToolCall] | None = None
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
         if self._calls is None:
-            prompt = next((each.text for each in messages if each.role == "user"), "")
-            rng = random.Random(str(self._context.seed))
-            self._calls = self._strategy(self._context.tools, prompt, rng)
+            self._calls = self._start(next((m.text for m in messages if m.role == "user"), ""))
         return Reply(build_tool_call_message(next(self._calls, None), position=len(messages)))
 
 
@@ -89,22 +86,13 @@ def repeat_one_call(
 
 
 def say(
-    answer: Answer, tools: Sequence[ToolSpec], prompt: str, rng: random.Random
-) -> Iterator[ToolCall]:
-    """One text in every call, of all tools in turn that can take it."""
-    return _calls_with(repeat(answer(prompt)), tools, rng)
-
-
-def say_examples(tools: Sequence[ToolSpec], prompt: str, rng: random.Random) -> Iterator[ToolCall]:
-    """What the prompt has in brackets, one after the other: often examples of moves."""
-    return _calls_with(cycle(dict.fromkeys(_BRACKETED.findall(prompt)) or [""]), tools, rng)
-
-
-def _calls_with(
-    texts: Iterable[str], tools: Sequence[ToolSpec], rng: random.Random
+    texts: Callable[[str], Iterable[str]],
+    tools: Sequence[ToolSpec],
+    prompt: str,
+    rng: random.Random,
 ) -> Iterator[ToolCall]:
     """A call for each text, of the next tool that can take it; it ends if none can."""
-    for count, text in enumerate(texts):
+    for count, text in enumerate(texts(prompt)):
         able = [tool for tool in tools if _fit_arguments(tool, text)]
         if not able:
             return
@@ -113,8 +101,13 @@ def _calls_with(
         yield ToolCall(name=tool.name, arguments=arguments)
 
 
-def _constant(text: str, prompt: str) -> str:
-    return text
+def _repeat(answer: Answer | str, prompt: str) -> Iterator[str]:
+    return repeat(answer if isinstance(answer, str) else answer(prompt))
+
+
+def _brackets_in_turn(prompt: str) -> Iterator[str]:
+    """What the prompt has in brackets, one after the other: often examples of moves."""
+    return cycle(dict.fromkeys(_BRACKETED.findall(prompt)) or [""])
 
 
 def _pick(pattern: re.Pattern[str], position: int, prompt: str) -> str:
@@ -173,10 +166,11 @@ def weak_strategies(tools: Sequence[ToolSpec]) -> dict[str, Strategy]:
     }
     for text in CONSTANTS:
         if any(_fit_arguments(tool, text) for tool in tools):
-            strategies[f"always {text}"] = partial(say, partial(_constant, text))
+            strategies[f"always {text}"] = partial(say, partial(_repeat, text))
     if any(_text_arguments(tool) for tool in tools):
-        strategies |= {name: partial(say, answer) for name, answer in COPIES.items()}
-        strategies["the brackets in turn"] = say_examples
+        for name, answer in COPIES.items():
+            strategies[name] = partial(say, partial(_repeat, answer))
+        strategies["the brackets in turn"] = partial(say, _brackets_in_turn)
     return strategies
 
 
@@ -187,7 +181,7 @@ def _fit_arguments(tool: ToolSpec, text: str) -> JsonObject:
     return {name: value for name, value in fitted.items() if value is not None}
 
 
-def _fit(schema: Mapping[str, Any], text: str) -> str | int | float | None:
+def _fit(schema: JsonObject, text: str) -> str | int | float | None:
     """A text as a value of a schema; None if it is not one."""
     if _accepts_text(schema):
         return text
@@ -208,7 +202,7 @@ def _text_arguments(tool: ToolSpec) -> list[str]:
     return [name for name, schema in arguments.items() if _accepts_text(schema)]
 
 
-def _accepts_text(schema: Mapping[str, Any]) -> bool:
+def _accepts_text(schema: JsonObject) -> bool:
     if any(_accepts_text(choice) for choice in schema.get("anyOf", ())):
         return True
     return schema.get("type") == "string" and "enum" not in schema and "const" not in schema

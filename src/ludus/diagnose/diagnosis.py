@@ -27,7 +27,7 @@ from ludus.diagnose.reward_delta import (
     reward_change,
 )
 from ludus.diagnose.rules import Verdict, judge_run
-from ludus.diagnose.step_log import BestWindow, BucketStats, StepLog, bucket_stats, metric_mean
+from ludus.diagnose.step_log import BucketStats, StepLog, bucket_stats, metric_mean
 from ludus.errors import RunError
 
 WINDOW_METRICS = (
@@ -59,7 +59,6 @@ class Diagnosis:
     """Mean duration of each phase of a step."""
     curve: tuple[float, ...]
     """The reward of each logged step."""
-    best: BestWindow | None
     held_out: tuple[tuple[int, float], ...]
     curriculum: tuple[BucketStats, ...]
     """The buckets of a curriculum that were drawn."""
@@ -75,8 +74,8 @@ def diagnose(
     """
     log = StepLog.from_entries(entries, completed_steps=completed_steps)
     if not log.entries:
-        return Diagnosis(0, 0, None, None, (), {}, {}, (), None, log.held_out, (), ())
-    buckets = bucket_stats(log.entries, log.last_window)
+        return Diagnosis(0, 0, None, None, (), {}, {}, (), log.held_out, (), ())
+    buckets = bucket_stats(log.entries)
     change, components = reward_change(log, episodes), component_changes(log, episodes)
     windows = {
         key: (metric_mean(log.first_window, key), metric_mean(log.last_window, key))
@@ -96,7 +95,6 @@ def diagnose(
         },
         seconds={phase: seconds for phase, seconds in phases.items() if seconds is not None},
         curve=tuple(metric_values(log.entries, "reward")),
-        best=log.best_window(),
         held_out=log.held_out,
         curriculum=buckets,
         verdicts=tuple(judge_run(log, episodes, change, components, buckets)),

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pydantic import ValidationError
-from pydantic_core import from_json
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ludus.data.episode import Fault, StopReason
+from ludus.data.episode import Fault, StopReason, Usage
 from ludus.data.episode_reader import ResumeIndex, parse_head
 from ludus.data.estimates import MeanEstimate, is_zero_variance
-from ludus.data.json_files import int_field, numbered_lines, object_field
-from ludus.data.tool_schema import JsonObject
+from ludus.data.json_files import numbered_lines
 
 _MESSAGES_KEY, _REWARDS_KEY, _TOKENS_KEY = b',"messages":[', b',"rewards":{', b',"tokens":'
 _FAULT_REASONS = frozenset(reason.value for reason in StopReason if reason.is_fault)
@@ -181,62 +179,56 @@ def read_episode_stats(
     return replace(run, mean_reward=index.totals.rewards.estimate())
 
 
+class _Agent(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    step: int = Field(strict=True)
+
+
+class _EpisodeFields(BaseModel):
+    """The fields of a line that are needed."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    episode_id: str
+    environment: str
+    group_id: str
+    stop_reason: str
+    agent: _Agent
+    reward: float | None
+    rewards: dict[str, float | None] = {}
+    usage: Usage = Usage()
+    error: Fault | None = None
+
+
 def parse_episode(line: bytes, *, has_reward_functions: bool = False) -> EpisodeStats | None:
-    """Parse a line; None if it is truncated or not an episode of a training step."""
-    fields = _parse_episode_fields(line)
-    try:
-        step, reward = fields["agent"]["step"], fields["reward"]
-        names = [fields[key] for key in ("episode_id", "environment", "group_id", "stop_reason")]
-    except (KeyError, TypeError):
-        return None
-    if not isinstance(step, int) or not all(isinstance(name, str) for name in names):
-        return None
-    episode_id, environment, task, stop_reason = names
-    environment_reward = reward
-    if has_reward_functions:
-        # Only then is `rewards` keyed by environment; otherwise its keys are the environment's own.
-        environment_reward = object_field(fields, "rewards").get(environment)
-    sampled_tokens = int_field(object_field(fields, "usage"), "completion_tokens")
-    try:
-        fault = Fault.model_validate(fields["error"]) if fields.get("error") is not None else None
-    except ValidationError:
-        fault = None
-    return EpisodeStats(
-        episode_id,
-        step,
-        environment,
-        task,
-        stop_reason,
-        _parse_episode_reward(reward),
-        _parse_episode_reward(environment_reward),
-        sampled_tokens or 0,
-        fault,
-    )
-
-
-def _parse_episode_fields(line: bytes) -> JsonObject:
-    """Parse an episode without its messages and tokens, or all of it if cutting them out fails.
+    """Parse a line; None if it is truncated or not an episode of a training step.
 
     An episode is written as head, messages, tools, rewards and so on, tokens. Free-form keys occur
-    up to the tools, so the last `rewards` and `tokens` of a line are the episode's own.
+    up to the tools, so the last `rewards` and `tokens` of a line are the episode's own. If messages
+    and tokens cannot be cut out, all of it is parsed.
     """
-    head, rewards, tokens = (
-        line.find(_MESSAGES_KEY),
-        line.rfind(_REWARDS_KEY),
-        line.rfind(_TOKENS_KEY),
-    )
+    head, rewards = line.find(_MESSAGES_KEY), line.rfind(_REWARDS_KEY)
+    tokens = line.rfind(_TOKENS_KEY)
     texts = [line]
     if line.endswith(b"}\n") and 0 < head < rewards < tokens:
         texts.insert(0, line[:head] + line[rewards:tokens] + b"}")
     for text in texts:
-        try:
-            fields = from_json(text)
-        except ValueError:
-            continue
-        return fields if isinstance(fields, dict) else {}
-    return {}
-
-
-def _parse_episode_reward(value: object) -> float | None:
-    """The reward of an episode, or a part of it; None if it is no finite number."""
-    return float(value) if isinstance(value, int | float) and isfinite(value) else None
+        with suppress(ValidationError):
+            fields = _EpisodeFields.model_validate_json(text)
+            environment_reward = fields.reward
+            if has_reward_functions:
+                # Only then is `rewards` keyed by environment; else its keys are the environment's.
+                environment_reward = fields.rewards.get(fields.environment)
+            return EpisodeStats(
+                fields.episode_id,
+                fields.agent.step,
+                fields.environment,
+                fields.group_id,
+                fields.stop_reason,
+                fields.reward,
+                environment_reward,
+                fields.usage.completion_tokens,
+                fields.error,
+            )
+    return None

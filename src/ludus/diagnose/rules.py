@@ -487,49 +487,25 @@ def check_no_progress(run: RunEvidence) -> Iterator[Verdict]:
     )
 
 
-SOLVED_SUCCESS = 0.8
-"""Success rate above which little can be learned from a bucket."""
-HOPELESS_SUCCESS = 0.05
-"""Success rate below which hardly any group contains a success."""
 MIN_SUCCESS_RISE = 0.2
 """Smallest rise of a bucket's success rate that counts: rates come from few attempts."""
 _MAX_BUCKETS_NAMED = 3
 
 
 def check_curriculum(buckets: Sequence[BucketStats]) -> Iterator[Verdict]:
-    scored = [
-        (each.label, each.first_success or 0.0, each.last_success)
+    rises = {
+        f"{each.label} {format_share(each.first_success)} -> {format_share(each.last_success)}": (
+            each.last_success - each.first_success
+        )
         for each in buckets
-        if each.last_success is not None
-    ]
-    if not scored:
-        return
-    lowest, highest = min(last for *_, last in scored), max(last for *_, last in scored)
-    if lowest > SOLVED_SUCCESS:
-        yield note(
-            "curriculum solved",
-            finding=f"more than {format_share(SOLVED_SUCCESS)} of attempts succeed in all "
-            f"{len(scored)} buckets that were drawn",
-            advice="extend `curriculum` by harder values",
-        )
-    if highest < HOPELESS_SUCCESS:
-        yield problem(
-            "curriculum out of reach",
-            finding=f"at most {format_share(highest)} of attempts succeed in any of "
-            f"{len(scored)} buckets",
-            advice="extend `curriculum` by easier values, or warm-start the model with "
-            "`ludus train sft`",
-        )
-    risen = [each for each in scored if each[2] - each[1] >= MIN_SUCCESS_RISE]
+        if each.first_success is not None and each.last_success is not None
+    }
+    risen = [text for text, rise in rises.items() if rise >= MIN_SUCCESS_RISE]
     if risen:
-        largest = sorted(risen, key=lambda each: each[1] - each[2])[:_MAX_BUCKETS_NAMED]
-        rises = [
-            f"{label} {format_share(first)} -> {format_share(last)}"
-            for label, first, last in largest
-        ]
+        largest = sorted(risen, key=lambda text: -rises[text])[:_MAX_BUCKETS_NAMED]
         yield good(
             "learned",
-            finding=f"the success rate rose in {len(risen)} of {len(scored)} buckets: "
-            f"{'; '.join(rises)}",
+            finding=f"the success rate rose in {len(risen)} of {len(rises)} buckets: "
+            f"{'; '.join(largest)}",
             advice="measure it on held-out tasks with `ludus eval`",
         )

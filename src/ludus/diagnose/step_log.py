@@ -182,27 +182,20 @@ FIRST_GROUPS = 8
 
 @dataclass(frozen=True, slots=True)
 class BucketStats:
-    """A bucket over the whole run."""
+    """A bucket of a curriculum over the whole run."""
 
     label: str
     groups: float
-    share: float
-    """Share of all groups that were drawn from it."""
-    last_share: float
-    """The same over the last window."""
     first_success: float | None
     last_success: float | None
     """None: no attempt was scored."""
 
 
-def bucket_stats(
-    entries: Sequence[LogEntry], last_window: Sequence[LogEntry]
-) -> tuple[BucketStats, ...]:
+def bucket_stats(entries: Sequence[LogEntry]) -> tuple[BucketStats, ...]:
     """The buckets in the order in which they were first drawn; empty without a curriculum."""
     groups: dict[str, float] = {}
     first: dict[str, list[float]] = {}
     last: dict[str, float] = {}
-    recent: dict[str, float] = {}
     for entry in entries:
         for label, bucket in read_buckets(entry).items():
             if bucket.success is not None:
@@ -210,14 +203,7 @@ def bucket_stats(
                     first.setdefault(label, []).append(bucket.success)
                 last[label] = bucket.success
             groups[label] = groups.get(label, 0.0) + bucket.groups
-    for entry in last_window:
-        for label, bucket in read_buckets(entry).items():
-            recent[label] = recent.get(label, 0.0) + bucket.groups
-    total, recent_total = sum(groups.values()), sum(recent.values())
     return tuple(
-        BucketStats(
-            label, count, count / total, recent.get(label, 0.0) / (recent_total or 1.0),
-            fmean(first[label]) if label in first else None, last.get(label),
-        )
+        BucketStats(label, count, fmean(first[label]) if label in first else None, last.get(label))
         for label, count in groups.items()
-    )  # fmt: skip
+    )

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ludus.data.messages import Content
-from ludus.data.tool_schema import ToolCall, ToolSpec
+from ludus.data.tool_schema import JsonObject, ToolCall, ToolSpec
 from ludus.protocol.types import Action, Observation, State
 
 ActT = TypeVar("ActT", bound=Action)
@@ -51,7 +51,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         return ()
 
     @classmethod
-    def variant_task(cls, variant: str) -> dict[str, Any]:
+    def variant_task(cls, variant: str) -> JsonObject:
         """The arguments of `reset` that select a variant, where one server has all of them."""
         return {}
 
@@ -119,7 +119,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     def num_tasks(self, split: str) -> int:
         return {"train": TRAIN_TASKS, "test": TEST_TASKS}[split]
 
-    def get_task(self, split: str, index: int) -> dict[str, Any]:
+    def get_task(self, split: str, index: int) -> JsonObject:
         """The arguments of `reset` for one task of a split."""
         count = self.num_tasks(split)
         if not 0 <= index < count:

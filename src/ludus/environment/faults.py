@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -47,7 +47,7 @@ def locate_exception(error: BaseException, module: str) -> str | None:
     return location
 
 
-def locate_function(function: Callable[..., Any]) -> str:
+def locate_function(function: Callable[..., object]) -> str:
     """Where a function of an author's code is (`my_env.py:17`), or its name if that is unknown."""
     function = inspect.unwrap(getattr(function, "__func__", function))
     code = getattr(function, "__code__", None)

@@ -16,6 +16,7 @@ from typing import Any, TypeGuard, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, create_model
 
+from ludus.data.tool_schema import JsonObject
 from ludus.environment.base import Environment
 from ludus.environment.faults import log_fault
 from ludus.environment.source_file import SourceFile, import_user_module
@@ -30,12 +31,11 @@ from ludus.protocol.types import (
     Observation,
     State,
     TextObservation,
-    takes_tool_calls,
 )
 
 
 def build_env_spec(
-    environment: Callable[..., Any],
+    environment: Callable[..., object],
     *,
     name: str | None = None,
     variant: str | None = None,
@@ -48,9 +48,9 @@ def build_env_spec(
         env_spec: EnvSpec = sessions.env_spec
         return replace(env_spec, name=name or env_spec.name)
     if (served := read_app(environment)) is not None:
-        return build_env_spec(served[0], name=name).with_types(**served[1])
+        return replace(build_env_spec(served[0], name=name), **served[1], note=None)
     factory = partial(environment, variant=variant) if variant else environment
-    cls: type = environment if inspect.isclass(environment) else type(_build_once(factory))
+    cls: type = environment if inspect.isclass(environment) else _built_type(factory)
     if not callable(getattr(cls, "reset", None)) or not callable(getattr(cls, "step", None)):
         raise BadEnvironment(
             f"{cls.__name__} is not an environment: it has no reset and step.",
@@ -82,21 +82,19 @@ def _untyped_note(cls: type, action: type[BaseModel]) -> str | None:
     )
 
 
-def _build_once(factory: Callable[[], Any]) -> Any:
+def _built_type(factory: Callable[[], object]) -> type:
     try:
         environment = factory()
     except Exception as error:
-        module = getattr(factory, "__module__", "")
-        raise BadEnvironment(log_fault(error, module)) from error
-    close = getattr(environment, "close", None)
-    if callable(close):
+        raise BadEnvironment(log_fault(error, getattr(factory, "__module__", ""))) from error
+    if callable(close := getattr(environment, "close", None)):
         close()
-    return environment
+    return type(environment)
 
 
-def _inspect_native(cls: type[Environment[Any, Any, Any]]) -> dict[str, Any]:
+def _inspect_native(cls: type[Environment[Any, Any, Any]]) -> JsonObject:
     is_async = all(_overrides_async(cls, name) for name in ("reset", "step"))
-    fields: dict[str, Any] = {
+    fields: JsonObject = {
         "blocking": cls.blocking and not is_async,
         "async_methods": frozenset({"reset", "step"} if is_async else ()),
         "concurrent": cls.concurrent,
@@ -114,11 +112,10 @@ def _inspect_native(cls: type[Environment[Any, Any, Any]]) -> dict[str, Any]:
         "reset_observation": _observation_type(cls.reset)
         or (TextObservation if returns_text else observation),
         "state": state,
-        "named_calls": takes_tool_calls(action.model_json_schema()),
     }
 
 
-def _inspect_tools(cls: type[ToolEnvironment]) -> dict[str, Any]:
+def _inspect_tools(cls: type[ToolEnvironment]) -> JsonObject:
     tools = collect_tools(cls)
     if not tools:
         raise BadEnvironment(
@@ -133,7 +130,7 @@ def _inspect_tools(cls: type[ToolEnvironment]) -> dict[str, Any]:
     if cls.action_type is not None:
         action, observation = cls.action_type, declared or TextObservation
     elif default is not None:
-        fields: dict[str, Any] = {
+        fields: JsonObject = {
             name: (info.annotation, info) for name, info in default.arguments.model_fields.items()
         }
         action = create_model(
@@ -147,16 +144,12 @@ def _inspect_tools(cls: type[ToolEnvironment]) -> dict[str, Any]:
         "action": action,
         "observation": observation,
         "reset_observation": _observation_type(cls.reset) or TextObservation,
-        "named_calls": True,
     }
 
 
-def _inspect_foreign(cls: type[Any]) -> dict[str, Any]:
+def _inspect_foreign(cls: type[Any]) -> JsonObject:
     action, observation, state = _model_types(cls)
-    # A step that is not async may block for any time, unless the class declares Ludus' `blocking`.
-    blocking = bool(getattr(cls, "blocking", not _overrides_async(cls, "step")))
-    is_mcp = any(base.__name__ == "MCPEnvironment" for base in cls.__mro__)
-    if is_mcp:
+    if any(base.__name__ == "MCPEnvironment" for base in cls.__mro__):
         types = __import__("openenv.core.env_server.mcp_types", fromlist=["CallToolAction"])
         action, observation = types.CallToolAction, types.CallToolObservation
     else:
@@ -166,13 +159,12 @@ def _inspect_foreign(cls: type[Any]) -> dict[str, Any]:
         "observation": observation,
         "reset_observation": _observation_type(cls.reset) or observation,
         "state": state,
-        "blocking": blocking,
+        # A step that is not async may block for any time, unless the class declares `blocking`.
+        "blocking": bool(getattr(cls, "blocking", not _overrides_async(cls, "step"))),
         "async_methods": frozenset(name for name in ("reset", "step") if _prefers_async(cls, name)),
         "concurrent": bool(getattr(cls, "SUPPORTS_CONCURRENT_SESSIONS", False)),
         "native": False,
-        "named_calls": is_mcp or takes_tool_calls(action.model_json_schema()),
         "single_thread": bool(getattr(cls, "REQUIRES_SINGLE_THREAD_EXECUTOR", False)),
-        "own_thread": blocking,
     }
 
 
@@ -224,7 +216,7 @@ def _library_type(cls: type, base: type[BaseModel]) -> type[BaseModel]:
     return base
 
 
-def _observation_type(method: Any) -> type[BaseModel] | None:
+def _observation_type(method: object) -> type[BaseModel] | None:
     """The type of observation that a method is annotated to return, if any."""
     hint = _type_hints(method).get("return")
     if not _is_model(hint) or "done" not in hint.model_fields or is_base(hint):
@@ -240,7 +232,7 @@ def _named_type(cls: type, model: type[BaseModel]) -> type[BaseModel]:
     return find_subclass(cls, model) or type(model.__name__, (model,), any_fields)
 
 
-def _type_hints(method: Any) -> dict[str, Any]:
+def _type_hints(method: object) -> dict[str, Any]:
     try:
         return get_type_hints(method)
     except Exception:
@@ -248,7 +240,7 @@ def _type_hints(method: Any) -> dict[str, Any]:
         return {}
 
 
-def _is_model(hint: Any) -> TypeGuard[type[BaseModel]]:
+def _is_model(hint: object) -> TypeGuard[type[BaseModel]]:
     return inspect.isclass(hint) and issubclass(hint, BaseModel)
 
 
@@ -258,7 +250,7 @@ whose `step` does not name it. A variable, so that worker processes have it too.
 _BASE_FIELDS = {"Action": {"metadata"}, "Observation": {"metadata", "reward", "done"}}
 
 
-def read_app(app: Any) -> tuple[Callable[[], Any], dict[str, type[BaseModel]]] | None:
+def read_app(app: object) -> tuple[Callable[[], object], JsonObject] | None:
     """The factory and the types of an app that OpenEnv has created; None for anything else."""
     for route in getattr(app, "routes", ()):
         for cell in getattr(getattr(route, "endpoint", None), "__closure__", None) or ():

@@ -20,14 +20,14 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ludus.errors import ConfigError, RunError, describe_in_one_line, did_you_mean
 
 if TYPE_CHECKING:
     from ludus.data.episode import Episode
 
-EpisodeFunction = Callable[["Episode"], Any]
+EpisodeFunction = Callable[["Episode"], object]
 """Returns a number, or None where there is no score; may be async."""
 
 
@@ -116,7 +116,7 @@ class Rubric:
         return self.score(**values)
 
 
-async def call_episode_function(function: EpisodeFunction, episode: Episode) -> Any:
+async def call_episode_function(function: EpisodeFunction, episode: Episode) -> object:
     """Call a function of an episode; a synchronous one in a thread, because it may block."""
     if inspect.iscoroutinefunction(function):
         return await function(episode)
@@ -124,7 +124,7 @@ async def call_episode_function(function: EpisodeFunction, episode: Episode) -> 
     return await value if inspect.isawaitable(value) else value
 
 
-def to_score(value: Any) -> float | None:
+def to_score(value: object) -> float | None:
     """A scalar of Python, NumPy or PyTorch as a finite float; None stays None.
 
     Raises `ValueError` for anything else, also for strings.

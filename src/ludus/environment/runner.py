@@ -97,14 +97,16 @@ class EnvironmentRunner:
             or "type" not in env_spec.action.model_fields
         )
         """Whether the runner answers `list_tools`; OpenEnv's MCP environments do it themselves."""
-        self._running_call: asyncio.Future[Any] | None = None
+        self._running_call: asyncio.Future[object] | None = None
         self._runs_on_loop = not env_spec.blocking
         self.instant = self._runs_on_loop and not env_spec.is_async
         """Whether requests run on the event loop and never await."""
 
     async def start(self) -> None:
         """Build the environment."""
-        if self.env_spec.own_thread and not self.env_spec.single_thread:
+        spec = self.env_spec
+        if spec.blocking and not (spec.native or spec.single_thread):
+            # An environment of OpenEnv may need the same thread from construction to close.
             self._own_thread = WorkerThread()
         try:
             # The constructor of an environment of OpenEnv may block, even if its steps do not.
@@ -256,12 +258,12 @@ class EnvironmentRunner:
         else:
             await self._close_environment(environment)
 
-    def _close_in_background(self, environment: Any) -> None:
+    def _close_in_background(self, environment: object) -> None:
         task = asyncio.get_running_loop().create_task(self._close_environment(environment))
         _closing_tasks.add(task)
         task.add_done_callback(_closing_tasks.discard)
 
-    async def _close_environment(self, environment: Any) -> None:
+    async def _close_environment(self, environment: object) -> None:
         try:
             try:
                 if self._mcp_session is not None:
@@ -277,7 +279,7 @@ class EnvironmentRunner:
             if self._own_thread is not None:
                 self._own_thread.stop()
 
-    async def _run_step(self, action: Any) -> Observation:
+    async def _run_step(self, action: object) -> Observation:
         self._require_episode()
         with self._illegal_actions():
             value = await self._call_guarded(lambda: self._step(action), "step")
@@ -353,7 +355,7 @@ class EnvironmentRunner:
             return fault_result(tool.name, "invalid_args", str(error))
         return as_tool_result(tool.name, await self._run_step(action))
 
-    def _reset_arguments(self, task: Mapping[str, object]) -> dict[str, Any]:
+    def _reset_arguments(self, task: Mapping[str, object]) -> JsonObject:
         """The arguments of reset. `split` and `index` select a task, unless reset takes them."""
         if {"split", "index"} <= task.keys() and "split" not in self.env_spec.task_arguments:
             rest = {key: value for key, value in task.items() if key not in ("split", "index")}

@@ -9,7 +9,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_type_hints
 
@@ -52,16 +52,12 @@ class EnvSpec:
     native: bool
     """Whether it derives from Ludus' base classes: then steps outside of an episode are refused,
     and task arguments are validated. An environment of OpenEnv runs as it is."""
-    named_calls: bool
-    """Whether `step` takes `call_tool` actions."""
     note: str | None = None
     """What a user should know before the first episode, if anything."""
     async_methods: frozenset[str] = frozenset()
     """Which of `reset` and `step` run as `reset_async` and `step_async`."""
     single_thread: bool = False
     """Whether all instances share one thread (OpenEnv's REQUIRES_SINGLE_THREAD_EXECUTOR)."""
-    own_thread: bool = False
-    """Whether each instance has a thread of its own, from construction to close."""
 
     @property
     def id(self) -> str:
@@ -76,11 +72,10 @@ class EnvSpec:
         """How many sessions should run at once; None for any number."""
         return getattr(self.cls, "max_sessions", None)
 
-    def with_types(self, **types: type[BaseModel]) -> EnvSpec:
-        """This spec with the types that an app was given: `action`, `observation` and so on."""
-        calls_tools = takes_tool_calls(types["action"].model_json_schema())
-        named_calls = self.named_calls or calls_tools
-        return replace(self, **types, named_calls=named_calls, note=None)  # type: ignore[arg-type]
+    @cached_property
+    def named_calls(self) -> bool:
+        """Whether `step` takes `call_tool` actions."""
+        return self._has_tools or takes_tool_calls(self.action_schema)
 
     @cached_property
     def description(self) -> str:
@@ -123,7 +118,7 @@ class EnvSpec:
         """Whether the class overrides `progress`."""
         return self.native and getattr(self.cls, "progress", None) is not Environment.progress
 
-    def parse_action(self, data: Mapping[str, Any]) -> Any:
+    def parse_action(self, data: Mapping[str, object]) -> Any:
         """Validate an action; raises `InvalidAction` with all errors."""
         model = self.action
         if data.get("type") == "call_tool" and self._has_tools:
@@ -177,7 +172,7 @@ class EnvSpec:
                 f"{describe_in_one_line(error)}.",
                 "Import that type at the top of the module, outside of `if TYPE_CHECKING`.",
             ) from None
-        fields: dict[str, Any] = {
+        fields: JsonObject = {
             name: (
                 hints.get(name, Any),
                 ... if parameter.default is parameter.empty else parameter.default,
@@ -189,7 +184,7 @@ class EnvSpec:
         config = ConfigDict(extra=extra, arbitrary_types_allowed=True)
         return create_model("task", __config__=config, **fields)
 
-    def parse_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
+    def parse_task(self, task: Mapping[str, object]) -> JsonObject:
         """Validate the keyword arguments of `reset`; raises `InvalidAction`.
 
         For an environment of OpenEnv, unknown arguments are dropped instead.

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from ludus.data.messages import is_content_blocks
+from ludus.data.tool_schema import JsonObject
 from ludus.environment.base import Environment
 from ludus.environment.rubric import Score
 from ludus.environment.tools import InvalidArguments, Tool, collect_tools
@@ -92,7 +93,7 @@ class ToolEnvironment(Environment[Action, Observation, State]):
         return self._call(default, {name: getattr(action, name) for name in fields}, named=False)
 
     def _call(
-        self, tool: Tool, arguments: Mapping[str, Any], *, named: bool
+        self, tool: Tool, arguments: JsonObject, *, named: bool
     ) -> Observation | Awaitable[Observation]:
         name = tool.spec.name
         try:
@@ -103,7 +104,7 @@ class ToolEnvironment(Environment[Action, Observation, State]):
             return self._call_async(name, value, named)
         return self._result_observation(name, value, named)
 
-    async def _call_async(self, name: str, value: Awaitable[Any], named: bool) -> Observation:
+    async def _call_async(self, name: str, value: Awaitable[object], named: bool) -> Observation:
         try:
             return self._result_observation(name, await value, named)
         except ToolError as error:
@@ -116,7 +117,7 @@ class ToolEnvironment(Environment[Action, Observation, State]):
         metadata = {"error": result.error.model_dump(mode="json")}
         return self._apply_outcome(TextObservation(text=f"Error: {error}", metadata=metadata))
 
-    def _result_observation(self, name: str, value: Any, named: bool) -> Observation:
+    def _result_observation(self, name: str, value: object, named: bool) -> Observation:
         if not named and isinstance(value, str):
             return TextObservation(text=value, **self._outcome_fields())
         if not named:
@@ -126,7 +127,7 @@ class ToolEnvironment(Environment[Action, Observation, State]):
         result = _to_wire_result(value)
         return CallToolObservation(tool_name=name, result=result, **self._outcome_fields())
 
-    def _outcome_fields(self) -> dict[str, Any]:
+    def _outcome_fields(self) -> JsonObject:
         """The outcome as fields of a new observation: faster than assigning them one by one."""
         if (outcome := self._outcome) is None:
             return {}

@@ -19,7 +19,7 @@ from pydantic import (
     create_model,
 )
 
-from ludus.data.tool_schema import ToolSpec, coerce_arguments, strip_titles
+from ludus.data.tool_schema import JsonObject, ToolSpec, coerce_arguments, strip_titles
 from ludus.environment.faults import explain_validation_error, locate_function
 from ludus.errors import BadEnvironment, describe_in_one_line
 
@@ -59,7 +59,7 @@ class Tool:
     arguments: type[BaseModel]
     default: bool
 
-    def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def bind(self, arguments: Mapping[str, object]) -> JsonObject:
         """Validate the arguments of a call; returns the keyword arguments of the method."""
         try:
             model = self.arguments.model_validate(
@@ -101,7 +101,7 @@ def _build_tool(cls: type, name: str, default: bool) -> Tool:
             "Write a docstring whose first line says what the tool does.",
         )
     descriptions = {param.arg_name: param.description or "" for param in documentation.params}
-    fields: dict[str, Any] = {}
+    fields: JsonObject = {}
     for parameter, hint in _tool_parameters(method, owner):
         description = descriptions.get(parameter.name)
         if not description:
@@ -121,7 +121,7 @@ def _build_tool(cls: type, name: str, default: bool) -> Tool:
     return Tool(spec=spec, arguments=arguments, default=default)
 
 
-def _arguments_model(name: str, owner: str, fields: dict[str, Any]) -> type[BaseModel]:
+def _arguments_model(name: str, owner: str, fields: JsonObject) -> type[BaseModel]:
     try:
         return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
     except PydanticUserError as error:
@@ -132,7 +132,9 @@ def _arguments_model(name: str, owner: str, fields: dict[str, Any]) -> type[Base
         ) from None
 
 
-def _tool_parameters(method: Any, owner: str) -> list[tuple[inspect.Parameter, Any]]:
+def _tool_parameters(
+    method: Callable[..., object], owner: str
+) -> list[tuple[inspect.Parameter, Any]]:
     try:
         hints = get_type_hints(method, include_extras=True)
     except Exception as error:

@@ -13,22 +13,42 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any
+from typing import TypeVar, cast
 
-_Call = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any]]
+T = TypeVar("T")
 
 
 class WorkerThread:
     """One thread that runs calls in order."""
 
     def __init__(self) -> None:
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         threading.Thread(target=self._run, name="ludus-step", daemon=True).start()
 
-    def submit(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
+    def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-        self._calls.put((loop, future, call))
+        future: asyncio.Future[T] = loop.create_future()
+
+        def resolve(result: T | None, error: BaseException | None) -> None:
+            if future.cancelled():
+                return
+            if error is None:
+                future.set_result(cast(T, result))
+            elif isinstance(error, StopIteration):
+                future.set_exception(RuntimeError(f"StopIteration: {error}"))
+            else:
+                future.set_exception(error)
+
+        def run() -> None:
+            try:
+                outcome: tuple[T | None, BaseException | None] = call(), None
+            except BaseException as caught:
+                outcome = None, caught
+            # The loop may be closed by the time a call that hung returns.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(resolve, *outcome)
+
+        self._calls.put(run)
         return future
 
     def stop(self) -> None:
@@ -36,15 +56,8 @@ class WorkerThread:
         self._calls.put(None)
 
     def _run(self) -> None:
-        while (job := self._calls.get()) is not None:
-            loop, future, call = job
-            try:
-                result, error = call(), None
-            except BaseException as caught:
-                result, error = None, caught
-            # The loop may be closed by the time a call that hung returns.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(_resolve_future, future, result, error)
+        while (call := self._calls.get()) is not None:
+            call()
 
 
 class WorkerThreads:
@@ -56,24 +69,13 @@ class WorkerThreads:
             # Threads do not exist in a forked process.
             os.register_at_fork(after_in_child=self._idle.clear)
 
-    def submit(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
+    def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
         worker = self._idle.pop() if self._idle else WorkerThread()
 
-        def call_and_release() -> Any:
+        def call_and_release() -> T:
             try:
                 return call()
             finally:
                 self._idle.append(worker)
 
         return worker.submit(call_and_release)
-
-
-def _resolve_future(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.cancelled():
-        return
-    if error is None:
-        future.set_result(result)
-    elif isinstance(error, StopIteration):
-        future.set_exception(RuntimeError(f"StopIteration: {error}"))
-    else:
-        future.set_exception(error)

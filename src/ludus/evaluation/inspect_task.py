@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Player, Reply
 from ludus.data.config import config_digest
-from ludus.data.episode import Episode, Usage
+from ludus.data.episode import Usage
 from ludus.data.messages import Call, Function, Message, Text
 from ludus.data.tool_schema import ToolSpec
 from ludus.environment.mixture import Mixture
@@ -25,7 +25,7 @@ from ludus.rollout.plan import build_plan
 
 if TYPE_CHECKING:
     from inspect_ai import Task
-    from inspect_ai.model import ChatMessage, ModelOutput
+    from inspect_ai.model import ChatMessage, Content, ModelOutput
     from inspect_ai.scorer import Score, Scorer, Target
     from inspect_ai.solver import Generate, Solver, TaskState
     from inspect_ai.tool import ToolInfo
@@ -52,99 +52,80 @@ def inspect_task(env: str | Mixture, config: EvalConfig | None = None) -> Task:
         raise MissingExtra.of("inspect", "An Inspect task") from None
 
     config = config or EvalConfig()
-    episodes = _InspectEpisodes(config.parse_environment(env), config)
-    tasks = -(-config.total_episodes // config.group_size)
+    mixture = config.parse_environment(env)
+    if config.base_url is None:
+        mixture.check_installed()
+    name = str(mixture)
     samples = [
         # The question is known when the environment has been reset.
-        Sample(id=number + 1, input=f"{episodes.mixture}, task {number}", metadata={"task": number})
-        for number in range(tasks)
+        Sample(id=number + 1, input=f"{name}, task {number}", metadata={"task": number})
+        for number in range(-(-config.total_episodes // config.group_size))
     ]
     return Task(
-        dataset=MemoryDataset(samples, name=str(episodes.mixture)),
-        solver=_play_solver(episodes),
+        dataset=MemoryDataset(samples, name=name),
+        solver=_play_solver(mixture, config),
         scorer=_reward_scorer(config.solved_at),
         epochs=config.group_size if config.group_size > 1 else None,
-        name=str(episodes.mixture).replace(":", "_").replace("/", "_"),
+        name=name.replace(":", "_").replace("/", "_"),
     )
 
 
-class _InspectEpisodes:
-    """The episodes of the task. Endpoints are opened by the first one."""
+def _play_solver(mixture: Mixture, config: EvalConfig) -> Solver:
+    from inspect_ai.solver import solver
 
-    def __init__(self, mixture: Mixture, config: EvalConfig) -> None:
-        if config.base_url is None:
-            mixture.check_installed()
-        self.mixture, self.config = mixture, config
-        self._buckets = config.build_sweep(mixture)
-        self._endpoints: dict[str, EnvironmentEndpoint] = {}
-        self._opening = asyncio.Lock()
+    buckets = config.build_sweep(mixture)
+    digest = config_digest({"environment": str(mixture), "seed": config.seed})
+    endpoints: dict[str, EnvironmentEndpoint] = {}
+    opening = asyncio.Lock()
 
-    async def play(self, agent: InspectAgent, task: int, epoch: int) -> Episode:
-        async with self._opening:
-            if not self._endpoints:
-                config = self.config
-                self._endpoints = await resolve_endpoints(
-                    self.mixture, base_url=config.base_url, token=config.token
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        async with opening:
+            if not endpoints:
+                endpoints.update(
+                    await resolve_endpoints(mixture, base_url=config.base_url, token=config.token)
                 )
-        settings = {"environment": str(self.mixture), "seed": self.config.seed}
-        plan = build_plan(
-            self.config, config_digest(settings), self.mixture, self._endpoints, self._buckets
-        )
-        index = task * self.config.group_size + epoch - 1
-        endpoint = self._endpoints[plan.spec_of(index)].endpoint
-        async with endpoint.session() as session:
-            return await run_episode(
+        plan = build_plan(config, digest, mixture, endpoints, buckets)
+        index = state.metadata["task"] * config.group_size + state.epoch - 1
+        agent = InspectAgent()
+        async with endpoints[plan.spec_of(index)].endpoint.session() as session:
+            episode = await run_episode(
                 session,
                 agent,
                 plan[index],
-                limits=self.config.limits,
-                system_prompt=self.config.system_prompt,
+                limits=config.limits,
+                system_prompt=config.system_prompt,
             )
+        if episode.error is not None:
+            # Inspect counts it as an error of the sample, not as a failure of the model.
+            raise LudusError(episode.error.text)
+        agent.add_messages(episode.messages)
+        state.messages = agent.messages
+        if agent.output is not None:
+            state.output = agent.output
+        state.store.set(_EPISODE_KEY, episode.model_dump(mode="json", exclude={"tokens"}))
+        state.completed = True
+        return state
 
-
-def _play_solver(episodes: _InspectEpisodes) -> Solver:
-    from inspect_ai.solver import solver
-
-    def play() -> Solver:
-        async def solve(state: TaskState, generate: Generate) -> TaskState:
-            agent = InspectAgent()
-            episode = await episodes.play(agent, state.metadata["task"], state.epoch)
-            if episode.error is not None:
-                # Inspect counts it as an error of the sample, not as a failure of the model.
-                raise LudusError(episode.error.text)
-            agent.add_messages(episode.messages)
-            state.messages = agent.messages
-            if agent.output is not None:
-                state.output = agent.output
-            state.store.set(_EPISODE_KEY, episode.model_dump(mode="json", exclude={"tokens"}))
-            state.completed = True
-            return state
-
-        return solve
-
-    play_task: Solver = solver(name="ludus")(play)()
+    play_task: Solver = solver(name="ludus")(lambda: solve)()
     return play_task
 
 
 def _reward_scorer(solved_at: float) -> Scorer:
     from inspect_ai.scorer import Score, mean, scorer, stderr
 
-    def reward() -> Scorer:
-        async def score(state: TaskState, target: Target) -> Score:
-            episode = state.store.get(_EPISODE_KEY)
-            value = episode["reward"]
-            if value is None:
-                return Score.unscored()
-            return Score(
-                value={"reward": value, "solved": float(value >= solved_at)},
-                explanation=f"{episode['stop_reason']} after {episode['turns']} turns",
-                metadata={"rewards": episode["rewards"], "task": episode["task"]},
-            )
-
-        return score
+    async def score(state: TaskState, target: Target) -> Score:
+        episode = state.store.get(_EPISODE_KEY)
+        value = episode["reward"]
+        if value is None:
+            return Score.unscored()
+        return Score(
+            value={"reward": value, "solved": float(value >= solved_at)},
+            explanation=f"{episode['stop_reason']} after {episode['turns']} turns",
+            metadata={"rewards": episode["rewards"], "task": episode["task"]},
+        )
 
     metrics = {"reward": [mean(), stderr()], "solved": [mean(), stderr()]}
-    score_reward: Scorer = scorer(name="ludus", metrics=metrics)(reward)()
+    score_reward: Scorer = scorer(name="ludus", metrics=metrics)(lambda: score)()
     return score_reward
 
 
@@ -217,13 +198,13 @@ def _to_inspect(message: Message) -> ChatMessage:
         ContentText,
     )
 
-    content: Any = message.content
-    if not isinstance(content, str):
+    content: str | list[Content] = message.text
+    if not isinstance(message.content, str):
         content = [
             ContentText(text=part.text)
             if isinstance(part, Text)
             else ContentImage(image=part.image_url.url)
-            for part in content
+            for part in message.content
         ]
     if message.role == "system":
         return ChatMessageSystem(content=content)

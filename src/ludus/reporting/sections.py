@@ -83,7 +83,7 @@ def run_section(path: Path, episodes: Path, *, samples: int) -> Section:
         findings=findings,
         charts=[Histogram("Rewards", summary.rewards)] if summary.rewards else (),
         tables=[_endings(summary)],
-        transcripts=summary.transcripts(),
+        transcripts=summary.transcripts,
         settings=settings,
     )
 
@@ -131,7 +131,7 @@ def training_section(path: Path, *, samples: int, name_flags: NameFlags) -> Sect
         charts += [Histogram("Rewards", summary.rewards)] if summary.rewards else []
         tables.append(_endings(summary))
         facts["Mean reward of all episodes (95 % interval)"] = summary.format_mean_reward()
-        transcripts = summary.transcripts()
+        transcripts = summary.transcripts
     return Section(
         kind=f"{_TRAININGS.get(kind, kind)} training",
         title=path.name,
@@ -198,9 +198,7 @@ def evaluation_section(path: Path, *, samples: int, name_flags: NameFlags) -> Se
     per_candidate, transcripts = max(min(samples, 1), samples // len(evaluation.scores)), []
     for score in evaluation.scores:
         file = path / score.label / EPISODES_FILE
-        for sample in (
-            summarize_episodes(file, per_candidate).transcripts() if file.exists() else ()
-        ):
+        for sample in summarize_episodes(file, per_candidate).transcripts if file.exists() else ():
             title = f"{score.label}, {sample.title[:1].lower()}{sample.title[1:]}"
             transcripts.append(Transcript(title, sample.kind, sample.detail, sample.turns))
     return Section(

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from heapq import nlargest
 from itertools import zip_longest
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from ludus.data.episode import SOLVED_PART, Episode, StopReason
-from ludus.data.episode_reader import EpisodeHead, ResumeIndex, ResumeTotals, parse_head
+from ludus.data.episode_reader import ResumeIndex, ResumeTotals, parse_head
 from ludus.data.estimates import format_mean
 from ludus.data.json_files import numbered_lines
 from ludus.data.messages import message_text
@@ -23,73 +24,48 @@ MAX_TEXT_CHARS = 4_000
 """Longer texts of a transcript are cut: a report is to be read."""
 MAX_IMAGE_CHARS = 1_500_000
 """Larger images are left out, so that the report can be sent."""
-_LABELS: tuple[tuple[str, FindingKind], ...] = (("Best", "good"), ("Worst", "problem"))
 _IMAGE_URL = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class EpisodeSummary:
-    """Counts of all episodes of a file, and the lines of the best and the worst."""
+    """Counts of all episodes of a file, and some of them."""
 
-    num_samples: int
-    rewards: list[float] = field(default_factory=list)
+    rewards: list[float]
     """Those that count."""
-    _index: ResumeIndex = field(default_factory=ResumeIndex)
-    _best: list[tuple[float, bytes]] = field(default_factory=list)
-    _worst: list[tuple[float, bytes]] = field(default_factory=list)
-    _broken_lines: list[bytes] = field(default_factory=list)
-
-    def add(self, head: EpisodeHead, line: bytes) -> None:
-        (reward,) = self._index.count([head])
-        if StopReason(head.stop_reason).is_fault:
-            if len(self._broken_lines) < min(self.num_samples, 1):
-                self._broken_lines.append(line)
-        elif reward is not None:
-            self.rewards.append(reward)
-            _keep_highest(self._best, reward, line, self.num_samples)
-            _keep_highest(self._worst, -reward, line, self.num_samples)
-
-    @property
-    def totals(self) -> ResumeTotals:
-        return self._index.totals
+    totals: ResumeTotals
+    transcripts: list[Transcript]
+    """The best beside the worst, and one that broke."""
 
     def format_mean_reward(self) -> str:
         estimate = self.totals.rewards.estimate()
         return "unscored" if estimate is None else format_mean(estimate.value, estimate.interval)
 
-    def transcripts(self) -> list[Transcript]:
-        """The best beside the worst, and one that broke."""
-        if not self.rewards or min(self.rewards) == max(self.rewards):
-            samples = [_read_transcript(line, "Sample", "note") for _, line in self._best[:1]]
-        else:
-            mean = sum(self.rewards) / len(self.rewards)
-            best = [line for reward, line in self._best if reward > mean]
-            worst = [line for negative, line in self._worst if -negative < mean]
-            samples = [
-                _read_transcript(line, *label)
-                for pair in zip_longest(best, worst)
-                for line, label in zip(pair, _LABELS, strict=True)
-                if line is not None
-            ]
-        samples += [_read_transcript(line, "Broken", "note") for line in self._broken_lines]
-        return [sample for sample in samples if sample is not None]
-
 
 def summarize_episodes(path: Path, num_samples: int) -> EpisodeSummary:
-    """Count the episodes of a file, and keep the lines of `num_samples` best and worst ones."""
-    summary = EpisodeSummary(num_samples)
+    """Count the episodes of a file, and read `num_samples` of the best and of the worst ones."""
+    index, rewards, broken = ResumeIndex(), list[float](), list[bytes]()
+    # Of equal rewards the first lines are kept.
+    best, worst = list[tuple[float, int, bytes]](), list[tuple[float, int, bytes]]()
     for number, line in numbered_lines(path):
-        if (head := parse_head(line, path, number)) is not None:
-            summary.add(head, line)
-    return summary
-
-
-def _keep_highest(kept: list[tuple[float, bytes]], value: float, line: bytes, count: int) -> None:
-    """Keep the `count` highest values, and of equal ones the first."""
-    if len(kept) < count or (kept and value > kept[-1][0]):
-        kept.append((value, line))
-        kept.sort(key=lambda pair: -pair[0])
-        del kept[count:]
+        if (head := parse_head(line, path, number)) is None:
+            continue
+        (reward,) = index.count([head])
+        if StopReason(head.stop_reason).is_fault:
+            broken = broken or [line][:num_samples]
+        elif reward is not None:
+            rewards.append(reward)
+            best = nlargest(num_samples, [*best, (reward, -number, line)])
+            worst = nlargest(num_samples, [*worst, (-reward, -number, line)])
+    if not rewards or min(rewards) == max(rewards):
+        samples = [_read_transcript(line, "Sample", "note") for *_, line in best[:1]]
+    else:
+        mean = sum(rewards) / len(rewards)
+        good = [_read_transcript(line, "Best", "good") for reward, _, line in best if reward > mean]
+        bad = [_read_transcript(line, "Worst", "problem") for low, _, line in worst if -low < mean]
+        samples = [each for pair in zip_longest(good, bad) for each in pair]
+    samples += [_read_transcript(line, "Broken", "note") for line in broken]
+    return EpisodeSummary(rewards, index.totals, [each for each in samples if each is not None])
 
 
 def _read_transcript(line: bytes, word: str, kind: FindingKind) -> Transcript | None:

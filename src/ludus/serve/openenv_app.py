@@ -80,7 +80,9 @@ def create_app(
     if allow_origins is None and "SPACE_ID" in os.environ:
         allow_origins = [HUB_ORIGIN]
     env_spec = build_env_spec(env, name=env_name)
-    env_spec = env_spec.with_types(
+    env_spec = replace(
+        env_spec,
+        note=None,
         action=action_cls,
         observation=observation_cls,
         reset_observation=reset_observation_cls or observation_cls,

@@ -140,9 +140,8 @@ def _print_buckets(diagnosis: Diagnosis) -> None:
         if bucket in drawn_most:
             rates = (bucket.first_success, bucket.last_success)
             success = " -> ".join(format_share(rate) for rate in rates if rate is not None)
-            shares = map(format_share, (bucket.share, bucket.last_share))
-            rows.append((bucket.label, f"{bucket.groups:,.0f}", *shares, success))
-    numbers = ("groups", "share", "share at the end", "success")
+            rows.append((bucket.label, f"{bucket.groups:,.0f}", success))
+    numbers = ("groups", "success")
     print_table(("curriculum", *numbers), rows, right=numbers)
     if hidden := len(diagnosis.curriculum) - len(drawn_most):
         print_text(f"{hidden} more")
