@@ -140,7 +140,7 @@ def run_trl(
     prepare: Callable[[Any, Any], None] = lambda trainer, env_class: None,
 ) -> None:
     """Train with stock TRL. `prepare` gets the trainer and the environment class first."""
-    from ludus.train.process_env import training_process
+    from ludus.train.context import training_process
 
     with TemporaryDirectory() as folder, training_process(Path(folder)):
         trainer, env_class = _build_trl_trainer(environment, model, config, Path(folder), timer)
