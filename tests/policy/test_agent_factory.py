@@ -76,7 +76,7 @@ def test_a_local_model_gets_its_options_and_is_not_loaded() -> None:
         ({"provider": "openai", "model": "m", "device": "cpu"}, ["`device`", "'openai'"]),
         ({"provider": "anthropic", "model": "m", "dtype": "bf16"}, ["`provider` hf"]),
         ({"device": "cuda"}, ["`device` needs a `provider`", "`provider` hf"]),
-        ({"model": "gpt-5-mini"}, ["`model` needs a `provider`", "`provider` openai"]),
+        ({"model": "gpt-5-mini"}, ["`model` needs a `provider`", "openai"]),
         ({"provider": "random", "temperature": 0.0}, ["`temperature`", "'random'"]),
     ],
 )

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from ludus.errors import ConfigError
-from ludus.policy.device import (
-    _cpu_flags,
-    choose_device,
-    choose_dtype,
-    default_dtype,
-    device_names,
-)
+from ludus.policy import device
+from ludus.policy.device import choose_device, choose_dtype, device_names
 
 
 def fake_devices(monkeypatch: pytest.MonkeyPatch, *, cuda: int = 0, mps: bool = False) -> None:
@@ -74,31 +67,21 @@ def test_unknown_dtypes_are_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "has_bf16", "expected"),
-    [
-        ("cuda", True, "bfloat16"),
-        ("cuda:1", False, "float16"),
-        ("cpu", True, "bfloat16"),
-        ("cpu", False, "float32"),
-    ],
+    ("flags", "expected"), [({"avx2", "amx_bf16"}, "bfloat16"), ({"avx2"}, "float32")]
 )
-def test_the_default_dtype_is_the_fastest_one(device: str, has_bf16: bool, expected: str) -> None:
-    assert default_dtype(device, has_bf16=has_bf16) == expected
+def test_cpus_without_bfloat16_use_float32(
+    monkeypatch: pytest.MonkeyPatch, flags: set[str], expected: str
+) -> None:
+    monkeypatch.setattr(device, "_read_cpu_flags", lambda: flags)
+    assert choose_dtype(None, "cpu") == expected
 
 
 @pytest.mark.parametrize(("capability", "expected"), [((7, 5), "float16"), ((9, 0), "bfloat16")])
 def test_gpus_that_emulate_bfloat16_use_float16(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], expected: str
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda name: capability)
     assert choose_dtype(None, "cuda:0") == expected
-
-
-def test_cpu_flags_are_read_from_cpuinfo(tmp_path: Path) -> None:
-    cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text("model name\t: avx512_bf16?\nflags\t\t: fpu avx2 amx_bf16\n")
-    assert _cpu_flags(cpuinfo) == {"fpu", "avx2", "amx_bf16"}
-    assert _cpu_flags(tmp_path / "nowhere") == set()
 
 
 def test_devices_are_named_once_for_each_process() -> None:

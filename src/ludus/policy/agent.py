@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ludus.agents.agent import (
     NO_ENVIRONMENTS,
@@ -23,7 +23,7 @@ from ludus.data.tool_schema import JsonObject
 from ludus.environment.worker_threads import WorkerThread
 from ludus.errors import AgentError, ConfigError, LudusError
 from ludus.policy.chat.template_kwargs import check_template_kwargs, saved_template_kwargs
-from ludus.policy.engine.batcher import Completion, SamplingParams
+from ludus.policy.engine.batcher import RequestBatcher
 from ludus.policy.engine.engine_api import check_prompt_fits
 from ludus.policy.model_ref import check_model, fingerprint
 from ludus.policy.runtime import HF_MAX_BATCH, PolicyRuntime, start_engine
@@ -66,10 +66,10 @@ class PolicyAgent(Agent):
         model: str | Policy,
         *,
         temperature: float | None = None,
-        extra: Mapping[str, Any] | None = None,
+        extra: Mapping[str, object] | None = None,
         device: str | None = None,
         dtype: str | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
         max_batch: int | None = None,
         fast: bool | None = None,
     ) -> None:
@@ -96,35 +96,29 @@ class PolicyAgent(Agent):
 
     def describe(self) -> JsonObject:
         """Describe the model and how it is sampled. Works before the model is loaded."""
+        return dict(self._description)
+
+    @cached_property
+    def _description(self) -> JsonObject:
+        """Made once: the files under a name may change from one day to the next."""
+        policy = self._given_policy
+        if policy is None:
+            weights, recommended = fingerprint(self.model), recommended_sampling_for(self.model)
+            template_kwargs = {**saved_template_kwargs(self.model), **self._given_template_kwargs}
+        else:
+            weights, recommended = policy.weights, recommended_sampling(policy.model)
+            template_kwargs = policy.chat_format.chat_template_kwargs
         optional = {
-            "weights": self._fingerprint,
+            "weights": weights,
             "dtype": self._dtype,
-            "chat_template_kwargs": self._effective_template_kwargs,
+            "chat_template_kwargs": template_kwargs,
         }
         return {
             "provider": self.provider,
             "model": self.model,
-            **describe_sampling(self._sampling_options, self._recommended_sampling),
+            **describe_sampling(self._sampling_options, recommended),
             **{name: value for name, value in optional.items() if value},
         }
-
-    @cached_property
-    def _recommended_sampling(self) -> SamplingParams | None:
-        if self._given_policy is None:
-            return recommended_sampling_for(self.model)
-        return recommended_sampling(self._given_policy.model)
-
-    @cached_property
-    def _fingerprint(self) -> str | None:
-        """Of the weights: the files under a name may change from one day to the next."""
-        return fingerprint(self.model) if self._given_policy is None else self._given_policy.weights
-
-    @cached_property
-    def _effective_template_kwargs(self) -> JsonObject:
-        """The given chat template arguments, over those saved with the model."""
-        if self._given_policy is not None:
-            return dict(self._given_policy.chat_format.chat_template_kwargs)
-        return {**saved_template_kwargs(self.model), **self._given_template_kwargs}
 
     @property
     def concurrency_limit(self) -> int:
@@ -180,24 +174,23 @@ class PolicyAgent(Agent):
     def _load(self) -> PolicyRuntime:
         from ludus.policy.load import load
 
-        if self._given_policy is not None:
-            return self._start_engine(self._given_policy)
-        policy = load(
+        policy = self._given_policy or load(
             self.model,
             device=self._device,
             dtype=self._dtype,
             chat_template_kwargs=self._given_template_kwargs,
         )
-        return self._start_engine(policy)
+        batcher = self._start_engine(policy)
+        return PolicyRuntime(
+            policy, batcher, resolve_sampling(self._sampling_options, policy.model)
+        )
 
-    def _start_engine(self, policy: Policy) -> PolicyRuntime:
+    def _start_engine(self, policy: Policy) -> RequestBatcher:
         batcher, self.engine_description = start_engine(
             policy, fast=self._fast, dtype=self._dtype, max_batch=self._max_batch
         )
         self.max_batch = batcher.max_batch
-        return PolicyRuntime(
-            policy, batcher, resolve_sampling(self._sampling_options, policy.model)
-        )
+        return batcher
 
     async def begin(self, context: EpisodeContext) -> Player:
         return _PolicyPlayer(
@@ -222,33 +215,29 @@ class _PolicyPlayer(Player):
         self._turn = 0
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
-        prompt = await self._conversation.set_prompt(messages)
+        runtime, conversation = self._runtime, self._conversation
+        prompt = await conversation.set_prompt(messages)
         if self._turn == 0:
             # In later turns a full context is a normal end of the episode (FinishReason.LENGTH).
-            check_prompt_fits(prompt, self._runtime.context_length)
-        completion = await self._sample(
-            prompt, DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens
-        )
-        return Reply(
-            self._conversation.add_reply(completion),
-            finish_reason=FinishReason.STOP if completion.stopped else FinishReason.LENGTH,
-            usage=Usage(prompt_tokens=len(prompt), completion_tokens=len(completion.ids)),
-            tokens=self._conversation.tokens,
-        )
-
-    async def _sample(self, prompt: tuple[int, ...], max_tokens: int) -> Completion:
+            check_prompt_fits(prompt, runtime.context_length)
         self._turn += 1
         try:
-            return await self._runtime.batcher.sample(
+            completion = await runtime.batcher.sample(
                 prompt,
-                max_tokens=max_tokens,
-                stop_token_ids=self._runtime.policy.chat_format.stop_token_ids,
-                sampling=self._runtime.sampling,
+                max_tokens=DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens,
+                stop_token_ids=runtime.policy.chat_format.stop_token_ids,
+                sampling=runtime.sampling,
                 seed=stable_hash(f"{self._seed}/{self._turn}"),
-                images=self._conversation.images,
+                images=conversation.images,
             )
         except LudusError:
             raise
         except Exception as error:
             reason = " ".join(str(error).split())[:300]
             raise AgentError(f"The model failed: {type(error).__name__}: {reason}") from error
+        return Reply(
+            conversation.add_reply(completion),
+            finish_reason=FinishReason.STOP if completion.stopped else FinishReason.LENGTH,
+            usage=Usage(prompt_tokens=len(prompt), completion_tokens=len(completion.ids)),
+            tokens=conversation.tokens,
+        )

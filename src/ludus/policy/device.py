@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import platform
 import sys
@@ -25,12 +24,9 @@ _BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def check_device(device: str | None) -> None:
-    """Raise for a device that this machine cannot have. Does not import torch."""
-    if device is None:
-        return
-    kind, _ = _parse_device(device)
-    if (kind == "cuda" and not _may_have_cuda()) or (kind == "mps" and sys.platform != "darwin"):
-        raise _unavailable_error(device)
+    """Raise for what is no device. Does not import torch."""
+    if device is not None:
+        _parse_device(device)
 
 
 def check_dtype(dtype: str | None) -> None:
@@ -46,7 +42,10 @@ def choose_device(device: str | None = None) -> str:
     kind, number = _parse_device(device)
     count = _device_count(kind)
     if not count:
-        raise _unavailable_error(device)
+        raise ConfigError(
+            f"The device {device} is not available: torch sees none here. Use cpu, or a machine and "
+            f"a build of torch with {kind}."
+        )
     if number and int(number) >= count:
         raise ConfigError(f"There is no {device} here: torch sees {count}, counted from 0.")
     return device
@@ -65,12 +64,7 @@ def choose_dtype(dtype: str | None, device: str) -> str:
     elif device.startswith("mps"):
         has_bf16 = bool(torch.backends.mps.is_macos_or_newer(14, 0))
     else:
-        has_bf16 = bool(_BF16_CPU_FLAGS & _cpu_flags())
-    return default_dtype(device, has_bf16=has_bf16)
-
-
-def default_dtype(device: str, *, has_bf16: bool) -> str:
-    """Return the fastest dtype. CPUs without bfloat16 support are fastest in float32."""
+        has_bf16 = bool(_BF16_CPU_FLAGS & _read_cpu_flags())
     if has_bf16:
         return "bfloat16"
     return "float32" if device.startswith("cpu") else "float16"
@@ -109,27 +103,6 @@ def _parse_device(device: str) -> tuple[str, str]:
     return kind, number
 
 
-def _unavailable_error(device: str) -> ConfigError:
-    return ConfigError(
-        f"The device {device} was asked for, but torch sees none here. Use cpu, or a machine and a "
-        f"build of torch with {device.partition(':')[0]}."
-    )
-
-
-def _may_have_cuda() -> bool:
-    """Whether an NVIDIA or AMD driver is installed (torch calls both cuda).
-
-    Loading the driver's library takes a millisecond, importing torch seconds.
-    """
-    if Path("/dev/kfd").exists():
-        return True
-    try:
-        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    except OSError:
-        return False
-    return True
-
-
 def _device_count(kind: str) -> int:
     import torch
 
@@ -140,16 +113,9 @@ def _device_count(kind: str) -> int:
     return 1
 
 
-def _cpu_flags(path: Path = Path("/proc/cpuinfo")) -> set[str]:
-    """Read the CPU's feature flags; empty on systems without /proc/cpuinfo."""
+def _read_cpu_flags() -> set[str]:
+    """The words of /proc/cpuinfo, among them the CPU's features; empty on other systems."""
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        return set(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split())
     except OSError:
         return set()
-    lines = (line.partition(":") for line in text.splitlines())
-    return {
-        flag
-        for key, _, flags in lines
-        if key.strip() in ("flags", "Features")
-        for flag in flags.split()
-    }

@@ -7,19 +7,17 @@ sampled.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from ludus.data.episode import Tokens
 from ludus.data.messages import Message
-from ludus.data.tool_schema import JsonObject
+from ludus.data.tool_schema import JsonObject, parse_arguments
+from ludus.policy.chat.incremental_prompt import continuation_ids
 from ludus.policy.chat.reply_parser import ReplyStream
 from ludus.policy.engine.batcher import Completion
 from ludus.policy.runtime import MAX_CHARS_ON_LOOP, PolicyRuntime, run_off_loop
-
-if TYPE_CHECKING:
-    from ludus.policy.vision.processor import ProcessedImage
+from ludus.policy.vision.processor import ProcessedImage, process_images
 
 
 class SampledConversation:
@@ -71,8 +69,6 @@ class SampledConversation:
         the history was edited, all tokens are forgotten: the conversation is then a prompt, as for
         a model that sees it for the first time.
         """
-        from ludus.policy.vision.processor import process_images
-
         policy = self._runtime.policy
         self._truncate(self._length_at_reply, self._images_at_reply)
         new = self._new_messages(messages)
@@ -136,13 +132,11 @@ class SampledConversation:
 
     def _render(self, new: Sequence[Message]) -> Sequence[int]:
         """Tokenize the first prompt, or in later turns what follows the model's last reply."""
-        from ludus.policy.chat import incremental_prompt
-
         if not self._ids:
             return self._runtime.initial_prompt_ids(new, self._tools)
         policy = self._runtime.policy
         reply = new[0] if new[0].role == "assistant" else None
-        return incremental_prompt.continuation_ids(
+        return continuation_ids(
             policy.tokenizer,
             policy.chat_format,
             new[0 if reply is None else 1 :],
@@ -187,15 +181,10 @@ def is_same_reply(message: Message, reply: Message) -> bool:
     )
 
 
-def _calls_key(message: Message) -> list[tuple[str, Any]]:
-    return [
-        (call.function.name, _parse_json(call.function.arguments))
-        for call in message.tool_calls or ()
-    ]
-
-
-def _parse_json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
+def _calls_key(message: Message) -> list[tuple[str, JsonObject | str]]:
+    keys: list[tuple[str, JsonObject | str]] = []
+    for call in message.tool_calls or ():
+        text = call.function.arguments
+        arguments = parse_arguments(text)
+        keys.append((call.function.name, text if arguments is None else arguments))
+    return keys

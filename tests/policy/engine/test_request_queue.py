@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +19,6 @@ from ludus.policy.engine.batcher import (
     InFlightBatch,
     PendingRequest,
     RequestBatcher,
-    ResultQueue,
     SamplingParams,
 )
 from ludus.policy.engine.engine_api import (
@@ -41,30 +39,8 @@ COMPLETION = Completion((5,), (-0.5,), stopped=False)
 
 
 def pending_requests(number: int) -> list[PendingRequest]:
-    queue = ResultQueue(asyncio.get_running_loop())
-    return [PendingRequest(request((1, 2)), queue) for _ in range(number)]
-
-
-async def test_results_that_arrive_together_wake_the_loop_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    loop, waiting = asyncio.get_running_loop(), pending_requests(30)
-    call, calls = loop.call_soon_threadsafe, list[Any]()
-
-    def count_calls(*given: Any) -> Any:
-        calls.append(given)
-        return call(*given)
-
-    monkeypatch.setattr(loop, "call_soon_threadsafe", count_calls)
-    for pending in waiting:
-        pending.resolve(COMPLETION)
-    assert await asyncio.gather(*(pending.future for pending in waiting)) == [COMPLETION] * 30
-    assert len(calls) == 1
-    (late,) = pending_requests(1)
-    late.resolve(ValueError("no"))
-    with pytest.raises(ValueError, match="no"):
-        await late.future
-    assert len(calls) == 2
+    loop = asyncio.get_running_loop()
+    return [PendingRequest(request((1, 2)), loop) for _ in range(number)]
 
 
 async def test_a_batch_drops_resolved_and_cancelled_requests() -> None:

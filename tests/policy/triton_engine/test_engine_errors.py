@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -113,22 +113,6 @@ class IgnoresReplays(NoGraphRunner):
         return work() if is_new else None
 
 
-class ChangesWeights(NoGraphRunner):
-    """Decodes with other weights each time."""
-
-    def run(self, key: Hashable, work: Work) -> Any:
-        output = work()
-        if cast(Any, key)[0] == "steps":
-            runner = cast(Any, work).func.__self__
-            runner._model.weights.lm_head.mul_(1.5)
-        return output
-
-
-@pytest.mark.parametrize(
-    ("graphs", "reason"), [(IgnoresReplays, "invalid tokens"), (ChangesWeights, "twice")]
-)
-def test_an_engine_whose_replays_differ_is_refused(
-    monkeypatch: pytest.MonkeyPatch, graphs: type[NoGraphRunner], reason: str
-) -> None:
-    monkeypatch.setattr("ludus.policy.triton_engine.model_runner.NoGraphRunner", graphs)
-    assert reason in refusal_reason(build_model())
+def test_an_engine_whose_replays_do_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ludus.policy.triton_engine.model_runner.NoGraphRunner", IgnoresReplays)
+    assert "invalid tokens" in refusal_reason(build_model())

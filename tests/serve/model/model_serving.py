@@ -24,7 +24,6 @@ from ludus.policy.agent import PolicyAgent
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.engine.batcher import RequestBatcher
 from ludus.policy.load import Policy
-from ludus.policy.runtime import PolicyRuntime
 from ludus.serve.config import ModelServeConfig
 from ludus.serve.listening import DrainingServer
 from ludus.serve.model.model_server import build_model_server
@@ -105,14 +104,12 @@ class PausableAgent(PolicyAgent):
 
     engine: PausableEngine
 
-    def _start_engine(self, policy: Policy) -> PolicyRuntime:
-        runtime = super()._start_engine(policy)
-        batcher = runtime.batcher
+    def _start_engine(self, policy: Policy) -> RequestBatcher:
+        batcher = super()._start_engine(policy)
         self.engine = PausableEngine(batcher._engine)
-        paused = RequestBatcher(
+        return RequestBatcher(
             policy.model, engine=self.engine, max_batch=batcher.max_batch, batch_wait_s=0.0
         )
-        return replace(runtime, batcher=paused)
 
 
 @cache

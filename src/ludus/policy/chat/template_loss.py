@@ -10,10 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
 
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import TemplateRefused
@@ -32,65 +30,6 @@ _KIND_BY_ROLE = {
 _TAG_OR_WORD = re.compile(r"<[^<>]*>|(\w+)")
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    kind: str
-    word: str
-
-
-class _Marker:
-    """Copies a conversation with a marker word in every piece, or in the piece of `only`."""
-
-    def __init__(self, only: str | None = None) -> None:
-        self._only = only
-        self.marks: list[_Mark] = []
-
-    def mark_conversation(self, messages: Messages, tools: Tools) -> tuple[list[JsonObject], Any]:
-        marked = [self._mark_message(message) for message in messages]
-        return marked, [self._mark_name(tool, "tools") for tool in tools] if tools else tools
-
-    def _next_word(self, kind: str) -> str:
-        """Return the marker of the next piece; empty if that piece is to stay as it is."""
-        mark = _Mark(kind, f"zq{len(self.marks)}qz")
-        self.marks.append(mark)
-        return mark.word if self._only in (None, mark.word) else ""
-
-    def _mark_message(self, message: Mapping[str, Any]) -> JsonObject:
-        marked = dict(message)
-        kind = _KIND_BY_ROLE.get(message["role"])
-        if kind is not None:
-            content: Any = message.get("content")
-            if _can_mark(content):
-                content = _insert_word(content, self._next_word(kind))
-            elif isinstance(content, list):
-                content = [
-                    {**part, "text": _insert_word(part["text"], self._next_word(kind))}
-                    if isinstance(part, dict) and _can_mark(part.get("text"))
-                    else part
-                    for part in content
-                ]
-            marked["content"] = content
-        reasoning_keys = [name for name in _REASONING_KEYS if _can_mark(message.get(name))]
-        if reasoning_keys:
-            word = self._next_word("reasoning")
-            marked |= {name: _insert_word(message[name], word) for name in reasoning_keys}
-        if message.get("tool_calls"):
-            marked["tool_calls"] = []
-            for value in message["tool_calls"]:
-                call = self._mark_name(value, "tool-calls")
-                function = dict(call.get("function", call))
-                word = self._next_word("tool-calls")
-                function["arguments"] = _mark_arguments(function.get("arguments"), word)
-                call = {**call, "function": function} if "function" in call else function
-                marked["tool_calls"].append(call)
-        return marked
-
-    def _mark_name(self, value: Mapping[str, Any], kind: str) -> JsonObject:
-        function = value.get("function", value)
-        marked = {**function, "name": function["name"] + self._next_word(kind)}
-        return {**value, "function": marked} if "function" in value else marked
-
-
 def find_dropped_pieces(
     messages: Messages, tools: Tools, render_text: RenderText
 ) -> Iterator[tuple[str, str]]:
@@ -99,36 +38,87 @@ def find_dropped_pieces(
     All pieces are marked at once, which takes one rendering. A marker can change what a template
     does with other pieces, so what seems to be dropped is confirmed with that marker alone.
     """
+
+    def find_missing(marker: _Marker) -> list[str] | None:
+        """The markers that are not rendered; None if the template refuses the marked row."""
+        marked = [marker.mark_message(message) for message in messages]
+        marked_tools = tools and [marker.mark_name(tool, "tools") for tool in tools]
+        try:
+            text = render_text(marked, marked_tools)
+        except TemplateRefused:
+            return None
+        return [word for word in marker.kinds if word not in text]
+
+    def is_dropped_alone(word: str) -> bool:
+        return word in (find_missing(_Marker(only=word)) or ())
+
     marker = _Marker()
-    missing = _missing_marks(marker, messages, tools, render_text)
-
-    def is_dropped_alone(mark: _Mark) -> bool:
-        alone = _missing_marks(_Marker(only=mark.word), messages, tools, render_text)
-        return alone is not None and mark in alone
-
+    missing = find_missing(marker)
     if missing is None:
-        missing = [mark for mark in marker.marks if is_dropped_alone(mark)]
-    totals = Counter(mark.kind for mark in marker.marks)
-    for kind, count in Counter(mark.kind for mark in missing).items():
-        first = next(mark for mark in missing if mark.kind == kind)
-        if is_dropped_alone(first):
+        missing = list(filter(is_dropped_alone, marker.kinds))
+    totals = Counter(marker.kinds.values())
+    for kind, count in Counter(marker.kinds[word] for word in missing).items():
+        if is_dropped_alone(next(word for word in missing if marker.kinds[word] == kind)):
             name = kind.replace("-", " ")
             yield kind, f"the template drops {count} of {totals[kind]} pieces of {name}"
 
 
-def _missing_marks(
-    marker: _Marker,
-    messages: Messages,
-    tools: Tools,
-    render_text: RenderText,
-) -> list[_Mark] | None:
-    """Return the marks that are not rendered; None if the template refuses the marked row."""
-    text = _try_render(*marker.mark_conversation(messages, tools), render_text)
-    return None if text is None else [mark for mark in marker.marks if mark.word not in text]
+class _Marker:
+    """Copies messages and tools with a marker word in every piece, or in the piece of `only`."""
+
+    def __init__(self, only: str | None = None) -> None:
+        self._only = only
+        self.kinds: dict[str, str] = {}
+        """The kinds of the pieces so far, by their marker words."""
+
+    def _next_word(self, kind: str) -> str:
+        """Return the marker of the next piece; empty if that piece is to stay as it is."""
+        word = f"zq{len(self.kinds)}qz"
+        self.kinds[word] = kind
+        return word if self._only in (None, word) else ""
+
+    def mark_message(self, message: JsonObject) -> JsonObject:
+        marked = dict(message)
+        kind, content = _KIND_BY_ROLE.get(message["role"]), message.get("content")
+        if kind is not None and isinstance(content, str) and content.strip():
+            marked["content"] = _insert_word(content, self._next_word(kind))
+        elif kind is not None and isinstance(content, list):
+            marked["content"] = [
+                {**part, "text": _insert_word(part["text"], self._next_word(kind))}
+                if isinstance(part, dict) and _is_text(part.get("text"))
+                else part
+                for part in content
+            ]
+        if reasoning_keys := [name for name in _REASONING_KEYS if _is_text(message.get(name))]:
+            word = self._next_word("reasoning")
+            marked |= {name: _insert_word(message[name], word) for name in reasoning_keys}
+        if message.get("tool_calls"):
+            marked["tool_calls"] = list(map(self._mark_call, message["tool_calls"]))
+        return marked
+
+    def _mark_call(self, call: JsonObject) -> JsonObject:
+        call = self.mark_name(call, "tool-calls")
+        function = dict(call.get("function", call))
+        word, arguments = self._next_word("tool-calls"), function.get("arguments")
+        parsed = arguments
+        if isinstance(arguments, str):
+            with suppress(ValueError, RecursionError):
+                parsed = json.loads(arguments)
+        if word and isinstance(parsed, dict):
+            marked = {**parsed, word: word}
+            function["arguments"] = json.dumps(marked) if isinstance(arguments, str) else marked
+        elif word:
+            function["arguments"] = f"{arguments}{word}" if arguments else {word: word}
+        return {**call, "function": function} if "function" in call else function
+
+    def mark_name(self, value: JsonObject, kind: str) -> JsonObject:
+        """Mark the name of a call or of a tool."""
+        function = value.get("function", value)
+        marked = {**function, "name": function["name"] + self._next_word(kind)}
+        return {**value, "function": marked} if "function" in value else marked
 
 
-def _can_mark(value: Any) -> bool:
-    """Whether a value is text into which a marker word can be inserted."""
+def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
@@ -141,25 +131,3 @@ def _insert_word(text: str, word: str) -> str:
     ends = [match.end() for match in _TAG_OR_WORD.finditer(text) if match[1]]
     at = ends[-1] if ends else len(text)
     return text[:at] + word + text[at:]
-
-
-def _mark_arguments(arguments: Any, word: str) -> Any:
-    """Add a marker word to the arguments of a call, as an argument of its own."""
-    if not word:
-        return arguments
-    if isinstance(arguments, dict):
-        return {**arguments, word: word}
-    if isinstance(arguments, str):
-        with suppress(ValueError, RecursionError):
-            if isinstance(parsed := json.loads(arguments), dict):
-                return json.dumps({**parsed, word: word})
-        return arguments + word
-    return {word: word}
-
-
-def _try_render(messages: Messages, tools: Tools, render_text: RenderText) -> str | None:
-    """Render messages; None if the template refuses them."""
-    try:
-        return render_text(messages, tools)
-    except TemplateRefused:
-        return None

@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Self
-from weakref import WeakValueDictionary, ref
+from typing import TYPE_CHECKING, Self, TypeVarTuple
+from weakref import ref
 
 from ludus.errors import AgentError
 from ludus.policy.engine.engine_api import (
@@ -44,38 +43,10 @@ JOIN_TIMEOUT_S = 20.0
 """How long the interpreter's exit waits for the engine's thread."""
 
 
+Args = TypeVarTuple("Args")
 Result = Completion | Exception
 ReceiveTokens = Callable[[Sequence[int], Sequence[float]], None]
 """Takes new ids of a completion and their log-probabilities, on the event loop."""
-
-
-class ResultQueue:
-    """Calls that hand tokens and results to the coroutines of one event loop.
-
-    The loop is woken once for all calls that are waiting: `call_soon_threadsafe` writes to a
-    socket, and many results arrive at the same time.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._lock = threading.Lock()
-        self._calls: list[Callable[[], None]] = []
-
-    def put(self, call: Callable[[], None]) -> None:
-        """Let the loop make this call, from any thread."""
-        with self._lock:
-            self._calls.append(call)
-            if len(self._calls) > 1:
-                return  # The loop has been woken already.
-        # The loop may be closed by the time a long decoding step ends.
-        with suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self._deliver)
-
-    def _deliver(self) -> None:
-        with self._lock:
-            calls, self._calls = self._calls, []
-        for call in calls:
-            call()
 
 
 class PendingRequest:
@@ -87,14 +58,14 @@ class PendingRequest:
     def __init__(
         self,
         request: Request,
-        result_queue: ResultQueue,
+        loop: asyncio.AbstractEventLoop,
         receive_tokens: ReceiveTokens | None = None,
     ) -> None:
         streams = receive_tokens is not None
         self.request = replace(request, on_tokens=self._queue_tokens) if streams else request
         self.resolved = False
-        self.future: asyncio.Future[Completion] = result_queue.loop.create_future()
-        self._result_queue = result_queue
+        self.future: asyncio.Future[Completion] = loop.create_future()
+        self._loop = loop
         self._receive_tokens = receive_tokens
         self._num_queued = 0
 
@@ -106,7 +77,12 @@ class PendingRequest:
     def resolve(self, result: Result) -> None:
         """Send the result to the waiting coroutine, from any thread."""
         self.resolved = True
-        self._result_queue.put(partial(self._set_result, result))
+        self._call_in_loop(self._set_result, result)
+
+    def _call_in_loop(self, call: Callable[[*Args], None], *args: *Args) -> None:
+        # The loop may be closed by the time a long decoding step ends.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call, *args)
 
     def _set_result(self, result: Result) -> None:
         if self.future.done():
@@ -121,7 +97,7 @@ class PendingRequest:
         known = max(0, self._num_queued - start)
         if known < len(ids):
             self._num_queued = start + len(ids)
-            self._result_queue.put(partial(self._pass_tokens, ids[known:], logprobs[known:]))
+            self._call_in_loop(self._pass_tokens, ids[known:], logprobs[known:])
 
     def _pass_tokens(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
         if self._receive_tokens is None or self.future.done():
@@ -199,9 +175,6 @@ class RequestBatcher:
         """Guards the fields below; notified about new requests and `close`."""
         self._pending: list[PendingRequest] = []
         self._unanswered: set[PendingRequest] = set()
-        self._result_queues: WeakValueDictionary[asyncio.AbstractEventLoop, ResultQueue] = (
-            WeakValueDictionary()
-        )
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -233,9 +206,7 @@ class RequestBatcher:
         with self._condition:
             if self._closed:
                 raise _closed_error()
-            loop = asyncio.get_running_loop()
-            result_queue = self._result_queues.setdefault(loop, ResultQueue(loop))
-            pending = PendingRequest(request, result_queue, receive_tokens)
+            pending = PendingRequest(request, asyncio.get_running_loop(), receive_tokens)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="ludus-model", daemon=True)
                 self._thread.start()

@@ -11,8 +11,7 @@ from ludus.policy.agent import PolicyAgent
 from ludus.policy.engine.batcher import Engine, RequestBatcher
 from ludus.policy.engine.engine_api import DecodeStats
 from ludus.policy.load import Policy
-from ludus.policy.runtime import PolicyRuntime
-from ludus.policy.sampling_config import eos_token_ids, resolve_sampling
+from ludus.policy.sampling_config import eos_token_ids
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.grpo_context import GRPOContext
 from ludus.train.grpo.vllm_engine import VllmEngine
@@ -36,15 +35,12 @@ class TrainingPolicyAgent(PolicyAgent):
     def describe(self) -> JsonObject:
         return {**super().describe(), "step": self.step}
 
-    def _start_engine(self, policy: Policy) -> PolicyRuntime:
+    def _start_engine(self, policy: Policy) -> RequestBatcher:
         engine = self._engine_override
         if engine is None:
             return super()._start_engine(policy)
         self.engine_description = str(engine)
-        batcher = RequestBatcher(policy.model, max_batch=self.max_batch, engine=engine)
-        return PolicyRuntime(
-            policy, batcher, resolve_sampling(self._sampling_options, policy.model)
-        )
+        return RequestBatcher(policy.model, max_batch=self.max_batch, engine=engine)
 
     @property
     def decode_stats(self) -> DecodeStats:
