@@ -99,11 +99,10 @@ def _build_engine(model: Any, rows: Sequence[int], **options: Any) -> Any:
     from ludus.policy.triton_engine.triton_engine import TritonEngine, build_triton_engine
 
     start = time.perf_counter()
-    engine = build_triton_engine(model, max_batch=512, expected=max(rows), **options)
+    engine = build_triton_engine(model, max_batch=max(rows), **options)
     if not isinstance(engine, TritonEngine):
         raise SystemExit(f"no Triton engine: {engine}")
     # Long enough for the turns of `--live`.
-    engine.reserve_capacity(rows=max(rows), length=1024)
     print(f"{'engine built and tested in':28}{time.perf_counter() - start:22.1f} s")
     return engine
 

@@ -43,8 +43,8 @@ def choose_device(device: str | None = None) -> str:
     count = _device_count(kind)
     if not count:
         raise ConfigError(
-            f"The device {device} is not available: torch sees none here. Use cpu, or a machine and "
-            f"a build of torch with {kind}."
+            f"The device {device} is not available: torch sees none. Use cpu, or a machine and a "
+            f"build of torch with {kind}."
         )
     if number and int(number) >= count:
         raise ConfigError(f"There is no {device} here: torch sees {count}, counted from 0.")

@@ -111,8 +111,7 @@ def start_engine(
 
         limit = max_batch or TRITON_MAX_BATCH
         try:
-            # A user who limits the batch expects batches of that size.
-            engine = build_triton_engine(policy.model, max_batch=limit, expected=max_batch)
+            engine = build_triton_engine(policy.model, max_batch=limit)
         except Exception as error:
             # A compiler or a driver that cannot build the kernels must not end the run.
             if fast:

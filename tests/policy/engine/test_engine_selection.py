@@ -65,7 +65,7 @@ async def test_a_supported_model_gets_the_triton_engine_if_fast_is_required(poli
         assert agent.concurrency_limit == 4 and again == reply
 
 
-@pytest.mark.parametrize(("max_batch", "slots"), [(4, 4), (100, 100), (None, 64)])
+@pytest.mark.parametrize(("max_batch", "slots"), [(4, 4), (100, 100), (None, 256)])
 async def test_the_kv_cache_has_as_many_slots_as_the_batch(
     policy: Policy, max_batch: int | None, slots: int
 ) -> None:

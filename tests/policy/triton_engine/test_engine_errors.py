@@ -84,7 +84,7 @@ def test_requests_that_finished_before_an_error_are_delivered(
 def test_a_prompt_that_never_fits_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = build_engine(build_model(max_position_embeddings=4096))
     complete(engine, [request(prompt(5))])
-    monkeypatch.setattr(engine._runner, "ensure_capacity", lambda rows, length: None)
+    monkeypatch.setattr(engine._runner, "ensure_capacity", lambda length: None)
     with pytest.raises(RuntimeError, match="1012 tokens"):
         complete(engine, [request(prompt(1000))])
 

@@ -42,34 +42,20 @@ def run_one_by_one(engine: TritonEngine, number: int, **options: Any) -> None:
     assert len(completions) == number
 
 
-def test_the_cache_is_allocated_once_for_the_expected_rows(sizes: list[tuple[int, int]]) -> None:
-    engine = build_engine(build_model(max_position_embeddings=2048), max_batch=20, expected=20)
+def test_the_cache_is_allocated_once(sizes: list[tuple[int, int]]) -> None:
+    engine = build_engine(build_model(max_position_embeddings=2048), max_batch=20)
     sizes.clear()
     run_one_by_one(engine, 20, max_tokens=200)
     assert sizes == [(20, 512)]
 
 
-def test_beyond_the_expected_rows_the_cache_grows_in_large_steps(
-    sizes: list[tuple[int, int]],
-) -> None:
-    engine = build_engine(build_model(max_position_embeddings=2048), max_batch=40, expected=3)
-    engine.reserve_capacity(rows=3, length=600)
-    sizes.clear()
-    run_one_by_one(engine, 30, max_tokens=300)
-    assert sizes == [(3, 1024), (12, 1024), (40, 1024)]
-
-
-def test_a_little_more_free_memory_does_not_resize_the_cache(
+def test_short_memory_gives_fewer_slots(
     sizes: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = build_engine(build_model(max_position_embeddings=2048), expected=8)
+    engine = build_engine(build_model(max_position_embeddings=2048))
     slot_bytes = engine._runner.cache._bytes_per_token() * 512
-    budgets = [9, 10, 10, 10, 14]  # In slots, one of which is the scratch slot.
-    monkeypatch.setattr(
-        KVCache,
-        "_budget_bytes",
-        lambda self: slot_bytes * (budgets.pop(0) if budgets[1:] else budgets[0]),
-    )
+    # One of them is the scratch slot.
+    monkeypatch.setattr(KVCache, "_budget_bytes", lambda self: slot_bytes * 9)
     sizes.clear()
     run_one_by_one(engine, 20, max_tokens=150)
-    assert sizes == [(8, 512), (13, 512)]
+    assert sizes == [(8, 512)]

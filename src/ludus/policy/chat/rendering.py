@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MessageLike = Message | JsonObject
+Spans = Sequence[tuple[int, int]]
+"""Ranges of characters that the template marks as the assistant's."""
 
 _GENERATION_TAG = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
@@ -128,15 +130,24 @@ def render_many(
 
     The default template is the tokenizer's own. Without `{% generation %}` no token has loss.
     """
-    results = [_render_conversation(tokenizer, each, template) for each in conversations]
-    rendered = [result for result in results if isinstance(result, _RenderedText)]
-    encodings = iter(_encode(tokenizer, [each.text for each in rendered]))
-    prompts = iter(_encode(tokenizer, [each.prompt for each in rendered if each.prompt.text]))
+    results: list[tuple[_Text, Spans, _Text] | TemplateRefused] = []
+    for conversation in conversations:
+        try:
+            results.append(_render_texts(tokenizer, conversation, template))
+        except TemplateRefused as error:
+            results.append(error)
+    texts = [text for each in results if isinstance(each, tuple) for text in (each[0], each[2])]
+    unmarked = iter(
+        encode_with_cache(tokenizer, [each.text for each in texts if each.guard is None])
+    )
+    encodings = (
+        next(unmarked) if each.guard is None else each.guard.encode(each.text) for each in texts
+    )
     return [
-        result.with_tokens(next(encodings), next(prompts).ids if result.prompt.text else ())
-        if isinstance(result, _RenderedText)
-        else result
-        for result in results
+        each
+        if isinstance(each, TemplateRefused)
+        else _with_tokens(each[0], each[1], next(encodings), next(encodings).ids)
+        for each in results
     ]
 
 
@@ -204,63 +215,53 @@ class _Text:
         return self.text if self.guard is None else self.guard.unmark(self.text)
 
 
-@dataclass(frozen=True, slots=True)
-class _RenderedText:
-    """A conversation as text, before tokenization."""
-
-    text: _Text
-    assistant_spans: Sequence[tuple[int, int]]
-    """The ranges of characters that the template marks as the assistant's."""
-    prompt: _Text
-    """The prompt messages alone with a generation prompt; empty if there are none."""
-
-    def with_tokens(self, encoding: Encoding, prompt_ids: Sequence[int]) -> RenderedConversation:
-        """Map the marked characters to tokens, and unmark the prompt."""
-        ids, ends = encoding.ids, encoding.ends
-        mask = [0] * len(ids)
-        for start, end in self.assistant_spans:
-            # As in transformers: from the token of the first character to that of the last one.
-            first, last = bisect_right(ends, start), bisect_right(ends, end - 1)
-            if first == len(mask):
-                break
-            mask[first : last + 1] = [1] * (min(last + 1, len(mask)) - first)
-        prompt_length = rendered_prompt_length(prompt_ids, ids)
-        mask[:prompt_length] = [0] * prompt_length
-        text = self.text.unmarked
-        return RenderedConversation(tuple(ids), tuple(mask), text, tuple(encoding.starts))
-
-
-def _render_conversation(
+def _render_texts(
     tokenizer: PreTrainedTokenizerBase, conversation: Conversation, template: str | None
-) -> _RenderedText | TemplateRefused:
-    """Render a conversation and its prompt as text; return the error if the template refuses."""
+) -> tuple[_Text, Spans, _Text]:
+    """Render a conversation, the spans with loss in it, and its prompt, which may be empty."""
     messages, tools = conversation.messages, conversation.tools
-    prompt = messages[: conversation.num_prompt_messages]
-    prompt_text = _Text("")
-    try:
-        text, assistant_spans = _apply_template(
+    text, spans = _apply_template(
+        tokenizer,
+        messages,
+        tools,
+        template,
+        add_generation_prompt=conversation.add_generation_prompt,
+    )
+    prompt = _Text("")
+    if conversation.num_prompt_messages:
+        prompt, _ = _apply_template(
             tokenizer,
-            messages,
+            messages[: conversation.num_prompt_messages],
             tools,
             template,
-            add_generation_prompt=conversation.add_generation_prompt,
+            add_generation_prompt=True,
         )
-        if prompt:
-            prompt_text, _ = _apply_template(
-                tokenizer, prompt, tools, template, add_generation_prompt=True
-            )
-    except TemplateRefused as error:
-        return error
     weights = [each.get("weight") for each in messages if each["role"] == "assistant"]
-    if 0 in weights and assistant_spans:
-        if len(weights) != len(assistant_spans):
-            return TemplateRefused(
-                f"the template marks {len(assistant_spans)} replies of {len(weights)}, so that a "
-                "`weight` of 0 cannot be told from the others"
+    if 0 in weights and spans:
+        if len(weights) != len(spans):
+            raise TemplateRefused(
+                f"the template marks {len(spans)} replies of {len(weights)}, so that a `weight` of "
+                "0 cannot be told from the others"
             )
-        pairs = zip(assistant_spans, weights, strict=True)
-        assistant_spans = [span for span, weight in pairs if weight != 0]
-    return _RenderedText(text, assistant_spans, prompt_text)
+        spans = [span for span, weight in zip(spans, weights, strict=True) if weight != 0]
+    return text, spans, prompt
+
+
+def _with_tokens(
+    text: _Text, spans: Spans, encoding: Encoding, prompt_ids: Sequence[int]
+) -> RenderedConversation:
+    """Map the characters with loss to tokens, except those of the prompt."""
+    ids, ends = encoding.ids, encoding.ends
+    mask = [0] * len(ids)
+    for start, end in spans:
+        # As in transformers: from the token of the first character to that of the last one.
+        first, last = bisect_right(ends, start), bisect_right(ends, end - 1)
+        if first == len(mask):
+            break
+        mask[first : last + 1] = [1] * (min(last + 1, len(mask)) - first)
+    prompt_length = rendered_prompt_length(prompt_ids, ids)
+    mask[:prompt_length] = [0] * prompt_length
+    return RenderedConversation(tuple(ids), tuple(mask), text.unmarked, tuple(encoding.starts))
 
 
 def _apply_template(
@@ -270,7 +271,7 @@ def _apply_template(
     template: str | None,
     *,
     add_generation_prompt: bool = False,
-) -> tuple[_Text, Sequence[tuple[int, int]]]:
+) -> tuple[_Text, Spans]:
     """Return the rendered text and the character ranges of the assistant.
 
     A template is foreign code that may raise anything; all of it becomes `TemplateRefused`.
@@ -292,11 +293,3 @@ def _apply_template(
         reason = " ".join(str(error).split()) or type(error).__name__
         raise TemplateRefused(f"the template refuses it: {reason}") from error
     return _Text(texts[0], guard if control_tokens else None), spans[0] if spans else ()
-
-
-def _encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[_Text]) -> list[Encoding]:
-    unmarked = [each.text for each in texts if each.guard is None]
-    encodings = iter(encode_with_cache(tokenizer, unmarked))
-    return [
-        next(encodings) if each.guard is None else each.guard.encode(each.text) for each in texts
-    ]

@@ -13,15 +13,15 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ludus.data.messages import Call, Function, Message
+from ludus.data.tool_schema import JsonObject
+from ludus.policy.chat.encoding import Tools
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-ResponseTemplate = Mapping[str, Any]
-Tools = Sequence[Mapping[str, Any]] | None
+    from transformers.utils.chat_parsing.response_parser import ResponseParser
 
 _NAMED_GROUP = re.compile(r"\(\?P<(\w+)>")
 _JSON_NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
@@ -38,7 +38,7 @@ class ReplyParser:
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
-        response_template: ResponseTemplate,
+        response_template: JsonObject,
         stop_token_ids: Collection[int],
     ) -> None:
         self._tokenizer = tokenizer
@@ -98,10 +98,9 @@ class ReplyParser:
     def _decode(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
-    def _parse(self, template: Any, text: str, prefix: str, tools: Tools) -> dict[str, Any]:
-        tool_list: Any = list(tools) if tools else None
-        parts: dict[str, Any] = self._tokenizer.parse_response(
-            text, template, prefix=prefix, tools=tool_list
+    def _parse(self, template: JsonObject, text: str, prefix: str, tools: Tools) -> JsonObject:
+        parts: JsonObject = self._tokenizer.parse_response(
+            text, template, prefix=prefix, tools=list(tools) if tools else None
         )
         return parts
 
@@ -122,7 +121,7 @@ class ReplyParser:
             name = region.get("name") or (match[1] if match else "")
             yield _encodable_function(name, body)
 
-    def _build_call_template(self, groups: tuple[tuple[str, str], ...]) -> Any:
+    def _build_call_template(self, groups: tuple[tuple[str, str], ...]) -> JsonObject:
         """Build the template of a call's body, given the named groups of its opening."""
         field = self._calls_field
         parsing = {
@@ -159,7 +158,7 @@ class ReplyStream:
         """By field that has text: white space that is written once more text follows."""
         self._in_part: set[str] = set()
         """Fields whose current part has text."""
-        self._parser: Any = None
+        self._parser: ResponseParser | None = None
         # A template that transformers cannot use for streaming: all text is content.
         try:
             from transformers.utils.chat_parsing.response_parser import ResponseParser
@@ -188,7 +187,7 @@ class ReplyStream:
         except Exception:
             return []
 
-    def _to_deltas(self, events: Sequence[Mapping[str, Any]]) -> list[ReplyDelta]:
+    def _to_deltas(self, events: Sequence[JsonObject]) -> list[ReplyDelta]:
         deltas: list[ReplyDelta] = []
         for event in events:
             name, kind = event["field"], event["type"]
@@ -224,17 +223,18 @@ class ReplyStream:
             yield ReplyDelta(call=call)
 
 
-def _compile_template(template: dict[str, Any]) -> Any:
+def _compile_template(template: JsonObject) -> JsonObject:
     """Compile the patterns; keep an invalid template, or any under older transformers, as it is."""
     try:
         from transformers.utils.chat_parsing.response_templates import load_response_template
 
-        return load_response_template(template)
+        compiled: JsonObject = load_response_template(template)
+        return compiled
     except (ImportError, ValueError, TypeError, KeyError):
         return template
 
 
-def _raw_reply_template(response_template: ResponseTemplate) -> dict[str, Any]:
+def _raw_reply_template(response_template: JsonObject) -> JsonObject:
     """Build the template that splits a reply: calls stay raw text, and all content is collected."""
     fields = dict(response_template.get("fields", {}))
     fields["content"] = {**fields.get("content", {}), "repeats": True}
@@ -251,7 +251,7 @@ def _raw_reply_template(response_template: ResponseTemplate) -> dict[str, Any]:
     return {**response_template, "fields": fields}
 
 
-def _build_function(call: Mapping[str, Any]) -> Function:
+def _build_function(call: JsonObject) -> Function:
     """Build the function of a parsed call; raise if it is not one."""
     function = call.get("function", call)
     if unknown := set(function) - _CALL_KEYS:
@@ -273,7 +273,7 @@ def _encodable_function(name: str, arguments: str) -> Function:
     return Function(name=name, arguments=arguments)
 
 
-def _fill_call_transform(transform: Any, values: Mapping[str, str]) -> Any:
+def _fill_call_transform(transform: object, values: Mapping[str, str]) -> object:
     """Replace the placeholders in a call's transform by what the parser has matched."""
     if isinstance(transform, Mapping):
         return {key: _fill_call_transform(value, values) for key, value in transform.items()}

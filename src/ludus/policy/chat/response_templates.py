@@ -5,8 +5,7 @@ This module is data. `chat_format` finds the one that fits a chat template.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from ludus.data.tool_schema import JsonObject
 
 _CONTENT_IS_FUNCTION = {"type": "function", "function": "{content}"}
 _CONTENT_IS_ARGUMENTS = {
@@ -15,7 +14,7 @@ _CONTENT_IS_ARGUMENTS = {
 }
 
 
-def _build_template(anchor: str, end: str, **fields: Mapping[str, Any]) -> dict[str, Any]:
+def _build_template(anchor: str, end: str, **fields: JsonObject) -> JsonObject:
     """Build a response template: a reply begins after `anchor`, its content ends at `end`."""
     content = {"close_pattern": rf"(?:{end})\s*", "content": "text"}
     return {
@@ -25,11 +24,11 @@ def _build_template(anchor: str, end: str, **fields: Mapping[str, Any]) -> dict[
     }
 
 
-def _text_field(opening: str, closing: str) -> dict[str, Any]:
+def _text_field(opening: str, closing: str) -> JsonObject:
     return {"open_pattern": opening, "close_pattern": rf"(?:{closing})\s*", "content": "text"}
 
 
-def _calls_field(opening: str, closing: str, content: str = "json", **more: Any) -> dict[str, Any]:
+def _calls_field(opening: str, closing: str, content: str = "json", **more: object) -> JsonObject:
     return {
         "open_pattern": opening,
         "close_pattern": closing,
@@ -40,7 +39,7 @@ def _calls_field(opening: str, closing: str, content: str = "json", **more: Any)
     }
 
 
-def _xml_arguments(pattern: str) -> dict[str, Any]:
+def _xml_arguments(pattern: str) -> JsonObject:
     """Arguments as one element each; the tool's schema tells which are not strings."""
     return {
         "content": "xml-inline",
@@ -61,7 +60,7 @@ _PARAMETER_CALLS = _calls_field(
 )
 _BARE_CALL = r'(?:<\|python_tag\|>)?\{\s*(?:"type":\s*"function",\s*)?"name":\s*"'
 
-RESPONSE_TEMPLATES: dict[str, dict[str, Any]] = {
+RESPONSE_TEMPLATES: dict[str, JsonObject] = {
     "chatml": _build_template(
         _CHATML, _IM_END, reasoning_content=_THINK_FIELD, tool_calls=_TAGGED_CALLS
     ),

@@ -45,11 +45,6 @@ BATCH_SIZES = (1, 8, 32, 64, 128, 256, 512, 1024)
 and capturing them takes longer than running a few padding rows."""
 PREFILL_SIZES = (64, 256, 512, 1024, 2048)
 """Prompt tokens of one prefill pass, padded likewise."""
-SLOT_GROWTH_FACTOR = 4
-"""The number of slots is multiplied by this when there are too few."""
-MIN_SLOT_GROWTH_FACTOR = 1.25
-"""When memory is short, grow only if there are this many times more slots: free memory fluctuates,
-and every resize discards all graphs."""
 TARGET_PROGRAMS = 264
 """Programs of the attention kernel, two per multiprocessor of a large GPU. Batches that have fewer
 split long sequences over several programs."""
@@ -68,32 +63,18 @@ class ModelRunner:
         self._model = model
         self._device = model.weights.device
         self._graphs = CudaGraphRunner() if self._device.type == "cuda" else NoGraphRunner()
-        self._expected_rows, self._expected_length = 1, 1
         self._batch = self._build_batch(stops=8)
         self._counts_are_zero = False
         self._prefill_buffer = PinnedBuffer(3 * PREFILL_SIZES[-1], self._device)
         self._rows: Sequence[RowState] = ()
         self._padded_rows = 0
 
-    def reserve_capacity(self, rows: int, length: int) -> None:
-        """Make the first allocation this large: growing later discards all graphs."""
-        self._expected_rows, self._expected_length = rows, length
-
-    def ensure_capacity(self, rows: int, length: int) -> None:
-        """Grow the cache to that many slots and that length, as far as memory and use allow."""
-        cache, rows = self.cache, min(rows, self.max_batch)
-        if rows <= cache.num_slots and length <= cache.slot_length:
+    def ensure_capacity(self, length: int) -> None:
+        """Allocate slots of at least that length, as far as memory and use allow."""
+        cache = self.cache
+        if cache.num_slots and length <= cache.slot_length:
             return
-        wanted = cache.num_slots
-        if rows > cache.num_slots:
-            growth = max(rows, self._expected_rows, SLOT_GROWTH_FACTOR * cache.num_slots)
-            wanted = min(self.max_batch, growth)
-        num_slots, slot_length = cache.plan_size(
-            wanted, max(length, self._expected_length, cache.slot_length)
-        )
-        min_slots = min(wanted, MIN_SLOT_GROWTH_FACTOR * cache.num_slots)
-        if slot_length <= cache.slot_length and num_slots < min_slots:
-            return
+        num_slots, slot_length = cache.plan_size(self.max_batch, length)
         if num_slots < cache.num_slots:
             # Longer slots mean fewer of them; wait until none is in use.
             if self.prefix_cache.num_free < cache.num_slots:

@@ -147,7 +147,7 @@ class Scheduler:
             return
         runner = self._runner
         longest = max(row.max_length for row in self._waiting)
-        runner.ensure_capacity(len(self._running) + len(self._waiting), longest)
+        runner.ensure_capacity(longest)
         candidates = list(self._waiting)[: runner.max_batch - len(self._running)]
         # Stop at the first that is too long for the slots: nobody overtakes it.
         fitting = takewhile(lambda row: row.max_length <= runner.cache.slot_length, candidates)

@@ -37,7 +37,6 @@ from ludus.policy.triton_engine.model_weights import (
 from ludus.policy.triton_engine.reference_ops import ReferenceOps
 from ludus.policy.triton_engine.scheduler import Scheduler
 
-DEFAULT_EXPECTED_ROWS = 64
 PROMPT_LENGTHS = (200, 9)
 """Several blocks of cached tokens, and less than one block."""
 FLOAT32_TOLERANCE, BFLOAT16_TOLERANCE = 1e-3, 0.1
@@ -77,10 +76,6 @@ class TritonEngine:
         with torch.inference_mode(), _engine_device_guard(self._weights.device):
             scheduler.run(requests)
 
-    def reserve_capacity(self, *, rows: int, length: int = 1) -> None:
-        """Expect this many requests at once, of this many tokens including their completions."""
-        self._runner.reserve_capacity(min(rows, self._runner.max_batch), length)
-
     def refresh(self) -> None:
         """Copy the model's current weights, and drop what the old ones computed."""
         with _engine_device_guard(self._weights.device):
@@ -98,14 +93,12 @@ def build_triton_engine(
     model: PreTrainedModel,
     *,
     max_batch: int,
-    expected: int | None = None,
     dtype: torch.dtype | None = None,
 ) -> TritonEngine | str:
     """An engine for the model that has passed its self-test, or the reason why there is none.
 
     Args:
         max_batch: the most requests that are decoded at once.
-        expected: how many there will be, if known.
         dtype: defaults to bfloat16 on a GPU and float32 elsewhere.
     """
     shape = read_model_shape(model)
@@ -129,9 +122,7 @@ def build_triton_engine(
         runner = ModelRunner(forward, cache, max_batch=max_batch)
         if (reason := check_decoding(runner, shape)) is not None:
             return reason
-    engine = TritonEngine(runner, weights, shape)
-    engine.reserve_capacity(rows=expected or DEFAULT_EXPECTED_ROWS)
-    return engine
+    return TritonEngine(runner, weights, shape)
 
 
 def _unsupported_device(device: torch.device) -> str | None:
@@ -203,7 +194,7 @@ def check_decoding(runner: ModelRunner, shape: ModelShape) -> str | None:
     ids = tuple(_random_ids(shape, PROMPT_LENGTHS[0]))
     logprobs: list[float] = []
     with torch.inference_mode():
-        runner.ensure_capacity(1, len(ids) + _NUM_TOKENS)
+        runner.ensure_capacity(len(ids) + _NUM_TOKENS)
         (lease,) = runner.admit([ids])
         row = RowState(
             token=ids[-1],
