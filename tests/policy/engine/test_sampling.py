@@ -22,9 +22,7 @@ def frequencies(
     """How often each token is sampled with evenly spread random numbers."""
     uniforms = [(step + 0.5) / STEPS for step in range(STEPS)]
     rows = torch.tensor([probabilities]).log().expand(STEPS, -1)
-    ids, _ = TokenSampler([sampling] * STEPS, vocab_size=len(probabilities), device="cpu").sample(
-        rows, uniforms
-    )
+    ids, _ = TokenSampler([sampling] * STEPS, device="cpu").sample(rows, uniforms)
     return {token: count / STEPS for token, count in sorted(Counter(ids).items())}
 
 
@@ -61,7 +59,7 @@ def test_top_k_and_top_p_keep_the_most_likely_tokens(
 
 def test_tokens_of_probability_zero_are_never_sampled() -> None:
     logits = torch.tensor([[0.3, 0.5, 0.2, 0.0]]).log().expand(2, -1)
-    sampler = TokenSampler([SamplingParams()] * 2, vocab_size=4, device="cpu")
+    sampler = TokenSampler([SamplingParams()] * 2, device="cpu")
     assert sampler.sample(logits, [0.0, math.nextafter(1.0, 0.0)])[0] == [0, 2]
 
 
@@ -73,7 +71,7 @@ def test_rows_of_a_batch_have_their_own_parameters() -> None:
         SamplingParams(top_p=0.6),
     ]
     logits = torch.tensor([PROBABILITIES]).log().expand(4, -1)
-    ids, logprobs = TokenSampler(settings, vocab_size=5, device="cpu").sample(logits, [0.99] * 4)
+    ids, logprobs = TokenSampler(settings, device="cpu").sample(logits, [0.99] * 4)
     assert ids == [1, 4, 1, 3]
     roots = sum(math.sqrt(part) for part in PROBABILITIES)
     expected = [0.4, math.sqrt(0.2) / roots, 0.4, 0.3]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from ludus.errors import RequestRefused
@@ -70,6 +71,48 @@ class Completion:
     logprobs: tuple[float, ...]
     stopped: bool
     """Whether the last id is a stop token; otherwise the token budget was used up."""
+
+
+@dataclass(slots=True)
+class SampledSequence:
+    """A request with its tokens so far."""
+
+    index: int
+    request: Request
+    tokens_left: int
+    """Tokens that may still be sampled."""
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    num_reported: int = 0
+    """Tokens that the request's `on_tokens` has been called with."""
+
+    @property
+    def length(self) -> int:
+        return len(self.request.ids) + len(self.ids)
+
+    @property
+    def hit_stop(self) -> bool:
+        return bool(self.ids) and self.ids[-1] in self.request.stop_token_ids
+
+    @property
+    def is_finished(self) -> bool:
+        return self.tokens_left <= 0 or self.hit_stop
+
+    @property
+    def completion(self) -> Completion:
+        return Completion(tuple(self.ids), tuple(self.logprobs), self.hit_stop)
+
+    def append(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
+        if not all(map(math.isfinite, logprobs)):
+            raise ValueError("the model's logits are not finite; load it in another dtype")
+        self.ids += ids
+        self.logprobs += logprobs
+        self.tokens_left -= len(ids)
+
+    def report_tokens(self) -> None:
+        start, self.num_reported = self.num_reported, len(self.ids)
+        if self.request.on_tokens is not None and start < len(self.ids):
+            self.request.on_tokens(start, self.ids[start:], self.logprobs[start:])
 
 
 DeliverCompletion = Callable[[int, Completion], None]

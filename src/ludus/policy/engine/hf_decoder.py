@@ -7,22 +7,21 @@ a batch is prefilled once, and on a CPU also stored once (`shared_prefix`).
 from __future__ import annotations
 
 import inspect
-import math
 import random
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, TypeAlias
 
 from ludus.errors import ConfigError
 from ludus.policy.engine.engine_api import (
-    Completion,
     DecodeStats,
     DeliverCompletion,
     IsWanted,
     PollRequests,
     Request,
+    SampledSequence,
     no_more_requests,
 )
 from ludus.policy.engine.sampling import TokenSampler
@@ -45,39 +44,13 @@ def max_context_length(model: PreTrainedModel) -> int | None:
     return length if isinstance(length, int) and length > 0 else None
 
 
-@dataclass(slots=True)
-class HFSequence:
+@dataclass(slots=True, kw_only=True)
+class HFSequence(SampledSequence):
     """One request while the HF decoder samples its completion."""
 
-    index: int
-    request: Request
-    remaining: int
-    """Tokens that may still be sampled."""
     draw_uniform: Callable[[], float]
     """The request's own random numbers."""
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
     active: bool = True
-
-    def append(self, token: int, logprob: float) -> None:
-        if not math.isfinite(logprob):
-            raise ValueError("the model's logits are not finite; load it in another dtype")
-        self.ids.append(token)
-        self.logprobs.append(logprob)
-        self.remaining -= 1
-        self.active = self.remaining > 0 and token not in self.request.stop_token_ids
-        if self.request.on_tokens is not None:
-            self.request.on_tokens(len(self.ids) - 1, (token,), (logprob,))
-
-    @property
-    def position(self) -> int:
-        """Position of the last token."""
-        return len(self.request.ids) + len(self.ids) - 1
-
-    @property
-    def completion(self) -> Completion:
-        stopped = bool(self.ids) and self.ids[-1] in self.request.stop_token_ids
-        return Completion(tuple(self.ids), tuple(self.logprobs), stopped)
 
 
 class HFDecoder:
@@ -115,10 +88,10 @@ class HFDecoder:
 
         rows = []
         for index, request in enumerate(requests):
-            remaining = request.max_new_tokens(self.max_context)
+            budget = request.max_new_tokens(self.max_context)
             draw_uniform = random.Random(request.seed).random
-            row = HFSequence(index, request, remaining, draw_uniform)
-            rows.append(row) if remaining > 0 else deliver(index, row.completion)
+            row = HFSequence(index, request, budget, draw_uniform=draw_uniform)
+            rows.append(row) if budget > 0 else deliver(index, row.completion)
         if not rows:
             return
         with torch.inference_mode():
@@ -223,7 +196,7 @@ class DecodeBatch:
         return self._forward([[row.ids[-1]] for row in self.rows], self._next_positions(), mask)
 
     def _next_positions(self) -> Positions:
-        return [[row.position] for row in self.rows]
+        return [[row.length - 1] for row in self.rows]
 
     def _forward(
         self, ids: list[list[int]], positions: Positions, attention_mask: Positions, **more: Tensor
@@ -245,7 +218,6 @@ class DecodeBatch:
         if self._sampler is None:
             self._sampler = TokenSampler(
                 [row.request.sampling for row in self.rows],
-                vocab_size=logits.shape[-1],
                 device=logits.device,
                 suppressed_ids=self._decoder.suppressed_ids,
             )
@@ -253,7 +225,9 @@ class DecodeBatch:
         sampled = self._sampler.sample(logits, uniforms)
         for row, token, logprob in zip(self.rows, *sampled, strict=True):
             if row.active:
-                row.append(token, logprob)
+                row.append((token,), (logprob,))
+                row.report_tokens()
+                row.active = not row.is_finished
                 # One by one, so that a progress display sees the current speed.
                 self._decoder.stats.sampled_tokens += 1
                 if not row.active:

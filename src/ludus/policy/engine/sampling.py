@@ -51,19 +51,14 @@ class TokenSampler:
         self,
         rows: Sequence[SamplingParams],
         *,
-        vocab_size: int,
         device: torch.device | str,
         suppressed_ids: Collection[int] = (),
     ) -> None:
         import torch
 
-        def column(values: list[float]) -> Tensor:
-            return torch.tensor(values, device=device).unsqueeze(1)
-
-        self._temperature = column([row.temperature or 1.0 for row in rows])
-        self._greedy = torch.tensor([row.temperature == 0 for row in rows], device=device)
-        self._top_p = column([row.top_p for row in rows])
-        self._top_k = column([row.top_k or vocab_size for row in rows])
+        self._temperature = torch.tensor([row.temperature for row in rows], device=device)
+        self._top_p = torch.tensor([row.top_p for row in rows], device=device)
+        self._top_k = torch.tensor([row.top_k or 0 for row in rows], device=device)
         self._suppressed_ids = torch.tensor(sorted(suppressed_ids), dtype=torch.long, device=device)
         self._all_greedy = all(row.temperature == 0 for row in rows)
         self._any_filtered = any(row.top_p < 1 or row.top_k is not None for row in rows)
@@ -73,20 +68,23 @@ class TokenSampler:
         import torch
 
         logits = logits.float()
+        greedy = self._temperature == 0
         # Subtracting the maximum avoids overflow at tiny temperatures.
-        scaled = (logits - logits.amax(-1, keepdim=True)) / self._temperature
+        scaled = logits - logits.amax(-1, keepdim=True)
+        scaled = scaled / self._temperature.masked_fill(greedy, 1.0).unsqueeze(1)
         logprobs = torch.log_softmax(scaled, dim=-1)
-        ids = self._mask_suppressed(logits).argmax(-1)
+        allowed = logits
+        if len(self._suppressed_ids):
+            allowed = logits.index_fill(-1, self._suppressed_ids, -math.inf)
+        ids = allowed.argmax(-1)
         if not self._all_greedy:
-            drawn = self._draw(self._mask_suppressed(logprobs), uniforms)
-            ids = torch.where(self._greedy, ids, drawn)
+            if self._any_filtered:
+                least = min_kept_logit(allowed, self._temperature, self._top_p, self._top_k)
+                allowed = allowed.masked_fill(allowed < least.unsqueeze(1), -math.inf)
+            drawn = self._draw(logprobs.masked_fill(allowed.isneginf(), -math.inf), uniforms)
+            ids = torch.where(greedy, ids, drawn)
         sampled_logprobs = logprobs.gather(-1, ids.unsqueeze(1)).squeeze(1)
         return ids.tolist(), sampled_logprobs.tolist()
-
-    def _mask_suppressed(self, logits: Tensor) -> Tensor:
-        if not len(self._suppressed_ids):
-            return logits
-        return logits.index_fill(-1, self._suppressed_ids, -math.inf)
 
     def _draw(self, logprobs: Tensor, uniforms: Sequence[float]) -> Tensor:
         """Sample by inverse transform: find each row's uniform number in its cumulative sum."""
@@ -95,8 +93,6 @@ class TokenSampler:
         # float32 sums over a large vocabulary are inexact, but MPS has no float64.
         dtype = torch.float32 if logprobs.device.type == "mps" else torch.float64
         probabilities = logprobs.to(dtype).exp()
-        if self._any_filtered:
-            probabilities = self._filter_top_k_top_p(probabilities)
         cumulative = probabilities.cumsum(-1)
         total = cumulative[:, -1:].contiguous()
         targets = torch.tensor(uniforms, dtype=dtype, device=logprobs.device).unsqueeze(1) * total
@@ -105,14 +101,22 @@ class TokenSampler:
         last = torch.searchsorted(cumulative, total)
         return torch.minimum(ids, last).squeeze(1).clamp(max=logprobs.shape[-1] - 1)
 
-    def _filter_top_k_top_p(self, probabilities: Tensor) -> Tensor:
-        """Set the probabilities of tokens outside top-k, and then outside top-p, to 0."""
-        import torch
 
-        ordered, ids = probabilities.sort(dim=-1, descending=True, stable=True)
-        ranks = torch.arange(ordered.shape[-1], device=ordered.device)
-        ordered = ordered * (ranks < self._top_k)
-        preceding = ordered.cumsum(-1) - ordered
-        threshold = self._top_p * ordered.sum(-1, keepdim=True)
-        filtered = ordered * ((preceding < threshold) | (self._top_p >= 1))
-        return torch.zeros_like(filtered).scatter(-1, ids, filtered)
+def min_kept_logit(logits: Tensor, temperature: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
+    """The smallest kept logit [rows], for logits [rows, vocab_size]; ties with it are all kept.
+
+    top_k = 0 and top_p = 1 keep everything. top_k is applied first, top_p to what is left.
+    """
+    import torch
+
+    ordered = logits.sort(dim=-1, descending=True).values
+    ranks = torch.arange(logits.shape[-1], device=logits.device)
+    limit = torch.where(top_k > 0, top_k, logits.shape[-1]).unsqueeze(1)
+    divisor = temperature.masked_fill(temperature == 0, 1.0).unsqueeze(1)
+    weights = ((ordered - ordered[:, :1]) / divisor).exp() * (ranks < limit)
+    mass_before = weights.cumsum(-1) - weights
+    required_mass = top_p.unsqueeze(1) * weights.sum(-1, keepdim=True)
+    is_kept = (ranks < limit) & ((mass_before < required_mass) | (top_p.unsqueeze(1) >= 1))
+    # Tokens are sorted, so those kept come first, and their number is the rank after the last.
+    last = is_kept.sum(-1, keepdim=True).clamp(min=1) - 1
+    return ordered.gather(-1, last).squeeze(1)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ludus.policy.engine.engine_api import DecodeStats
+from ludus.policy.engine.sampling import min_kept_logit
 from ludus.policy.triton_engine.batch_state import (
     MIN_LOGIT,
     POSITION,
@@ -38,7 +39,6 @@ from ludus.policy.triton_engine.cuda_graphs import (
 from ludus.policy.triton_engine.kv_cache import KVCache
 from ludus.policy.triton_engine.llama_forward import LlamaForward
 from ludus.policy.triton_engine.prefix_cache import Lease, PrefixCache
-from ludus.policy.triton_engine.reference_ops import min_kept_logit
 
 BATCH_SIZES = (1, 8, 32, 64, 128, 256, 512, 1024)
 """Rows of a decoding step; a batch is padded to the next size. Every size needs graphs of its own,

@@ -5,60 +5,31 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import takewhile
 
 from ludus.policy.engine.engine_api import (
-    Completion,
     DeliverCompletion,
     IsWanted,
     PollRequests,
     Request,
+    SampledSequence,
 )
 from ludus.policy.triton_engine.batch_state import MAX_STEPS_PER_FETCH, RowState
 from ludus.policy.triton_engine.model_runner import ModelRunner
 
 
 @dataclass(slots=True)
-class _ScheduledRequest:
-    """A request that waits or runs, with its tokens so far."""
+class _ScheduledRequest(SampledSequence):
+    """A request that waits or runs."""
 
-    index: int
-    request: Request
-    tokens_left: int
     slot: int = -1
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    num_reported: int = 0
-    """Tokens that the request's `on_tokens` has been called with."""
-
-    @property
-    def length(self) -> int:
-        return len(self.request.ids) + len(self.ids)
 
     @property
     def max_length(self) -> int:
         return self.length + self.tokens_left
-
-    @property
-    def hit_stop(self) -> bool:
-        return bool(self.ids) and self.ids[-1] in self.request.stop_token_ids
-
-    @property
-    def is_finished(self) -> bool:
-        return self.tokens_left <= 0 or self.hit_stop
-
-    @property
-    def cached_ids(self) -> list[int]:
-        """Ids whose keys the slot holds: all but the last, which was sampled but not yet fed."""
-        return [*self.request.ids, *self.ids][:-1]
-
-    @property
-    def completion(self) -> Completion:
-        return Completion(tuple(self.ids), tuple(self.logprobs), self.hit_stop)
 
     @property
     def row_state(self) -> RowState:
@@ -67,25 +38,14 @@ class _ScheduledRequest:
             token=(self.ids or self.request.ids)[-1],
             position=self.length - 1,
             slot=self.slot,
-            seed=to_int64(self.request.seed),
+            # Wrapped into the range of a signed 64-bit integer.
+            seed=(self.request.seed + 2**63) % 2**64 - 2**63,
             tokens_left=self.tokens_left,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k or 0,
             stops=tuple(self.request.stop_token_ids),
         )
-
-    def append(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
-        if not all(map(math.isfinite, logprobs)):
-            raise ValueError("the model's logits are NaN or infinite; load it in another dtype")
-        self.ids += ids
-        self.logprobs += logprobs
-        self.tokens_left -= len(ids)
-
-    def report_tokens(self) -> None:
-        start, self.num_reported = self.num_reported, len(self.ids)
-        if self.request.on_tokens is not None and start < len(self.ids):
-            self.request.on_tokens(start, self.ids[start:], self.logprobs[start:])
 
 
 class Scheduler:
@@ -180,7 +140,9 @@ class Scheduler:
         still_running = []
         for row in self._running:
             if row.is_finished or not self._is_wanted(row.index):
-                self._runner.prefix_cache.release(row.slot, row.cached_ids)
+                # The slot holds the keys of all but the last id, which was not yet fed.
+                cached_ids = [*row.request.ids, *row.ids][:-1]
+                self._runner.prefix_cache.release(row.slot, cached_ids)
                 if row.is_finished:
                     self._finished.append(row)
             else:
@@ -194,8 +156,3 @@ class Scheduler:
             row.report_tokens()
         for row in finished:
             self._deliver(row.index, row.completion)
-
-
-def to_int64(seed: int) -> int:
-    """Wrap any integer into the range of a signed 64-bit integer."""
-    return (seed + 2**63) % 2**64 - 2**63

@@ -29,19 +29,6 @@ class VLMDecoder(HFDecoder):
     def build_batch(self, rows: list[HFSequence]) -> DecodeBatch:
         return _VLMBatch(self, rows)
 
-    def rope_positions(
-        self, ids: Tensor, attention_mask: Tensor, image_grid_thw: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the positions, [3, batch, length], and the offset of each row, [batch, 1]."""
-        base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-        positions, deltas = base.model.get_rope_index(
-            ids,
-            mm_token_type_ids=(ids == self.image_token_id).int(),
-            image_grid_thw=image_grid_thw,
-            attention_mask=attention_mask,
-        )
-        return positions, deltas
-
 
 class _VLMBatch(DecodeBatch):
     _decoder: VLMDecoder
@@ -61,15 +48,20 @@ class _VLMBatch(DecodeBatch):
         mask = torch.tensor([[0] * pad + [1] * (width - pad) for pad in pads], device=self._device)
         inputs = stack_images([image for row in self.rows for image in row.request.images])
         inputs = {name: value.to(self._device) for name, value in inputs.items()}
-        positions, self._rope_deltas = self._decoder.rope_positions(
-            torch.tensor(ids, device=self._device), mask, inputs.get("image_grid_thw")
+        model, token_ids = self._decoder.model, torch.tensor(ids, device=self._device)
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        positions, self._rope_deltas = base.model.get_rope_index(
+            token_ids,
+            mm_token_type_ids=(token_ids == self._decoder.image_token_id).int(),
+            image_grid_thw=inputs.get("image_grid_thw"),
+            attention_mask=mask,
         )
         return self._forward(ids, positions, mask, **inputs)
 
     def _next_positions(self) -> Tensor:
         import torch
 
-        text = torch.tensor([[row.position] for row in self.rows], device=self._device)
+        text = torch.tensor([[row.length - 1] for row in self.rows], device=self._device)
         return (text + self._rope_deltas).expand(3, -1, -1)
 
     def keep_rows(self, indices: list[int]) -> None:
