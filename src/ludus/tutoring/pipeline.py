@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ludus.agents.agent import Agent
 from ludus.client.event_loop import run_sync
@@ -27,7 +25,6 @@ from ludus.rollout.episode_run import EpisodeRun
 from ludus.rollout.progress import Notice, PhaseProgress, ProgressEvent, RunStarted
 from ludus.train.config import with_defaults
 from ludus.train.offline import sft
-from ludus.train.output.record import read_record
 from ludus.train.output.training_folder import check_model_outside
 from ludus.train.progress import NoProgress, TrainProgress
 from ludus.train.trl_config import parse_overrides
@@ -40,8 +37,6 @@ from ludus.tutoring.rounds import (
     measure_play,
 )
 
-_POLL_INTERVAL_S = 0.2
-
 
 class Stopped(Exception):
     """The user has asked to stop; what was done is kept."""
@@ -52,14 +47,17 @@ class Stopped(Exception):
 
 
 class RoundProgress:
-    """A training's progress in which every phase says which round it belongs to."""
+    """A training's progress in which every phase says which round it belongs to.
+
+    Called with the events of `collect`, it shows episodes as a phase, and stops when the training
+    is to stop.
+    """
 
     def __init__(self, progress: TrainProgress, number: int, total: int) -> None:
         self._progress = progress
         self._prefix = f"Round {number} of {total}: "
-
-    def show(self, phase: str) -> None:
-        self.phase(PhaseProgress(phase, in_log=True))
+        self._episodes = PhaseProgress()
+        self._run: EpisodeRun | None = None
 
     def phase(self, progress: PhaseProgress) -> None:
         # The phase stays the same object: whoever does the work updates its counts.
@@ -69,7 +67,7 @@ class RoundProgress:
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
         self._progress.begin(total_steps, resumed_from)
 
-    def step(self, line: Mapping[str, Any]) -> None:
+    def step(self, line: Mapping[str, object]) -> None:
         self._progress.step(line)
 
     def say(self, words: str) -> None:
@@ -79,62 +77,39 @@ class RoundProgress:
     def stopping(self) -> str | None:
         return self._progress.stopping
 
+    def play(self, phase: str, environments: Mixture, run: Path, config: CollectConfig) -> None:
+        """Collect the rest of the episodes of a run folder. Raises `Stopped` on request."""
 
-def play(
-    environments: Mixture, run: Path, config: CollectConfig, phase: str, progress: RoundProgress
-) -> CollectResult:
-    """Collect the episodes of a run folder, or the rest of them. Raises `Stopped` on request."""
-    shown = _PlayProgress(progress, phase)
+        async def main() -> CollectResult:
+            async with AsyncExitStack() as stack:
+                for agent in (config.agent, config.tutor):
+                    if agent is not None:
+                        await stack.enter_async_context(agent)
+                return await collect(environments, run, config, progress=self)
 
-    async def main() -> CollectResult:
-        async with AsyncExitStack() as stack:
-            for agent in (config.agent, config.tutor):
-                if agent is not None:
-                    await stack.enter_async_context(agent)
-            watch = asyncio.create_task(shown.watch())
-            stack.callback(watch.cancel)
-            return await collect(environments, run, config, progress=shown)
-
-    try:
-        result = run_sync(main())
-    finally:
-        release_gpu_memory()
-    reason = result.stop_reason or progress.stopping
-    if reason is not None:
-        raise Stopped(reason)
-    return result
-
-
-class _PlayProgress:
-    """Shows episodes as a phase of a training, and stops when the training is to stop."""
-
-    def __init__(self, progress: RoundProgress, phase: str) -> None:
-        self._progress = progress
-        self._title = phase
-        self._run: EpisodeRun | None = None
-        self._phase: PhaseProgress | None = None
+        self._episodes = PhaseProgress(phase, None, "episodes", in_log=True)
+        try:
+            result = run_sync(main())
+        finally:
+            release_gpu_memory()
+        reason = result.stop_reason or self.stopping
+        if reason is not None:
+            raise Stopped(reason)
 
     def __call__(self, event: ProgressEvent) -> None:
         match event:
             case PhaseProgress():
-                self._progress.phase(event)
+                self.phase(event)
+            case Notice():
+                self.say(event.message)
             case RunStarted():
                 self._run = event.run
-                planned = event.run.stats.planned
-                self._phase = PhaseProgress(self._title, planned, "episodes", in_log=True)
-                self._progress.phase(self._phase)
-            case Notice():
-                self._progress.say(event.message)
-
-    async def watch(self) -> None:
-        """Update the counts, and pass on a request to stop."""
-        while True:
-            await asyncio.sleep(_POLL_INTERVAL_S)
-            if self._run is None or self._phase is None:
-                continue
-            self._phase.advance(self._run.stats.done - self._phase.done)
-            if (reason := self._progress.stopping) is not None:
-                self._run.drain(reason)
+                self._episodes.total = event.run.stats.planned
+                self.phase(self._episodes)
+        if self._run is not None:
+            self._episodes.advance(self._run.stats.done - self._episodes.done)
+            if self.stopping is not None:
+                self._run.drain(self.stopping)
 
 
 _DEFAULT_CONFIG = TutorConfig()
@@ -190,10 +165,10 @@ def tutor(
                 shown = RoundProgress(progress, number, config.rounds)
                 metrics = _run_round(environments, model, log, number, config, command, shown)
                 log.add(metrics, keep=config.keep == "last" or log.is_best(metrics))
-                progress.say(describe_round(metrics))
+                progress.say(str(metrics))
         except Stopped as stop:
-            return _build_result(log, stop.reason)
-        return _build_result(log)
+            return log.result(stop.reason)
+        return log.result()
 
 
 def _run_round(
@@ -213,14 +188,14 @@ def _run_round(
     agreement = None
     if tutor_episodes:
         own = config.play_config(f"tutor/{number}", tutor_episodes)
-        play(environments, log.folder(number, "tutor"), own, "The tutor plays", progress)
+        progress.play("The tutor plays", environments, log.folder(number, "tutor"), own)
     if student_episodes:
         before = str(log.folder(number - 1, "model")) if number > 1 else model
         taught = config.student_config(number, _student(before, config.temperature, config))
         run = log.folder(number, "student")
-        play(environments, run, taught, "The student plays", progress)
+        progress.play("The student plays", environments, run, taught)
         agreement = measure_agreement(episodes(run))
-    progress.show("Curating")
+    progress.phase(PhaseProgress("Curating", in_log=True))
     data = log.folder(number, "data")
     # Duplicates stay: rows are as frequent as the states in which the student needs them, and a
     # game with few states is not learned from a handful of rows.
@@ -232,7 +207,7 @@ def _run_round(
         raise Stopped(result.stopped)
     held_out = config.held_out_config(_student(str(trained), 0.0, config))
     run = log.folder(number, "held_out")
-    play(environments, run, held_out, "Playing held-out tasks", progress)
+    progress.play("Playing held-out tasks", environments, run, held_out)
     reward, success = measure_play(episodes(run), config.solved_at)
     return RoundMetrics(
         number=number,
@@ -248,16 +223,6 @@ def _run_round(
     )
 
 
-def describe_round(metrics: RoundMetrics) -> str:
-    """A round in one line."""
-    parts = [f"Round {metrics.number}: {metrics.rows:,} rows"]
-    if metrics.agreement is not None:
-        parts.append(f"agreement before {metrics.agreement:.1%}")
-    if metrics.success is not None and metrics.reward is not None:
-        parts.append(f"held-out success {metrics.success:.1%}, reward {metrics.reward:.3f}")
-    return ", ".join(parts)
-
-
 def _student(model: str, temperature: float, config: TutorConfig) -> Agent:
     from ludus.policy.agent import PolicyAgent
 
@@ -266,19 +231,4 @@ def _student(model: str, temperature: float, config: TutorConfig) -> Agent:
         temperature=temperature,
         device=config.train.device,
         chat_template_kwargs=config.train.chat_template_kwargs,
-    )
-
-
-def _build_result(log: RoundLog, stopped: str | None = None) -> TutorResult:
-    record = read_record(log.out)
-    metrics = record.metrics if record is not None else None
-    return TutorResult(
-        folder=log.out,
-        steps=sum(each.steps for each in log.rounds),
-        loss=metrics.last_loss if metrics is not None else None,
-        seconds=sum(each.seconds for each in log.rounds),
-        tokens=(metrics.tokens or 0) if metrics is not None else 0,
-        stopped=stopped,
-        rounds=tuple(log.rounds),
-        kept_round=log.kept_round,
     )

@@ -18,7 +18,6 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ludus.curation.training_rows import count_agreement
 from ludus.data.config import describe_differences
@@ -59,6 +58,14 @@ class RoundMetrics:
     def as_json(self) -> JsonObject:
         return asdict(self)
 
+    def __str__(self) -> str:
+        parts = [f"Round {self.number}: {self.rows:,} rows"]
+        if self.agreement is not None:
+            parts.append(f"agreement before {self.agreement:.1%}")
+        if self.success is not None and self.reward is not None:
+            parts.append(f"held-out success {self.success:.1%}, reward {self.reward:.3f}")
+        return ", ".join(parts)
+
 
 @dataclass(frozen=True, slots=True)
 class TutorResult(TrainResult):
@@ -92,25 +99,35 @@ class RoundLog:
             shutil.rmtree(out / ROUNDS_DIR, ignore_errors=True)
             remove_run(out)
         elif names:
-            return cls._read(out, settings)
+            try:
+                stored = json.loads((out / STATE_FILE).read_bytes())
+                rounds = [RoundMetrics(**each) for each in stored["rounds"]]
+                before, kept = stored["settings"], stored["kept_round"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise RunError(f"{out / STATE_FILE} cannot be read: {error}.") from error
+            if differences := list(describe_differences(before, settings)):
+                raise OtherSettings(
+                    f"{out} holds rounds with other settings ({'; '.join(differences[:8])}). Set "
+                    "`overwrite` to replace them, or use another `out`."
+                )
+            return cls(out, settings, rounds, kept)
         log = cls(out, settings)
         log._write()
         return log
 
-    @classmethod
-    def _read(cls, out: Path, settings: JsonObject) -> RoundLog:
-        try:
-            stored = json.loads((out / STATE_FILE).read_bytes())
-            rounds = [RoundMetrics(**each) for each in stored["rounds"]]
-            before, kept = stored["settings"], stored["kept_round"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{out / STATE_FILE} cannot be read: {error}.") from error
-        if differences := list(describe_differences(before, settings)):
-            raise OtherSettings(
-                f"{out} holds rounds with other settings ({'; '.join(differences[:8])}). Set "
-                "`overwrite` to replace them, or use another `out`."
-            )
-        return cls(out, settings, rounds, kept)
+    def result(self, stopped: str | None = None) -> TutorResult:
+        record = read_record(self.out)
+        metrics = record.metrics if record is not None else None
+        return TutorResult(
+            folder=self.out,
+            steps=sum(each.steps for each in self.rounds),
+            loss=metrics.last_loss if metrics is not None else None,
+            seconds=sum(each.seconds for each in self.rounds),
+            tokens=(metrics.tokens or 0) if metrics is not None else 0,
+            stopped=stopped,
+            rounds=tuple(self.rounds),
+            kept_round=self.kept_round,
+        )
 
     def folder(self, number: int, name: str) -> Path:
         return self.out / ROUNDS_DIR / str(number) / name
@@ -128,14 +145,20 @@ class RoundLog:
     def add(self, metrics: RoundMetrics, *, keep: bool) -> None:
         """Record a finished round. With `keep` its model becomes that of the output folder."""
         if keep:
-            _publish(self.folder(metrics.number, "model"), self.out)
+            remove_run(self.out)
+            # Files are linked, so that they take space once.
+            model = self.folder(metrics.number, "model")
+            shutil.copytree(model, self.out, copy_function=_link_or_copy, dirs_exist_ok=True)
+            if (record := read_record(self.out)) is not None:
+                card = build_model_card(record, name=str(self.out))
+                write_atomically(self.out / CARD_FILE, card)
             self.kept_round = metrics.number
         self.rounds.append(metrics)
         self._write()
         shutil.rmtree(self.folder(metrics.number - 1, "model"), ignore_errors=True)
 
     def _write(self) -> None:
-        state: dict[str, Any] = {
+        state = {
             "version": 1,
             "settings": self.settings,
             "rounds": [each.as_json() for each in self.rounds],
@@ -161,15 +184,6 @@ def measure_play(
             rewards.add(episode.group_id, episode.reward)
             solved.add(episode.group_id, float(episode.reward >= solved_at))
     return rewards.mean, solved.mean
-
-
-def _publish(model: Path, out: Path) -> None:
-    """Replace the model in the output folder. Files are linked, so that they take space once."""
-    remove_run(out)
-    shutil.copytree(model, out, copy_function=_link_or_copy, dirs_exist_ok=True)
-    record = read_record(out)
-    if record is not None:
-        write_atomically(out / CARD_FILE, build_model_card(record, name=str(out)))
 
 
 def _link_or_copy(source: str, target: str) -> None:
