@@ -76,7 +76,18 @@ class LineIndex:
 
     @cached_property
     def _offsets(self) -> list[_LineOffsets]:
-        return [_index_lines(file) for file in self._files]
+        offsets = []
+        for file in self._files:
+            starts, numbers, position = array("q"), array("q"), 0
+            with file.open("rb", buffering=_READ_BLOCK_BYTES) as source:
+                for number, line in enumerate(source, 1):
+                    if not line.isspace():
+                        starts.append(position)
+                        numbers.append(number)
+                    position += len(line)
+            starts.append(position)
+            offsets.append(_LineOffsets(starts, numbers))
+        return offsets
 
     def _truncated_error(self, file: int) -> RunError:
         return RunError(f"{self._files[file]} was truncated while it was read. Try again.")
@@ -91,16 +102,3 @@ class _LineOffsets(NamedTuple):
     starts: array[int]
     """Offset of each line, and at the end the size of the file."""
     numbers: array[int]
-
-
-def _index_lines(file: Path) -> _LineOffsets:
-    starts, numbers = array("q"), array("q")
-    with file.open("rb", buffering=_READ_BLOCK_BYTES) as source:
-        position = 0
-        for number, line in enumerate(source, 1):
-            if not line.isspace():
-                starts.append(position)
-                numbers.append(number)
-            position += len(line)
-    starts.append(position)
-    return _LineOffsets(starts, numbers)

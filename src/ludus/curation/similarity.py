@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rensa import RMinHash
 
 _UNSPACED_SCRIPTS = "\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-"""Scripts without spaces between words, where every character counts as a word."""
+"""Scripts without spaces between words: every character counts as a word."""
 _WORD = re.compile(rf"[{_UNSPACED_SCRIPTS}]|[^\W{_UNSPACED_SCRIPTS}]+|[^\w\s]")
 _SHINGLE_WORDS = 3
 _NUM_PERM = 120
@@ -80,7 +80,7 @@ class TaskPrompt(NamedTuple):
 class TaskPrompts:
     """An iterable of the tasks with kept episodes, in the order of their first episode.
 
-    The prompt is that of the first kept episode. It is read from the files at every iteration.
+    The prompt is the first kept episode's. It is read from the files at every iteration.
     """
 
     def __init__(self, catalog: Catalog) -> None:

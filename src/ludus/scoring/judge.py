@@ -127,7 +127,7 @@ class Judge:
         agent: the model, from `ludus.agent`, or a function from messages to the text of a reply.
         criteria: what makes an attempt good, in plain words.
         groups: score all attempts at a task in one call, relative to each other.
-        max_attempts: calls per prompt, where a call fails or its reply cannot be parsed.
+        max_attempts: calls per prompt, if a call fails or its reply cannot be parsed.
         max_tokens: maximum number of tokens per reply, reasoning included.
         cache: a folder; the same prompt to the same model is answered from it.
         max_calls: maximum number of calls.
@@ -195,7 +195,7 @@ class Judge:
         }
 
     async def __call__(self, episode: Episode) -> float | None:
-        """The score of one episode, for use as a reward function; None where the judge failed."""
+        """The score of one episode, for use as a reward function; None if the judge failed."""
         if self.groups:
             raise ConfigError("A judge of groups cannot score a single episode; use groups=False.")
         with suppress(BudgetExhausted):
@@ -223,7 +223,8 @@ class Judge:
 
     async def _grade(self, prompt: Sequence[Message], count: int) -> tuple[list[Grade], bool]:
         """The grades of a prompt, and whether they come from the cache."""
-        key = self._prompt_key(prompt)
+        content = [self.describe(), [message.model_dump() for message in prompt]]
+        key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
         lock = self._locks.setdefault(key, asyncio.Lock())
         async with lock:  # Equal prompts at the same time make one call.
             if self._cache is not None and (reply := self._cache.get(key)) is not None:
@@ -262,7 +263,11 @@ class Judge:
         raise last_error
 
     async def _call(self, messages: Sequence[Message], attempt: int) -> Reply:
-        self._check_budget()
+        if self.max_calls is not None and self.stats.calls >= self.max_calls:
+            raise BudgetExhausted(f"the limit of {self.max_calls:,} judge calls is used up")
+        reason = self.budget.exhausted_reason(self._spending, [Usage()] * self._active)
+        if reason is not None:
+            raise BudgetExhausted(reason)
         self.stats.calls += 1
         self._active += 1
         usage = Usage()
@@ -281,17 +286,6 @@ class Judge:
             self.stats.usage += usage
             self._spending.usage_now += usage
             self._spending.costed_attempts += 1
-
-    def _check_budget(self) -> None:
-        if self.max_calls is not None and self.stats.calls >= self.max_calls:
-            raise BudgetExhausted(f"the limit of {self.max_calls:,} judge calls is used up")
-        reason = self.budget.exhausted_reason(self._spending, [Usage()] * self._active)
-        if reason is not None:
-            raise BudgetExhausted(reason)
-
-    def _prompt_key(self, prompt: Sequence[Message]) -> str:
-        content = [self.describe(), [message.model_dump() for message in prompt]]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     async def __aenter__(self) -> Self:
         return self

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ludus.data.episode import Episode
 from ludus.data.messages import Message, messages_before_reply
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import BadReply
 
 DEFAULT_CRITERIA = """\
@@ -102,7 +103,10 @@ def parse_grades(text: str, count: int, *, groups: bool) -> list[Grade]:
     key = "attempts" if groups else "score"
     reply = _last_object_with(text, key)
     if reply is None:
-        raise BadReply(f"The reply has no JSON object with {key!r}: {_quote(text)}.")
+        quoted = " ".join(text.split())
+        if len(quoted) > _MAX_QUOTED_CHARS:
+            quoted = f"{quoted[:_MAX_QUOTED_CHARS]}…"
+        raise BadReply(f"The reply has no JSON object with {key!r}: {quoted!r}.")
     if not groups:
         return [_parse_grade(reply, "the attempt")]
     entries = reply[key] if isinstance(reply[key], list) else []
@@ -118,14 +122,14 @@ def build_correction(error: BadReply) -> Message:
     return Message(role="user", content=f"{error} Reply again, with the JSON object alone.")
 
 
-def _parse_grade(entry: dict[str, Any], name: str) -> Grade:
+def _parse_grade(entry: JsonObject, name: str) -> Grade:
     score, reason = entry.get("score"), entry.get("reason")
     if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
         raise BadReply(f"The score of {name} must be a number from 0 to 1, got {score!r}.")
     return Grade(float(score), reason[:_MAX_REASON_CHARS] if isinstance(reason, str) else "")
 
 
-def _last_object_with(text: str, key: str) -> dict[str, Any] | None:
+def _last_object_with(text: str, key: str) -> JsonObject | None:
     """The last JSON object in a text that has a key; models write text and fences around it."""
     decoder = json.JSONDecoder()
     result, position = None, 0
@@ -138,8 +142,3 @@ def _last_object_with(text: str, key: str) -> dict[str, Any] | None:
         if key in value:
             result = value
     return result
-
-
-def _quote(text: str) -> str:
-    short = " ".join(text.split())
-    return repr(short if len(short) <= _MAX_QUOTED_CHARS else f"{short[:_MAX_QUOTED_CHARS]}…")

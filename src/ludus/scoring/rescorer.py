@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -201,11 +201,21 @@ class Rescorer(EpisodeRun):
         self._active_ids.update(item)
         try:
             episodes = self._source.read(item)
-            if self.judge is not None:
-                await self._judge_unit([episode for episode in episodes if not episode.broken])
+            played = [episode for episode in episodes if not episode.broken]
+            if self.judge is not None and played:
+                for episode, judgement in zip(played, await self.judge.judge(played), strict=True):
+                    self._judgements[episode.episode_id] = judgement
+                    if self._judgement_log is not None:
+                        fields = {"episode_id": episode.episode_id, **asdict(judgement)}
+                        self._judgement_log.append(json.dumps(fields).encode() + b"\n")
             for episode in episodes:
-                if episode.episode_id in self._pending:
-                    await self._record(episode)
+                if episode.episode_id not in self._pending:
+                    continue
+                scored = await self._score(episode)
+                if episode.broken:
+                    self.write(scored)
+                else:
+                    self.record(scored, self._active_ids)
         except BudgetExhausted as exhausted:
             self.drain(str(exhausted))
         except LudusError as error:  # A reward function failed, or a file cannot be used.
@@ -216,34 +226,14 @@ class Rescorer(EpisodeRun):
                 self._judgements.pop(episode_id, None)
                 self.end(episode_id)
 
-    async def _judge_unit(self, episodes: Sequence[Episode]) -> None:
-        if not episodes or self.judge is None:
-            return
-        for episode, judgement in zip(episodes, await self.judge.judge(episodes), strict=True):
-            self._judgements[episode.episode_id] = judgement
-            if self._judgement_log is not None:
-                fields = {
-                    "episode_id": episode.episode_id,
-                    "score": judgement.score,
-                    "reason": judgement.reason,
-                    "error": judgement.error,
-                    "cached": judgement.cached,
-                }
-                self._judgement_log.append(json.dumps(fields).encode() + b"\n")
-
-    async def _record(self, episode: Episode) -> None:
-        """Score an episode and write it; a failure of the judge makes it a broken one."""
+    async def _score(self, episode: Episode) -> Episode:
+        """Score an episode; a failure of the judge makes it a broken one."""
         judgement = self._judgements.get(episode.episode_id)
-        if judgement is not None and judgement.error is not None:
-            fault = Fault(kind=judgement.error, where="model", message=judgement.reason)
-            update = {"reward": None, "stop_reason": StopReason.BROKEN, "error": fault}
-            self.record(episode.model_copy(update=update), self._active_ids)
-            return
-        scored = await self._functions.score(episode)
-        if episode.broken:
-            self.write(scored)
-        else:
-            self.record(scored, self._active_ids)
+        if judgement is None or judgement.error is None:
+            return await self._functions.score(episode)
+        fault = Fault(kind=judgement.error, where="model", message=judgement.reason)
+        update = {"reward": None, "stop_reason": StopReason.BROKEN, "error": fault}
+        return episode.model_copy(update=update)
 
     def write(self, episode: Episode) -> None:
         super().write(episode)

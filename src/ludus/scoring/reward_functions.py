@@ -3,7 +3,7 @@
     def brief(episode):
         return -0.01 * len(episode.messages)
 
-A reward function takes an episode and returns a number, a rubric's `Score`, or None where it does
+A reward function takes an episode and returns a number, a rubric's `Score`, or None if it does
 not apply; it may be async. Functions for TRL's trainer, which take `completions`, work too. The
 summed parts are in the episode's `rewards`, each under its name.
 The parts of a rubric named `quality` are `quality/correct` and so on there, and not summed again.
@@ -83,7 +83,7 @@ class RewardFunctions:
         """The episode with its total reward. Episodes that a fault ended stay unscored."""
         if episode.broken or (not self.functions and self.environment_weight == 1):
             return episode
-        self.weights([episode.environment])  # Raises where two rewards have one name.
+        self.weights([episode.environment])  # Raises if two rewards have one name.
         scores = await asyncio.gather(*(each.score(episode) for each in self.functions))
         parts: dict[str, float] = {}
         details: dict[str, float] = {}
@@ -126,12 +126,18 @@ def import_reward_functions(
 
     `environment=0.5` sets the weight of the environment's own reward, by default
     `environment_weight`. Functions are named by the function's name, and by module and function
-    where two names clash. Errors name `argument`.
+    if two names clash. Errors name `argument`.
     """
     functions = []
     for spec in specs:
-        path, weight = _split_weight(spec, argument)
-        if path == ENVIRONMENT:
+        path, equals, number = spec.partition("=")
+        try:
+            weight = float(number) if equals else 1.0
+        except ValueError:
+            weight = math.nan
+        if not math.isfinite(weight):
+            raise ConfigError(f"`{argument}`: the weight in {spec!r} is not a finite number.")
+        if (path := path.strip()) == ENVIRONMENT:
             environment_weight = weight
         else:
             functions.append(_import_reward_function(path, weight, argument))
@@ -147,18 +153,6 @@ def import_reward_functions(
         ),
         environment_weight,
     )
-
-
-def _split_weight(text: str, argument: str) -> tuple[str, float]:
-    """Split `module:function=0.5` into path and weight."""
-    path, equals, number = text.partition("=")
-    try:
-        weight = float(number) if equals else 1.0
-    except ValueError:
-        weight = math.nan
-    if not math.isfinite(weight):
-        raise ConfigError(f"`{argument}`: the weight in {text!r} is not a finite number.")
-    return path.strip(), weight
 
 
 def _import_reward_function(path: str, weight: float, argument: str) -> RewardFunction:

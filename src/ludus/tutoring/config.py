@@ -48,7 +48,7 @@ class TutorConfig(EpisodeConfig):
     solved_at: Annotated[float, Option("Output", hidden=True)] = 1.0
     """Reward from which on a task counts as solved."""
     keep: Annotated[KeepModel, Option("Output", hidden=True)] = "best"
-    """Which model is kept: the one with the best held-out reward, or that of the last round."""
+    """Which model is kept: the one with the best held-out reward, or the last."""
     seed: Annotated[int, Option("Tasks", advanced=True)] = 0
     """Selects the tasks of all rounds."""
     train: TrainConfig = field(default_factory=TrainConfig)

@@ -180,7 +180,7 @@ def _run_round(
     command: str | None,
     progress: RoundProgress,
 ) -> RoundMetrics:
-    """One round, or what is left of it: every stage goes on where it was interrupted."""
+    """Play, curate, train and evaluate; every stage resumes what was interrupted."""
     started = time.monotonic()
     trained = log.folder(number, "model")
     tutor_episodes = config.tutor_episodes(number)
@@ -200,7 +200,7 @@ def _run_round(
     # Duplicates stay: rows are as frequent as the states in which the student needs them, and a
     # game with few states is not learned from a handful of rows.
     report = curate(log.data_runs(number), data, CurateConfig(dedupe=False), overwrite=True)
-    # A correction is the end of its row: where that is too long, there is nothing to learn from it.
+    # A correction is the end of its row: if that is cut off, the row has no loss.
     train = replace(config.train, drop_untrainable=True)
     result = sft(data, model, trained, train, command=command, progress=progress)
     if result.stopped is not None:

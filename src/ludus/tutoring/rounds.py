@@ -5,7 +5,7 @@ out/
   rounds/N/tutor         run folder: episodes that the tutor played itself
   rounds/N/student       run folder: episodes of the student, with the tutor's replies
   rounds/N/data          rows of all rounds so far
-  rounds/N/model         the model after the round; only that of the latest round stays
+  rounds/N/model         the model after the round; only the latest stays
   rounds/N/held_out      run folder: held-out tasks, played by that model
   *                      the model that is kept so far, with the record of its training
 """
@@ -143,7 +143,7 @@ class RoundLog:
         return metrics.reward is not None and metrics.reward >= max(before, default=metrics.reward)
 
     def add(self, metrics: RoundMetrics, *, keep: bool) -> None:
-        """Record a finished round. With `keep` its model becomes that of the output folder."""
+        """Record a finished round. With `keep` its model goes to the output folder."""
         if keep:
             remove_run(self.out)
             # Files are linked, so that they take space once.

@@ -57,7 +57,7 @@ def _parse_line(line: JsonObject) -> Iterator[Episode]:
         episode_id=_parse_name(line, "episode_id") or _parse_name(line, "id") or "",
         environment=_parse_name(line, "environment") or "messages",
         task=task if is_object else {"task": task},
-        # A single word may be the name of a data set as well as that of a task.
+        # A single word may be the name of a data set or of a task.
         group=None if is_object else [task, prompt_group_key(messages)],
         group_id=_parse_name(line, "group_id"),
         seed=line.get("seed"),

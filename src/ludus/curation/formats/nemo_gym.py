@@ -193,7 +193,7 @@ def _group_key(line: JsonObject, params: JsonObject, response: JsonObject) -> li
 
 
 def _task_metadata(request: JsonObject) -> JsonObject:
-    """Return the `metadata` of a request without the seed of the attempt; empty if none is left."""
+    """Return the `metadata` of a request without the seed of the attempt; empty if that was all."""
     metadata = request.get("metadata")
     if isinstance(metadata, dict):
         metadata = {key: value for key, value in metadata.items() if key != "extra_body"}
@@ -284,7 +284,7 @@ class RolloutNumbers:
 
 
 def build_rollout(episode: Episode, numbers: RolloutNumbers | None = None) -> JsonObject:
-    """Build a line of a rollout file; `numbers` are those of the file.
+    """Build a line of a rollout file; `numbers` counts over the file.
 
     `output` is the whole conversation as chat messages, which scripts that convert rollouts for TRL
     read; `response.output` has the replies as items.
@@ -327,8 +327,8 @@ def build_rollout(episode: Episode, numbers: RolloutNumbers | None = None) -> Js
 def build_input(episode: Episode, numbers: RolloutNumbers | None = None) -> JsonObject:
     """Build a line of an input file: the task without the attempt and its sampling settings.
 
-    The fields of the task are next to the request, where Gym's verifiers expect them. `numbers` are
-    those of the file, by which Gym finds the rollouts of a task. Without an agent of Gym the line
+    The fields of the task are next to the request, as Gym's verifiers expect them. By `numbers`,
+    which counts over the file, Gym finds the rollouts of a task. Without an agent of Gym the line
     has none, because Gym would prefer it to the `agent_name` of a collection.
     """
     request = _build_request(episode)
