@@ -118,6 +118,8 @@ def load_episodes(
 
     With `labels` an episode that has a tutor's replies is `tutored`.
     """
+    import duckdb
+
     for max_line_bytes in _MAX_LINE_BYTES:
         with ExitStack() as stack:
             # Opened again for every limit: once it is open, its number of threads is fixed.
@@ -132,31 +134,22 @@ def load_episodes(
             )
             if where is not None:
                 check_load_condition(database, where)
-            query = _load_query(files, where, contents, labels, max_line_bytes)
-            if _create_table(database, query, where):
-                stack.pop_all()
-                return database
+            try:
+                database.execute(_load_query(files, where, contents, labels, max_line_bytes))
+            except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
+                raise RunError(f"Cannot read the episodes: {describe_sql_error(error)}") from None
+            except duckdb.Error as error:
+                if "maximum_object_size" in str(error):
+                    continue
+                problem = "Cannot read the episodes" if where is None else "`where` cannot be used"
+                error_class = RunError if where is None else ConfigError
+                raise error_class(f"{problem}: {describe_sql_error(error)}") from None
+            stack.pop_all()
+            return database
     raise RunError(
         f"Cannot read the episodes: a line is longer than {_MAX_LINE_BYTES[-1] >> 20} MB. "
         "Remove that episode from its file."
     )
-
-
-def _create_table(database: DuckDBPyConnection, query: str, where: str | None) -> bool:
-    """Run the query that loads the episodes. Returns whether every line fits its limit."""
-    import duckdb
-
-    try:
-        database.execute(query)
-    except (duckdb.OutOfMemoryException, duckdb.IOException) as error:
-        raise RunError(f"Cannot read the episodes: {describe_sql_error(error)}") from None
-    except duckdb.Error as error:
-        if "maximum_object_size" in str(error):
-            return False
-        if where is None:
-            raise RunError(f"Cannot read the episodes: {describe_sql_error(error)}") from None
-        raise ConfigError(f"`where` cannot be evaluated: {describe_sql_error(error)}") from None
-    return True
 
 
 def _load_query(

@@ -155,11 +155,23 @@ def _check_any_kept(catalog: Catalog) -> None:
 def _check_replaceable(
     out: Path, config: CurateConfig, runs: Sequence[str], splits: Sequence[str], *, overwrite: bool
 ) -> None:
-    """Raise `RunError` unless the folder is empty or holds a data set that may be replaced."""
+    """Raise `RunError` unless the folder is empty or holds a data set that may be replaced.
+
+    An unchanged one with this config, of these runs or some of them, always may.
+    """
     names = existing_files(out, _DRAFT_PREFIX)
     # A process that was killed while moving its files may have left all but the metadata file.
     if CURATION_FILE in names or (names and set(names) <= {*DATASET_FILES}):
-        if not overwrite and not _is_rerun(out, config, runs, splits):
+        try:
+            metadata = json.loads((out / CURATION_FILE).read_bytes())
+            is_rerun = (
+                metadata["settings"] == json.loads(json.dumps(config.as_json(), default=str))
+                and set(metadata["runs"]) <= set(runs)
+                and metadata["digest"] == _hash_files(out / f"{name}.jsonl" for name in splits)
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            is_rerun = False
+        if not overwrite and not is_rerun:
             raise RunError(
                 f"{out} already holds a data set. Set `overwrite`, or use another `out`."
             )
@@ -168,20 +180,6 @@ def _check_replaceable(
         raise RunError(
             f"{out} is not empty ({names[0]}{more}) and not a Ludus data set. Use another `out`."
         )
-
-
-def _is_rerun(out: Path, config: CurateConfig, runs: Sequence[str], splits: Sequence[str]) -> bool:
-    """Whether `out` has an unchanged data set with this config, of these runs or some of them."""
-    files = [out / f"{name}.jsonl" for name in splits]
-    try:
-        metadata = json.loads((out / CURATION_FILE).read_bytes())
-        return (
-            metadata["settings"] == json.loads(json.dumps(config.as_json(), default=str))
-            and set(metadata["runs"]) <= set(runs)
-            and metadata["digest"] == _hash_files(files)
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def _hash_files(files: Iterable[Path]) -> str:

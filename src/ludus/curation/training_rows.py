@@ -179,7 +179,7 @@ def count_agreement(episode: Episode) -> tuple[int, int]:
 def _trained_messages(episode: Episode) -> list[tuple[tuple[Message, ...], frozenset[int]]]:
     """The conversations to train on, each with the positions of its replies without loss.
 
-    With a tutor: the episode with loss on turns in which both agree, and a copy for each correction.
+    With a tutor: the episode with loss on the turns in agreement, and a copy for each correction.
     """
     if not episode.tutor_replies:
         positions = _reply_positions(episode.messages)

@@ -39,7 +39,7 @@ from ludus.curation.formats.responses_api import (
 from ludus.data.episode import Episode, Fault, StopReason, Usage
 from ludus.data.files import stable_hash
 from ludus.data.json_files import numbered_lines
-from ludus.data.messages import Message, messages_before_reply
+from ludus.data.messages import messages_before_reply
 from ludus.data.tool_schema import JsonObject, parse_arguments
 
 _TASK_INDEX, _ROLLOUT_INDEX = "_ng_task_index", "_ng_rollout_index"
@@ -125,11 +125,18 @@ def _parse_rollout(line: JsonObject, task_fields: set[str] | None) -> Episode:
     agent["model"] = response.get("model") or params.get("model") or None
     agent["agent_ref"] = agent_ref
     reward = parse_number(line.get("reward"), "reward")
+    # Some environments store the first observation separately.
+    prompt = parse_items(params.get("input"), "input")
+    prompt += parse_items(response.get("seed_obs"), "seed_obs")
+    parts = [prompt, *iter_new_items(prompt, response.get("output"))]
+    messages = [message for part in parts for message in to_chat_messages(part)]
+    if params.get("instructions"):
+        messages.insert(0, {"role": "system", "content": params["instructions"]})
     usage = as_object(response.get("usage"))
     stop_reason = _parse_stop_reason(line, response)
     episode = build_episode(
         environment=str(name or line.get("task_source") or "nemo_gym"),
-        messages=_parse_conversation(params, response),
+        messages=parse_messages(messages),
         tools=parse_tools(params.get("tools") or response.get("tools")),
         reward=None if _is_masked(line) else reward,
         task=task,
@@ -163,17 +170,6 @@ def _is_masked(line: JsonObject) -> bool:
     """Whether the attempt is masked; some agents write that into `instance_config`."""
     nested = as_object(line.get("instance_config")).get("mask_sample")
     return bool(line.get("mask_sample") or nested)
-
-
-def _parse_conversation(params: JsonObject, response: JsonObject) -> tuple[Message, ...]:
-    prompt = parse_items(params.get("input"), "input")
-    # Some environments store the first observation separately.
-    prompt += parse_items(response.get("seed_obs"), "seed_obs")
-    parts = [prompt, *iter_new_items(prompt, response.get("output"))]
-    messages = [message for part in parts for message in to_chat_messages(part)]
-    if params.get("instructions"):
-        messages.insert(0, {"role": "system", "content": params["instructions"]})
-    return parse_messages(messages)
 
 
 def _group_key(line: JsonObject, params: JsonObject, response: JsonObject) -> list[object]:

@@ -99,9 +99,15 @@ def to_chat_messages(items: list[JsonObject]) -> Iterator[JsonObject]:
             yield {"role": "assistant", **reply}
             reply = {}
         if kind == "reasoning":
-            if reasoning := _reasoning_text(item):
-                parts = [reply["reasoning_content"]] if reply else []
-                reply = {"reasoning_content": "\n\n".join([*parts, reasoning])}
+            # The reasoning itself, or its summary if that is all there is.
+            parts = item.get("content") or item.get("summary") or []
+            if not isinstance(parts, list):
+                raise FormatError("the content of the reasoning is not a list")
+            texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+            if not all(isinstance(text, str) for text in texts):
+                raise FormatError("a part of the reasoning is not text")
+            if texts := [*filter(None, [reply.get("reasoning_content"), *texts])]:
+                reply = {"reasoning_content": "\n\n".join(texts)}
         elif kind == "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
             call = {"id": item.get("call_id") or item.get("id"), "function": function}
@@ -123,17 +129,6 @@ def to_chat_messages(items: list[JsonObject]) -> Iterator[JsonObject]:
             raise FormatError(f"an item of type {kind!r} is neither a message nor a tool call")
     if reply:
         yield {"role": "assistant", **reply}
-
-
-def _reasoning_text(item: JsonObject) -> str:
-    """Return the reasoning itself, or its summary if that is all there is."""
-    parts = item.get("content") or item.get("summary") or []
-    if not isinstance(parts, list):
-        raise FormatError("the content of the reasoning is not a list")
-    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
-    if not all(isinstance(text, str) for text in texts):
-        raise FormatError("a part of the reasoning is not text")
-    return "\n\n".join(filter(None, texts))
 
 
 def build_items(messages: Sequence[Message]) -> Iterator[JsonObject]:
