@@ -18,7 +18,7 @@ from ludus.protocol.types import EnvironmentMetadata
 from ludus.serve.access import AccessPolicy, add_access_middleware
 from ludus.serve.capacity import SessionCapacity
 from ludus.serve.config import ServeConfig, limit_sessions
-from ludus.serve.http_routes import add_episode_routes, add_task_routes
+from ludus.serve.http_routes import add_episode_routes
 from ludus.serve.mcp import MCP_SESSION_HEADER, McpEndpoint
 from ludus.serve.metrics import Metrics
 from ludus.serve.pages import add_page_routes
@@ -68,7 +68,6 @@ def create_app(
     add_page_routes(app, env_spec, allow_origins=config.allow_origins)
     add_episode_routes(app, sessions)
     rpc.add_routes(app, proxy)
-    add_task_routes(app, sessions)
     add_access_middleware(
         app,
         access,
@@ -99,6 +98,11 @@ def _add_info_routes(app: FastAPI, env_spec: EnvSpec, sessions: SessionRegistry)
             "state": env_spec.state.model_json_schema(),
             "reset_observation": env_spec.reset_observation.model_json_schema(),
         }
+
+    @app.get("/list_environments")
+    async def list_environments() -> list[str]:
+        """The name of the environment, in a list."""
+        return [env_spec.id]
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:

@@ -1,22 +1,20 @@
-"""Stateless routes: `/reset`, `/step` and `/state`, and those that list splits and tasks.
+"""Stateless routes: `/reset`, `/step` and `/state`.
 
 As in OpenEnv, each request builds an environment and closes it, and a step is preceded by a reset.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import to_json, to_jsonable_python
+from pydantic_core import to_json
 
 from ludus.data.tool_schema import JsonObject
-from ludus.environment.runner import EnvironmentRunner
 from ludus.errors import CapacityReached, InvalidAction, SessionError, SessionLost, WireError
 from ludus.protocol.frames import error_frame_details, result_payload
 from ludus.protocol.types import Observation
@@ -24,9 +22,6 @@ from ludus.serve.sessions import ServedSession, SessionRegistry
 
 M = TypeVar("M", bound=BaseModel)
 
-MAX_LISTED_TASKS = 1000
-"""Maximum number of tasks in a listing; `num_tasks` has the total number."""
-_SPLIT_TYPES = ("train", "validation", "test")
 _STATUS_BY_CODE = {"CAPACITY_REACHED": 503, "FACTORY_ERROR": 500, "SESSION_ERROR": 504}
 
 
@@ -134,95 +129,3 @@ def _episode_http_error(error: SessionError) -> HTTPException:
         return HTTPException(503, {"message": str(error)})
     code = error.code if isinstance(error, WireError) else ""
     return HTTPException(_STATUS_BY_CODE.get(code, 500), {"message": str(error), "code": code})
-
-
-class SplitRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    split: str
-
-
-class TaskRequest(SplitRequest):
-    index: int
-
-
-class TaskRangeRequest(SplitRequest):
-    start: int | None = None
-    stop: int | None = None
-
-
-def add_task_routes(app: FastAPI, sessions: SessionRegistry) -> None:
-    """Add the routes that list the splits of the environment and their tasks."""
-    env_spec = sessions.env_spec
-
-    @asynccontextmanager
-    async def runner_of(environment: str) -> AsyncIterator[EnvironmentRunner]:
-        """The environment whose tasks a route lists; 404 if another one is named."""
-        if environment.lower() not in (env_spec.id.lower(), env_spec.name.lower()):
-            raise HTTPException(404, f"This server serves {env_spec.id!r}, not {environment!r}.")
-        runner = EnvironmentRunner(env_spec)
-        await runner.start()
-        try:
-            yield runner
-        except NotImplementedError as error:
-            raise HTTPException(501, str(error)) from None
-        except (IndexError, KeyError) as error:
-            raise HTTPException(400, f"No such task: {error}") from None
-        finally:
-            await runner.close()
-
-    async def call(environment: str, method: str, *arguments: object) -> Any:
-        async with runner_of(environment) as runner:
-            value = await runner.call_method(method, *arguments)
-            return await value if inspect.isawaitable(value) else value
-
-    async def list_tasks(
-        environment: str, split: str, start: int | None, stop: int | None
-    ) -> list[Any]:
-        if hasattr(env_spec.cls, "get_task_range"):
-            tasks = await call(environment, "get_task_range", split, start, stop)
-            return list(to_jsonable_python(tasks))
-        wanted = range(await call(environment, "num_tasks", split))[start:stop][:MAX_LISTED_TASKS]
-        async with runner_of(environment) as runner:
-            return [
-                to_jsonable_python(await runner.call_method("get_task", split, i)) for i in wanted
-            ]
-
-    @app.get("/list_environments")
-    async def list_environments() -> list[str]:
-        """The name of the environment, in a list."""
-        return [env_spec.id]
-
-    @app.get("/{environment}/splits")
-    async def splits(environment: str) -> list[JsonObject]:
-        """The splits of the tasks."""
-        infos: list[JsonObject] = []
-        for split in await call(environment, "list_splits"):
-            if isinstance(split, str):
-                kind = split if split in _SPLIT_TYPES else "validation"
-                infos.append({"name": split, "type": kind})
-            else:
-                infos.append(to_jsonable_python(split))
-        return infos
-
-    @app.post("/{environment}/tasks")
-    async def tasks(environment: str, body: SplitRequest) -> JsonObject:
-        """The tasks of a split, up to 1000."""
-        listed = await list_tasks(environment, body.split, 0, MAX_LISTED_TASKS)
-        return {"tasks": listed, "env_name": env_spec.id}
-
-    @app.post("/{environment}/num_tasks")
-    async def num_tasks(environment: str, body: SplitRequest) -> JsonObject:
-        """The number of tasks of a split."""
-        return {"num_tasks": await call(environment, "num_tasks", body.split)}
-
-    @app.post("/{environment}/task")
-    async def task(environment: str, body: TaskRequest) -> JsonObject:
-        """One task of a split, by its position."""
-        record = await call(environment, "get_task", body.split, body.index)
-        return {"task": to_jsonable_python(record)}
-
-    @app.post("/{environment}/task_range")
-    async def task_range(environment: str, body: TaskRangeRequest) -> JsonObject:
-        """The tasks of a split from `start` to `stop`."""
-        return {"tasks": await list_tasks(environment, body.split, body.start, body.stop)}

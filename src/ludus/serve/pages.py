@@ -17,7 +17,7 @@ from starlette.routing import Route
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.spec import EnvSpec, task_schema
 from ludus.protocol.types import calls_by_name
-from ludus.web import list_files, load_file, security_headers
+from ludus.web import file_response, list_files, security_headers
 
 _PAGES = {"/": "play.html", "/web": "play.html", "/docs": "api.html"}
 """OpenEnv's servers have their page at `/web`."""
@@ -51,28 +51,19 @@ def add_page_routes(app: FastAPI, env_spec: EnvSpec, *, allow_origins: Sequence[
     headers = security_headers(frame_ancestors=ancestors)
 
     async def page(request: Request) -> Response:
-        file = load_file(page_files()[request.scope["path"]])
-        assert file is not None
-        tagged = {**headers, "ETag": file.etag}
-        if file.etag in request.headers.get("if-none-match", ""):
-            return Response(status_code=304, headers=tagged)
-        return Response(file.content, media_type=file.media_type, headers=tagged)
+        return file_response(request, page_files()[request.scope["path"]], headers)
 
     app.router.routes += [Route(path, page, methods=["GET"]) for path in page_files()]
 
     @app.get("/interface")
     async def interface() -> EnvironmentInterface:
         """What the environment is, its tools, and the arguments of a reset."""
-        return interface_of(env_spec)
-
-
-def interface_of(env_spec: EnvSpec) -> EnvironmentInterface:
-    tools = env_spec.tools
-    return EnvironmentInterface(
-        id=env_spec.id,
-        description=env_spec.description,
-        documentation=env_spec.metadata.readme_content or "",
-        tools=None if tools is None else [tool.model_dump(by_alias=True) for tool in tools],
-        calls_by_name=calls_by_name(env_spec.action_schema, tools or ()),
-        task_schema=task_schema(env_spec),
-    )
+        tools = env_spec.tools
+        return EnvironmentInterface(
+            id=env_spec.id,
+            description=env_spec.description,
+            documentation=env_spec.metadata.readme_content or "",
+            tools=None if tools is None else [tool.model_dump(by_alias=True) for tool in tools],
+            calls_by_name=calls_by_name(env_spec.action_schema, tools or ()),
+            task_schema=task_schema(env_spec),
+        )

@@ -37,7 +37,7 @@ from ludus.viewer.export import ExportRequest, export_episodes
 from ludus.viewer.library import Library
 from ludus.viewer.overview import compare_entries, describe_entry
 from ludus.viewer.tokenizers import forbid_downloads, has_tokenizer
-from ludus.web import load_file, security_headers
+from ludus.web import file_response, security_headers
 
 _MAX_BODY_BYTES = 4 << 20
 _MAX_PAGE_ROWS = 500
@@ -82,14 +82,7 @@ class TokenMiddleware:
 
 
 async def _send_file(request: Request) -> Response:
-    file = load_file(request.path_params["name"] or "view.html")
-    headers = security_headers()
-    if file is None:
-        return Response("Not found.", 404, headers)
-    headers["ETag"] = file.etag
-    if request.headers.get("if-none-match") == file.etag:
-        return Response(status_code=304, headers=headers)
-    return Response(file.content, headers=headers, media_type=file.media_type)
+    return file_response(request, request.path_params["name"] or "view.html", security_headers())
 
 
 def _json_route(library: Library, answer: Answer) -> Callable[[Request], Awaitable[Response]]:

@@ -6,9 +6,13 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
 
 _MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
@@ -16,18 +20,6 @@ _MEDIA_TYPES = {
     "css": "text/css; charset=utf-8",
     "svg": "image/svg+xml",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class WebFile:
-    """A file as it is sent to a browser."""
-
-    content: bytes
-    media_type: str
-
-    @property
-    def etag(self) -> str:
-        return f'"{hashlib.sha256(self.content).hexdigest()[:32]}"'
 
 
 @cache
@@ -40,12 +32,23 @@ def list_files() -> tuple[str, ...]:
 
 
 @cache
-def load_file(name: str) -> WebFile | None:
-    """A page or an asset by its name; None for any other name."""
-    if name not in list_files():
-        return None
+def _load_file(name: str) -> tuple[bytes, str]:
+    """The content of a page or an asset, and its entity tag."""
     content = (resources.files(__name__) / "static" / name).read_bytes()
-    return WebFile(content, _MEDIA_TYPES.get(name.rpartition(".")[2], "application/octet-stream"))
+    return content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+
+
+def file_response(request: Request, name: str, headers: dict[str, str]) -> Response:
+    """A page or an asset by its name; 304 if the browser has it, 404 for any other name."""
+    from starlette.responses import Response
+
+    if name not in list_files():
+        return Response("Not found.", 404, headers)
+    content, etag = _load_file(name)
+    tagged = {**headers, "ETag": etag}
+    if etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=tagged)
+    return Response(content, media_type=_MEDIA_TYPES[name.rpartition(".")[2]], headers=tagged)
 
 
 def security_headers(*, frame_ancestors: str = "'none'") -> dict[str, str]:
