@@ -15,7 +15,7 @@ from world import Counter, Served, serving
 from ludus.client.server_http import status_error as refused_by_server
 from ludus.protocol.loopback import is_loopback
 from ludus.serve.access import AccessPolicy, parse_hostname
-from ludus.serve.config import ServeConfig, is_valid_origin, split_names
+from ludus.serve.config import ServeConfig, add_names, is_valid_origin
 
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 STEP = {"action": {"number": 1}}
@@ -172,8 +172,9 @@ def test_what_names_a_host_and_an_origin() -> None:
     assert [parse_hostname(text) for text in ("A.b:1", "[::1]:80", "::1", "a.b.", "a")] == [
         *("a.b", "::1", "::1", "a.b", "a")
     ]
-    assert split_names("a.b, *.c d") == split_names(["a.b", "*.c,d"]) == ("a.b", "*.c", "d")
-    assert split_names(None) == split_names("") == ()
+    for names in ("a.b, *.c d", ["a.b", "*.c,d"]):
+        assert add_names(names, variable="NOT_SET") == ("a.b", "*.c", "d")
+    assert add_names(None, variable="NOT_SET") == add_names("", variable="NOT_SET") == ()
     assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1")))
     assert not any(map(is_loopback, ("0.0.0.0", "10.0.0.1", "localhost.evil.example", "")))
     assert all(

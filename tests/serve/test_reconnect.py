@@ -172,8 +172,8 @@ async def test_a_session_that_is_used_by_other_endpoints_is_not_idle() -> None:
         reset_at = session.last_used_at
         assert registry.get(session.id) is session and session.last_used_at > reset_at
         with session._in_use():
-            assert session.busy and not registry._is_expired(session, session.last_used_at + 9)
-        assert registry._is_expired(session, session.last_used_at + 9)
+            assert session.busy and not registry.is_expired(session, session.last_used_at + 9)
+        assert registry.is_expired(session, session.last_used_at + 9)
         await registry.destroy(session)
 
 

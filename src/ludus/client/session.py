@@ -54,7 +54,7 @@ class Session(ABC):
         """Start an episode."""
 
     @abstractmethod
-    async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[JsonObject]:
+    async def step(self, action: Mapping[str, object] | BaseModel) -> StepResult[JsonObject]:
         """Take one action; raises `InvalidAction` if it does not validate."""
 
     @abstractmethod
@@ -66,14 +66,14 @@ class Session(ABC):
         """Close the environment. May be called twice."""
 
     async def call(
-        self, tool: str, arguments: Mapping[str, Any] | None = None
+        self, tool: str, arguments: Mapping[str, object] | None = None
     ) -> StepResult[JsonObject]:
         """Call a tool on behalf of a model; its mistakes are returned as `error`, not raised."""
         known = {spec.name: spec for spec in self.tools}
         if tool not in known:
             hint = did_you_mean(tool, known, f"There are: {', '.join(known)}.")
             return StepResult({}, error=f"No tool is named {tool!r}. {hint}", malformed=True)
-        action: Mapping[str, Any] = coerce_arguments(arguments or {}, known[tool].input_schema)
+        action: Mapping[str, object] = coerce_arguments(arguments or {}, known[tool].input_schema)
         if self.calls_by_name:
             action = {"type": "call_tool", "tool_name": tool, "arguments": action}
         try:
@@ -136,7 +136,7 @@ class LocalSession(Session):
     async def reset(self, /, **task: Any) -> StepResult[JsonObject]:
         return self._record_reset(await self._request(self.runner.reset(task)))
 
-    async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[JsonObject]:
+    async def step(self, action: Mapping[str, object] | BaseModel) -> StepResult[JsonObject]:
         return self._record_step(await self._request(self.runner.step(action_payload(action))))
 
     async def state(self) -> JsonObject:
@@ -150,7 +150,7 @@ class LocalSession(Session):
             self._open = False
             await self.runner.close()
 
-    async def _request(self, seen: Coroutine[Any, Any, Observation]) -> StepResult[JsonObject]:
+    async def _request(self, seen: Coroutine[object, None, Observation]) -> StepResult[JsonObject]:
         if not self._open:
             seen.close()
             raise SessionLost(_CLOSED_MESSAGE)
@@ -194,7 +194,7 @@ class RemoteSession(Session):
     async def reset(self, /, **task: Any) -> StepResult[JsonObject]:
         return self._record_reset(parse_result(await self._request("reset", task)))
 
-    async def step(self, action: Mapping[str, Any] | BaseModel) -> StepResult[JsonObject]:
+    async def step(self, action: Mapping[str, object] | BaseModel) -> StepResult[JsonObject]:
         try:
             payload = await self._request("step", action_payload(action))
         except ExecutionFailed as error:

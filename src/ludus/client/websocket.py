@@ -98,7 +98,12 @@ class WebSocketClient:
 
     async def open(self) -> None:
         try:
-            self._connection = await self._connect_with_retries(self._url, tries=3)
+            try:
+                self._connection = await self._connect(self._url)
+            except (InvalidMessage, EOFError, ConnectionResetError):
+                # It broke during the handshake.
+                await asyncio.sleep(0.1)
+                self._connection = await self._connect(self._url)
         except TimeoutError:
             raise ConnectFailed(
                 f"{self.base_url} did not answer within {self._connect_timeout:g} s."
@@ -212,33 +217,25 @@ class WebSocketClient:
             try:
                 return await self._connect(url)
             except (OSError, InvalidHandshake, TimeoutError, EOFError) as error:
-                self._closed_reason = self._give_up_reason(error, time.monotonic() - started)
-            if self._closed_reason is not None:
-                raise SessionLost(self._closed_reason)
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, 1.0)
-
-    def _give_up_reason(self, error: Exception, waited: float) -> str | None:
-        """Why a further attempt to reconnect is hopeless, or None."""
-        if isinstance(error, InvalidStatus) and error.response.status_code < 500:
-            return str(status_error(self.base_url, error.response.status_code))
-        if isinstance(error, ConnectionRefusedError) and waited > _REFUSED_GRACE_S:
-            return f"Cannot connect to {self.base_url} any more: the session ended with its server."
-        if waited > self._resume_timeout:
-            return (
-                f"The connection to {self.base_url} broke, and could not be restored within "
-                f"{waited:.0f} s."
-            )
-        return None
-
-    async def _connect_with_retries(self, url: str, *, tries: int) -> ClientConnection:
-        """Connect; a connection that breaks during the handshake is tried again."""
-        for attempt in range(1, tries):
-            try:
-                return await self._connect(url)
-            except (InvalidMessage, EOFError, ConnectionResetError):
-                await asyncio.sleep(0.05 * attempt)
-        return await self._connect(url)
+                waited = time.monotonic() - started
+                if isinstance(error, InvalidStatus) and error.response.status_code < 500:
+                    reason = str(status_error(self.base_url, error.response.status_code))
+                elif isinstance(error, ConnectionRefusedError) and waited > _REFUSED_GRACE_S:
+                    reason = (
+                        f"Cannot connect to {self.base_url} any more: the session ended with its "
+                        "server."
+                    )
+                elif waited > self._resume_timeout:
+                    reason = (
+                        f"The connection to {self.base_url} broke, and could not be restored "
+                        f"within {waited:.0f} s."
+                    )
+                else:
+                    await asyncio.sleep(delay)
+                    delay = min(delay * 2, 1.0)
+                    continue
+            self._closed_reason = reason
+            raise SessionLost(reason)
 
     async def _connect(self, url: str) -> ClientConnection:
         return await open_websocket(

@@ -17,12 +17,11 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
 
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import JSONResponse, Response
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ludus.protocol.loopback import is_loopback
 from ludus.serve.config import ListenConfig
@@ -36,7 +35,7 @@ FROM_WORKER_KEY = "ludus_from_worker"
 """Set in the state of a connection from another worker, which has checked the request already."""
 
 
-def is_forwarded(scope: Mapping[str, Any]) -> bool:
+def is_forwarded(scope: Scope) -> bool:
     """Whether another worker forwarded this request, and has checked it."""
     return FROM_WORKER_KEY in (scope.get("state") or {})
 
@@ -70,7 +69,7 @@ class AccessPolicy:
         self._hosts = {parse_hostname(host) for host in (config.host, *config.allow_hosts)}
         self._origins = {origin.lower() for origin in config.allow_origins}
 
-    def check(self, scope: Mapping[str, Any]) -> Refusal | None:
+    def check(self, scope: Scope) -> Refusal | None:
         """Why an HTTP request or upgrade is refused; None if it is accepted."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         refusal = None if is_forwarded(scope) else self._check_host_and_origin(scope, headers)
@@ -79,7 +78,8 @@ class AccessPolicy:
         has_token = self._token is None or secrets.compare_digest(
             read_authorization(headers), self._token
         )
-        if not has_token and not _is_public(scope):
+        is_public = scope["path"] == "/health" or scope["path"] in page_files()
+        if not has_token and not (is_public and scope["type"] == "http"):
             return Refusal(
                 HTTPStatus.UNAUTHORIZED,
                 "This server requires a token: send 'Authorization: Bearer TOKEN'.",
@@ -87,7 +87,7 @@ class AccessPolicy:
         return None if scope["type"] == "websocket" else _check_content_type(scope, headers)
 
     def _check_host_and_origin(
-        self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]
+        self, scope: Scope, headers: Mapping[bytes, bytes]
     ) -> Refusal | None:
         hosts = {value.decode("latin-1") for name, value in scope["headers"] if name == b"host"}
         for host in hosts:
@@ -117,7 +117,7 @@ class AccessPolicy:
             return Refusal(HTTPStatus.FORBIDDEN, "This server accepts no cross-site requests.")
         return None
 
-    def _is_allowed_host(self, host: str, scope: Mapping[str, Any]) -> bool:
+    def _is_allowed_host(self, host: str, scope: Scope) -> bool:
         # Many tutorials write 0.0.0.0 for this machine, and DNS rebinding cannot make a page have
         # this host.
         if is_loopback(host) or host in ("0.0.0.0", "::"):
@@ -153,12 +153,6 @@ def select_subprotocol(headers: Mapping[bytes, bytes]) -> str | None:
     return SUBPROTOCOL if SUBPROTOCOL in map(str.strip, offered) else None
 
 
-def _is_public(scope: Mapping[str, Any]) -> bool:
-    """Whether a request needs no token."""
-    path = scope["path"]
-    return scope["type"] == "http" and (path == "/health" or path in page_files())
-
-
 def parse_hostname(netloc: str) -> str:
     """The host name in a Host header, without the port."""
     netloc = netloc.strip().lower()
@@ -167,7 +161,7 @@ def parse_hostname(netloc: str) -> str:
     return netloc.rstrip(".") if netloc.count(":") > 1 else netloc.partition(":")[0].rstrip(".")
 
 
-def _check_content_type(scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Refusal | None:
+def _check_content_type(scope: Scope, headers: Mapping[bytes, bytes]) -> Refusal | None:
     """Refuse bodies that are not JSON: a page may post forms and plain text without a preflight."""
     kind = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
     if scope["method"] not in ("POST", "PUT", "PATCH") or not kind:
@@ -210,7 +204,7 @@ class AccessMiddleware:
     def _limit_body(self, receive: Receive) -> Receive:
         received = 0
 
-        async def receive_limited() -> Any:
+        async def receive_limited() -> Message:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))

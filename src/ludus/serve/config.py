@@ -27,15 +27,10 @@ class ServeError(LudusError):
     """The server cannot be started with this config."""
 
 
-def split_names(text: str | Iterable[str] | None) -> tuple[str, ...]:
-    """The names of hosts or origins; in an environment variable commas or blanks separate them."""
-    joined = text if isinstance(text, str) else ",".join(text or ())
-    return tuple(joined.replace(",", " ").split())
-
-
 def add_names(given: str | Iterable[str] | None, *, variable: str) -> tuple[str, ...]:
     """The names that are given, and those in an environment variable."""
-    names = (*split_names(given), *split_names(os.environ.get(variable)))
+    texts = (given,) if isinstance(given, str) else (given or ())
+    names = ",".join((*texts, os.environ.get(variable, ""))).replace(",", " ").split()
     return tuple(dict.fromkeys(names))
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from ludus.serve.config import ServeError
 
@@ -90,7 +91,7 @@ class DrainingServer(InterruptibleServer):
         await super().shutdown(sockets)
 
 
-def build_uvicorn_config(app: Any, **options: Any) -> uvicorn.Config:
+def build_uvicorn_config(app: ASGIApp, **options: Any) -> uvicorn.Config:
     """The settings that all public servers share, with some of their own."""
     return uvicorn.Config(
         app,

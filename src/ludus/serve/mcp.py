@@ -8,7 +8,7 @@ errors.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from enum import IntEnum
 from typing import Literal
 
@@ -76,10 +76,6 @@ def parse_request(body: str | bytes | JsonObject) -> RpcRequest:
         ) from None
 
 
-def success_response(result: JsonObject, id: str | int | None) -> JsonObject:
-    return {"jsonrpc": "2.0", "id": id, "result": result}
-
-
 def error_response(error: RpcError, id: str | int | None = None) -> JsonObject:
     fields: JsonObject = {"code": int(error.code), "message": str(error)}
     if error.data is not None:
@@ -110,7 +106,10 @@ class McpEndpoint:
         async def post(request: Request) -> Response:
             """JSON-RPC 2.0: MCP, and OpenEnv's session methods."""
             body = await request.body()
-            message = _parse_mcp_body(body)
+            message: JsonObject = {}
+            with suppress(ValueError):  # `handle` reports the error.
+                parsed = from_json(body)
+                message = parsed if isinstance(parsed, dict) else {}
             params, session_id = message.get("params"), request.headers.get(MCP_SESSION_HEADER)
             session_param = params.get("session_id") if isinstance(params, dict) else None
             owner_id = session_id or (session_param if isinstance(session_param, str) else None)
@@ -158,10 +157,11 @@ class McpEndpoint:
             if request.method.startswith("notifications/"):
                 return None
             if request.method == "ping":
-                return success_response({}, id)
+                return {"jsonrpc": "2.0", "id": id, "result": {}}
             if request.method not in self._methods:
                 raise RpcError(RpcCode.METHOD_NOT_FOUND, f"Method not found: {request.method[:80]}")
-            return success_response(await self._methods[request.method](request, session), id)
+            result = await self._methods[request.method](request, session)
+            return {"jsonrpc": "2.0", "id": id, "result": result}
         except RpcError as error:
             return error_response(error, id)
         except (CapacityReached, FactoryFailed) as error:
@@ -280,12 +280,3 @@ def _tool_result(payload: JsonObject, *, errors_as_results: bool) -> JsonObject:
         "isError": bool(fault),
         "_meta": {"reward": payload["reward"], "done": payload["done"]},
     }
-
-
-def _parse_mcp_body(body: bytes) -> JsonObject:
-    """The message in the body of POST /mcp; {} if it is none: the endpoint reports the error."""
-    try:
-        message = from_json(body)
-    except ValueError:
-        return {}
-    return message if isinstance(message, dict) else {}

@@ -239,11 +239,11 @@ class SessionRegistry:
         while True:
             await asyncio.sleep(interval)
             for session in list(self._open.values()):
-                if self._is_expired(session, time.monotonic()):
+                if self.is_expired(session, time.monotonic()):
                     with suppress(Exception):
                         await self.destroy(session)
 
-    def _is_expired(self, session: ServedSession, now: float) -> bool:
+    def is_expired(self, session: ServedSession, now: float) -> bool:
         if session.busy:
             return False
         if session.disconnected_at is not None and not session.persistent:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import Any, Self
+from typing import Self
 
 from pydantic_core import from_json
 
@@ -128,12 +128,7 @@ def _parse_row(line: bytes) -> JsonObject:
 
 def _row_facts(number: int, row: JsonObject) -> JsonObject:
     facts: JsonObject = {name: row[name] for name in _FACTS if row.get(name) is not None}
-    messages = row.get("messages") or row.get("prompt") or ()
-    return {"number": number, **facts, "question": _excerpt(messages)}
-
-
-def _excerpt(messages: Any) -> str:
-    try:
-        return prompt_text(messages)[:_EXCERPT_CHARS]
-    except (KeyError, TypeError, AttributeError):
-        return ""
+    question = ""
+    with suppress(KeyError, TypeError, AttributeError):
+        question = prompt_text(row.get("messages") or row.get("prompt") or ())[:_EXCERPT_CHARS]
+    return {"number": number, **facts, "question": question}

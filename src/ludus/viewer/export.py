@@ -88,16 +88,11 @@ def _check_folder(name: str) -> Path:
 
 
 def _picked_condition(picked: tuple[PickedEpisode, ...], entries: Mapping[str, StageOutput]) -> str:
-    rows = ", ".join(
-        f"({quote_sql(_run_name(each.run, entries))}, {quote_sql(each.episode_id)}, {each.attempt})"
-        for each in picked
-    )
-    return f"(run, episode_id, attempt) IN ({rows})"
-
-
-def _run_name(key: str, entries: Mapping[str, StageOutput]) -> str:
-    """As `curate` names runs: by the name of the folder that the episodes are in."""
-    entry = entries.get(key)
-    if entry is None or entry.episodes is None:
-        return Path(key).name
-    return entry.episodes.absolute().parent.name
+    rows = []
+    for each in picked:
+        entry = entries.get(each.run)
+        # As `curate` names runs: by the name of the folder that the episodes are in.
+        file = None if entry is None else entry.episodes
+        run = Path(each.run).name if file is None else file.absolute().parent.name
+        rows.append(f"({quote_sql(run)}, {quote_sql(each.episode_id)}, {each.attempt})")
+    return f"(run, episode_id, attempt) IN ({', '.join(rows)})"
