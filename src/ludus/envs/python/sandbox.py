@@ -97,17 +97,14 @@ class Outcome:
     have forged them: they can be any JSON value."""
 
 
-def _new_slots() -> threading.BoundedSemaphore:
-    return threading.BoundedSemaphore(PROGRAMS_PER_CPU * (os.cpu_count() or 1))
-
-
 def _reset_slots() -> None:
     """A slot that another thread held is never released in a forked process."""
     global _slots
-    _slots = _new_slots()
+    _slots = threading.BoundedSemaphore(PROGRAMS_PER_CPU * (os.cpu_count() or 1))
 
 
-_slots = _new_slots()
+_slots: threading.BoundedSemaphore
+_reset_slots()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_slots)
 
@@ -131,11 +128,12 @@ class Sandbox:
 
         Raises `SandboxFailed` if the program is not to blame.
         """
-        request: Any = (code, function, calls)
         with _slots:
             process = self._start()
             try:
-                replies, output, stop_reason = self._communicate(process, marshal.dumps(request))
+                replies, output, stop_reason = self._communicate(
+                    process, marshal.dumps((code, function, calls))
+                )
             finally:
                 status, cpu_s = self._end(process)
         text = output.decode("utf-8", "replace")
@@ -152,7 +150,10 @@ class Sandbox:
         if stop_reason:
             end_reason = f"The program was stopped: {stop_reason}."
         elif status or not isinstance(execution, dict):
-            end_reason = _describe_status(status)
+            number = status - 128 if status > 128 else -status
+            end_reason = f"The program exited with status {status}."
+            with suppress(ValueError):
+                end_reason = f"The program crashed ({signal.Signals(number).name})."
         exception = execution.get("error") if isinstance(execution, dict) else None
         return Outcome(
             output=text,
@@ -169,9 +170,9 @@ class Sandbox:
         if not self._isolated:
             return self._spawn(self._python)
         with ExitStack() as stack:
-            options_reader, options = (stack.enter_context(end) for end in _open_pipe())
-            filter_reader, filter = (stack.enter_context(end) for end in _open_pipe())
-            fds = [options_reader.fileno(), filter_reader.fileno()]
+            pipes = [os.pipe(), os.pipe()]
+            fds = [stack.enter_context(FileIO(reader, "rb")).fileno() for reader, _ in pipes]
+            options, filter = (stack.enter_context(FileIO(end, "wb")) for _, end in pipes)
             process = self._spawn([self._bubblewrap, "--args", str(fds[0]), *self._python], fds)
             with suppress(BrokenPipeError):
                 filter.write(self._filter)
@@ -246,8 +247,10 @@ class Sandbox:
         if not self._isolated:
             # It may have started others. Until it is waited for, its number is not used again.
             os.killpg(process.pid, signal.SIGKILL)
-        elif _is_running(process.pid) and not _kill_only_child(process.pid):
-            process.kill()
+        else:
+            has_ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if has_ended is None and not _kill_only_child(process.pid):
+                process.kill()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         for pipe in (process.stdin, process.stdout, process.stderr):
@@ -271,15 +274,6 @@ def open_sandbox(mode: SandboxMode, limits: Limits) -> Sandbox:
     return sandbox
 
 
-def _open_pipe() -> tuple[FileIO, FileIO]:
-    reader, writer = os.pipe()
-    return FileIO(reader, "rb"), FileIO(writer, "wb")
-
-
-def _is_running(pid: int) -> bool:
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-
-
 def _kill_only_child(pid: int) -> bool:
     """Kill the program in bubblewrap's process, which then reaps it and exits; False if none.
 
@@ -300,20 +294,12 @@ def _kill_only_child(pid: int) -> bool:
     return False
 
 
-def _parse_reply(line: bytes) -> Any:
+def _parse_reply(line: bytes) -> object:
     """A line that the program wrote, or None if it is not JSON."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
         return None
-
-
-def _describe_status(status: int) -> str:
-    number = status - 128 if status > 128 else -status
-    try:
-        return f"The program crashed ({signal.Signals(number).name})."
-    except ValueError:
-        return f"The program exited with status {status}."
 
 
 MODE_VARIABLE = "LUDUS_PYTHON_SANDBOX"
@@ -374,13 +360,9 @@ def visible_paths() -> tuple[list[Path], list[Path]]:
         for path in top.glob(pattern)
     ]
     package = Path(__file__).resolve().parents[2]
-    if _contains(visible, package) and not _contains(hidden, package):
+    if any(map(package.is_relative_to, visible)) and not any(map(package.is_relative_to, hidden)):
         hidden.append(package)
     return visible, hidden
-
-
-def _contains(folders: list[Path], path: Path) -> bool:
-    return any(path.is_relative_to(folder) for folder in folders)
 
 
 def base_python() -> Path:
