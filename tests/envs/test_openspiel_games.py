@@ -50,11 +50,8 @@ def test_hidden_cards_are_not_shown_before_the_end() -> None:
     [
         ({"game_name": "tic_tac_to"}, "tic_tac_toe"),
         ({"game_name": "matrix_rps"}, "no sequential game"),
-        ({"game_name": "connect_four", "opponent": "minimax"}, "too large"),
-        ({"game_name": "kuhn_poker", "opponent": "minimax"}, "perfect information"),
         ({"seat": 2}, "seat must be"),
         ({"simulations": 0}, "simulations must be"),
-        ({"opponent": "human"}, "opponent must be"),
     ],
 )
 def test_a_wrong_task_is_refused_in_words(task: dict[str, Any], what: str) -> None:

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ludus.data.tool_schema import JsonObject, ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
 from ludus.envs.openspiel import IgnoredName, IgnoredParams, OpenSpielObservation
 from ludus.envs.openspiel.games import (
+    can_search,
     describe_rules,
     draw_chance,
     game_types,
     has_perfect_information,
     info_tensor,
     load_game,
+    oracle_move,
     render_legal_moves,
     render_position,
     scale_return,
-)
-from ludus.envs.openspiel.players import (
-    Opponent,
-    can_search,
-    opponent_move,
-    oracle_move,
-    require_opponent,
-    solve_game,
+    search_move,
 )
 from ludus.errors import ToolError
 from ludus.protocol.types import State
@@ -36,6 +31,8 @@ if TYPE_CHECKING:
     import pyspiel
 
 
+Opponent = Literal["random", "mcts"]
+
 DEFAULT_GAME = "catch"
 _MAX_DEALS = 100
 _MAX_TURNS = 200
@@ -43,7 +40,6 @@ _MAX_TURNS = 200
 _OPPONENT_STYLES = {
     "random": "moves at random",
     "mcts": "chooses its moves by tree search",
-    "minimax": "plays perfectly",
 }
 
 
@@ -67,8 +63,7 @@ class OpenSpiel(ToolEnvironment):
     Task arguments:
         seed: the seat, the chance outcomes, and the moves of the opponent.
         game_name: the game (the variant).
-        opponent: `random`, `mcts` (tree search), or `minimax` (perfect play, in small games of
-            perfect information; others are refused).
+        opponent: `random`, or `mcts` (tree search), which some games refuse.
         seat: the player to be, from 0 (by the seed).
         simulations: how many simulations a move of `mcts` takes (100).
     """
@@ -107,8 +102,9 @@ class OpenSpiel(ToolEnvironment):
         self.rng = random.Random(seed)
         self._oracle_seed = self.rng.getrandbits(32)
         self.game = load_game(game_name or self._name, chance_seed=self.rng.getrandbits(31))
-        require_opponent(self.game, opponent)
         players = self.game.num_players()
+        if opponent == "mcts" and players > 1 and not can_search(self.game.get_type()):
+            raise ValueError(f"The opponent mcts cannot play {self.game}. Use random.")
         if seat is not None and not 0 <= seat < players:
             raise ValueError(f"seat must be between 0 and {players - 1}, got {seat}.")
         self.seat = self.rng.randrange(players) if seat is None else seat
@@ -143,7 +139,7 @@ class OpenSpiel(ToolEnvironment):
         return self._observe([*self._opponent_moves, text])
 
     def oracle(self, *, rng: random.Random | None = None) -> ToolCall | None:
-        """The best move that we know of; see `players.oracle_move`."""
+        """The best move that we know of; see `games.oracle_move`."""
         if not can_search(self.game.get_type()):
             name = self.game.get_type().short_name
             raise NotImplementedError(f"{name} has no oracle: tree search cannot play it.")
@@ -158,20 +154,6 @@ class OpenSpiel(ToolEnvironment):
         if self.position.is_terminal():
             return None
         return _play(rng.choice(self.position.legal_actions()))
-
-    def progress(self) -> float | None:
-        """The expected reward if the player makes no mistake from here on.
-
-        Known if the game is solved (tic-tac-toe, nim…): against a random opponent exactly,
-        against others as if they made no mistake. Otherwise None.
-        """
-        solution = solve_game(str(self.game))
-        if solution is None:
-            return None
-        value = solution.expected_return(
-            self.position, self.seat, random_opponent=self.opponent == "random"
-        )
-        return scale_return(self.game, value)
 
     @property
     def state(self) -> State:
@@ -206,9 +188,10 @@ class OpenSpiel(ToolEnvironment):
             player = self.position.current_player()
             if self.position.is_terminal() or player == self.seat:
                 return
-            action = opponent_move(
-                self.opponent, self.position, self.rng, simulations=self.simulations
-            )
+            if self.opponent == "mcts":
+                action = search_move(self.position, self.rng, simulations=self.simulations)
+            else:
+                action = self.rng.choice(self.position.legal_actions())
             if moves_are_public:
                 move = self.position.action_to_string(player, action)
                 self._opponent_moves.append(f"Player {player} played {move}.")

@@ -1,4 +1,4 @@
-"""The games of OpenSpiel: loading, rules, positions as text, chance and returns."""
+"""The games of OpenSpiel: loading, positions as text, chance, returns, search and rules."""
 
 from __future__ import annotations
 
@@ -97,6 +97,77 @@ def render_position(state: pyspiel.State, player: int) -> str:
 def render_legal_moves(state: pyspiel.State, player: int) -> str:
     moves = (f"{a}: {state.action_to_string(player, a)}" for a in state.legal_actions())
     return "Legal moves (action_id: move): " + ", ".join(moves)
+
+
+ORACLE_SIMULATIONS = 1000
+_UCT_C = 2.0
+_MAX_MEMORY_MB = 100
+_CAN_RESAMPLE = frozenset(
+    [
+        "bargaining",
+        "blackjack",
+        "colored_trails",
+        "euchre",
+        "gin_rummy",
+        "kuhn_poker",
+        "leduc_poker",
+        "oh_hell",
+        "universal_poker",
+    ]
+)
+"""Games of imperfect information that can draw a position from what a player knows. OpenSpiel has
+no way to ask for it, and prints an error if it fails. Not hearts: it can draw too, but its tree
+search ends the process with a segmentation fault after some deals; nor bridge, where a move can
+take over a minute."""
+
+
+def can_search(kind: pyspiel.GameType) -> bool:
+    """Whether OpenSpiel's tree search plays a game, without seeing what the player must not."""
+    import pyspiel
+
+    return kind.reward_model == pyspiel.GameType.RewardModel.TERMINAL and (
+        has_perfect_information(kind) or kind.short_name in _CAN_RESAMPLE
+    )
+
+
+def oracle_move(state: pyspiel.State, rng: random.Random) -> int:
+    """A move that wins at once, if there is one that the player can see, else one by search."""
+    game, legal = state.get_game(), state.legal_actions()
+    if has_perfect_information(game.get_type()):
+        player, highest = state.current_player(), game.max_utility()
+        children = ((move, state.child(move)) for move in legal)
+        wins = [
+            move
+            for move, child in children
+            if child.is_terminal() and child.returns()[player] == highest
+        ]
+        if wins:
+            return int(rng.choice(wins))
+    if len(legal) == 1:
+        return int(legal[0])
+    return search_move(state, rng, simulations=ORACLE_SIMULATIONS)
+
+
+def search_move(state: pyspiel.State, rng: random.Random, *, simulations: int) -> int:
+    """A move by Monte Carlo tree search with random rollouts.
+
+    With imperfect information it searches over positions that are possible for the player (ISMCTS).
+    """
+    import pyspiel
+
+    game = state.get_game()
+    seed = rng.getrandbits(31)
+    evaluator = pyspiel.RandomRolloutEvaluator(1, rng.getrandbits(31))
+    if has_perfect_information(game.get_type()):
+        bot = pyspiel.MCTSBot(
+            game, evaluator, _UCT_C, simulations, _MAX_MEMORY_MB, True, seed, False
+        )
+    else:
+        most_visited = pyspiel.ISMCTSFinalPolicyType.MAX_VISIT_COUNT
+        bot = pyspiel.ISMCTSBot(
+            seed, evaluator, _UCT_C, simulations, -1, most_visited, False, False
+        )
+    return int(bot.step(state))
 
 
 RULES = {

@@ -128,12 +128,11 @@ class Sandbox:
 
         Raises `SandboxFailed` if the program is not to blame.
         """
+        request: Any = (code, function, calls)
         with _slots:
             process = self._start()
             try:
-                replies, output, stop_reason = self._communicate(
-                    process, marshal.dumps((code, function, calls))
-                )
+                replies, output, stop_reason = self._communicate(process, marshal.dumps(request))
             finally:
                 status, cpu_s = self._end(process)
         text = output.decode("utf-8", "replace")
