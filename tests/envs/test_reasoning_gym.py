@@ -173,13 +173,10 @@ def test_over_a_host_the_same_mistakes_are_errors_of_the_wire() -> None:
         hosted("reasoning_gym", ("reset", {"seed": "seven"}))
 
 
-def test_a_config_may_hold_what_json_has_no_type_for() -> None:
-    dates = {"min_date": "2001-01-01", "max_date": "2003-01-01", "task_types": ["date"]}
-    dated = ReasoningGym("time_intervals").reset(seed=1, dataset_config=dates)
-    assert dated.dataset_metadata
-    assert dated.dataset_metadata["start_time"][:4] in ("2001", "2002")
-    boards = {"board_format_opts": {"col_delimiter": "|"}}
-    assert "|" in question("rearc", seed=1, dataset_config=boards)
+def test_a_config_may_hold_tuples_as_lists() -> None:
+    config = {"operators": ["+"], "min_terms": 4}
+    asked = question("basic_arithmetic", seed=1, dataset_config=config)
+    assert "+" in asked and not {*"*/"} & {*asked}
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import datetime
 import json
 import math
 import pickle
@@ -22,6 +21,8 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pydantic_core import to_jsonable_python
 
 from ludus.environment.worker_processes import open_worker_pipes
 from ludus.envs.reasoning_gym.scoring import (
@@ -143,7 +144,12 @@ def _question(name: str, config: str, seed: int, size: int, index: int) -> JsonO
     return {
         "question": str(entry["question"]),
         "answer": None if answer is None else str(answer),
-        "metadata": encode_reply_value(entry["metadata"]),
+        "metadata": to_jsonable_python(
+            entry["metadata"],
+            inf_nan_mode="strings",
+            # NumPy's arrays and numbers, and classes of the library.
+            fallback=lambda value: value.tolist() if hasattr(value, "tolist") else str(value),
+        ),
         "entry": base64.b64encode(pickle.dumps(entry)).decode(),
     }
 
@@ -175,23 +181,6 @@ def handle_score(
     except Exception:
         return {"score": 0.0, "note": None}
     return {"score": value if math.isfinite(value) else 0.0, "note": None}
-
-
-def encode_reply_value(value: object) -> object:
-    """Convert a value to JSON types, for the reply of a worker."""
-    if isinstance(value, str | int | None):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, Mapping):
-        return {str(key): encode_reply_value(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [encode_reply_value(item) for item in value]
-    if isinstance(value, set | frozenset):
-        return sorted((encode_reply_value(item) for item in value), key=repr)
-    if hasattr(value, "tolist"):
-        return encode_reply_value(value.tolist())
-    return str(value)
 
 
 class ConfigRefused(Exception):
@@ -262,32 +251,15 @@ def seed_global_rngs(seed: int) -> None:
 def _create_dataset(name: str, config: str, seed: int | None, size: int) -> ProceduralDataset:
     from reasoning_gym.factory import create_dataset
 
+    defaults = config_fields(name)
+    arguments = {**BETTER_DEFAULTS.get(name, {}), **json.loads(config), "seed": seed, "size": size}
+    for field, value in arguments.items():
+        if isinstance(defaults.get(field), tuple) and isinstance(value, list):
+            arguments[field] = tuple(value)  # JSON has no tuples.
     try:
-        arguments = {**_restore_types(name, json.loads(config)), "seed": seed, "size": size}
         return create_dataset(name, **arguments)
     except Exception as error:
         raise ConfigRefused(error, config_fields(name)) from error
-
-
-def _restore_types(name: str, config: JsonObject) -> JsonObject:
-    """Convert a config to types that JSON does not have, by the types of the defaults."""
-    defaults = config_fields(name)
-    config = {**BETTER_DEFAULTS.get(name, {}), **config}
-    return {field: _cast_like(defaults.get(field), value) for field, value in config.items()}
-
-
-def _cast_like(default: object, value: object) -> object:
-    if isinstance(default, datetime.date | datetime.time) and isinstance(value, str):
-        return type(default).fromisoformat(value)
-    if isinstance(default, tuple) and isinstance(value, list):
-        return tuple(value)
-    if (
-        dataclasses.is_dataclass(default)
-        and not isinstance(default, type)
-        and isinstance(value, dict)
-    ):
-        return dataclasses.replace(default, **value)
-    return value
 
 
 _METHODS: Mapping[str, Callable[..., object]] = {
