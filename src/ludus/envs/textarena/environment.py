@@ -7,16 +7,14 @@ not disturb each other, nor the rest of the process.
 
 from __future__ import annotations
 
-import ast
 import importlib
 import random
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ludus.data.tool_schema import JsonObject, ToolCall
@@ -186,8 +184,12 @@ def _game_family(name: str) -> str:
     return name.partition("-v")[0]
 
 
-_HOSTED_REFEREE = frozenset({"GuessWho", "TwentyQuestions"})
-"""Games in which a hosted language model answers the player."""
+_SINGLE_PLAYER_GAMES = (
+    "2048 Bandit Blackjack Countdown Crosswords Cryptarithm FifteenPuzzle FrozenLake "
+    "GuessTheNumber Hangman LightsOut LogicPuzzle Mastermind Minesweeper PegJump RushHour "
+    "Secretary Set Slitherlink Sokoban Sudoku ThreeCardMonte TowerOfHanoi WordLadder WordSearch "
+    "Wordle"
+)
 _REPEATED_SUFFIXES = ("-train", "-raw")
 """The same games with other wrappers around their observations, which are not used here."""
 _NLTK_HINT = "python -m nltk.downloader words averaged_perceptron_tagger_eng"
@@ -227,14 +229,12 @@ episode_random = EpisodeRandom()
 @cache
 def game_modules() -> Mapping[str, str]:
     """The names of the single-player games, with the modules they are in."""
-    registration = _load_library()
-    modules = {
+    games = frozenset(_SINGLE_PLAYER_GAMES.split())
+    return {
         name: spec.entry_point.partition(":")[0]
-        for name, spec in sorted(registration.ENV_REGISTRY.items())
-        if not name.endswith(_REPEATED_SUFFIXES)
+        for name, spec in sorted(_load_library().ENV_REGISTRY.items())
+        if _game_family(name) in games and not name.endswith(_REPEATED_SUFFIXES)
     }
-    single = {module for module in set(modules.values()) if _is_single_player(module)}
-    return {name: module for name, module in modules.items() if module in single}
 
 
 def build_game(name: str) -> Env:
@@ -246,7 +246,12 @@ def build_game(name: str) -> Env:
     with _build_lock, _without_downloads():
         try:
             importlib.import_module(modules[name])
-            _isolate_modules()
+            for module_name, module in list(sys.modules.items()):
+                if module_name.startswith("textarena."):
+                    # Some games print what they do, on the stdout of the process.
+                    vars(module)["print"] = lambda *values, **options: None
+                    if vars(module).get("random") is random:
+                        vars(module)["random"] = episode_random
             # Constructors draw too, and all sessions must get the same game.
             with episode_random.use(random.Random(name)):
                 return _load_library().make(name)
@@ -262,52 +267,18 @@ def _load_library() -> Any:
         importlib.import_module("textarena")
         word_lists: Any = importlib.import_module("textarena.envs.utils.word_lists")
         state: Any = importlib.import_module("textarena.state")
-    state.SinglePlayerState.set_invalid_move = _accept_either_order(
-        state.SinglePlayerState.set_invalid_move
-    )
-    # The dictionary takes seconds to build and is never changed: one is enough for all games.
-    word_lists.EnglishDictionary = cache(word_lists.EnglishDictionary)
-    return importlib.import_module("textarena.envs.registration")
-
-
-def _accept_either_order(set_invalid_move: Callable[..., None]) -> Callable[..., None]:
-    """Some games give the reward and the reason of an invalid move in the wrong order."""
+    set_invalid_move = state.SinglePlayerState.set_invalid_move
 
     def set_invalid_move_in_order(state: Any, reason: Any = None, reward: Any = -1.0) -> None:
+        # Some games give the reward and the reason of an invalid move in the wrong order.
         if isinstance(reward, str):
             reason, reward = reward, reason
         set_invalid_move(state, reason=reason, reward=reward)
 
-    return set_invalid_move_in_order
-
-
-def _is_single_player(module: str) -> bool:
-    """Whether a game is written for one player, without importing it.
-
-    Importing some games downloads word lists.
-    """
-    folder = Path(sys.modules["textarena"].__path__[0]).parent
-    source = folder.joinpath(*module.split(".")).with_suffix(".py")
-    if source.parent.name in _HOSTED_REFEREE or not source.exists():
-        return False
-    text = source.read_text(encoding="utf-8")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(text)
-    except SyntaxError:
-        return False  # Not all games are valid in this version of Python.
-    return "SinglePlayerState(" in text
-
-
-def _isolate_modules() -> None:
-    """Give the modules of the library their own `random`, and a `print` that does nothing."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("textarena."):
-            # Some games print what they do, on the stdout of the process.
-            vars(module)["print"] = lambda *values, **options: None
-            if vars(module).get("random") is random:
-                vars(module)["random"] = episode_random
+    state.SinglePlayerState.set_invalid_move = set_invalid_move_in_order
+    # The dictionary takes seconds to build and is never changed: one is enough for all games.
+    word_lists.EnglishDictionary = cache(word_lists.EnglishDictionary)
+    return importlib.import_module("textarena.envs.registration")
 
 
 @contextmanager
