@@ -42,25 +42,11 @@ def page_file(url: str) -> Path | None:
     return file if file.is_relative_to(folder) and file.is_file() else None
 
 
-INTERACTIVE_ROLES = frozenset(
-    (
-        "button",
-        "checkbox",
-        "combobox",
-        "link",
-        "listbox",
-        "menuitem",
-        "option",
-        "radio",
-        "searchbox",
-        "slider",
-        "spinbutton",
-        "switch",
-        "tab",
-        "textbox",
-        "treeitem",
-    )
+_INTERACTIVE = (
+    "button checkbox combobox link listbox menuitem option radio searchbox slider spinbutton "
+    "switch tab textbox treeitem"
 )
+INTERACTIVE_ROLES = frozenset(_INTERACTIVE.split())
 """Roles that say by themselves that an element can be operated."""
 _HIDDEN_ROLES = frozenset(("InlineTextBox", "LineBreak", "ListMarker", "none"))
 _WRAPPER_ROLES = frozenset(("generic", "LabelText", "paragraph"))
@@ -182,7 +168,8 @@ def _read_node(
         states |= {key: True for key in _SHOWN_FLAGS if properties.get(key)}
     value = node.get("value", {}).get("value")
     text = texts.get(bid) if bid is not None and role in _FIELD_ROLES else None
-    if text is not None and not _is_masked(value):
+    # The browser shows a password as dots.
+    if text is not None and not (value and set(value) == {"•"}):
         value = text or None
     return Element(
         role="page" if role == "RootWebArea" else role,
@@ -194,11 +181,6 @@ def _read_node(
         clickable=bid in clickable,
         states=states,
     )
-
-
-def _is_masked(value: object) -> bool:
-    """Whether it is how the browser shows a password."""
-    return isinstance(value, str) and bool(value) and set(value) == {"•"}
 
 
 Oracle = Callable[[str, Sequence[Element]], ToolCall | None]

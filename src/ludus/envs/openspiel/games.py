@@ -102,19 +102,11 @@ def render_legal_moves(state: pyspiel.State, player: int) -> str:
 ORACLE_SIMULATIONS = 1000
 _UCT_C = 2.0
 _MAX_MEMORY_MB = 100
-_CAN_RESAMPLE = frozenset(
-    [
-        "bargaining",
-        "blackjack",
-        "colored_trails",
-        "euchre",
-        "gin_rummy",
-        "kuhn_poker",
-        "leduc_poker",
-        "oh_hell",
-        "universal_poker",
-    ]
+_RESAMPLING_GAMES = (
+    "bargaining blackjack colored_trails euchre gin_rummy kuhn_poker leduc_poker oh_hell "
+    "universal_poker"
 )
+_CAN_RESAMPLE = frozenset(_RESAMPLING_GAMES.split())
 """Games of imperfect information that can draw a position from what a player knows. OpenSpiel has
 no way to ask for it, and prints an error if it fails. Not hearts: it can draw too, but its tree
 search ends the process with a segmentation fault after some deals; nor bridge, where a move can
