@@ -34,15 +34,15 @@ ClientT = TypeVar("ClientT", bound="EnvClient[Any, Any, Any]")
 
 
 def _run_if_no_loop(
-    method: Callable[Concatenate[ClientT, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[ClientT, P], Coroutine[Any, Any, T]]:
+    method: Callable[Concatenate[ClientT, P], Coroutine[object, None, T]],
+) -> Callable[Concatenate[ClientT, P], Coroutine[object, None, T]]:
     """Let a method return its coroutine in async code. Elsewhere, run it and return its result."""
 
     @wraps(method)
-    def call(client: ClientT, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+    def call(client: ClientT, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, T]:
         coroutine = method(client, *args, **kwargs)
         if asyncio._get_running_loop() is None:
-            return cast("Coroutine[Any, Any, T]", run_sync(coroutine))
+            return cast("Coroutine[object, None, T]", run_sync(coroutine))
         return coroutine
 
     return call
@@ -204,7 +204,9 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         return StepResult(cast(ObsT, observation), result.reward, result.done, result.metadata)
 
 
-def _call_sync(method: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+def _call_sync(
+    method: Callable[P, Coroutine[object, None, T]], *args: P.args, **kwargs: P.kwargs
+) -> T:
     """Call a method of an `EnvClient` on the background loop, where it returns a coroutine.
 
     A public method, because a subclass may have its own.

@@ -12,7 +12,7 @@ import concurrent.futures
 import threading
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,7 +25,7 @@ _loop: asyncio.AbstractEventLoop | None = None
 _unfinished: set[asyncio.Task[None]] = set()
 
 
-def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_sync(coroutine: Coroutine[object, None, T]) -> T:
     """Run a coroutine on the background loop and return its result.
 
     Ctrl-C cancels the coroutine and waits until it has cleaned up. Called from the background loop
@@ -64,7 +64,7 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     return tasks[0].result()
 
 
-def to_sync(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+def to_sync(function: Callable[P, Coroutine[object, None, T]]) -> Callable[P, T]:
     """Wrap an async function for callers that do not await."""
 
     @wraps(function)
@@ -74,7 +74,7 @@ def to_sync(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     return call
 
 
-def run_in_background(coroutine: Coroutine[Any, Any, None]) -> None:
+def run_in_background(coroutine: Coroutine[object, None, None]) -> None:
     """Start a coroutine on the background loop without waiting: for finalizers must not block."""
     loop = background_loop()
 
@@ -121,7 +121,7 @@ def _finish_background_tasks() -> None:
     concurrent.futures.wait([future], CLOSE_TIMEOUT_S)
 
 
-def run_async(main: Coroutine[Any, Any, T]) -> T:
+def run_async(main: Coroutine[object, None, T]) -> T:
     """Run a coroutine on uvloop if it is installed, else on asyncio's own loop."""
     try:
         from uvloop import new_event_loop
@@ -131,7 +131,7 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
-def create_background_task(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+def create_background_task(coroutine: Coroutine[object, None, T]) -> asyncio.Task[T]:
     """A task whose exception is not logged if its result is never awaited."""
     task = asyncio.ensure_future(coroutine)
     # Retrieving the exception is what keeps asyncio from logging it.

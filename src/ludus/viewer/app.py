@@ -31,12 +31,11 @@ from ludus.errors import ConfigError, LudusError, NameFlags, RunError
 from ludus.serve.access import AccessMiddleware, AccessPolicy
 from ludus.serve.config import ServeConfig
 from ludus.serve.listening import InterruptibleServer, bind_socket
-from ludus.viewer.dataset_rows import read_left_out
+from ludus.viewer.dataset_rows import forbid_downloads, has_tokenizer, read_left_out
 from ludus.viewer.episode_queries import EpisodeFilter, describe_episode, read_fields
 from ludus.viewer.export import ExportRequest, export_episodes
 from ludus.viewer.library import Library
 from ludus.viewer.overview import compare_entries, describe_entry
-from ludus.viewer.tokenizers import forbid_downloads, has_tokenizer
 from ludus.web import file_response, security_headers
 
 _MAX_BODY_BYTES = 4 << 20

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Lock, Thread, Timer
+from threading import Lock, Timer
 from typing import TYPE_CHECKING, Any, Self
 
 from ludus.curation.load_episodes import COLUMN_TYPES, SELECT_DERIVED
@@ -36,7 +36,6 @@ LINE_BITS = 32
 """An episode's id is the number of its file, and in the lower bits its line."""
 _FIRST_CHUNK_BYTES = 1 << 19
 _CHUNK_BYTES = 6 << 20
-_POLL_INTERVAL_S = 1.0
 _VIEW_COLUMNS = {
     "_file": f"(_id >> {LINE_BITS})::INTEGER",
     "_line": f"(_id & {(1 << LINE_BITS) - 1})::BIGINT",
@@ -162,7 +161,7 @@ def number_line(number: int, reward: float | None, line: bytes) -> bytes:
 
 
 class EpisodeIndex:
-    """The table `episodes` over the files of some entries, filled by a separate thread."""
+    """The table `episodes` over the files of some entries, which `update` fills."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="ludus-view-"))
@@ -182,20 +181,19 @@ class EpisodeIndex:
         """Changes with every change of the table."""
         self.error = ""
         """Why a file could not be read, if one could not."""
-        self._stopped, self._wake, self._write_lock = Event(), Event(), Lock()
-        self._thread = Thread(target=self._poll, name="episode index", daemon=True)
+        self._stopped, self._write_lock = False, Lock()
         self._create_table()
 
     def __enter__(self) -> Self:
-        self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stopped.set()
-        self._wake.set()
-        self._thread.join()
         self._database.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def stop(self) -> None:
+        """Let an update that runs in another thread return early."""
+        self._stopped = True
 
     def add_entries(self, entries: Sequence[StageOutput]) -> None:
         """Index the files of new entries, too."""
@@ -203,7 +201,6 @@ class EpisodeIndex:
         for entry in entries:
             if entry.episodes is not None and entry.shown_path not in known:
                 self.files.append(EpisodeFile(len(self.files), entry.shown_path, entry.episodes))
-        self._wake.set()
 
     def find_file(self, key: str) -> EpisodeFile:
         for file in self.files:
@@ -225,7 +222,7 @@ class EpisodeIndex:
         for file in sorted(self.files, key=lambda file: file.size - file.position):
             try:
                 self._forget_if_rewritten(file)
-                while not self._stopped.is_set() and self._index_chunk(file):
+                while not self._stopped and self._index_chunk(file):
                     pass
             except (RunError, OSError) as failure:
                 error = str(failure)
@@ -257,12 +254,6 @@ class EpisodeIndex:
                 raise ConfigError(message) from None
             finally:
                 timer.cancel()
-
-    def _poll(self) -> None:
-        while not self._stopped.is_set():
-            self.update()
-            self._wake.wait(_POLL_INTERVAL_S)
-            self._wake.clear()
 
     def _create_table(self) -> None:
         self._chunk.write_bytes(b"")

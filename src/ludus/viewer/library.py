@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Event, Thread
-from time import time
+from time import monotonic, time
 from typing import Self
 
 from ludus.data.json_files import object_field
@@ -17,12 +17,11 @@ from ludus.data.training_log import read_log, summarize_training
 from ludus.errors import NameFlags, RunError, similar_path_hint
 from ludus.evaluation.metrics import ACCURACY
 from ludus.evaluation.results import parse_evaluation
-from ludus.viewer.dataset_rows import DatasetRows
+from ludus.viewer.dataset_rows import DatasetRows, Tokenizers
 from ludus.viewer.episode_index import EpisodeIndex
 from ludus.viewer.episode_queries import EpisodeQueries
-from ludus.viewer.tokenizers import Tokenizers
 
-_SCAN_INTERVAL_S = 3.0
+_SCAN_INTERVAL_S, _UPDATE_INTERVAL_S = 3.0, 1.0
 
 
 class Library:
@@ -40,7 +39,7 @@ class Library:
         self.rows = DatasetRows()
         self.tokenizers = Tokenizers()
         self._stopped = Event()
-        self._thread = Thread(target=self._scan_repeatedly, name="folders", daemon=True)
+        self._thread = Thread(target=self._update_repeatedly, name="library", daemon=True)
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -49,6 +48,7 @@ class Library:
         self.scan()
         self._thread.start()
         self._stack.callback(self._thread.join)
+        self._stack.callback(self.index.stop)
         self._stack.callback(self._stopped.set)
         return self
 
@@ -68,29 +68,32 @@ class Library:
     def describe(self) -> JsonObject:
         """What the page polls: the entries, and how far the index is."""
         done, total = self.index.progress
+        entries = []
+        for entry in self.entries.values():
+            totals = entry.episodes and self.index.find_file(entry.shown_path).index.totals
+            facts = {
+                "episodes": totals.episodes if totals else None,
+                "reward": totals.rewards.mean if totals else None,
+            }
+            entries.append({**summarize_entry(entry), **facts})
         return {
             "revision": self.index.revision,
             "indexed_bytes": done,
             "total_bytes": total,
             "error": self.index.error,
             "folder": str(Path.cwd()),
-            "entries": [
-                {**summarize_entry(entry), **self._describe_episodes(entry)}
-                for entry in self.entries.values()
-            ],
+            "entries": entries,
         }
 
-    def _describe_episodes(self, entry: StageOutput) -> JsonObject:
-        if entry.episodes is None:
-            return {"episodes": None, "reward": None}
-        file = self.index.find_file(entry.shown_path)
-        totals = file.index.totals
-        return {"episodes": totals.episodes, "reward": totals.rewards.mean}
-
-    def _scan_repeatedly(self) -> None:
-        while not self._stopped.wait(_SCAN_INTERVAL_S):
-            with suppress(RunError, OSError):  # A file has just gone; the next scan sees it.
-                self.scan()
+    def _update_repeatedly(self) -> None:
+        next_scan = monotonic() + _SCAN_INTERVAL_S
+        while not self._stopped.is_set():
+            if monotonic() >= next_scan:
+                with suppress(RunError, OSError):  # A file has just gone; the next scan sees it.
+                    self.scan()
+                next_scan = monotonic() + _SCAN_INTERVAL_S
+            self.index.update()
+            self._stopped.wait(_UPDATE_INTERVAL_S)
 
 
 DEFAULT_FOLDERS = ("runs", "evals", "data", "models")

@@ -17,9 +17,9 @@ from starlette.types import Receive, Scope, Send
 
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import LudusError
-from ludus.serve.model.admission import ModelMetrics
 from ludus.serve.model.api_errors import ApiError, to_api_error
 from ludus.serve.model.chat_sampler import ChatCall
+from ludus.serve.model.generator import ModelMetrics
 from ludus.serve.model.requests import SamplingBody, check_model, parse_prompt
 
 SESSION_HEADER = "Ludus-Session"

@@ -28,12 +28,11 @@ from ludus.serve.listening import (
     build_uvicorn_config,
     raise_file_limit,
 )
-from ludus.serve.model.admission import ModelMetrics
 from ludus.serve.model.api_errors import ApiError, from_refusal, to_api_error
 from ludus.serve.model.chat_completions import ChatCompletions
 from ludus.serve.model.chat_sampler import ChatSampler
 from ludus.serve.model.endpoint import SESSION_HEADER, add_endpoint
-from ludus.serve.model.generator import Generator
+from ludus.serve.model.generator import Generator, ModelMetrics
 from ludus.serve.model.recorder import Recorder
 from ludus.serve.model.requests import (
     RewardBody,
