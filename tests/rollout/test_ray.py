@@ -18,7 +18,7 @@ from ludus.agents.openai import OpenAIAgent
 from ludus.errors import ConfigError, MissingExtra, WorkersFailed
 from ludus.rollout import ray_cluster
 from ludus.rollout.collect import Collector
-from ludus.rollout.ray_cluster import ActorSetup, NodeActor, check_address, open_cluster
+from ludus.rollout.ray_cluster import ActorSetup, NodeActor, check_address
 
 from .small_runs import COUNTER, Priced, Stopping, read, run
 
@@ -175,5 +175,3 @@ async def test_the_extra_is_named_where_ray_is_missing(
     with pytest.raises(MissingExtra, match=r"ludus-rl\[ray\]"):
         await run(tmp_path / "run", spec=COUNTER, ray="local")
     assert not (tmp_path / "run").exists()
-    async with open_cluster(None) as cluster:
-        assert cluster is None

@@ -7,7 +7,7 @@ from queue import SimpleQueue
 
 from ludus.data.episode import Episode, Fault, StopReason, Usage
 from ludus.rollout.episode_run import CircuitBreaker
-from ludus.rollout.monitoring import EpisodeStatus, Watchdog
+from ludus.rollout.progress import EpisodeStatus, Watchdog
 from ludus.rollout.stats import INITIAL_CONCURRENCY, Budget, RunStats
 
 

@@ -189,33 +189,30 @@ class ProviderClient:
         return self._session
 
     async def prepare(self) -> None:
-        """Check that the server is reachable and accepts the key, before the first episode."""
-        reason = ""
-        for retry in range(_PROBE_ATTEMPTS):
-            if retry:
-                await asyncio.sleep(self._backoff.delay_s(retry - 1))
-            try:
-                return await self._probe()
-            except (aiohttp.ClientError, OSError) as error:
-                reason = connection_error_text(error)
-        raise self._errors.unreachable(reason)
+        """Check that the server is reachable and accepts the key, before the first episode.
 
-    async def _probe(self) -> None:
-        """Request the list of models. Not every server has one, so only a refused key counts."""
-        try:
-            async with self._get_session().get(
-                f"{self.base_url}/models",
-                headers=self._headers,
-                timeout=aiohttp.ClientTimeout(total=_PROBE_TIMEOUT_S),
-                allow_redirects=False,
-            ) as response:
-                if response.status not in (401, 403):
-                    return
-                result = classify_response(response.status, response.headers, await response.read())
-        except TimeoutError:
-            return
-        text = result.text if isinstance(result, Refusal) else ""
-        raise self._errors.from_refusal(Refusal(RefusalReason.KEY, text))
+        Requests the list of models. Not every server has one, so only a refused key counts.
+        """
+        for retry in range(_PROBE_ATTEMPTS):
+            try:
+                async with self._get_session().get(
+                    f"{self.base_url}/models",
+                    headers=self._headers,
+                    timeout=aiohttp.ClientTimeout(total=_PROBE_TIMEOUT_S),
+                    allow_redirects=False,
+                ) as response:
+                    if response.status in (401, 403):
+                        body = await response.read()
+                        result = classify_response(response.status, response.headers, body)
+                        text = result.text if isinstance(result, Refusal) else ""
+                        raise self._errors.from_refusal(Refusal(RefusalReason.KEY, text))
+                return
+            except TimeoutError:
+                return
+            except (aiohttp.ClientError, OSError) as error:
+                if retry == _PROBE_ATTEMPTS - 1:
+                    raise self._errors.unreachable(connection_error_text(error)) from None
+                await asyncio.sleep(self._backoff.delay_s(retry))
 
     async def close(self) -> None:
         if self._session is not None:

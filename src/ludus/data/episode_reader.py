@@ -12,7 +12,7 @@ import logging
 import re
 from codecs import BOM_UTF8
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite
@@ -272,10 +272,8 @@ class _UnparsedEpisode:
         return getattr(self._episode, name)
 
 
-_MAX_REMEMBERED = 10
 _GROWTH_BYTES = 64 << 10
 # The mark of an episode: missing, the kind of its fault, or played.
-_MISSING = 0
 _FAULTS = dict(enumerate((reason.value for reason in StopReason if reason.is_fault), 1))
 _PLAYED = len(_FAULTS) + 1
 _MARKS = {reason.value: _PLAYED for reason in StopReason} | {name: m for m, name in _FAULTS.items()}
@@ -329,8 +327,8 @@ class ResumeIndex:
 
     def pending_indices(self, planned: int, *, retry_broken: bool = True) -> Iterator[int]:
         """The indices below `planned` that are still to be played, in order."""
-        done = (_PLAYED,) if retry_broken else (_PLAYED, *_FAULTS)
-        return (index for index in range(planned) if self._mark(index) not in done)
+        done, marks = (_PLAYED,) if retry_broken else (_PLAYED, *_FAULTS), self._marks
+        return (at for at in range(planned) if at >= len(marks) or marks[at] not in done)
 
     def count_pending(self, planned: int, *, retry_broken: bool = True) -> int:
         """How many `pending_indices` there are, without going through them."""
@@ -356,7 +354,9 @@ class ResumeIndex:
             if attempt > totals.highest_attempt:
                 totals.highest_attempt = attempt
             mark = _MARKS[reason]
-            if index is None or not self._belongs_to_run(name):
+            if self.run is None and index is not None:
+                self.run = name[:8]
+            if index is None or not name.startswith(self.run or name):
                 self.foreign += 1
             else:
                 if index >= len(marks):
@@ -375,69 +375,49 @@ class ResumeIndex:
             else:
                 yield None
 
-    def add_unreadable(self, number: int) -> None:
-        self.unreadable += 1
-        if self.unreadable <= _MAX_REMEMBERED:
-            self.unreadable_lines.append(number)
-
-    def _mark(self, index: int) -> int:
-        return self._marks[index] if 0 <= index < len(self._marks) else _MISSING
-
-    def _belongs_to_run(self, name: str) -> bool:
-        if self.run is None:
-            self.run = name[:8]
-        return name.startswith(self.run)
-
 
 def read_resume_index(
     path: Path, *, run: str | None = None, checksum: Checksum | None = None
 ) -> ResumeIndex:
     """Build the index of an `episodes.jsonl` from the heads of its lines.
 
-    Lines that are not episodes are counted. `checksum` is that of the file at an earlier time:
-    where it still matches, only the heads of the lines that it covers are read. All other lines
-    are validated as JSON, because damage within a line may leave its head intact.
+    Lines that are not episodes are counted. `checksum` covers the file at an earlier time: while it
+    still matches, only the heads of the lines that it covers are read. All other lines are
+    validated as JSON, because damage within a line may leave its head intact.
     """
-    if checksum is not None and (index := _read_lines(path, run, checksum)) is not None:
-        return index
-    index = _read_lines(path, run, Checksum())
-    assert index is not None
+    index = ResumeIndex(run=run)
+    try:
+        index.add(_read_heads(path, checksum or Checksum(), index))
+    except _JournalChanged:
+        return read_resume_index(path, run=run)
     return index
 
 
-def _read_lines(path: Path, run: str | None, checksum: Checksum) -> ResumeIndex | None:
-    """Build the index; None if the beginning of the file does not match the checksum."""
-    index, reader = ResumeIndex(run=run), _HeadReader(path, checksum)
-    index.add(reader.heads(index.add_unreadable))
-    index.checksum = None if index.unreadable else reader.checksum
-    return index if reader.unchanged else None
+class _JournalChanged(Exception):
+    """The beginning of a journal does not match its checksum."""
 
 
-class _HeadReader:
-    """Reads the heads of a journal and computes its checksum, in one pass."""
-
-    def __init__(self, path: Path, known: Checksum) -> None:
-        self._path = path
-        self._known = known
-        self.unchanged = known.size == 0
-        self.checksum = Checksum()
-        """Of the whole file, once all heads are read."""
-
-    def heads(self, unreadable: Callable[[int], None]) -> Iterator[EpisodeHead]:
-        # Local variables and plain integers: this loop runs over millions of lines.
-        path, known, size, crc = self._path, self._known.size, 0, 0
-        for number, line in enumerate(read_lines(path), 1):
-            size += len(line)
-            crc = crc32(line, crc)
-            if size == known:
-                self.unchanged = crc == self._known.crc32
-                if not self.unchanged:
-                    return
-            if line.isspace():
-                continue
-            head = parse_head(line, path, number)
-            if head is not None and (size <= known or is_json_object(line)):
-                yield head
-            elif line.endswith(b"\n"):
-                unreadable(number)
-        self.checksum = Checksum(size, crc)
+def _read_heads(path: Path, known: Checksum, index: ResumeIndex) -> Iterator[EpisodeHead]:
+    """Yield the heads of a journal; note unreadable lines and the checksum in the index."""
+    # Local variables and plain integers: this loop runs over millions of lines.
+    known_size, size, crc = known.size, 0, 0
+    unchanged = known_size == 0
+    for number, line in enumerate(read_lines(path), 1):
+        size += len(line)
+        crc = crc32(line, crc)
+        if size == known_size:
+            unchanged = crc == known.crc32
+            if not unchanged:
+                break
+        if line.isspace():
+            continue
+        head = parse_head(line, path, number)
+        if head is not None and (size <= known_size or is_json_object(line)):
+            yield head
+        elif line.endswith(b"\n"):
+            index.unreadable += 1
+            if index.unreadable <= _MAX_LISTED:
+                index.unreadable_lines.append(number)
+    if not unchanged:
+        raise _JournalChanged
+    index.checksum = None if index.unreadable else Checksum(size, crc)

@@ -33,14 +33,15 @@ from ludus.rollout.endpoints import (
 )
 from ludus.rollout.episode_run import EpisodeRun
 from ludus.rollout.loop import build_broken_record, retry_faults, run_attempt
-from ludus.rollout.monitoring import EpisodeStatus, Watchdog
 from ludus.rollout.plan import Assignment, Plan, build_plan
 from ludus.rollout.process_worker import ProcessWorkers, available_cores
 from ludus.rollout.progress import (
     ChecksPassed,
+    EpisodeStatus,
     Notice,
     PhaseProgress,
     ProgressCallback,
+    Watchdog,
     ignore_progress,
 )
 from ludus.rollout.ray_cluster import RayCluster, RayWorkers, hosted_endpoints, open_cluster
@@ -110,9 +111,10 @@ async def collect(
     model = agent.local_model
     progress(PhaseProgress(f"Checking {mixture}", in_log=model is not None))
     async with AsyncExitStack() as stack:
+        cluster = None
         if config.ray is not None:
             progress(PhaseProgress(f"Connecting to Ray ({config.ray})"))
-        cluster = await stack.enter_async_context(open_cluster(config.ray))
+            cluster = await stack.enter_async_context(open_cluster(config.ray))
         endpoints = await stack.enter_async_context(
             open_endpoints(mixture, base_url=config.base_url, token=config.token, warn=warn)
         )

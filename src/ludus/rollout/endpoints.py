@@ -40,8 +40,8 @@ from ludus.errors import (
     LudusError,
     SessionError,
 )
-from ludus.rollout.monitoring import EpisodeStatus
 from ludus.rollout.plan import Plan
+from ludus.rollout.progress import EpisodeStatus
 
 MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 5.0
 CAPACITY_RETRY_S = 30.0

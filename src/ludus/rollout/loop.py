@@ -34,8 +34,8 @@ from ludus.errors import (
 )
 from ludus.protocol.types import StepResult
 from ludus.rollout.endpoints import SessionPool
-from ludus.rollout.monitoring import EpisodeStatus
 from ludus.rollout.plan import Assignment
+from ludus.rollout.progress import EpisodeStatus
 
 SYSTEM_PROMPT = (
     "You act through the tools that you are given. Read what you are shown, then call a tool; "

@@ -80,14 +80,11 @@ class RayCluster:
 
 
 @asynccontextmanager
-async def open_cluster(address: str | None) -> AsyncIterator[RayCluster | None]:
-    """Connect to a cluster for the time of a block; None without an address.
+async def open_cluster(address: str) -> AsyncIterator[RayCluster]:
+    """Connect to a cluster for the time of a block.
 
     A connection that the program has already is used, and left open.
     """
-    if address is None:
-        yield None
-        return
     ray = import_ray()
     if ray.is_initialized():
         yield RayCluster(address)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -13,8 +13,6 @@ from ludus.data.files import Checksum
 from ludus.data.run_folder import RunFolder
 from ludus.data.tool_schema import JsonObject
 
-RATE_WINDOW_S = 20.0
-"""Length of the window over which the rate of episodes is averaged."""
 INITIAL_CONCURRENCY = 4
 """Concurrent episodes while the cost of an episode is unknown."""
 
@@ -39,7 +37,6 @@ class RunStats:
     usage_now: Usage = field(default_factory=Usage)
     """Usage of every attempt since this start, including broken ones."""
     started_at: float = field(default_factory=time.monotonic)
-    _recent: deque[tuple[float, int]] = field(default_factory=deque)
 
     @classmethod
     def from_index(
@@ -66,9 +63,6 @@ class RunStats:
             self.index.checksum = self.index.checksum.extend(line)
         self.new_episodes += 1
         self.remaining -= 1
-        now = time.monotonic()
-        if not self._recent or now - self._recent[-1][0] > 0.1:
-            self._recent.append((now, self.new_episodes))
 
     def record_attempt(self, episode: Episode) -> None:
         """Count an attempt, which may be retried."""
@@ -92,14 +86,8 @@ class RunStats:
 
     @property
     def rate(self) -> float:
-        """Episodes per second over the last `RATE_WINDOW_S`."""
-        now = time.monotonic()
-        while len(self._recent) > 1 and now - self._recent[0][0] > RATE_WINDOW_S:
-            self._recent.popleft()
-        if not self._recent:
-            return 0.0
-        since, before = self._recent[0] if len(self._recent) > 1 else (self.started_at, 0)
-        return (self.new_episodes - before) / max(now - since, 1e-6)
+        """Episodes per second since this start."""
+        return self.new_episodes / max(self.seconds, 1e-6)
 
     @property
     def seconds_left(self) -> float | None:
@@ -185,25 +173,20 @@ def summarize_run(folder: RunFolder, *, verify: bool = False) -> JsonObject:
     size = path.stat().st_size if path.exists() else 0
     summary = folder.read_summary()
     checksum = Checksum.from_summary(summary)
-    if summary.get("bytes") == size:
-        unchanged = not verify or not size or Checksum.of_file(path) == checksum
-        if unchanged:
-            return summary
+    if summary.get("bytes") == size and (
+        not verify or not size or Checksum.of_file(path) == checksum
+    ):
+        return summary
     is_collected = folder.metadata.kind == "collect"
     # Episodes of imported and rescored runs keep the ids that they had before.
     run = folder.metadata.digest if is_collected else None
     index = read_resume_index(path, run=run, checksum=checksum) if size else ResumeIndex()
     recorded = index.totals.episodes
     planned = max(summary.get("planned", 0), recorded)
-    if is_collected:
-        return {**RunStats.from_index(index, planned).summary(), **describe_journal(index, size)}
-    remaining = planned - recorded
-    counts = {"planned": planned, "remaining": remaining, "complete": remaining == 0}
-    return {
-        **RunStats.from_index(index, 0).summary(),
-        **counts,
-        **describe_journal(index, size),
-    }
+    stats = RunStats.from_index(index, planned)
+    if not is_collected:
+        stats.remaining = planned - recorded
+    return {**stats.summary(), **describe_journal(index, size)}
 
 
 def describe_journal(index: ResumeIndex, size: int) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ludus.errors import RunError
 from ludus.rollout.endpoints import SessionPool
-from ludus.rollout.monitoring import EpisodeStatus, Watchdog
+from ludus.rollout.progress import EpisodeStatus, Watchdog
 
 TICK_S = 0.25
 UNREACHABLE_WARNING_S = 5.0

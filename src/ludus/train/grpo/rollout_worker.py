@@ -29,9 +29,8 @@ from ludus.rollout.endpoints import (
     resolve_endpoints,
 )
 from ludus.rollout.loop import retry_faults, run_attempt
-from ludus.rollout.monitoring import EpisodeStatus
 from ludus.rollout.plan import Plan
-from ludus.rollout.progress import PhaseProgress
+from ludus.rollout.progress import EpisodeStatus, PhaseProgress
 from ludus.train.grpo.monitor import RolloutMonitor
 
 CLOSE_TIMEOUT_S = 15.0
