@@ -10,8 +10,10 @@ import pytest
 from data.sample_episodes import attempt
 
 from ludus.errors import WorkerDied, WorkersFailed
-from ludus.rollout.workers import BlockReply, EpisodeWorkers, Worker, WorkerSource
+from ludus.rollout.plan import Assignment
+from ludus.rollout.workers import BlockReply, EpisodeWorkers, Worker, WorkerSource, WorkItem
 
+EPISODE = Assignment.of("world")
 EndsOn = Callable[["FakeWorker", Sequence[int]], bool]
 """Whether a worker ends on a block."""
 
@@ -24,8 +26,8 @@ class FakeWorker(Worker):
         self._ends_on, self._node_lost = ends_on, node_lost
         self._blocks: asyncio.Queue[Sequence[int] | None] = asyncio.Queue()
 
-    def send(self, items: Sequence[Any]) -> None:
-        self._blocks.put_nowait(items)
+    def send(self, items: Sequence[WorkItem]) -> None:
+        self._blocks.put_nowait([number for _, number in items])
 
     async def read_reply(self) -> BlockReply:
         items = await self._blocks.get()
@@ -70,7 +72,7 @@ async def play(source: FakeWorkers, count: int = 3, n: int = 300) -> list[Any]:
     await workers.start()
     try:
         return await asyncio.gather(
-            *(workers.run(item) for item in range(n)), return_exceptions=True
+            *(workers.run((EPISODE, item)) for item in range(n)), return_exceptions=True
         )
     finally:
         await workers.close()
@@ -154,7 +156,7 @@ async def test_a_later_start_that_fails_is_a_warning() -> None:
     source = Unsteady(lambda worker, items: False, limit=1)
     workers = EpisodeWorkers(source, 2, warnings.put_nowait)
     await workers.start()
-    results = await asyncio.gather(*(workers.run(item) for item in range(20)))
+    results = await asyncio.gather(*(workers.run((EPISODE, item)) for item in range(20)))
     assert indices(results) == list(range(20))
     assert await warnings.get() == "No machine is left."
     await workers.close()
@@ -164,6 +166,6 @@ async def test_many_workers_get_small_blocks() -> None:
     source = FakeWorkers(lambda worker, items: False, limit=5000)
     workers = EpisodeWorkers(source, 5000)
     await workers.start()
-    await asyncio.gather(*(workers.run(item) for item in range(20)))
+    await asyncio.gather(*(workers.run((EPISODE, item)) for item in range(20)))
     assert workers.capacity == 20_000
     await workers.close()

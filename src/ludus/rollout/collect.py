@@ -218,6 +218,8 @@ class Collector(EpisodeRun):
         self.decoding = PhaseProgress(count_tokens=lambda: agent.sampled_tokens)
         self.statuses: dict[str, EpisodeStatus] = {}
         """What each active episode is doing, by episode id."""
+        self.workers: EpisodeWorkers | None = None
+        """Processes, here or on other machines, that play instead of this one."""
         self._plan = plan
         self._endpoints = endpoints
         self._cluster = cluster
@@ -312,7 +314,8 @@ class Collector(EpisodeRun):
         if self._workers_start is not None:
             self._workers_start.cancel()
             await asyncio.gather(self._workers_start, return_exceptions=True)
-        await super().close()
+        if self.workers is not None:
+            await self.workers.close()
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
 
     def items(self) -> Iterable[int]:

@@ -23,7 +23,6 @@ from ludus.rollout.progress import (
     RunStarted,
 )
 from ludus.rollout.stats import Budget, RunStats, describe_journal
-from ludus.rollout.workers import EpisodeWorkers
 
 TICK_INTERVAL_S = 0.25
 SUMMARY_INTERVAL_S = 10.0
@@ -104,8 +103,6 @@ class EpisodeRun(ABC):
     """Who makes the calls; None if a run needs no model."""
     concurrency: int
     """Maximum number of concurrent episodes, by the config."""
-    workers: EpisodeWorkers | None = None
-    """Processes, here or on other machines, that do the work instead of this one."""
 
     def __init__(
         self, folder: RunFolder, stats: RunStats, budget: Budget, progress: ProgressCallback
@@ -140,10 +137,8 @@ class EpisodeRun(ABC):
     async def open(self) -> None:  # noqa: B027
         """Start what the tasks need."""
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027
         """End what the tasks needed."""
-        if self.workers is not None:
-            await self.workers.close()
 
     def on_tick(self) -> None:  # noqa: B027
         """Called every `TICK_INTERVAL_S`."""

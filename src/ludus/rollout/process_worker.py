@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from ludus.environment.worker_processes import worker_command, worker_env
 from ludus.errors import WorkersFailed, describe_in_one_line
-from ludus.rollout.workers import BlockReply, BlockWork, Worker, WorkerSource, run_block
+from ludus.rollout.workers import BlockReply, EpisodePlay, Worker, WorkerSource, WorkItem, run_block
 
 
 def available_cores() -> int:
@@ -43,7 +43,7 @@ class ProcessWorker(Worker):
         super().__init__()
         self.process = process
 
-    def send(self, items: Sequence[object]) -> None:
+    def send(self, items: Sequence[WorkItem]) -> None:
         assert self.process.stdin is not None
         # Replies that were still in its pipe send further blocks to a worker that has ended.
         if not self.process.stdin.is_closing():
@@ -95,11 +95,11 @@ class ProcessWorker(Worker):
 
 
 class ProcessWorkers(WorkerSource):
-    """Starts processes for some work."""
+    """Starts processes that play."""
 
     advice = "Set `workers` to 1 to play in this process."
 
-    def __init__(self, work: BlockWork) -> None:
+    def __init__(self, work: EpisodePlay) -> None:
         self._setup = pickle.dumps(work)
 
     async def start_worker(self) -> ProcessWorker:
@@ -142,13 +142,13 @@ def run_worker() -> None:
 
 async def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
     try:
-        work: BlockWork = pickle.load(requests)
+        work: EpisodePlay = pickle.load(requests)
         await work.open()
     except Exception as error:
         _send(replies, describe_in_one_line(error))
         return
     _send(replies, None)
-    queue: SimpleQueue[Sequence[object] | None] = SimpleQueue()
+    queue: SimpleQueue[Sequence[WorkItem] | None] = SimpleQueue()
     Thread(target=_read_requests, args=(requests, queue), daemon=True).start()
     # Nothing else runs on the event loop between two blocks, so that waiting may block it.
     while (block := queue.get()) is not None:
@@ -156,7 +156,7 @@ async def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
     await work.close()
 
 
-def _read_requests(requests: BinaryIO, queue: SimpleQueue[Sequence[object] | None]) -> None:
+def _read_requests(requests: BinaryIO, queue: SimpleQueue[Sequence[WorkItem] | None]) -> None:
     """Read requests in a thread, which notices the end of the parent even if an episode hangs."""
     with suppress(EOFError, pickle.UnpicklingError, OSError):
         while True:

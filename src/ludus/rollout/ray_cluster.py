@@ -40,7 +40,7 @@ from ludus.protocol.frames import action_payload
 from ludus.protocol.types import StepResult
 from ludus.rollout.endpoints import EnvironmentEndpoint
 from ludus.rollout.process_worker import available_cores
-from ludus.rollout.workers import BlockReply, BlockWork, Worker, WorkerSource, run_block
+from ludus.rollout.workers import BlockReply, EpisodePlay, Worker, WorkerSource, WorkItem, run_block
 
 LOCAL = "local"
 """The address that starts a cluster on this machine."""
@@ -54,8 +54,8 @@ HOST_RETRY_S = 5.0
 """Seconds for which other actors are preferred to one that could not be reached."""
 _STATUS_ADVICE = "See `ray status`."
 _CODE_ADVICE = (
-    "All nodes need the same version of Ludus, and the code of environments, agents and reward "
-    "functions: install it there, or run in a folder that they share."
+    "All nodes need the same version of Ludus, and the code of environments and agents: install it "
+    "there, or run in a folder that they share."
 )
 
 
@@ -195,7 +195,7 @@ class NodeActor:
             for spec in setup.specs:
                 connect(spec)
             if setup.pickled_work:
-                self._work: BlockWork = import_ray().cloudpickle.loads(setup.pickled_work)
+                self._work: EpisodePlay = import_ray().cloudpickle.loads(setup.pickled_work)
                 await self._work.open()
         except Exception as error:
             problem = describe_in_one_line(error)
@@ -203,7 +203,7 @@ class NodeActor:
         node_id = ray.get_runtime_context().get_node_id()
         return Node(node_id, ray.util.get_node_ip_address(), problem)
 
-    async def run(self, items: Sequence[object]) -> BlockReply:
+    async def run(self, items: Sequence[WorkItem]) -> BlockReply:
         return await run_block(self._work, items)
 
     async def close(self) -> None:
@@ -275,7 +275,7 @@ class RayWorker(Worker):
         self._ended = False
         self._error: BaseException | None = None
 
-    def send(self, items: Sequence[object]) -> None:
+    def send(self, items: Sequence[WorkItem]) -> None:
         self._replies.append(self._actor.run.remote(items))
         self._changed.set()
 
@@ -328,12 +328,12 @@ class RayWorkers(WorkerSource):
     max_block_size = 256
     start_timeout_s = START_TIMEOUT_S
 
-    def __init__(self, work: BlockWork) -> None:
+    def __init__(self, work: EpisodePlay) -> None:
         try:
             pickled = import_ray().cloudpickle.dumps(work)
         except Exception as error:
             reason = describe_in_one_line(error)
-            raise WorkersFailed(f"`ray`: the agent or a reward cannot be sent: {reason}") from error
+            raise WorkersFailed(f"`ray`: the agent cannot be sent: {reason}") from error
         self._setup = ActorSetup.of_this_process(pickled_work=pickled)
 
     async def start_worker(self) -> RayWorker:

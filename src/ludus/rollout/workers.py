@@ -1,4 +1,4 @@
-"""Workers that play or score episodes, so that what computes uses all cores, or a cluster.
+"""Workers that play episodes, so that what computes uses all cores, or a cluster.
 
 `process_worker` starts processes of this machine, `ray_cluster` actors on a cluster. Items come in
 blocks, and each becomes the line of an episode.
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from ludus.agents.agent import Agent
 from ludus.client.endpoint import connect
@@ -27,20 +27,10 @@ from ludus.environment.faults import (
 from ludus.errors import LudusError, WorkerDied, WorkersFailed
 from ludus.rollout.endpoints import SessionPool
 from ludus.rollout.loop import EpisodeLimits, run_attempt
+from ludus.rollout.plan import Assignment
 
-
-class BlockWork(ABC):
-    """What a worker does. It is pickled, so that `open` has to build what cannot be."""
-
-    async def open(self) -> None:  # noqa: B027
-        """Prepare for the first item; whatever it raises is shown to the user."""
-
-    @abstractmethod
-    async def run(self, item: Any) -> bytes:
-        """Work on an item; returns the line of an episode."""
-
-    async def close(self) -> None:  # noqa: B027
-        """Release what `open` and `run` have built."""
+WorkItem = tuple[Assignment, int]
+"""An episode, and the number of the attempt."""
 
 
 class BlockReply(NamedTuple):
@@ -53,23 +43,23 @@ class BlockReply(NamedTuple):
     seconds: float
 
 
-async def run_block(work: BlockWork, items: Sequence[object]) -> BlockReply:
-    """Work on the items one after the other: they compute, and nothing is gained by overlapping."""
+async def run_block(play: EpisodePlay, items: Sequence[WorkItem]) -> BlockReply:
+    """Play the episodes one after the other: they compute, and nothing is gained by overlapping."""
     started_at = time.monotonic()
     faults = list[AuthorFault]()
     lines: list[bytes | LudusError] = []
     with capture_faults(faults.append):
         for item in items:
             try:
-                lines.append(await work.run(item))
+                lines.append(await play.run(*item))
             except LudusError as error:
                 lines.append(error)
     return BlockReply(lines, faults, time.monotonic() - started_at)
 
 
 @dataclass(slots=True, kw_only=True)
-class EpisodePlay(BlockWork):
-    """Plays attempts at episodes; an item is an assignment and the number of the attempt."""
+class EpisodePlay:
+    """Plays attempts at episodes. It is pickled, so that `open` has to build what cannot be."""
 
     agent: Agent
     specs: Mapping[str, str]
@@ -81,8 +71,8 @@ class EpisodePlay(BlockWork):
     async def open(self) -> None:
         self._pools = {name: SessionPool(connect(spec)) for name, spec in self.specs.items()}
 
-    async def run(self, item: Any) -> bytes:
-        assignment, attempt = item
+    async def run(self, assignment: Assignment, attempt: int) -> bytes:
+        """Play an attempt; returns the line of the episode."""
         episode = await run_attempt(
             assignment,
             self.agent,
@@ -112,7 +102,7 @@ MAX_DEATHS_IN_A_ROW = 10
 class WorkerRequest:
     """An item that a worker has to work on, and the episode that it becomes."""
 
-    item: object
+    item: WorkItem
     reply: asyncio.Future[Episode]
     deaths: int = 0
     """How many workers ended on the block that it was in. After the first it is sent alone."""
@@ -131,7 +121,7 @@ class Worker(ABC):
         self.reader: asyncio.Task[None] | None = None
 
     @abstractmethod
-    def send(self, items: Sequence[object]) -> None:
+    def send(self, items: Sequence[WorkItem]) -> None:
         """Send a block; one for a worker that has ended is not lost, because it is in `blocks`."""
 
     @abstractmethod
@@ -171,7 +161,7 @@ class WorkerSource(ABC):
 
 
 class EpisodeWorkers:
-    """Workers that play attempts at episodes, or score them.
+    """Workers that play attempts at episodes.
 
     Items are sent in blocks. A worker that ends is replaced, and the items of its block are sent
     again, each alone: so the one that ends a worker is found, and has a fault. Where the machine
@@ -222,7 +212,7 @@ class EpisodeWorkers:
         for task in others:
             self._track_start(task)
 
-    async def run(self, item: object) -> Episode:
+    async def run(self, item: WorkItem) -> Episode:
         """Let a worker work on an item. Raises `WorkerDied` where workers ended on it."""
         if self._failure is not None:
             raise WorkersFailed(self._failure)
