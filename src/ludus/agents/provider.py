@@ -12,10 +12,10 @@ import json
 import random
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Self, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -241,7 +241,8 @@ class Throttle:
         """Counts the decreases."""
         self._clock = clock
         self._resumes_at = 0.0
-        self._waiters: deque[asyncio.Event] = deque()
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def limit(self) -> int:
@@ -257,38 +258,49 @@ class Throttle:
         """Start no calls for this long. A shorter pause does not end a longer one."""
         self._resumes_at = max(self._resumes_at, self._clock() + seconds)
 
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[ThrottleSlot]:
-        """Wait for a slot, and hold it for one call."""
-        waiter = asyncio.Event()
-        self._waiters.append(waiter)
-        try:
-            # Only the first one looks whether it may start; then it wakes the next.
-            while True:
-                if self._waiters[0] is not waiter or self.in_flight >= self.limit:
-                    waiter.clear()
-                    await waiter.wait()
-                elif pause := self.pause_remaining_s:
-                    await asyncio.sleep(pause)
-                else:
-                    break
-            self.in_flight += 1
-        finally:
-            self._waiters.remove(waiter)
-            self._wake_first()
-        try:
-            yield ThrottleSlot(self, self._epoch)
-        finally:
-            self.in_flight -= 1
-            self._wake_first()
+    def slot(self) -> ThrottleSlot:
+        return ThrottleSlot(self)
 
-    def _wake_first(self) -> None:
-        if self._waiters:
-            self._waiters[0].set()
+    async def acquire(self) -> int:
+        """Wait for a slot; returns the epoch of the limit under which the call begins."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        self._grant()
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.cancelled():
+                with suppress(ValueError):
+                    self._waiters.remove(waiter)
+            else:
+                # Race: this waiter got a slot and was cancelled before it could run.
+                self.release()
+            raise
+        return self._epoch
+
+    def release(self) -> None:
+        self.in_flight -= 1
+        self._grant()
+
+    def _grant(self) -> None:
+        """Give all free slots to waiting calls at once, after the pause if there is one."""
+        if self._waiters and (pause := self.pause_remaining_s):
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(pause, self._end_pause)
+            return
+        while self._waiters and self.in_flight < self.limit:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                self.in_flight += 1
+                waiter.set_result(None)
+
+    def _end_pause(self) -> None:
+        self._timer = None
+        self._grant()
 
     def increase(self) -> None:
         self._limit = min(float(self.max_limit), self._limit + 1 / self._limit)
-        self._wake_first()
+        self._grant()
 
     def decrease(self, epoch: int) -> None:
         if epoch == self._epoch:
@@ -296,24 +308,32 @@ class Throttle:
             self._limit = max(1.0, self._limit / 2)
 
 
-@dataclass(frozen=True, slots=True)
 class ThrottleSlot:
     """One call's slot. Report the call's outcome before leaving it."""
 
-    throttle: Throttle
-    epoch: int
-    """Of the limit under which the call began."""
+    __slots__ = ("_epoch", "_throttle")
+
+    def __init__(self, throttle: Throttle) -> None:
+        self._throttle = throttle
+        self._epoch = -1
+
+    async def __aenter__(self) -> Self:
+        self._epoch = await self._throttle.acquire()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._throttle.release()
 
     def report_success(self) -> None:
         """Raise the limit by 1 per `limit` successes."""
-        self.throttle.increase()
+        self._throttle.increase()
 
     def report_overload(self) -> None:
         """Halve the limit, unless that was already done after this call began.
 
         So a hundred calls that are rejected together count once.
         """
-        self.throttle.decrease(self.epoch)
+        self._throttle.decrease(self._epoch)
 
 
 @dataclass(frozen=True, slots=True)
