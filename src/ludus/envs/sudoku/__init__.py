@@ -104,10 +104,9 @@ class Sudoku(ToolEnvironment):
         self.empty = self.blanks = self.givens.count(0)
         self.right = 0  # Cells to fill that have their right digit.
         self.max_turns = self.turns_left = max_turns or 2 * self.blanks
-        # The digits of each row, column and box, as the bits of an integer.
-        self._in_row, self._in_column, self._in_box = ([0] * size for _ in range(3))
+        self._cells_of_digit = [0] * (size + 1)  # As bitboards; of 0 the empty cells.
         for cell, digit in enumerate(self.givens):
-            self._flip(cell, digit)
+            self._cells_of_digit[digit] |= 1 << cell
         self._lines = [self._row_text(row) for row in range(size)]
         return f"{_RULES.format(size=size, box=self.box)}\n{self._render_grid()}"
 
@@ -127,8 +126,8 @@ class Sudoku(ToolEnvironment):
             raise ToolError(f"{violation}\n{self._render_grid()}")
         cell = (row - 1) * self.size + column - 1
         before, right = self.digits[cell], self.solution[cell]
-        self._flip(cell, before)
-        self._flip(cell, digit)
+        self._cells_of_digit[before] ^= 1 << cell
+        self._cells_of_digit[digit] ^= 1 << cell
         self.digits[cell] = digit
         self.empty += (before != 0) - (digit != 0)
         self._lines[row - 1] = self._row_text(row - 1)
@@ -168,7 +167,7 @@ class Sudoku(ToolEnvironment):
 
     def random_action(self, rng: random.Random) -> ToolCall | None:
         """A digit that breaks no rule in an empty cell; if there is none, a removal."""
-        empty = [cell for cell, digit in enumerate(self.digits) if digit == 0]
+        empty = list(cells_of(self._cells_of_digit[0]))
         rng.shuffle(empty)
         for cell in empty:
             if legal := self._legal_digits(cell):
@@ -184,14 +183,11 @@ class Sudoku(ToolEnvironment):
 
     def _is_forced(self, cell: int) -> bool:
         """Whether no other empty cell of the row, the column or the box can have the digit."""
-        digit = self.solution[cell]
+        grid, same = geometry(self.size), self._cells_of_digit[self.solution[cell]]
+        others = self._cells_of_digit[0] & ~(1 << cell)
         return any(
-            not any(
-                digit in self._legal_digits(at)
-                for at in cells_of(unit)
-                if at != cell and self.digits[at] == 0
-            )
-            for unit in geometry(self.size).units
+            all(same & grid.peers[other] for other in cells_of(unit & others))
+            for unit in grid.units
             if unit >> cell & 1
         )
 
@@ -200,24 +196,14 @@ class Sudoku(ToolEnvironment):
         arguments = {"row": row + 1, "column": column + 1, "digit": digit}
         return ToolCall(name="place", arguments=arguments)
 
-    def _flip(self, cell: int, digit: int) -> None:
-        """Add a digit to the row, the column and the box of a cell, or remove it; 0 is ignored."""
-        row, column = divmod(cell, self.size)
-        bit = 1 << digit & ~1
-        self._in_row[row] ^= bit
-        self._in_column[column] ^= bit
-        self._in_box[self._box_at(row, column)] ^= bit
-
-    def _box_at(self, row: int, column: int) -> int:
-        return row // self.box * self.box + column // self.box
-
     def _legal_digits(self, cell: int) -> list[int]:
-        """The digits that break no rule in a cell; its own digit is not counted."""
-        row, column = divmod(cell, self.size)
-        taken = (
-            self._in_row[row] | self._in_column[column] | self._in_box[self._box_at(row, column)]
-        )
-        return [digit for digit in range(1, self.size + 1) if not taken >> digit & 1]
+        """The digits that break no rule in a cell, other than the one that it has."""
+        peers, here = geometry(self.size).peers[cell], self.digits[cell]
+        return [
+            digit
+            for digit in range(1, self.size + 1)
+            if digit != here and not self._cells_of_digit[digit] & peers
+        ]
 
     def _rule_violation(self, row: int, column: int, digit: int) -> str | None:
         """Which rule a move breaks; None if it is legal."""
@@ -232,16 +218,14 @@ class Sudoku(ToolEnvironment):
             return f"{here} has the given digit {self.givens[cell]}, which stays."
         if self.digits[cell] == digit:
             return f"{here} has the digit {digit} already." if digit else f"{here} is empty."
-        bit = 1 << digit & ~1
-        in_box = self._in_box[self._box_at(row - 1, column - 1)]
-        for unit, taken in (
-            (f"Row {row}", self._in_row[row - 1]),
-            (f"Column {column}", self._in_column[column - 1]),
-            (f"The {self.box}x{self.box} box of row {row}, column {column}", in_box),
-        ):
-            if taken & bit:
+        if digit == 0:
+            return None
+        units = [unit for unit in geometry(size).units if unit >> cell & 1]
+        box = f"The {self.box}x{self.box} box of row {row}, column {column}"
+        for name, unit in zip((f"Row {row}", f"Column {column}", box), units, strict=True):
+            if self._cells_of_digit[digit] & unit:
                 legal = ", ".join(map(str, self._legal_digits(cell))) or "none"
-                return f"{unit} has a {digit} already. Digits that can be placed there: {legal}."
+                return f"{name} has a {digit} already. Digits that can be placed there: {legal}."
         return None
 
     def _row_text(self, row: int) -> str:
