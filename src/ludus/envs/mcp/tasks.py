@@ -12,7 +12,6 @@ import shutil
 import tomllib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from string import Template
 from urllib.parse import urlsplit
@@ -132,16 +131,6 @@ class TaskFile(BaseModel):
 
 def load_task_file(path: Path) -> TaskFile:
     """Load a .jsonl, .json or .toml file; raises `ConfigError`."""
-    try:
-        changed_at = path.stat().st_mtime_ns
-    except OSError as error:
-        raise ConfigError(f"The task file {path} cannot be read: {error.strerror}.") from None
-    return _load(path.absolute(), changed_at)
-
-
-@lru_cache(maxsize=64)
-def _load(path: Path, changed_at: int) -> TaskFile:
-    # Every session has an environment of its own; they share the parsed file until it changes.
     line_numbers: list[int] = []
     try:
         match path.suffix:
@@ -149,7 +138,12 @@ def _load(path: Path, changed_at: int) -> TaskFile:
                 tasks = []
                 for number, line in numbered_lines(path):
                     line_numbers.append(number)
-                    tasks.append(_parse_line(line, number))
+                    try:
+                        tasks.append(json.loads(line))
+                    except json.JSONDecodeError as error:
+                        # The decoder's own message would always name line 1.
+                        place = f"line {number}, column {error.colno}"
+                        raise ValueError(f"{place}: {error.msg}") from None
                 data: object = {"tasks": tasks}
             case ".toml":
                 data = tomllib.loads(read_text(path))
@@ -168,14 +162,6 @@ def _load(path: Path, changed_at: int) -> TaskFile:
         return TaskFile.model_validate(data)
     except ValidationError as error:
         raise ConfigError(f"{path}{_explain_first_error(error, line_numbers)}") from None
-
-
-def _parse_line(line: bytes, number: int) -> object:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        # The decoder's own message would always name line 1.
-        raise ValueError(f"line {number}, column {error.colno}: {error.msg}") from None
 
 
 def _explain_first_error(error: ValidationError, line_numbers: Sequence[int]) -> str:
