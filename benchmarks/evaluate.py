@@ -92,7 +92,7 @@ def _run_ludus(args: argparse.Namespace) -> tuple[float, float]:
     """Evaluate the same model; returns the accuracy and the tokens per reply."""
     from ludus import EvalConfig, evaluate_sync
     from ludus.evaluation import parse_candidates
-    from ludus.evaluation.config import CandidateConfig
+    from ludus.policy.agent_factory import AgentConfig
 
     config = EvalConfig(
         num_episodes=args.num_questions,
@@ -100,7 +100,7 @@ def _run_ludus(args: argparse.Namespace) -> tuple[float, float]:
         system_prompt=SYSTEM_PROMPT,
         max_tokens=args.max_tokens,
     )
-    candidates = parse_candidates([f"model={args.model}"], CandidateConfig(device=args.device))
+    candidates = parse_candidates([f"model={args.model}"], AgentConfig(device=args.device))
     with tempfile.TemporaryDirectory() as folder:
         evaluation = evaluate_sync(ENVIRONMENT, candidates, Path(folder) / "eval", config)
     estimates = evaluation.scores[0].metrics

@@ -21,7 +21,7 @@ from ludus import (
     TutorConfig,
 )
 from ludus.errors import ConfigError
-from ludus.evaluation.config import CandidateConfig
+from ludus.policy.agent_factory import AgentConfig
 from ludus.serve.config import ModelServeConfig, ServeConfig
 
 
@@ -45,7 +45,7 @@ from ludus.serve.config import ModelServeConfig, ServeConfig
         (CollectConfig, "task", "{}", "Mapping[str, Any]"),
         (CollectConfig, "tasks", [3], "Sequence[dict[str, Any]]"),
         (EvalConfig, "pass_k", 4, "Sequence[int]"),
-        (CandidateConfig, "temperature", "0", "float | None"),
+        (AgentConfig, "temperature", "0", "float | None"),
         (RescoreConfig, "rewards", "mine:reward", "Sequence"),
         (CurateConfig, "solve_rate", (0.1,), "tuple[float, float] | None"),
         (CurateConfig, "to", "stf", "one of sft, dpo"),

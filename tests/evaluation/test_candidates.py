@@ -9,7 +9,7 @@ import pytest
 from ludus.agents.oracle import OracleAgent
 from ludus.errors import ConfigError
 from ludus.evaluation.candidates import Candidate, parse_candidates
-from ludus.evaluation.config import CandidateConfig
+from ludus.policy.agent_factory import AgentConfig
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def test_the_agent_is_of_the_provider() -> None:
 
 
 def test_temperature_and_endpoint_apply_to_models_only() -> None:
-    options = CandidateConfig(llm_endpoint="http://127.0.0.1:9/v1", temperature=0.3)
+    options = AgentConfig(llm_endpoint="http://127.0.0.1:9/v1", temperature=0.3)
     oracle, model = (one.agent for one in parse_candidates(["oracle", "openai:m"], options))
     assert oracle.describe() == {"provider": "oracle"}
     facts = model.describe()
@@ -50,14 +50,14 @@ def test_temperature_and_endpoint_apply_to_models_only() -> None:
 
 def test_chat_template_kwargs_apply_to_models_with_a_template() -> None:
     off = {"enable_thinking": False}
-    options = CandidateConfig(llm_endpoint="http://127.0.0.1:9/v1", chat_template_kwargs=off)
+    options = AgentConfig(llm_endpoint="http://127.0.0.1:9/v1", chat_template_kwargs=off)
     texts = ["oracle", "hf:nobody/has-this", "openai:m", "anthropic:m"]
     parsed = parse_candidates(texts, options)
     told = [one.agent.describe().get("chat_template_kwargs") for one in parsed]
     assert told == [None, off, off, None]
     assert parsed[1].config is not None and parsed[1].config.chat_template_kwargs == off
     with pytest.raises(ConfigError, match="`thinking`"):
-        parse_candidates(["oracle", "openai:m"], CandidateConfig(chat_template_kwargs=off))
+        parse_candidates(["oracle", "openai:m"], AgentConfig(chat_template_kwargs=off))
 
 
 @pytest.mark.parametrize(
@@ -115,13 +115,13 @@ def test_bare_path_is_a_local_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "option"),
     [
-        (CandidateConfig(llm_endpoint="http://127.0.0.1:9/v1"), "llm_endpoint"),
-        (CandidateConfig(temperature=0.0), "temperature"),
-        (CandidateConfig(device="cpu"), "device"),
-        (CandidateConfig(dtype="float32"), "dtype"),
+        (AgentConfig(llm_endpoint="http://127.0.0.1:9/v1"), "llm_endpoint"),
+        (AgentConfig(temperature=0.0), "temperature"),
+        (AgentConfig(device="cpu"), "device"),
+        (AgentConfig(dtype="float32"), "dtype"),
     ],
 )
-def test_option_without_effect_is_rejected(options: CandidateConfig, option: str) -> None:
+def test_option_without_effect_is_rejected(options: AgentConfig, option: str) -> None:
     with pytest.raises(ConfigError, match=f"`{option}`"):
         parse_candidates(["oracle", "random"], options)
 

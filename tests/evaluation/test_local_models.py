@@ -16,7 +16,7 @@ from evaluation.small_evaluations import COUNTER, quick_config
 from ludus.errors import ConfigError, LudusError, RunError
 from ludus.evaluation import Evaluation, evaluate, parse_candidates
 from ludus.evaluation.candidates import check_local_models
-from ludus.evaluation.config import CandidateConfig
+from ludus.policy.agent_factory import AgentConfig
 from ludus.rollout.progress import ignore_progress
 
 CONFIG = quick_config(num_episodes=3, max_turns=2, max_tokens=8)
@@ -75,16 +75,16 @@ def remove_chat_template(model: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "options", "words"),
     [
-        (remove_config, CandidateConfig(), "holds no config.json"),
-        (remove_weights, CandidateConfig(), "holds no weights"),
-        (remove_tokenizer, CandidateConfig(), "holds no tokenizer"),
-        (remove_chat_template, CandidateConfig(), "no chat template"),
-        (None, CandidateConfig(device="gpu"), "Unknown device 'gpu'"),
-        (None, CandidateConfig(dtype="float3"), "Unknown dtype 'float3'"),
+        (remove_config, AgentConfig(), "holds no config.json"),
+        (remove_weights, AgentConfig(), "holds no weights"),
+        (remove_tokenizer, AgentConfig(), "holds no tokenizer"),
+        (remove_chat_template, AgentConfig(), "no chat template"),
+        (None, AgentConfig(device="gpu"), "Unknown device 'gpu'"),
+        (None, AgentConfig(dtype="float3"), "Unknown dtype 'float3'"),
     ],
 )
 async def test_unusable_model_is_rejected_before_anyone_plays(
-    tmp_path: Path, spoil: Callable[[Path], None] | None, options: CandidateConfig, words: str
+    tmp_path: Path, spoil: Callable[[Path], None] | None, options: AgentConfig, words: str
 ) -> None:
     model = saved(tmp_path / "model", of_family("qwen3"))
     if spoil is not None:
@@ -119,7 +119,7 @@ async def test_adapter_is_checked_with_its_base(tmp_path: Path) -> None:
 
 async def test_unknown_template_argument_is_rejected_before_anyone_plays(tmp_path: Path) -> None:
     model = saved(tmp_path / "model", of_family("qwen2_5"))
-    options = CandidateConfig(chat_template_kwargs={"enable_thinking": False})
+    options = AgentConfig(chat_template_kwargs={"enable_thinking": False})
     with pytest.raises(ConfigError, match="'enable_thinking'"):
         candidates = parse_candidates(["random", f"hf:{model}"], options)
         await evaluate(COUNTER, candidates, tmp_path / "eval", CONFIG)

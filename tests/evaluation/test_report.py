@@ -9,7 +9,6 @@ from typing import Any
 
 from evaluation.small_evaluations import attempt
 from ludus.evaluation.metrics import Attempt, build_metrics
-from ludus.evaluation.report import render_report
 from ludus.evaluation.results import CandidateAttempts, Evaluation, score_candidates
 from ludus.evaluation.table import (
     build_long_table,
@@ -17,6 +16,7 @@ from ludus.evaluation.table import (
     build_tables,
     build_wide_table,
     describe_method,
+    render_report,
 )
 
 

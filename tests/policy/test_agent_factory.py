@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,7 +73,7 @@ def test_a_local_model_gets_its_options_and_is_not_loaded() -> None:
         ({"provider": "hff"}, ["'hff'", "'hf'"]),
         ({"provider": "hf"}, ["`model`", "smollm2"]),
         ({"provider": "hf", "model": "m", "llm_endpoint": "http://x"}, ["`llm_endpoint`", "'hf'"]),
-        ({"provider": "hf", "model": "m", "prices": "p"}, ["`prices`", "'hf'"]),
+        ({"provider": "hf", "model": "m", "prices": Path("p")}, ["`prices`", "'hf'"]),
         ({"provider": "openai", "model": "m", "device": "cpu"}, ["`device`", "'openai'"]),
         ({"provider": "anthropic", "model": "m", "dtype": "bf16"}, ["`provider` hf"]),
         ({"device": "cuda"}, ["`device` needs a `provider`", "`provider` hf"]),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, suppress
 from itertools import zip_longest
 from statistics import fmean
 from typing import Literal
@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.scripted import RandomAgent, random_call
-from ludus.check.episodes import MAX_STEPS, EpisodePlayer, Transcript, offers_oracle
+from ludus.check.episodes import MAX_STEPS, Transcript, offers_oracle, play_episode
 from ludus.check.reward_audit import FIRST_SEEDS, HARD_LIMIT_S, MAX_SEEDS, audit_rewards
 from ludus.client.endpoint import Endpoint, LocalEndpoint
 from ludus.client.server_http import fetch_json_object
@@ -150,8 +150,8 @@ class EnvironmentChecks:
 
     async def check_same_seed(self) -> str:
         for seed in self._seeds:
-            async with self._player_session() as (player, session):
-                again = await player.play(session, seed)
+            async with self._endpoint.session() as session:
+                again = await self._play(session, seed)
             first = await self._play_once(seed)
             if first.serialize() != again.serialize():
                 raise CheckFailed(f"seed {seed} gave two different episodes")
@@ -160,9 +160,8 @@ class EnvironmentChecks:
     async def check_seeds_differ(self) -> str:
         episodes = set()
         for seed in self._seeds:
-            async with self._player_session() as (player, session):
-                transcript = await player.play(session, seed, agent_seed=0)
-                episodes.add(transcript.serialize())
+            async with self._endpoint.session() as session:
+                episodes.add((await self._play(session, seed, agent_seed=0)).serialize())
         if len(episodes) < 2:
             raise CheckFailed(
                 f"{len(self._seeds)} seeds gave the same episode: is the seed ignored?"
@@ -207,8 +206,8 @@ class EnvironmentChecks:
             return await _expect_error(session, "a step before the first reset raised no error")
 
     async def check_step_after_end(self) -> str:
-        async with self._player_session() as (player, session):
-            episode = await player.play(session, self._seeds[0])
+        async with self._endpoint.session() as session:
+            episode = await self._play(session, self._seeds[0])
             if not episode.done:
                 raise CheckSkipped(f"the episode did not end within {len(episode.actions)} steps")
             return await _expect_error(session, "a step after the end raised no error")
@@ -295,15 +294,15 @@ class EnvironmentChecks:
 
     async def _play_once(self, seed: int) -> Transcript:
         if seed not in self._episodes:
-            async with self._player_session() as (player, session):
-                self._episodes[seed] = await player.play(session, seed)
+            async with self._endpoint.session() as session:
+                self._episodes[seed] = await self._play(session, seed)
         return self._episodes[seed]
 
-    @asynccontextmanager
-    async def _player_session(self) -> AsyncIterator[tuple[EpisodePlayer, Session]]:
-        async with self._endpoint.session() as session:
-            agent = OracleAgent() if await self._has_oracle() else RandomAgent()
-            yield EpisodePlayer(self._env_spec, agent), session
+    async def _play(
+        self, session: Session, seed: int, *, agent_seed: int | None = None
+    ) -> Transcript:
+        agent = OracleAgent() if await self._has_oracle() else RandomAgent()
+        return await play_episode(session, self._env_spec, agent, seed, agent_seed=agent_seed)
 
     async def _has_oracle(self) -> bool:
         if self._oracle_offered is None:

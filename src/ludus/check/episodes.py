@@ -127,40 +127,29 @@ async def offers_oracle(env_spec: EnvSpec | None) -> bool:
     return True
 
 
-class EpisodePlayer:
-    """Plays one episode at a time on a session."""
-
-    def __init__(
-        self, env_spec: EnvSpec | None, agent: Agent, *, max_turns: int = MAX_STEPS
-    ) -> None:
-        self._spec = env_spec.id if env_spec is not None else "unknown"
-        self._agent = agent
-        self._limits = EpisodeLimits(max_turns=max_turns)
-
-    async def play(
-        self,
-        session: Session,
-        seed: int,
-        *,
-        agent_seed: int | None = None,
-    ) -> Transcript:
-        """Play the task of this seed; `agent_seed` (default: the same) seeds random calls."""
-        recorder = RecordingSession(session)
-        if agent_seed is None:
-            agent_seed = seed
-        assignment = Assignment("check", self._spec, {"seed": seed}, agent_seed)
-        episode = await run_episode(recorder, self._agent, assignment, limits=self._limits)
-        # BadEnvironment after a move: a reward that is not finite, which has its own check.
-        has_own_check = recorder.transcript.actions and (
-            episode.error is not None and episode.error.kind == BadEnvironment.__name__
-        )
-        if episode.error is not None and not has_own_check:
-            is_full = episode.error.kind == CapacityReached.__name__
-            raise (CapacityReached if is_full else EpisodeFailed)(episode.error.text)
-        transcript = recorder.transcript
-        if isinstance(self._agent, OracleAgent) and not transcript.done:
-            _require_move(episode, transcript, seed)
-        return transcript
+async def play_episode(
+    session: Session,
+    env_spec: EnvSpec | None,
+    agent: Agent,
+    seed: int,
+    *,
+    agent_seed: int | None = None,
+    max_turns: int = MAX_STEPS,
+) -> Transcript:
+    """Play the task of this seed; `agent_seed` (default: the same) seeds random calls."""
+    recorder, limits = RecordingSession(session), EpisodeLimits(max_turns=max_turns)
+    environment = env_spec.id if env_spec is not None else "unknown"
+    agent_seed = seed if agent_seed is None else agent_seed
+    assignment = Assignment("check", environment, {"seed": seed}, agent_seed)
+    episode = await run_episode(recorder, agent, assignment, limits=limits)
+    transcript, error = recorder.transcript, episode.error
+    # BadEnvironment after a move: a reward that is not finite, which has its own check.
+    if error is not None and not (transcript.actions and error.kind == BadEnvironment.__name__):
+        is_full = error.kind == CapacityReached.__name__
+        raise (CapacityReached if is_full else EpisodeFailed)(error.text)
+    if isinstance(agent, OracleAgent) and not transcript.done:
+        _require_move(episode, transcript, seed)
+    return transcript
 
 
 def _require_move(episode: Episode, transcript: Transcript, seed: int) -> None:

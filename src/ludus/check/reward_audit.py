@@ -16,7 +16,7 @@ from functools import partial
 from statistics import fmean
 
 from ludus.agents.oracle import OracleAgent
-from ludus.check.episodes import EpisodePlayer, Transcript, offers_oracle
+from ludus.check.episodes import Transcript, offers_oracle, play_episode
 from ludus.check.weak_players import WeakAgent, weak_strategies
 from ludus.client.endpoint import LocalEndpoint, connect
 from ludus.client.session import Session
@@ -146,7 +146,7 @@ async def audit_environment(spec: str, *, seeds: int, patience: float = 1.0) -> 
     env_spec, play = endpoint.env_spec, None
     async with endpoint.session() as session:
         if await offers_oracle(env_spec):
-            play = partial(EpisodePlayer(env_spec, OracleAgent()).play, session)
+            play = partial(play_episode, session, env_spec, OracleAgent())
         return await audit_rewards(
             session, env_spec, play, seeds=seeds, max_seeds=seeds, patience=patience
         )
@@ -181,9 +181,9 @@ async def audit_rewards(
         max_turns = max(max_turns, len(episode.actions))
 
     async def play(name: str, seed: int) -> None:
-        player = EpisodePlayer(env_spec, WeakAgent(strategies[name]), max_turns=max_turns)
-        returns = audit.player_returns.setdefault(name, [])
-        returns.append((await player.play(session, seed)).total_reward)
+        agent = WeakAgent(strategies[name])
+        episode = await play_episode(session, env_spec, agent, seed, max_turns=max_turns)
+        audit.player_returns.setdefault(name, []).append(episode.total_reward)
 
     def is_over(limit: float) -> bool:
         return time.monotonic() - start > limit * patience

@@ -162,7 +162,7 @@ def read_episode_stats(
 ) -> RunEpisodes:
     """Read the stats of an `episodes.jsonl`; a missing file is an empty one.
 
-    `has_reward_functions`: whether the rewards include those of the user's own functions.
+    `has_reward_functions`: whether the rewards include the user's functions.
     """
     if not file.exists():
         return RunEpisodes()

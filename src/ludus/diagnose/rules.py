@@ -78,7 +78,7 @@ def judge_run(
 ) -> Iterator[Verdict]:
     """Yield the verdicts that apply, in the order in which to act on them.
 
-    `change` is None if no episode was scored; `buckets` are those of a curriculum.
+    `change` is None if no episode was scored; `buckets` are a curriculum's.
     """
     yield from check_cut_off(log, episodes)
     yield from check_unstable(log)
@@ -335,7 +335,7 @@ def check_reward_fell(run: RunEvidence) -> Iterator[Verdict]:
     log, change = run.log, run.change
     best, final = log.best_window(), run.mean_at_end("reward")
     if best is None or final is None or log.held_out_rose:
-        # Held-out tasks are the same each time; those of the last steps were harder.
+        # Held-out tasks are the same each time; the last steps had harder ones.
         return
 
     def exceeds_noise(difference: float) -> bool:

@@ -27,23 +27,23 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     """
 
     blocking: ClassVar[bool] = False
-    """True where a step may take longer than a millisecond: it then runs in a thread."""
+    """True if a step may take longer than a millisecond: it then runs in a thread."""
     concurrent: ClassVar[bool] = True
-    """False where several instances in one process would interfere."""
+    """False if several instances in one process would interfere."""
     needs_reset: ClassVar[bool] = True
-    """False where the constructor starts an episode, so that a step may come before a reset."""
+    """False if the constructor starts an episode, so that a step may come before a reset."""
     max_sessions: ClassVar[int | None] = None
-    """How many sessions one machine should run at once, where each needs much of it; else None."""
+    """How many sessions one machine should run at once, if each needs much of it; else None."""
     any_variant: ClassVar[bool] = False
-    """True where any text may follow the colon of `name:variant`, such as a command."""
+    """True if any text may follow the colon of `name:variant`, such as a command."""
     max_turns: int | None = None
-    """How many turns the rules give an episode; set it in the class or in `reset`. Where there are
+    """How many turns the rules give an episode; set it in the class or in `reset`. If there are
     more than 20, they are the default of `--max-turns`. A limit of your own still ends the
     episode in a tool: this one is only for those who play it."""
     max_reward: ClassVar[float | None] = 1.0
-    """The highest return of an episode; None where it is unbounded or unknown."""
+    """The highest return of an episode; None if it is unbounded or unknown."""
     rewards_any_action: ClassVar[bool] = False
-    """True where any action is rewarded by design: `ludus check` then does not object to it."""
+    """True if any action is rewarded by design: `ludus check` then does not object to it."""
 
     @classmethod
     def variants(cls) -> Sequence[str]:
@@ -52,7 +52,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
 
     @classmethod
     def variant_task(cls, variant: str) -> JsonObject:
-        """The arguments of `reset` that select a variant, where one server has all of them."""
+        """The arguments of `reset` that select a variant, if one server has all of them."""
         return {}
 
     @classmethod
@@ -62,7 +62,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
 
     @classmethod
     def oracle_variants(cls) -> Sequence[str] | None:
-        """The variants that `oracle` plays, where it does not play all of them."""
+        """The variants that `oracle` plays, if it does not play all of them."""
         return None
 
     @abstractmethod
@@ -93,12 +93,12 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     def random_action(self, rng: random.Random) -> ActT | ToolCall | None:
         """A random legal action, with which agents explore.
 
-        Optional: where it is None, a random call is made that is valid for the tools' schemas.
+        Optional: if it is None, a random call is made that is valid for the tools' schemas.
         """
         return None
 
     def progress(self) -> float | None:
-        """How near the episode is to its goal, from 0 to 1; None where it is unknown.
+        """How near the episode is to its goal, from 0 to 1; None if it is unknown.
 
         Optional: a potential, with which GRPO tells good turns from bad ones. Called after a reset
         and after every step. It depends on the state alone, and never changes the reward.

@@ -1,6 +1,6 @@
 """Build an `EnvSpec` from a class.
 
-The class may derive from Ludus' or from OpenEnv's base classes; `openenv` is only imported where
+The class may derive from Ludus' or from OpenEnv's base classes; `openenv` is only imported if
 the class has imported it.
 """
 
@@ -291,7 +291,7 @@ def find_subclass(cls: type, base: type[BaseModel]) -> type[BaseModel] | None:
 
 
 def _visible_subclasses(cls: type, base: type[BaseModel]) -> list[type[BaseModel]]:
-    """The subclasses in the environment's module, without those of the library of the base."""
+    """The subclasses in the environment's module, except the library's own."""
     library = base.__module__.partition(".")[0]
     module = sys.modules.get(cls.__module__)
     found = [value for value in vars(module).values() if _is_model(value)] if module else []

@@ -69,7 +69,7 @@ def find_environment(spec: str) -> EnvSpec:
         return _load_registered(registered[name], rest or None)
     if rest:
         found = _import_class(spec, name, rest)
-        # An app has no name of its own by which it could be found again.
+        # An app has no name by which it could be found again.
         return build_env_spec(found, name=spec if hasattr(found, "routes") else None)
     hint = did_you_mean(name, registered, "See `ludus envs`, or give file.py:Class or a URL.")
     raise EnvironmentNotFound(f"No environment named {name!r} is installed. {hint}")

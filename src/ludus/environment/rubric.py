@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ludus.data.episode import Episode
 
 EpisodeFunction = Callable[["Episode"], object]
-"""Returns a number, or None where there is no score; may be async."""
+"""Returns a number, or None if there is no score; may be async."""
 
 
 @dataclass(frozen=True, slots=True)

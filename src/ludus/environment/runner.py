@@ -39,7 +39,7 @@ from ludus.protocol.types import ErrorCode, ListToolsObservation, Observation
 T = TypeVar("T")
 
 _workers = WorkerThreads()
-# A generator of its own, because an environment may seed the global one. Faster than uuid4, which
+# A separate generator, because an environment may seed the global one. Faster than uuid4, which
 # needs a system call.
 _id_rng = random.Random()
 if hasattr(os, "register_at_fork"):
@@ -138,8 +138,8 @@ class EnvironmentRunner:
     async def _open_mcp_session(self) -> None:
         """Connect the MCP client of an environment of OpenEnv until `close`.
 
-        Its tools keep state for the connection (`ctx.set_state`), and each call of its own would
-        be a connection of its own.
+        Its tools keep state for the connection (`ctx.set_state`), and each call would otherwise
+        be a connection.
         """
         connect = getattr(self.environment, "mcp_session", None)
         # On the event loop, a step that is not async would wait for a tool that runs there too.
@@ -148,7 +148,7 @@ class EnvironmentRunner:
             return
         self._mcp_session = AsyncExitStack()
         await self._mcp_session.enter_async_context(connect())
-        # A step in a thread runs the tools on an event loop of its own, but the connection can only
+        # A step in a thread runs the tools on another event loop, but the connection can only
         # be used on this one.
         for name in ("_async_call_tool", "_async_list_tools"):
             method = getattr(self.environment, name)

@@ -21,14 +21,14 @@ from ludus.errors import EnvironmentNotFound, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file and the name of a class in it, which is empty where none was given."""
+    """A file and the name of a class in it, which is empty if none was given."""
 
     path: Path
     attribute: str
 
     @classmethod
     def parse(cls, spec: str) -> SourceFile | None:
-        """Parse a spec; None where it is not that of a file."""
+        """Parse a spec; None if it does not name a file."""
         path, _, attribute = spec.partition(":")
         if not path.endswith(".py") or "://" in spec:
             return None

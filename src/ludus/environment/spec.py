@@ -98,7 +98,7 @@ class EnvSpec:
 
     @cached_property
     def tools(self) -> tuple[ToolSpec, ...] | None:
-        """The tools that a model is offered; None where they depend on the instance."""
+        """The tools that a model is offered; None if they depend on the instance."""
         if self._has_tools:
             return tuple(tool.spec for tool in collect_tools(self.cls).values())
         if takes_tool_calls(self.action_schema):

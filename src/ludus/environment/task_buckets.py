@@ -23,7 +23,7 @@ from ludus.environment.spec import IMPLICIT_TASK_ARGUMENTS, EnvSpec
 from ludus.errors import ConfigError, LudusError, did_you_mean
 
 MAX_BUCKETS = 256
-"""Each combination of values needs attempts of its own, so that its success rate is known."""
+"""Each combination of values needs its attempts, so that its success rate is known."""
 VARIANT = "variant"
 _FORMS = "NAME=LOW..HIGH or NAME=VALUE,VALUE"
 _RANGE = re.compile(r"\s*(-?\d+)\s*\.\.\s*(-?\d+)\s*")

@@ -50,7 +50,7 @@ class ToolEnvironment(Environment[Action, Observation, State]):
     """
 
     action_type: ClassVar[type[Action] | None] = None
-    """An action that `step` accepts besides calls of tools, where a class overrides it to do so."""
+    """An action that `step` accepts besides calls of tools, if a class overrides it to do so."""
     _outcome: _CallOutcome | None = None
 
     def award(self, reward: float | Score, **parts: float) -> None:

@@ -2,7 +2,7 @@
 
 They run what must not run here: libraries that draw on global state, print or hang, and browsers.
 A request and its reply are one line of JSON each. `WorkerPool` keeps the workers of this process,
-for threads, for sessions that need one of their own, and for event loops.
+for threads, for sessions that need one alone, and for event loops.
 """
 
 from __future__ import annotations

@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ludus.agents.agent import Agent
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, TemplateUnmarked
-from ludus.evaluation.config import CandidateConfig
 from ludus.policy.agent_factory import AgentConfig, agent_from_config, parse_agent
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.device import choose_device, choose_dtype
@@ -27,6 +27,15 @@ from ludus.rollout.progress import PhaseProgress, ProgressCallback
 
 _LABEL_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MODEL_PROVIDERS = ("openai", "anthropic", "hf")
+_PROVIDERS = {
+    "llm_endpoint": ("openai",),
+    "temperature": _MODEL_PROVIDERS,
+    "extra": _MODEL_PROVIDERS,
+    "prices": ("openai", "anthropic"),
+    "device": ("hf",),
+    "dtype": ("hf",),
+}
+"""Options of agents, and the providers that they apply to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,44 +64,39 @@ class Candidate:
         return self.model is not None and self.config is not None and not self.config.temperature
 
 
-def parse_candidates(
-    texts: Sequence[str], config: CandidateConfig | None = None
-) -> list[Candidate]:
+def parse_candidates(texts: Sequence[str], config: AgentConfig | None = None) -> list[Candidate]:
     """Parse candidates such as "oracle" or "sft=hf:models/chain_sum".
 
-    Raises ConfigError for options of the config that apply to none of them.
+    They share the options of the config, each as far as its provider supports them. Raises
+    ConfigError for options that apply to none of them.
     """
-    config = config or CandidateConfig()
+    config = config or AgentConfig()
+    if config.provider or config.model:
+        raise ConfigError("`provider` and `model` are parts of a `candidate`: openai:gpt-5-mini.")
     parsed = [_parse_candidate(text) for text in texts]
     providers = {provider for _, provider, _ in parsed}
-    for option, value, supported in (
-        ("llm_endpoint", config.llm_endpoint, ("openai",)),
-        ("temperature", config.temperature, _MODEL_PROVIDERS),
-        ("device", config.device, ("hf",)),
-        ("dtype", config.dtype, ("hf",)),
-    ):
-        if value is not None and not providers & {*supported}:
+    for option, supported in _PROVIDERS.items():
+        if getattr(config, option) not in (None, {}) and not providers & {*supported}:
             kinds = " or ".join(f"{provider}:MODEL" for provider in supported)
             raise ConfigError(f"`{option}` has no effect: no candidate is {kinds}.")
-    if config.chat_template_kwargs and not any(map(config.template_kwargs_for, providers)):
+    with_template = {"hf", "openai"} if config.llm_endpoint else {"hf"}
+    if config.chat_template_kwargs and not providers & with_template:
         raise ConfigError(
             "`thinking` and `chat_template_kwargs` have no effect: no candidate is hf:MODEL, or "
             "openai:MODEL with `llm_endpoint`."
         )
     candidates = []
     for label, provider, model in parsed:
-        is_local = provider == "hf"
-        temperature = 0.0 if is_local and config.temperature is None else config.temperature
-        agent_config = AgentConfig(
-            provider=provider,
-            model=model,
-            llm_endpoint=config.llm_endpoint if provider == "openai" else None,
-            temperature=temperature if model is not None else None,
-            chat_template_kwargs=config.template_kwargs_for(provider),
-            device=config.device if is_local else None,
-            dtype=config.dtype if is_local else None,
-            concurrency=config.concurrency,
-        )
+        unset: JsonObject = {
+            option: {} if option == "extra" else None
+            for option, supported in _PROVIDERS.items()
+            if provider not in supported
+        }
+        if provider not in with_template:
+            unset["chat_template_kwargs"] = {}
+        if provider == "hf" and config.temperature is None:
+            unset["temperature"] = 0.0
+        agent_config = replace(config, provider=provider, model=model, **unset)
         candidates.append(Candidate(label, agent_from_config(agent_config), agent_config))
     return candidates
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
-from ludus.data.config import check_field_types
 from ludus.errors import ConfigError
-from ludus.options import Option, expand_path, parse_assignments
+from ludus.options import Option, expand_path
 from ludus.rollout.config import RolloutConfig
 
 
@@ -58,37 +57,3 @@ class EvalConfig(RolloutConfig):
         """The numbers of attempts for which pass@k is computed; pass@1 is the accuracy."""
         default = (self.group_size,) if self.group_size > 1 else ()
         return tuple(sorted(set(self.pass_k))) or default
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateConfig:
-    """Options shared by all candidates; each applies only to the kinds that it makes sense for."""
-
-    llm_endpoint: Annotated[str | None, Option("Agent", advanced=True, metavar="URL")] = None
-    """OpenAI-compatible server, for `openai:` candidates: vLLM, Ollama, llama.cpp."""
-    temperature: Annotated[
-        float | None, Option("Sampling", default="0 for local models, else the model's default")
-    ] = None
-    """Sampling temperature."""
-    device: Annotated[str | None, Option("Agent", hidden=True, default="the fastest available")] = (
-        None
-    )
-    """Device of local models: cuda, cuda:1, mps or cpu."""
-    dtype: Annotated[str | None, Option("Agent", hidden=True)] = None
-    """Dtype of local models: bfloat16, float16 or float32."""
-    concurrency: Annotated[int, Option("Limits", advanced=True)] = 64
-    """Maximum number of concurrent calls to the model."""
-    chat_template_kwargs: Annotated[
-        Mapping[str, Any],
-        Option("Agent", hidden=True, metavar="KEY=VALUE|JSON", combine=parse_assignments),
-    ] = field(default_factory=dict)
-    """Arguments of the chat template, for local models and for `openai:` models behind
-    `llm_endpoint`."""
-
-    def __post_init__(self) -> None:
-        check_field_types(self)
-
-    def template_kwargs_for(self, provider: str) -> Mapping[str, Any]:
-        """The template arguments of the config, for a provider whose models take them."""
-        has_template = provider == "hf" or (provider == "openai" and self.llm_endpoint is not None)
-        return self.chat_template_kwargs if has_template else {}

@@ -102,7 +102,7 @@ def newcombe_interval(both: float, first: float, second: float, neither: float) 
     """Return Newcombe's score interval (method 10) of a difference of paired shares.
 
     The counts are of tasks that both solved, only the first, only the second, and neither. The
-    difference is that of the first minus the second.
+    difference is the first minus the second.
     """
     n = both + first + second + neither
     p, q = (both + first) / n, (both + second) / n
@@ -163,7 +163,7 @@ class Metric:
     hide_if_zero: bool = False
     """Whether it is shown only if some candidate's is not 0."""
     combine: Callable[[Sequence[float]], float | None] = mean
-    """The value of a task from those of its attempts; None where there are too few."""
+    """The value of a task from the values of its attempts; None if there are too few."""
     decimals: int = 1
     """Digits behind the point, of shares in percent."""
 
@@ -212,7 +212,7 @@ def build_metrics(solved_at: float, pass_k: Sequence[int] = ()) -> tuple[Metric,
 
 
 def estimate(metric: Metric, attempts: Iterable[Attempt]) -> MeanEstimate | None:
-    """Estimate a metric; None where it applies to no task. Broken attempts never count."""
+    """Estimate a metric; None if it applies to no task. Broken attempts never count."""
     values: defaultdict[str, list[float]] = defaultdict(list)
     for attempt in attempts:
         value = None if attempt.broken else metric.compute(attempt)

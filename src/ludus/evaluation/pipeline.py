@@ -33,9 +33,9 @@ from ludus.evaluation.candidates import (
 )
 from ludus.evaluation.config import EvalConfig
 from ludus.evaluation.metrics import Attempt, build_metrics, load_attempts
-from ludus.evaluation.report import render_report
 from ludus.evaluation.results import CandidateAttempts, Evaluation, score_candidates
 from ludus.evaluation.slices import build_slices
+from ludus.evaluation.table import render_report
 from ludus.rollout.collect import collect
 from ludus.rollout.config import CollectConfig
 from ludus.rollout.progress import CandidateStarted, ProgressCallback, ignore_progress

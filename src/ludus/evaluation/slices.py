@@ -71,7 +71,7 @@ def find_levels(attempts: Sequence[Attempt]) -> dict[int, str]:
         for attempt in sorted(attempts, key=lambda attempt: attempt.plan_index)
     }
     names_of_any = dict.fromkeys(name for one in arguments.values() for name in one)
-    # The values of each argument in the order of the plan, which is that of words in `sweep`.
+    # The values of each argument in the order of the plan, which words in `sweep` have too.
     values = {
         name: list(dict.fromkeys(_format_value(one.get(name)) for one in arguments.values()))
         for name in names_of_any

@@ -1,14 +1,16 @@
-"""The results of an evaluation as a table: a column per candidate, or a row for many of them.
+"""The results of an evaluation as tables and as README.md.
 
-Cells are plain text, for the terminal and for Markdown.
+A table has a column per candidate, or a row for many of them. Cells are plain text.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ludus.data.estimates import MIN_SAMPLES, MeanEstimate
+from ludus.data.hub import code_block, inline_code, markdown_table, to_single_line
 from ludus.evaluation.metrics import Metric
 from ludus.evaluation.results import NO_INTERVAL, Evaluation, format_difference
 
@@ -126,6 +128,53 @@ def describe_method(evaluation: Evaluation) -> str:
     if len(evaluation.scores) > 1:
         text += f" Delta: difference from {evaluation.scores[0].label}, over the common tasks."
     return text
+
+
+def render_report(evaluation: Evaluation) -> str:
+    """Return the README.md."""
+    settings, table = evaluation.settings, build_tables(evaluation)[0]
+    labels = ", ".join(score.label for score in evaluation.scores)
+    repeats = f", each task {settings['group_size']} times" if settings["group_size"] > 1 else ""
+    candidate_rows = [
+        (
+            to_single_line(score.label),
+            ", ".join(f"{key} {inline_code(value)}" for key, value in score.agent.items()),
+            f"{score.episodes:,}",
+            f"{score.broken:,}",
+            f"{score.unscored:,}",
+            f"{score.contaminated:,}",
+        )
+        for score in evaluation.scores
+    ]
+    versions = ", ".join(f"{name} {version}" for name, version in evaluation.versions.items())
+    parts = (
+        f"# {to_single_line(settings['environment'])}: {labels}",
+        f"{settings['episodes']:,} episodes of {inline_code(settings['environment'])} with the "
+        f"seed {settings['seed']}{repeats}, the same for every candidate. "
+        f"A task is solved by a reward of {evaluation.solved_at:g} or more.",
+        _markdown_table(table),
+        "\n".join(f"- {to_single_line(verdict)}" for _, verdict in evaluation.describe_verdicts()),
+        describe_method(evaluation),
+        "\n".join(f"- {to_single_line(note)}" for note in build_notes(evaluation)),
+        "## By environment and difficulty" if evaluation.slices else None,
+        *map(_markdown_table, build_slice_tables(evaluation)),
+        "## Candidates",
+        markdown_table(
+            ("candidate", "agent", "episodes", "broken", "unscored", "excluded"), candidate_rows
+        ),
+        "## Reproduce",
+        code_block(evaluation.command, "bash") if evaluation.command else None,
+        "Settings that determine the episodes:",
+        code_block(json.dumps(settings, indent=2, ensure_ascii=False), "json"),
+        f"Versions: {versions}.",
+    )
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _markdown_table(table: ResultTable) -> str:
+    # Titles may contain the name of an environment, which its server chooses freely.
+    rows = [[to_single_line(title), *cells] for title, *cells in table.rows]
+    return markdown_table(table.header, rows)
 
 
 def _result_cell(estimates: Mapping[str, MeanEstimate], metric: Metric) -> str:

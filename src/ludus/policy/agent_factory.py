@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from ludus.agents.agent import Agent
 from ludus.agents.api_keys import find_variable
 from ludus.agents.provider import base_url
+from ludus.data.config import check_field_types
 from ludus.errors import ConfigError, did_you_mean
 from ludus.options import Option, expand_path, parse_assignments, parse_duration
 from ludus.policy import smollm2
@@ -30,7 +31,9 @@ class AgentConfig:
     """Model of the provider."""
     llm_endpoint: Annotated[str | None, Option("Agent", advanced=True, metavar="URL")] = None
     """OpenAI-compatible server: vLLM, Ollama, llama.cpp."""
-    temperature: Annotated[float | None, Option("Sampling", default="the model's default")] = None
+    temperature: Annotated[
+        float | None, Option("Sampling", default="the model's default; 0 for local models of eval")
+    ] = None
     """Sampling temperature."""
     extra: Annotated[
         Mapping[str, Any],
@@ -59,6 +62,9 @@ class AgentConfig:
     """Device of local models: cuda, cuda:1, mps or cpu."""
     dtype: Annotated[str | None, Option("Agent", hidden=True)] = None
     """Dtype of local models: bfloat16, float16 or float32."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
 
 
 _BASE_URL_VARIABLE = "OPENAI_BASE_URL"

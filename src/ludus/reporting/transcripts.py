@@ -90,7 +90,7 @@ def _read_transcript(line: bytes, word: str, kind: FindingKind) -> Transcript | 
 
 
 def build_turns(messages: Sequence[JsonObject], rewards: Sequence[float] = ()) -> list[Turn]:
-    """Turns of a conversation in OpenAI's format; `rewards` are those of the model's replies."""
+    """Turns of a conversation in OpenAI's format; `rewards` belong to the model's replies."""
     turns, remaining = [], iter(rewards)
     for message in messages:
         is_reply = message.get("role") == "assistant"

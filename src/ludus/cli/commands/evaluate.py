@@ -10,8 +10,9 @@ from ludus.cli import common
 from ludus.cli.command_line import end_if_checking, typed_command
 from ludus.cli.program import command
 from ludus.errors import ConfigError, LudusError
-from ludus.evaluation.config import CandidateConfig, EvalConfig
+from ludus.evaluation.config import EvalConfig
 from ludus.options import Option, expand_path
+from ludus.policy.agent_factory import AgentConfig
 
 if TYPE_CHECKING:
     from ludus.evaluation import Candidate, Evaluation
@@ -31,7 +32,7 @@ def eval_(
         "hf:MODEL or smollm2; repeatable. The others are compared with the first.",
     ],
     config: EvalConfig,
-    options: CandidateConfig,
+    options: AgentConfig,
     thinking: common.Thinking = None,
     fail_if_worse: Annotated[
         bool,
