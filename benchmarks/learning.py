@@ -101,7 +101,7 @@ class Runner:
             "collect", problem.env, "-n", problem.warm_games, "--seed", self.seed, *problem.oracle,
             *task, "-o", "games", stage="warm",
         )  # fmt: skip
-        self._ludus("curate", "games", "--student", "smollm2", "-o", "rows", stage="warm")
+        self._ludus("curate", "games", "-o", "rows", stage="warm")
         self._ludus(
             "train", "sft", "rows", "-m", "smollm2", "--epochs", problem.warm_epochs, "--seed",
             self.seed, "-o", "warm", "--report-to", "none", stage="warm",

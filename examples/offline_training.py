@@ -50,7 +50,7 @@ async def main(given: argparse.Namespace) -> None:
         print(f"{report.episodes} episodes from {rollouts}")
 
     # 1. Filter high-quality rollouts. 2. Convert them to TRL's format.
-    config = ludus.CurateConfig(to="sft", min_reward=given.min_reward, student=given.model)
+    config = ludus.CurateConfig(to="sft", min_reward=given.min_reward)
     rows = ludus.curate(run, given.out / "sft-data", config)
     print(f"{rows.rows['train']} rows; left out: {rows.left_out}")
 

@@ -54,8 +54,8 @@ async def main(given: argparse.Namespace) -> None:
     with ludus.progress() as progress:
         run = await ludus.collect(ENVIRONMENT, given.out / "rollouts", config, progress=progress)
 
-    # 6. Filter: solved episodes become rows. 8. Lengths are measured with the student's tokenizer.
-    curation = ludus.CurateConfig(min_reward=1.0, tool_results=False, student=given.model)
+    # 6. Filter: solved episodes become rows.
+    curation = ludus.CurateConfig(min_reward=1.0)
     report = ludus.curate(run.folder, given.out / "data", curation)
     print(f"{report.rows['train']} rows; left out: {report.left_out}")
 

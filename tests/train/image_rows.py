@@ -14,11 +14,11 @@ from ludus.agents.scripted import RandomAgent
 from ludus.curation import CurateConfig, curate
 
 
-def image_rows(folder: Path, to: Literal["sft", "dpo"], student: str | None = None) -> Path:
+def image_rows(folder: Path, to: Literal["sft", "dpo"]) -> Path:
     """Rows of solved episodes; for DPO, pairs with episodes of a random agent."""
     agents = {"solved": OracleAgent(), "random": RandomAgent()}
     runs = [folder / name for name in agents if to == "dpo" or name == "solved"]
     for run in runs:
         asyncio.run(collect_run(run, agents[run.name], spec=GALLERY, n=6))
-    curate(runs, folder / to, CurateConfig(to=to, student=student))
+    curate(runs, folder / to, CurateConfig(to=to))
     return folder / to

@@ -66,8 +66,6 @@ class CurateConfig:
     """Fraction of the tasks in the test split: 0.1, of 100 tasks 10."""
     seed: Annotated[int, Option("Rows", hidden=True)] = 0
     """Random seed of the test split."""
-    student: Annotated[str | None, Option("Rows", advanced=True)] = None
-    """Model whose tokenizer and chat template measure the length of the rows."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -93,9 +91,8 @@ class CurateConfig:
             low, high = self.solve_rate
             if not 0 <= low <= high <= 1:
                 raise ConfigError(f"`solve_rate` must be a range within 0..1, got {low}..{high}.")
-        if not self.is_for_training and (not self.reasoning or self.student is not None):
-            name = "student" if self.reasoning else "reasoning"
-            raise ConfigError(f"`{name}` requires `to` sft or dpo, got {self.to}.")
+        if not self.is_for_training and not self.reasoning:
+            raise ConfigError(f"`reasoning` requires `to` sft or dpo, got {self.to}.")
         if self.to == "dpo" and self.best_of_group:
             raise ConfigError("`best_of_group` keeps one attempt per task, but a pair needs two.")
 

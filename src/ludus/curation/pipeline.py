@@ -60,12 +60,6 @@ def curate(
     progress = progress or (lambda phase, done, total: None)
     files = find_episode_files(folders)
     splits = [TRAIN] if config.test_size is None else [TRAIN, TEST]
-    student = None
-    if config.student is not None:
-        from ludus.curation.lint.runner import parse_row, read_rows
-        from ludus.curation.lint.student import Student
-
-        student = Student.load(config.student)
     names = [str(run) for run in folders]
     with lock_dir(out):
         _check_replaceable(out, config, names, splits, overwrite=overwrite)
@@ -86,12 +80,7 @@ def curate(
                 _check_any_kept(catalog)
                 if explain:
                     write_left_out(catalog, draft / "left_out.jsonl")
-                lengths = None
-                if student is not None:
-                    progress("measuring rows", 0, None)
-                    rows = (parse_row(row, at) for at, row in read_rows(draft / "train.jsonl"))
-                    lengths = student.measure_rows(rows)
-                report = build_report(catalog, written, split, lengths)
+                report = build_report(catalog, written, split)
             write_card(
                 draft,
                 report,

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ludus.curation.catalog import UNREADABLE, Catalog, FilterStep
 from ludus.curation.config import CurateConfig
@@ -29,9 +28,6 @@ from ludus.data.hub import (
 from ludus.data.run_folder import versions
 from ludus.data.stage_output import CURATION_FILE
 from ludus.data.tool_schema import JsonObject
-
-if TYPE_CHECKING:
-    from ludus.curation.lint.student import TokenLengths
 
 CARD_FILE = "README.md"
 _MAX_UNREADABLE_SHOWN = 20
@@ -104,16 +100,12 @@ class CurateReport:
     """The share of their turns in which student and tutor agree."""
     masked_rows: int = 0
     """Rows in which a reply has a weight of 0, and so no loss."""
-    lengths: TokenLengths | None = None
-    """Lengths of the training rows in the student's tokens."""
 
     def as_json(self) -> JsonObject:
         return asdict(self)
 
 
-def build_report(
-    catalog: Catalog, written: WrittenRows, split: SplitByTask, lengths: TokenLengths | None
-) -> CurateReport:
+def build_report(catalog: Catalog, written: WrittenRows, split: SplitByTask) -> CurateReport:
     """Build the report from the catalog after all filters, and what was written."""
     tasks = dict(
         catalog.sql(
@@ -144,7 +136,6 @@ def build_report(
         tutored=catalog.tutored,
         agreement=written.agreement,
         masked_rows=written.masked,
-        lengths=lengths,
     )
 
 
@@ -241,6 +232,4 @@ def _report_sections(report: CurateReport) -> list[str]:
         if report.families:
             text += f" {report.families:,} tasks follow a near duplicate into its split."
         sections.append(text)
-    if report.lengths is not None:
-        sections.append(to_single_line(f"Lengths in {report.lengths}."))
     return sections

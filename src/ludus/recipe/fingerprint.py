@@ -24,7 +24,7 @@ _ENVIRONMENT_KEYS = ("env", "spec")
 _FUNCTION_KEYS = ("reward_func",)
 _INPUT_KEYS = (
     *("candidate", "data", "exclude_tasks_in", "held_out", "model", "runs", "source", "sources"),
-    *("student", "tasks", "tutor"),
+    *("tasks", "tutor"),
 )
 """Options that may name a file or folder to read: runs, data sets, models and tasks."""
 _RUN_KEYS = ("runs", "source", "sources")

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny_tokenizers import of_family
 
 from cli.curate_cli import (
     card_steps,
@@ -180,15 +179,6 @@ def test_several_runs_are_curated_through_links_and_odd_names(tmp_path: Path) ->
     data = tmp_path / "data [1]"
     stdout_of(curate(one, tmp_path / "link", "-o", data))
     assert kept_ids(data) == ["a", "b", "c"]
-
-
-def test_rows_are_measured_with_the_students_tokenizer(tmp_path: Path) -> None:
-    student, data = tmp_path / "student", tmp_path / "data"
-    of_family("qwen3").save_pretrained(student)
-    output = stdout_of(curate(write_example_run(tmp_path), "--student", student, "-o", data))
-    lengths = read_metadata(data)["report"]["lengths"]
-    assert f"tokens of {student}: p50 {lengths['p50']:,}" in output
-    assert lengths["count"] == 8 and 0 < lengths["p50"] <= lengths["max"]
 
 
 @pytest.mark.parametrize("command", ["curate", "import"])

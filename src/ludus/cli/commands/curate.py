@@ -111,8 +111,6 @@ def print_curate_report(out: Path, report: CurateReport) -> None:
         print_text(f"tutor: {plural(report.tutored, 'episode')}{agreement}")
     if report.families:
         print_text(f"{plural(report.families, 'task')} kept in the split of a near copy")
-    if report.lengths is not None:
-        print_text(str(report.lengths))
     print_text(f"data set: {out}")
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from typing import TYPE_CHECKING, Self
 
-from ludus.data.training_row import RowConversation, TrainingRow, quantile, suggest_max_length
-from ludus.errors import RequestRefused, TemplateRefused, TemplateUnmarked
+from ludus.data.training_row import TrainingRow, quantile, suggest_max_length
+from ludus.errors import TemplateUnmarked
 from ludus.policy.chat.chat_format import ChatFormat, find_chat_format_with_fallback
 from ludus.policy.chat.encoding import Messages, Tools
 from ludus.policy.chat.rendering import (
@@ -21,7 +19,6 @@ from ludus.policy.chat.rendering import (
 from ludus.policy.load import load_tokenizer
 from ludus.policy.vision.processor import VisionProcessor, load_vision_processor
 from ludus.policy.vision.training_images import (
-    ContentPartError,
     expand_image_tokens,
     row_has_images,
     separate_images,
@@ -29,8 +26,6 @@ from ludus.policy.vision.training_images import (
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-_BATCH_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,36 +125,6 @@ class Student:
     def render_text(self, messages: Messages, tools: Tools) -> str:
         texts, _ = self._separate_images(messages)
         return render_text(self.tokenizer, texts, tools, self.template)
-
-    def measure_rows(self, rows: Iterable[TrainingRow]) -> TokenLengths:
-        """Measure all rows; a pair counts as long as its longer side.
-
-        Rows are rendered one by one but tokenized in batches, which is several times faster. Only a
-        histogram of lengths is kept.
-        """
-        counts, refused, remaining = Counter[int](), 0, iter(rows)
-        while batch := list(islice(remaining, _BATCH_ROWS)):
-            rendered = []
-            for row in batch:
-                try:
-                    rendered.append([self._render_side(each, row) for each in row.conversations])
-                except (TemplateRefused, RequestRefused, ContentPartError):
-                    refused += 1
-            texts = [text for sides in rendered for text, _ in sides]
-            ids = self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
-            sizes = map(len, ids)
-            for sides in rendered:
-                counts[max(next(sizes) + image_tokens for _, image_tokens in sides)] += 1
-        return TokenLengths.from_counts(counts, self.name, refused=refused)
-
-    def _render_side(self, conversation: RowConversation, row: TrainingRow) -> tuple[str, int]:
-        """Render a conversation as text, with the number of tokens that its images add to it."""
-        texts, urls = self._separate_images(conversation.messages)
-        image_tokens = 0
-        if urls and self.image_processor is not None:
-            # In the text, each image is a single placeholder token.
-            image_tokens = sum(map(self.image_processor.num_image_tokens, urls)) - len(urls)
-        return render_text(self.tokenizer, texts, row.tools, self.template), image_tokens
 
     def _separate_images(self, messages: Messages) -> tuple[Messages, Sequence[str]]:
         """Replace each image by its placeholder, if the student has vision; and their URLs."""
