@@ -24,9 +24,8 @@ from itertools import islice
 from urllib.parse import urlsplit
 
 from ludus.client.endpoint import Endpoint, LocalEndpoint, connect
-from ludus.client.server_http import fetch_json_value
 from ludus.client.session import Session
-from ludus.client.websocket import WebSocketClient
+from ludus.client.websocket import WebSocketClient, fetch_json_value
 from ludus.data.tool_schema import JsonObject, ToolSpec
 from ludus.environment.mixture import Mixture
 from ludus.environment.registry import find_environment, is_remote, is_url, registered_environments

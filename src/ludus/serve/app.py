@@ -1,31 +1,40 @@
 """The FastAPI application: the HTTP routes, and where the other endpoints are mounted.
 
-Sessions use `/ws` and `/mcp`; `http_routes` has the stateless routes.
+Sessions use `/ws` and `/mcp`. `/reset`, `/step` and `/state` are stateless, as in OpenEnv: each
+request builds an environment and closes it, and a step is preceded by a reset.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import PlainTextResponse, Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import to_json
 from starlette.routing import WebSocketRoute
 
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.spec import EnvSpec
-from ludus.protocol.types import EnvironmentMetadata
+from ludus.errors import CapacityReached, InvalidAction, SessionError, SessionLost, WireError
+from ludus.protocol.frames import error_frame_details, result_payload
+from ludus.protocol.types import EnvironmentMetadata, Observation
 from ludus.serve.access import AccessPolicy, add_access_middleware
 from ludus.serve.capacity import SessionCapacity
 from ludus.serve.config import ServeConfig, limit_sessions
-from ludus.serve.http_routes import add_episode_routes
 from ludus.serve.mcp import MCP_SESSION_HEADER, McpEndpoint
 from ludus.serve.metrics import Metrics
 from ludus.serve.pages import add_page_routes
-from ludus.serve.sessions import SessionRegistry
+from ludus.serve.sessions import ServedSession, SessionRegistry
 from ludus.serve.worker_proxy import WorkerProxy
 from ludus.serve.ws_endpoint import WsEndpoint
 from ludus.serve.ws_fast_path import UpgradeConfig
+
+M = TypeVar("M", bound=BaseModel)
+
+_STATUS_BY_CODE = {"CAPACITY_REACHED": 503, "FACTORY_ERROR": 500, "SESSION_ERROR": 504}
 
 
 def create_app(
@@ -108,3 +117,109 @@ def _add_info_routes(app: FastAPI, env_spec: EnvSpec, sessions: SessionRegistry)
     async def metrics() -> Response:
         """Sessions, resets, steps, errors and latencies, in the format of Prometheus."""
         return Response(sessions.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+class ResetRequest(BaseModel):
+    """The body of POST /reset: the task arguments."""
+
+    model_config = ConfigDict(extra="allow")
+
+    seed: int | None = Field(default=None, ge=0)
+    episode_id: str | None = Field(default=None, max_length=255)
+
+
+class StepRequest(BaseModel):
+    """The body of POST /step."""
+
+    model_config = ConfigDict(extra="allow")
+
+    action: JsonObject
+    timeout_s: float | None = Field(default=None, gt=0)
+    """Seconds; can only shorten the `step_timeout` of the server."""
+    request_id: str | None = Field(default=None, max_length=255)
+
+
+class ResultReply(BaseModel):
+    """The result of a reset or a step."""
+
+    observation: JsonObject
+    reward: float | None = None
+    done: bool = False
+    metadata: JsonObject | None = None
+
+
+def add_episode_routes(app: FastAPI, sessions: SessionRegistry) -> None:
+    """Add the routes, with a temporary session for each request."""
+
+    @asynccontextmanager
+    async def temporary_session(request: Request) -> AsyncIterator[ServedSession]:
+        session = None
+        try:
+            session = await sessions.create()
+            yield session
+        except SessionError as error:
+            raise _episode_http_error(error) from None
+        finally:
+            if session is not None:
+                await sessions.destroy(session)
+
+    def body_of(model: type[BaseModel]) -> JsonObject:
+        """The OpenAPI schema of a body."""
+        schema = model.model_json_schema()
+        return {"requestBody": {"content": {"application/json": {"schema": schema}}}}
+
+    @app.post("/reset", openapi_extra=body_of(ResetRequest), response_model=ResultReply)
+    async def reset(request: Request) -> Response:
+        """Start an episode, return its first observation, and end it: the route is stateless."""
+        body = await _parse_episode_body(request, ResetRequest)
+        async with temporary_session(request) as session:
+            task = body.model_dump(exclude_unset=True)
+            return _result_response(await session.reset(task))
+
+    @app.post("/step", openapi_extra=body_of(StepRequest), response_model=ResultReply)
+    async def step(request: Request) -> Response:
+        """Take one action in a new episode, which ends with it."""
+        body = await _parse_episode_body(request, StepRequest)
+        async with temporary_session(request) as session:
+            if body.timeout_s is not None:
+                limit = session.runner.step_timeout
+                session.runner.step_timeout = min(body.timeout_s, limit or body.timeout_s)
+            await session.reset({})
+            return _result_response(await session.step(body.action))
+
+    @app.get("/state", response_model=JsonObject)
+    async def state(request: Request) -> Response:
+        """The state of a new environment."""
+        async with temporary_session(request) as session:
+            return _episode_response(await session.runner.state())
+
+
+def _result_response(observation: Observation) -> Response:
+    """A result as OpenEnv's servers send it over HTTP: always with `metadata`, null if empty."""
+    return _episode_response({"metadata": None, **result_payload(observation)})
+
+
+def _episode_response(data: Mapping[str, object]) -> Response:
+    """Encode like the WebSocket: numbers that JSON does not have become null."""
+    return Response(to_json(data, inf_nan_mode="null"), media_type="application/json")
+
+
+async def _parse_episode_body(request: Request, model: type[M]) -> M:
+    """Validate the body; raises a 422 response with the errors."""
+    try:
+        return model.model_validate_json(await request.body() or b"{}")
+    except ValidationError as error:
+        raise HTTPException(422, error_frame_details(error)) from None
+
+
+def _episode_http_error(error: SessionError) -> HTTPException:
+    """The HTTP response to an error of the episode, or of its session."""
+    if isinstance(error, InvalidAction):
+        return HTTPException(422, error.details.get("errors") or [{"msg": str(error)}])
+    if isinstance(error, CapacityReached):
+        retry_after = str(int(error.details["retry_after_s"]))
+        return HTTPException(503, {"message": str(error)}, headers={"Retry-After": retry_after})
+    if isinstance(error, SessionLost):
+        return HTTPException(503, {"message": str(error)})
+    code = error.code if isinstance(error, WireError) else ""
+    return HTTPException(_STATUS_BY_CODE.get(code, 500), {"message": str(error), "code": code})
