@@ -26,17 +26,11 @@ _METHOD_NAMES = {
     "dpo": "direct preference optimization",
     "grpo": "group relative policy optimization",
 }
-_CONFIG_ROWS = {
-    "per_device_train_batch_size": "Rows per batch and process",
-    "gradient_accumulation_steps": "Batches per step",
-    "learning_rate": "Learning rate",
-    "lr_scheduler_type": "Schedule",
-    "warmup_steps": "Warm-up",
-    "max_length": "Maximum tokens per row",
-    "packing": "Packing",
-    "beta": "Beta",
-}
-"""The most important fields of TRL's config, and their names in the card."""
+_CONFIG_FIELDS = (
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate"),
+    *("lr_scheduler_type", "warmup_steps", "max_length", "packing", "beta"),
+)
+"""The most important fields of TRL's config."""
 
 
 def build_model_card(record: TrainingRecord, *, name: str, plot: bool = True) -> str:
@@ -99,22 +93,12 @@ def _introduction(record: TrainingRecord) -> str:
 
 
 def _metrics_table(record: TrainingRecord) -> str:
-    if (metrics := record.metrics) is None:
+    if record.metrics is None:
         return ""
-    memory = metrics.peak_memory
-    rows = {
-        "Steps": metrics.steps,
-        "Epochs": metrics.epochs,
-        "Tokens": metrics.tokens,
-        "Reward, first and last": _change(metrics.first_reward, metrics.last_reward),
-        "Reward on held-out tasks": metrics.eval_reward,
-        "Step of the model": metrics.kept_step,
-        "Loss, first and last": _change(metrics.first_loss, metrics.last_loss),
-        "Loss on the test split": metrics.eval_loss,
-        "Seconds": metrics.seconds,
-        "Tokens per second": metrics.tokens_per_second,
-        "Peak memory": f"{memory / 2**30:.1f} GiB" if memory else None,
-    }
+    metrics = record.metrics.model_dump(exclude={"buckets", "peak_memory"})
+    rows = {name.replace("_", " ").capitalize(): value for name, value in metrics.items()}
+    if memory := record.metrics.peak_memory:
+        rows["Peak memory"] = f"{memory / 2**30:.1f} GiB"
     return f"## Metrics\n\n{_table(rows)}"
 
 
@@ -168,7 +152,7 @@ def _usage_section(record: TrainingRecord, name: str) -> str:
 
 def _provenance_table(record: TrainingRecord) -> str:
     """The command, the data and the config of a run."""
-    settings, data = record.settings, record.data
+    data, lora = record.data, record.settings.get("lora")
     rows: JsonObject = {"Model": inline_code(record.model)}
     if data is not None:
         digest = inline_code(data.digest[:16])
@@ -176,30 +160,25 @@ def _provenance_table(record: TrainingRecord) -> str:
         rows["Environments"] = ", ".join(
             f"{inline_code(name)} ({count:,} rows)" for name, count in data.environments.items()
         )
-        for name, count in (
-            ("Dropped", data.dropped),
-            ("Truncated", data.truncated),
-            ("Test split", data.test_rows),
-        ):
-            rows[name] = f"{count:,} rows" if count else None
+        for name in ("dropped", "truncated", "test_rows"):
+            count = getattr(data, name)
+            label = name.replace("_", " ").capitalize()
+            rows[label] = f"{count:,} rows" if count else None
     if record.environment is not None:
         rows["Environment"] = inline_code(record.environment.spec)
-    if (lora := settings.get("lora")) is not None:
+    if lora is not None:
         layers = ", ".join(lora.get("target_modules") or ()) or "all linear layers"
         alpha = lora.get("alpha") or 2 * lora["rank"]
         merged = "merged" if lora.get("merge_adapter", True) else "not merged"
         rows["Adapter"] = (
             f"LoRA of rank {lora['rank']}, alpha {alpha}, on {to_single_line(layers)}, {merged}"
         )
-    for field, name in _CONFIG_ROWS.items():
+    for field in _CONFIG_FIELDS:
         if (value := record.config.get(field)) not in (None, False):
-            rows[name] = "yes" if value is True else inline_code(value)
+            rows[inline_code(field)] = inline_code(json.dumps(value))
     rows["Resumed after step"] = ", ".join(f"{step:,}" for step in record.resumed_from)
     rows["Extended from a schedule of"] = ", ".join(f"{n:,} steps" for n in record.extended_from)
-    rows["Devices"] = ", ".join(
-        f"{record.devices.count(device)} x {to_single_line(device)}"
-        for device in dict.fromkeys(record.devices)
-    )
+    rows["Devices"] = ", ".join(map(to_single_line, record.devices))
     command = f"{code_block(record.command, 'bash')}\n\n" if record.command else ""
     return (
         f"## How it was trained\n\n{command}{_table(rows)}\n\n"
@@ -209,15 +188,11 @@ def _provenance_table(record: TrainingRecord) -> str:
 
 def _table(rows: JsonObject) -> str:
     """A table without the rows that have no value."""
-    cells = [(name, _format(value)) for name, value in rows.items() if value not in (None, "")]
+    cells = []
+    for name, value in rows.items():
+        if isinstance(value, int | float):
+            small = isinstance(value, float) and value < 1000
+            cells.append((name, f"{value:,.4g}" if small else f"{value:,.0f}"))
+        elif value:
+            cells.append((name, value))
     return markdown_table(("", ""), cells)
-
-
-def _change(first: float | None, last: float | None) -> str | None:
-    return None if first is None or last is None else f"{_format(first)} to {_format(last)}"
-
-
-def _format(value: str | float) -> str:
-    if isinstance(value, str):
-        return value
-    return f"{value:,.4g}" if isinstance(value, float) and value < 1000 else f"{value:,.0f}"

@@ -207,7 +207,6 @@ def environment_factory(
     base_url: str | None = None,
     token: str | None = None,
     task: Mapping[str, Any] | None = None,
-    columns: Sequence[str] | None = None,
     reconnect_timeout: float = 60.0,
     allow_unseeded: bool = False,
 ) -> Any:
@@ -224,8 +223,6 @@ def environment_factory(
         base_url: where a single environment is served, if not in this process.
         token: bearer token of the server.
         task: arguments of reset for every episode.
-        columns: columns of the rows that are arguments of reset, besides `seed`; by default those
-            that the environment declares.
         reconnect_timeout: seconds to wait between two episodes for a server that is gone.
         allow_unseeded: accept rows without a seed, with a warning: the attempts of a group are
             then at different tasks.
@@ -239,13 +236,12 @@ def environment_factory(
             tools = tuple(run_sync(session.open()).tools)
         finally:
             run_sync(session.close())
-        names = _reset_columns(endpoint, spec) if columns is None else columns
         attributes = {
             "__doc__": f"Episodes of {endpoint.name}.",
             "__module__": __name__,
             "_endpoint": endpoint,
             "_task": dict(task or {}),
-            "_columns": frozenset(names) | {"seed"},
+            "_columns": frozenset(_reset_columns(endpoint, spec)) | {"seed"},
             "_reconnect_timeout": reconnect_timeout,
             "_allow_unseeded": allow_unseeded,
             "_tools": tools,

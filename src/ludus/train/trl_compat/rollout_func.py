@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from ludus.environment.mixture import Mixture, parse_mixture
@@ -79,23 +79,18 @@ def rollout_func(
     return _RolloutFunc(mixture, config, limits, seed, SeedCheck(allow_unseeded))
 
 
+@dataclass(eq=False)
 class _RolloutFunc:
     """Keeps its sessions from one batch to the next; they are closed when it is collected."""
 
-    def __init__(
-        self,
-        mixture: Mixture,
-        config: RolloutConfig,
-        limits: EpisodeLimits | None,
-        seed: int,
-        check_seeds: SeedCheck,
-    ) -> None:
-        self._mixture, self._config, self._limits, self._seed = mixture, config, limits, seed
-        self._check_seeds = check_seeds
-        self._worker: RolloutWorker | None = None
-        self._agent: TrainingPolicyAgent
-        self._eval_progress = (0, 0)
-        """The step of the current evaluation, and the groups that it has played."""
+    mixture: Mixture
+    config: RolloutConfig
+    limits: EpisodeLimits | None
+    seed: int
+    check_seeds: SeedCheck
+    _worker: RolloutWorker | None = None
+    _eval_progress: tuple[int, int] = (0, 0)
+    """The step of the current evaluation, and the groups that it has played."""
 
     def __call__(self, prompts: Sequence[Any], trainer: GRPOTrainer) -> dict[str, Any]:
         training = bool(trainer.model.training)
@@ -111,7 +106,7 @@ class _RolloutFunc:
             number = int(match[1]) if match else groups_before + position // size
             indices.append(number * size + position % size)
         # Another seed gives entirely different tasks: evaluate on tasks that are not trained on.
-        seed = self._seed if training else self._seed + 1
+        seed = self.seed if training else self.seed + 1
         plan = worker.plan(RUN_ID, seed=seed, group_size=size)
         trainer.model.eval()
         try:
@@ -122,7 +117,7 @@ class _RolloutFunc:
         all_episodes = distributed.all_gather(episodes)
         names = [episode.environment for episode in all_episodes]
         digests = [group_prompt_digest(episode) for episode in all_episodes]
-        for name, share in self._check_seeds(digests, names, size).items():
+        for name, share in self.check_seeds(digests, names, size).items():
             trainer._metrics["train" if training else "eval"][name].append(share)
         rewards = [episode.reward for episode in episodes]
         rows = to_rollout_batch(episodes, trainer.processing_class.pad_token_id)
@@ -155,8 +150,8 @@ class _RolloutFunc:
                         "generate completions themselves. Remove it; the limits of an episode are "
                         "the argument `limits` of rollout_func."
                     )
-            limits = self._limits or EpisodeLimits(max_episode_tokens=trainer.max_completion_length)
-            self._worker = RolloutWorker(self._mixture, replace(self._config, **asdict(limits)))
+            limits = self.limits or EpisodeLimits(max_episode_tokens=trainer.max_completion_length)
+            self._worker = RolloutWorker(self.mixture, replace(self.config, **asdict(limits)))
             self._worker.__enter__()
             self._worker.agent = self._agent = _build_agent(trainer)
             weakref.finalize(self, self._worker.__exit__)
