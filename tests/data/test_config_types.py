@@ -32,7 +32,7 @@ from ludus.serve.config import ModelServeConfig, ServeConfig
         (TrainConfig, "steps", "1", "int | None"),
         (TrainConfig, "epochs", "3", "float | None"),
         (TrainConfig, "batch_size", 2.0, "int | None"),
-        (TrainConfig, "packing", 1, "bool"),
+        (TrainConfig, "drop_untrainable", 1, "bool"),
         (TrainConfig, "overrides", ["optim=sgd"], "Mapping[str, Any]"),
         (Lora, "rank", True, "int"),
         (Lora, "target_modules", "q_proj", "tuple[str, ...] | None"),

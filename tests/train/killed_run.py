@@ -20,10 +20,9 @@ from train.short_runs import RecordingProgress, train_config
 CASES: dict[str, TrainConfig] = {
     # Killed between two log lines, which sum over three steps; with a test split.
     "whole": train_config(epochs=2, learning_rate=1e-2, overrides={"logging_steps": "3"}),
-    "packed": train_config(
+    "adapter": train_config(
         epochs=4,
         batch_size=1,
-        packing=True,
         max_length=700,
         lora=Lora(rank=4, dropout=0.3),
         learning_rate=1e-2,

@@ -30,7 +30,7 @@ def record_fields(**changes: Any) -> dict[str, Any]:
         "data": {"path": "data/wordle", "rows": 320, "digest": "ab" * 32, "test_rows": 40},
         "chat_format": {"name": "chatml", "origin": "ludus", "chat_template_kwargs": {}},
         "settings": {"epochs": 3.0, "lora": None, "device": None, "overrides": {}},
-        "config": {"learning_rate": 2e-4, "per_device_train_batch_size": 8, "packing": True},
+        "config": {"learning_rate": 2e-4, "per_device_train_batch_size": 8},
         "devices": ("cpu",),
     }
     return fields | changes

@@ -49,8 +49,6 @@ def test_alpha_is_twice_the_rank_by_default() -> None:
 
 
 def test_fields_of_the_other_method_raise() -> None:
-    with pytest.raises(ConfigError, match="`packing`"):
-        with_defaults(TrainConfig(packing=True), "dpo")
     with pytest.raises(ConfigError, match="`compile`"):
         with_defaults(TrainConfig(compile=True), "dpo")
     with pytest.raises(ConfigError, match="`beta`"):

@@ -185,11 +185,6 @@ def test_images_raise_for_a_text_model(tmp_path: Path, rows: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_packing_raises_for_a_vision_model(tmp_path: Path, rows: Path, base: str) -> None:
-    with pytest.raises(ConfigError, match="`packing`"):
-        sft(rows, base, tmp_path / "out", train_config(packing=True))
-
-
 @pytest.mark.parametrize(
     ("part", "reason"),
     [

@@ -60,7 +60,7 @@ def kill_at(step: int, case: str, *arguments: object) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("case", "step"), [("whole", 6), pytest.param("packed", 5, marks=pytest.mark.slow)]
+    ("case", "step"), [("whole", 6), pytest.param("adapter", 5, marks=pytest.mark.slow)]
 )
 def test_a_killed_run_resumes_to_the_same_result(
     tmp_path: Path, base: str, case: str, step: int

@@ -60,7 +60,7 @@ def accelerate(
         and not trainer.args.gradient_checkpointing
         and find_spec("triton") is not None
     )
-    one_shape = compiles and not config.packing and supports_cuda_graphs(trainer, distributed)
+    one_shape = compiles and supports_cuda_graphs(trainer, distributed)
     if one_shape and _use_cuda_graph(trainer, say):
         return
     # TRL's collator concatenates rows too, but then each batch has a length of its own.

@@ -182,8 +182,6 @@ class TrainConfig(BaseTrainConfig):
     """Longer rows are truncated to so many tokens."""
     drop_untrainable: Annotated[bool, Option("Limits", hidden=True)] = False
     """Drop rows without loss, instead of failing."""
-    packing: Annotated[bool, Option("Optimization", hidden=True)] = False
-    """SFT: pack several short rows into one sequence; they do not attend to each other."""
     compile: Annotated[
         bool | None, Option("Optimization", hidden=True, default="if the device gains from it")
     ] = None
@@ -202,8 +200,6 @@ class TrainConfig(BaseTrainConfig):
 
 def with_defaults(config: TrainConfig, method: Method) -> TrainConfig:
     """Fill in the defaults of the method; raise for fields that it does not have."""
-    if method == "dpo" and config.packing:
-        raise ConfigError("`packing` is for SFT only.")
     if method == "dpo" and config.compile:
         raise ConfigError("`compile` is for SFT only.")
     if method == "sft" and config.beta is not None:

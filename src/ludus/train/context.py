@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from ludus.data.tool_schema import JsonObject
-from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import ChatFormat, find_chat_format_with_fallback
 from ludus.policy.device import device_names
 from ludus.policy.hf_loading import suppress_hf_logging
@@ -124,8 +123,6 @@ def build_context(
     )
     trl_config = build_trl_config(method, config, out)
     vision = load_vision_processor(model_ref)
-    if vision is not None and config.packing:
-        raise ConfigError("`packing` is not supported for models that take images.")
     return OfflineContext(
         method=method, model_ref=model_ref, out=out,
         config=config, trl_config=trl_config, tokenizer=tokenizer, chat_format=chat_format,

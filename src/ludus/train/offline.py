@@ -217,7 +217,7 @@ def _build_trainer(
         ref_model=ref_model,
     )  # fmt: skip
     check_disk_space(context, trainer.model)
-    trainer.unchecked_rows = rows.unpacked()
+    trainer.unchecked_rows = train_rows
     if method == "sft" and context.vision is None:
         accelerate(trainer, config, context.distributed, context.progress.say)
     elif config.compile:

@@ -55,7 +55,6 @@ MANAGED_FIELDS: Mapping[str, str] = {
     "num_train_epochs": "use `epochs`",
     "max_steps": "use `steps`",
     "per_device_train_batch_size": "use `batch_size`",
-    "eval_packing": "use `packing`, which applies to both",
     "bf16": "use `precision`",
     "fp16": "use `precision`",
     "use_cpu": "use `device`",
@@ -64,7 +63,7 @@ MANAGED_FIELDS: Mapping[str, str] = {
     **{
         name: f"use `{name}`"
         for name in (
-            "report_to", "max_length", "packing", "gradient_accumulation_steps", "learning_rate",
+            "report_to", "max_length", "gradient_accumulation_steps", "learning_rate",
             "beta", "gradient_checkpointing", "seed", "push_to_hub",
         )
     },
@@ -84,8 +83,8 @@ MANAGED_FIELDS: Mapping[str, str] = {
         "checkpoints are saved by time; use `checkpoint_every`",
     ),
     **dict.fromkeys(
-        ("padding_free", "pad_to_multiple_of", "packing_strategy"),
-        "the batch layout follows from `packing` and the device",
+        ("packing", "eval_packing", "padding_free", "pad_to_multiple_of", "packing_strategy"),
+        "the layout of batches follows from the device",
     ),
     **dict.fromkeys(
         ("disable_tqdm", "log_level", "log_level_replica"), "progress is shown by Ludus"
@@ -125,7 +124,7 @@ def build_trl_config(method: Method, config: TrainConfig, out: Path) -> Training
     else:
         fields["num_train_epochs"] = config.epochs
     if method == "sft":
-        fields |= {"packing": config.packing, "dataset_kwargs": {"skip_prepare_dataset": True}}
+        fields["dataset_kwargs"] = {"skip_prepare_dataset": True}
     else:
         fields["beta"] = config.beta or DEFAULT_DPO_BETA
         # Precomputed, so that no reference model has to stay in memory.

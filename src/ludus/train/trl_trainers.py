@@ -56,7 +56,7 @@ class TrainerMixin(Trainer):  # type: ignore[misc]  # transformers is not typed.
     callback: RunCallback
     method: Method = "sft"
     unchecked_rows: Dataset | None = None
-    """The rows, before packing, that the first batch is checked against."""
+    """The rows that the first batch is checked against."""
     first_step_started = False
     """An error before that is due to the config."""
     first_step_done = False

@@ -55,7 +55,6 @@ def test_options_of_the_other_method_are_refused(tmp_path: Path) -> None:
     rows, pairs = write_rows(tmp_path / "rows"), write_pairs(tmp_path / "pairs")
     for command, option in (
         (("sft", rows), "--beta=0.1"),
-        (("dpo", pairs), "--packing"),
         (("dpo", pairs), "--compile"),
     ):
         done = invoke_train(*command, "-m", model, "-o", out, option)

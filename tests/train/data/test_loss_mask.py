@@ -123,11 +123,10 @@ def test_dpo_has_loss_on_the_assistants_tokens_of_both_sides(tmp_path: Path, fam
     assert batch["ref_chosen_logps"].shape == (4,)
 
 
-@pytest.mark.parametrize("packing", [True, False])
-def test_labels_are_the_same_without_padding(tmp_path: Path, packing: bool) -> None:
+def test_labels_are_the_same_without_padding(tmp_path: Path) -> None:
     tokenizer = student()
-    trainer = build(tmp_path, tokenizer, "sft", train_config(batch_size=6, packing=packing))
-    # As on a GPU, where rows that are not packed are concatenated too.
+    trainer = build(tmp_path, tokenizer, "sft", train_config(batch_size=6))
+    # As on a GPU, where rows are concatenated.
     trainer.data_collator.padding_free = True
     batch = first_batch(trainer)
     assert "attention_mask" not in batch
@@ -135,11 +134,11 @@ def test_labels_are_the_same_without_padding(tmp_path: Path, packing: bool) -> N
     wanted = [expected(tokenizer, [], row["messages"], row["tools"]) for row in SFT]
     assert set(rows) <= set(wanted) and len(rows) > 1
     with_loss = sum(label != -100 for _, labels in rows for label in labels)
-    assert check_loss_mask(batch, unpacked(tmp_path), "sft") == with_loss
+    assert check_loss_mask(batch, prepared_rows(tmp_path), "sft") == with_loss
 
 
-def unpacked(folder: Path) -> Any:
-    return PreparedRows(folder / "tokens").unpacked()
+def prepared_rows(folder: Path) -> Any:
+    return PreparedRows(folder / "tokens").train()
 
 
 def concatenated_rows(batch: dict[str, Any]) -> list[tuple[Any, Any]]:
@@ -157,7 +156,7 @@ def test_a_batch_with_other_labels_raises_before_the_first_update(
     tmp_path: Path, method: Method
 ) -> None:
     trainer = build(tmp_path, student(), method, train_config())
-    trainer.unchecked_rows = unpacked(tmp_path)
+    trainer.unchecked_rows = prepared_rows(tmp_path)
     collator = trainer.data_collator
 
     def wrong_collator(rows: Any) -> Any:
@@ -177,7 +176,7 @@ def test_a_batch_with_other_labels_raises_before_the_first_update(
 
 def test_a_single_wrong_label_and_an_unknown_row_raise(tmp_path: Path) -> None:
     batch = first_batch(build(tmp_path, student(), "sft", train_config()))
-    dataset = unpacked(tmp_path)
+    dataset = prepared_rows(tmp_path)
     check_loss_mask(batch, dataset, "sft")
     row, position = (batch["labels"] != -100).nonzero()[-1].tolist()
     batch["labels"][row, position] = -100

@@ -79,7 +79,7 @@ def sft(
     )  # fmt: skip
 
 
-@command(without=("packing", "compile"))
+@command(without=("compile",))
 def dpo(
     data: Data,
     *,
@@ -176,7 +176,7 @@ def grpo(
     )  # fmt: skip
 
 
-@command(without=("beta", "packing"))
+@command(without=("beta",))
 def tutor(
     env: common.Env,
     *,

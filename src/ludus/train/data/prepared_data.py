@@ -1,4 +1,4 @@
-"""The data that a trainer gets: tokenized rows, filtered, truncated, and packed if requested.
+"""The data that a trainer gets: tokenized rows, filtered and truncated.
 
 The main process writes it into the folder `tokens`; the other ranks load it from there. Rows
 without any loss raise an error with their location, unless `drop_untrainable` is set: a run that
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_TRAIN_FILE, _TEST_FILE, _PACKED_DIR = "train.arrow", "test.arrow", "packed"
+_TRAIN_FILE, _TEST_FILE = "train.arrow", "test.arrow"
 _COUNTS_FILE = "counts.json"
 _ROWS_PER_BATCH = 1000
 _ROWS_WITH_IMAGES_PER_BATCH = 50
@@ -60,7 +60,7 @@ def prepare(
     folder: Path,
     image_token: int | None = None,
 ) -> PreparedData:
-    """Filter, truncate and pack the training and the test rows.
+    """Filter and truncate the training and the test rows.
 
     Raises for rows that cannot be trained on. `image_token` is the token that images are made of;
     None for models that take only text.
@@ -76,12 +76,6 @@ def prepare(
     rows = write_usable_rows(dataset, stats, method, max_length, folder / _TRAIN_FILE, image_token)
     if not len(rows):
         raise ConfigError(f"{data.name} has no row that can be trained on.")
-    if config.packing:
-        from trl import pack_dataset
-
-        # Shuffled, because neighbouring rows are often similar and would be packed together.
-        packed = pack_dataset(rows.shuffle(seed=config.seed), max_length, "bfd")
-        packed.save_to_disk(folder / _PACKED_DIR)
     test_rows = 0
     if test is not None and test.rows_read:
         dataset, file = test.load(), folder / _TEST_FILE
@@ -112,14 +106,6 @@ class PreparedRows:
         return PreparedData(**json.loads((self.folder / _COUNTS_FILE).read_text(encoding="utf-8")))
 
     def train(self) -> Dataset:
-        """The training rows, packed if that was requested."""
-        from datasets import load_from_disk
-
-        packed = self.folder / _PACKED_DIR
-        return load_from_disk(str(packed)) if packed.is_dir() else self.unpacked()
-
-    def unpacked(self) -> Dataset:
-        """The training rows before packing."""
         from datasets import Dataset
 
         return Dataset.from_file(str(self.folder / _TRAIN_FILE))

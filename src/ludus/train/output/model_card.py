@@ -28,7 +28,7 @@ _METHOD_NAMES = {
 }
 _CONFIG_FIELDS = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate"),
-    *("lr_scheduler_type", "warmup_steps", "max_length", "packing", "beta"),
+    *("lr_scheduler_type", "warmup_steps", "max_length", "beta"),
 )
 """The most important fields of TRL's config."""
 
