@@ -50,47 +50,41 @@ _DEFAULT_LEARNING_RATES: Mapping[Method, tuple[float, float, float]] = {
     "grpo": (5e-6, 1e-6, 2e-5),
 }
 """For a small model, for a large one, and for a LoRA adapter."""
-MANAGED_FIELDS: Mapping[str, str] = {
-    "output_dir": "use `out`",
-    "num_train_epochs": "use `epochs`",
-    "max_steps": "use `steps`",
-    "per_device_train_batch_size": "use `batch_size`",
-    "bf16": "use `precision`",
-    "fp16": "use `precision`",
-    "use_cpu": "use `device`",
-    "torch_compile": "use `compile`",
-    "data_seed": "use `seed`",
-    **{
-        name: f"use `{name}`"
-        for name in (
-            "report_to", "max_length", "gradient_accumulation_steps", "learning_rate",
-            "beta", "gradient_checkpointing", "seed", "push_to_hub",
-        )
-    },
-    **dict.fromkeys(
-        ("assistant_only_loss", "completion_only_loss"),
-        "the loss is always on the assistant's tokens alone",
+_REASONS = {
+    "use `out`": ("output_dir",),
+    "use `epochs`": ("num_train_epochs",),
+    "use `steps`": ("max_steps",),
+    "use `batch_size`": ("per_device_train_batch_size",),
+    "use `precision`": ("bf16", "fp16"),
+    "use `device`": ("use_cpu",),
+    "use `compile`": ("torch_compile",),
+    "use `seed`": ("data_seed",),
+    "the loss is always on the assistant's tokens alone": (
+        "assistant_only_loss", "completion_only_loss",
     ),
-    **dict.fromkeys(
-        ("chat_template_path", "dataset_text_field", "dataset_kwargs", "dataset_num_proc",
-         "eos_token", "pad_token", "truncation_mode", "shuffle_dataset", "remove_unused_columns"),
-        "rows are tokenized by Ludus, with the chat template that inference uses",
+    "rows are tokenized by Ludus, with the chat template that inference uses": (
+        "chat_template_path", "dataset_text_field", "dataset_kwargs", "dataset_num_proc",
+        "eos_token", "pad_token", "truncation_mode", "shuffle_dataset", "remove_unused_columns",
     ),
-    **dict.fromkeys(
-        ("save_strategy", "save_steps", "save_total_limit", "save_only_model",
-         "resume_from_checkpoint", "load_best_model_at_end", "ignore_data_skip",
-         "restore_callback_states_from_checkpoint"),
-        "checkpoints are saved by time; use `checkpoint_every`",
+    "checkpoints are saved by time; use `checkpoint_every`": (
+        "save_strategy", "save_steps", "save_total_limit", "save_only_model",
+        "resume_from_checkpoint", "load_best_model_at_end", "ignore_data_skip",
+        "restore_callback_states_from_checkpoint",
     ),
-    **dict.fromkeys(
-        ("packing", "eval_packing", "padding_free", "pad_to_multiple_of", "packing_strategy"),
-        "the layout of batches follows from the device",
+    "the layout of batches follows from the device": (
+        "packing", "eval_packing", "padding_free", "pad_to_multiple_of", "packing_strategy",
     ),
-    **dict.fromkeys(
-        ("disable_tqdm", "log_level", "log_level_replica"), "progress is shown by Ludus"
-    ),
-    **dict.fromkeys(("model_init_kwargs", "trust_remote_code"), "the model is loaded by Ludus"),
+    "progress is shown by Ludus": ("disable_tqdm", "log_level", "log_level_replica"),
+    "the model is loaded by Ludus": ("model_init_kwargs", "trust_remote_code"),
 }  # fmt: skip
+_SAME_NAME = (
+    "report_to", "max_length", "gradient_accumulation_steps", "learning_rate", "beta",
+    "gradient_checkpointing", "seed", "push_to_hub",
+)  # fmt: skip
+MANAGED_FIELDS: Mapping[str, str] = {
+    **{name: f"use `{name}`" for name in _SAME_NAME},
+    **{name: reason for reason, names in _REASONS.items() for name in names},
+}
 """Fields that `overrides` does not take, because Ludus sets them or relies on their value."""
 NON_DECISIVE_FIELDS = frozenset({
     "logging_steps", "logging_strategy", "logging_first_step", "log_on_each_node",

@@ -69,7 +69,6 @@ class RowError(Exception):
 class TokenizedBatch:
     """The result of tokenizing a batch of rows."""
 
-    rows_read: int
     table: pa.Table
     """With the columns of the method, and `ROW_COLUMN`."""
     template_errors: list[tuple[int, str]]
@@ -109,7 +108,7 @@ class RowTokenizer:
                 tokenized.append((number, list(map(self._tokenize_side, results, images))))
             except (TemplateRefused, RequestRefused) as error:
                 template_errors.append((number, str(error).removesuffix(".")))
-        return TokenizedBatch(len(batch), self.to_table(tokenized), template_errors, environments)
+        return TokenizedBatch(self.to_table(tokenized), template_errors, environments)
 
     def to_table(self, rows: Sequence[tuple[int, Sequence[TokenizedSide]]]) -> pa.Table:
         import pyarrow as pa
@@ -215,11 +214,12 @@ def tokenize(
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as file:
             for batch in _tokenize_batches(batches, row_tokenizer):
                 file.write_table(batch.table)
-                rows_read += batch.rows_read
+                count = len(batch.table) + len(batch.template_errors)
+                rows_read += count
                 template_errors += batch.template_errors
                 environments += batch.environments
                 if progress is not None:
-                    progress.advance(batch.rows_read)
+                    progress.advance(count)
     except RowError as error:
         raise ConfigError(f"{split.location(error.number)} {error.reason}.") from error
     return TokenizedRows(path, rows_read, template_errors, environments)
