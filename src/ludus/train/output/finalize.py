@@ -92,7 +92,7 @@ def _collect_metrics(
     device, log = context.trl_config.device, list(read_log(context.out))
     losses, eval_losses = log_points(log), log_points(log, "eval_loss")
     first_reward, last_reward = first_and_last_means(metric_values(log, "reward")) or (None, None)
-    # Of the saved model: by default that of the last step.
+    # Of the saved model: by default the last one.
     eval_rewards = dict(log_points(log, "eval_reward"))
     last_eval_reward = next(reversed(eval_rewards.values()), None)
     tokens, seconds = int(trainer._total_train_tokens), callback.seconds

@@ -1,7 +1,7 @@
 """Ludus environments as classes for TRL's `GRPOTrainer(environment_factory=...)`, and their tasks.
 
 TRL resets an instance, offers its public methods to the model as tools, and asks it for a reward.
-The rules are those of `ludus.rollout.loop`: every call gets a reply, an episode that a fault ended
+As in `ludus.rollout.loop`, every call gets a reply, an episode that a fault ended
 has no reward, and no call runs after the end of the episode.
 """
 

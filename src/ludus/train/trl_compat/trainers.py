@@ -186,16 +186,9 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
 
 def is_legacy(function: Callable[..., Any]) -> bool:
     """Whether a rollout function needs three positional arguments."""
-    signature = inspect.signature(function)
-
-    def accepts(count: int) -> bool:
-        try:
-            signature.bind(*[None] * count)
-        except TypeError:
-            return False
-        return True
-
-    return accepts(3) and not accepts(2)
+    parameters = inspect.signature(function).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return 3 == sum(each.kind in kinds and each.default is each.empty for each in parameters)
 
 
 def call_legacy(
