@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from ludus.policy.triton_engine.cuda_graphs import end_failed_capture, gc_disabled
 from ludus.train.config import TrainConfig
-from ludus.train.data.batches import PackingCollator, row_lengths
+from ludus.train.data.batches import PackingCollator
 from ludus.train.distributed import Distributed
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from datasets import Dataset
     from torch import Tensor, nn
     from transformers import PreTrainedModel, Trainer, TrainingArguments
     from transformers.modeling_outputs import BaseModelOutputWithPast
@@ -102,9 +104,9 @@ def _use_cuda_graph(trainer: TrainerMixin, say: Say) -> bool:
     # Arrays are concatenated much faster than lists.
     rows = trainer.train_dataset.with_format("numpy")
     test_rows = None if test_rows is None else test_rows.with_format("numpy")
-    batch_size, lengths = args.per_device_train_batch_size, row_lengths(rows, "input_ids")
+    batch_size, lengths = args.per_device_train_batch_size, _row_lengths(rows)
     collator = PackingCollator.for_lengths(
-        lengths if test_rows is None else [*lengths, *row_lengths(test_rows, "input_ids")],
+        lengths if test_rows is None else [*lengths, *_row_lengths(test_rows)],
         max(batch_size, args.per_device_eval_batch_size),
         trainer.processing_class.pad_token_id,
     )
@@ -124,6 +126,13 @@ def _use_cuda_graph(trainer: TrainerMixin, say: Say) -> bool:
     trainer.train_dataset, trainer.eval_dataset = rows, test_rows
     trainer.data_collator = collator
     return True
+
+
+def _row_lengths(rows: Dataset) -> np.ndarray[Any, Any]:
+    import pyarrow.compute as pc
+
+    lengths: np.ndarray[Any, Any] = pc.list_value_length(rows.data.column("input_ids")).to_numpy()
+    return lengths
 
 
 def compile_layers(model: PreTrainedModel, *, dynamic: bool) -> None:

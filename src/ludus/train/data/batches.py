@@ -166,19 +166,17 @@ def _find_labels(dataset: Dataset, method: Method, tokens: Array) -> Iterator[Ar
     """The labels of every row with exactly these tokens."""
     import numpy as np
 
-    for ids_column, labels_column in TOKEN_COLUMNS[method]:
-        ids, labels = (dataset.data.column(name) for name in (ids_column, labels_column))
-        for row in np.flatnonzero(row_lengths(dataset, ids_column) == len(tokens)).tolist():
-            if np.array_equal(ids[row].values.to_numpy(), tokens):
-                yield labels[row].values.to_numpy()
-
-
-def row_lengths(dataset: Dataset, column: str) -> Array:
-    """The number of tokens of each row."""
-    import pyarrow.compute as pc
-
-    lengths: Array = pc.list_value_length(dataset.data.column(column)).to_numpy()
-    return lengths
+    size = len(tokens)
+    for columns in TOKEN_COLUMNS[method]:
+        # Views of the memory-mapped file. Some tokens are compared first, for all rows at once.
+        for ids, labels in zip(*(dataset.data.column(c).chunks for c in columns), strict=True):
+            offsets, flat = ids.offsets.to_numpy(), ids.values.to_numpy()
+            rows = np.flatnonzero(np.diff(offsets) == size)
+            for probe in range(0, size, -(-size // 8)):
+                rows = rows[flat[offsets[rows] + probe] == tokens[probe]]
+            for row in rows:
+                if np.array_equal(flat[offsets[row] : offsets[row + 1]], tokens):
+                    yield labels[int(row)].values.to_numpy()
 
 
 def _split_batch(batch: Batch) -> Iterator[tuple[Array, Array]]:

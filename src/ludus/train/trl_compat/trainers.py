@@ -188,7 +188,7 @@ def is_legacy(function: Callable[..., Any]) -> bool:
     """Whether a rollout function needs three positional arguments."""
     parameters = inspect.signature(function).parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return 3 == sum(each.kind in kinds and each.default is each.empty for each in parameters)
+    return sum(each.kind in kinds and each.default is each.empty for each in parameters) == 3
 
 
 def call_legacy(
