@@ -43,7 +43,7 @@ def test_a_collapse_is_rolled_back_then_stopped_and_the_best_model_is_kept(
     assert record is not None and record.metrics is not None
     assert record.metrics.kept_step == 0
     assert record.metrics.eval_reward == pytest.approx(held_out[0])
-    assert "| Step of the model | 0 |" in (out / "README.md").read_text()
+    assert "| Kept step | 0 |" in (out / "README.md").read_text()
     before, after = weights(model), weights(out)
     for name, weight in before.items():
         torch.testing.assert_close(after[name].float(), weight.float())

@@ -94,7 +94,9 @@ def _collect_metrics(
     first_reward, last_reward = first_and_last_means(metric_values(log, "reward")) or (None, None)
     # Of the saved model: by default the last one.
     eval_rewards = dict(log_points(log, "eval_reward"))
-    last_eval_reward = next(reversed(eval_rewards.values()), None)
+    eval_reward = next(reversed(eval_rewards.values()), None)
+    if callback.kept_step in eval_rewards:
+        eval_reward = eval_rewards[callback.kept_step]
     tokens, seconds = int(trainer._total_train_tokens), callback.seconds
     return FinalMetrics(
         steps=trainer.state.global_step,
@@ -108,7 +110,7 @@ def _collect_metrics(
         peak_memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
         first_reward=first_reward,
         last_reward=last_reward,
-        eval_reward=eval_rewards.get(callback.kept_step or -1, last_eval_reward),
+        eval_reward=eval_reward,
         kept_step=callback.kept_step,
         buckets=callback.buckets,
     )
