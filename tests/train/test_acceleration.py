@@ -95,7 +95,7 @@ def test_packed_batches_train_the_same_as_padded_ones(
     monkeypatch.setattr(acceleration, "_varlen_attention", reference_varlen_attention)
     monkeypatch.setattr(acceleration, "_supports_varlen_training", lambda trainer: True)
     monkeypatch.setattr(
-        acceleration, "_compile_layers", lambda model, dynamic: compiled.append(dynamic)
+        acceleration, "compile_layers", lambda model, dynamic: compiled.append(dynamic)
     )
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
