@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator
+from pydantic import Field, field_validator
 
 from ludus.data.tool_schema import JsonObject
 from ludus.serve.model.requests import (
@@ -23,13 +23,11 @@ from ludus.serve.model.requests import (
     ToolFunctionBody,
 )
 
-_MAX_METADATA_PAIRS = 16
-MetadataText = Annotated[str, Field(max_length=512)]
-
 
 class MessageItem(RequestBody):
     """A message; `type` may be missing."""
 
+    type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
     content: Parts = Field(default_factory=list)
 
@@ -37,6 +35,7 @@ class MessageItem(RequestBody):
 class FunctionCallItem(RequestBody):
     """A tool call of the model."""
 
+    type: Literal["function_call"]
     call_id: str
     name: str
     arguments: str = "{}"
@@ -45,6 +44,7 @@ class FunctionCallItem(RequestBody):
 class FunctionCallOutputItem(RequestBody):
     """The result of a tool call."""
 
+    type: Literal["function_call_output"]
     call_id: str
     output: Parts = Field(default_factory=list)
 
@@ -56,6 +56,7 @@ class ReasoningText(RequestBody):
 class ReasoningItem(RequestBody):
     """The reasoning before a reply, or a summary of it."""
 
+    type: Literal["reasoning"]
     summary: Items[ReasoningText] = Field(default_factory=list)
     content: Items[ReasoningText] = Field(default_factory=list)
 
@@ -64,22 +65,9 @@ class ReasoningItem(RequestBody):
         return "\n".join(part.text for part in self.content or self.summary)
 
 
-def _item_type(item: object) -> str | None:
-    return str(item.get("type") or "message") if isinstance(item, dict) else None
-
-
 InputItem = Annotated[
-    Annotated[MessageItem, Tag("message")]
-    | Annotated[FunctionCallItem, Tag("function_call")]
-    | Annotated[FunctionCallOutputItem, Tag("function_call_output")]
-    | Annotated[ReasoningItem, Tag("reasoning")],
-    Discriminator(
-        _item_type,
-        custom_error_type="unsupported_item",
-        custom_error_message=(
-            "an item must be a message, function_call, function_call_output or reasoning"
-        ),
-    ),
+    MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem,
+    Field(discriminator="type"),
 ]
 
 
@@ -106,13 +94,6 @@ class TextOptions(RequestBody):
     format: TextFormat = TextFormat()
 
 
-class ReasoningOptions(RequestBody):
-    """Returned as they came, without an effect."""
-
-    effort: str | None = Field(default=None, max_length=64)
-    summary: str | None = Field(default=None, max_length=64)
-
-
 class ResponsesBody(SamplingBody):
     """A request to `/v1/responses`."""
 
@@ -131,19 +112,21 @@ class ResponsesBody(SamplingBody):
     max_output_tokens: int | None = Field(default=None, ge=1)
     tools: Items[ResponsesTool] = Field(default_factory=list)
     tool_choice: ToolChoice = "auto"
-    parallel_tool_calls: bool = True
     chat_template_kwargs: JsonObject = Field(default_factory=dict)
     text: TextOptions = TextOptions()
-    reasoning: ReasoningOptions | None = None
-    metadata: dict[MetadataText, MetadataText] = Field(
-        default_factory=dict, max_length=_MAX_METADATA_PAIRS
-    )
-    """As OpenAI limits it: each event of a stream may repeat it."""
 
     @field_validator("input", mode="before")
     @classmethod
-    def _text_to_item(cls, value: object) -> object:
-        return [{"role": "user", "content": value}] if isinstance(value, str) else value
+    def _add_types(cls, value: object) -> object:
+        """Messages may come without a type, and one of the user as a text."""
+        if isinstance(value, str):
+            value = [{"role": "user", "content": value}]
+        if not isinstance(value, list):
+            return value
+        return [
+            {**item, "type": item.get("type") or "message"} if isinstance(item, dict) else item
+            for item in value
+        ]
 
     def to_chat_body(self) -> ChatBody:
         """The chat request that gets the same reply."""
