@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from ludus import Episode, grpo
 from ludus.data.episode import StopReason
 from ludus.train.grpo.credit import (
     TurnCredit,
     has_equal_returns,
-    token_advantages,
     turn_advantages,
 )
-from ludus.train.grpo.trainer import GRPOMixin
+from ludus.train.grpo.step_batch import StepBatch
 from train.grpo.toy_environments import (
     FIRST_PICK,
     MEASURED_PICKS,
@@ -113,34 +111,29 @@ def test_progress_alone_is_a_signal_unless_it_is_a_mere_baseline() -> None:
     assert has_equal_returns([TurnCredit(1.0).compared_returns(each) for each in failed])
 
 
-def test_tokens_have_the_advantage_of_the_turn_that_sampled_them() -> None:
-    mask = torch.tensor([[1, 1, 0, 1, 0, 0], [1, 0, 0, 1, 1, 0], [1, 1, 0, 0, 0, 0]])
-    tokens = token_advantages([(2.0, -1.0), (5.0, 3.0, 9.0), ()], mask)
-    assert tokens.tolist() == [[2, 2, 0, -1, 0, 0], [5, 0, 0, 3, 3, 0], [0, 0, 0, 0, 0, 0]]
-
-
 class Recorded:
-    """The batch of a step before rows are left out, with the episodes of its rows."""
+    """The batch of a step before episodes are left out."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        original: Any = GRPOMixin._generate_and_score_completions
+        original: Any = StepBatch.build
 
-        def record(trainer: Any, inputs: Any) -> Any:
-            batch = original(trainer, inputs)
-            self.batch, self.episodes = batch, list(trainer.rollouts.episodes)
+        def record(*arguments: Any) -> StepBatch:
+            if arguments[0]:  # Episodes of a step, not those of a measurement.
+                self.batch = original(*arguments)
+                self.episodes = self.batch.source
+            batch: StepBatch = original(*arguments)
             return batch
 
-        monkeypatch.setattr(GRPOMixin, "_generate_and_score_completions", record)
+        monkeypatch.setattr(StepBatch, "build", record)
 
     def turns(self, row: int) -> list[float]:
-        """The advantage of each turn of a row, which all its tokens must share."""
-        advantages = self.batch["advantages"][row].tolist()
-        mask = (self.batch["completion_mask"] * self.batch["tool_mask"])[row].tolist()
-        runs = groupby(zip(mask, advantages, strict=True), key=lambda pair: pair[0])
-        values = [(sampled, {advantage for _, advantage in run}) for sampled, run in runs]
-        assert all(len(run) == 1 for _, run in values)
-        assert all(run == {0.0} for sampled, run in values if not sampled)
-        return [run.pop() for sampled, run in values if sampled]
+        """The advantage of each turn of an episode, which all its tokens must share."""
+        part = self.batch.part(row, row + 1)
+        advantages = iter(part.advantages.tolist())
+        runs = groupby(part.episodes[0].sampled)
+        values = [{next(advantages) for _ in run} for sampled, run in runs if sampled]
+        assert all(len(each) == 1 for each in values)
+        return [each.pop() for each in values]
 
 
 def run(environment: str, model: Path, out: Path, **changes: Any) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from ludus.errors import EnvironmentNotFound, RunError, TrainingDiverged
 from ludus.rollout.config import RolloutConfig
 from ludus.train.grpo import grpo_config, monitor
 from ludus.train.grpo.group_rollouts import GroupRollouts
+from ludus.train.grpo.policy_loss import PolicyLoss
 from train.grpo.toy_environments import PICK, Pick, read_episodes, small_config
 from train.short_runs import RecordingProgress, read_curve
 
@@ -115,11 +116,16 @@ def test_an_existing_checkpoint_of_the_step_is_not_overwritten(model: Path, tmp_
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_without_a_checkpoint(
-    model: Path, tmp_path: Path
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Two steps on the same episodes: nothing is sampled with the spoiled weights in between.
-    config = small_config(learning_rate=1e38, target_kl=0, overrides={"num_iterations": "2"})
-    with pytest.raises(TrainingDiverged, match="step 2: "):
+    loss: Any = PolicyLoss.__call__
+
+    def nan_loss(*arguments: Any) -> Any:
+        return loss(*arguments) * float("nan")
+
+    monkeypatch.setattr(PolicyLoss, "__call__", nan_loss)
+    config = small_config(zero_variance_groups="keep")
+    with pytest.raises(TrainingDiverged, match="step 1: the loss"):
         grpo(PICK, str(model), tmp_path / "out", config)
     assert not (tmp_path / "out" / "checkpoints").exists()
 

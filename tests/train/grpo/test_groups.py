@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from math import nan
 from pathlib import Path
 
 import pytest
-import torch
 
 from ludus import ToolEnvironment, grpo, tool
 from ludus.data.estimates import is_zero_variance
 from ludus.errors import RunError
-from ludus.train.grpo.groups import split_into_groups, zero_variance_mask
-from ludus.train.grpo.rewards import sum_rewards
-from ludus.train.grpo.task_dataset import FIRST_SPARE_TASK, spare_task_number
+from ludus.train.grpo.credit import has_equal_returns
+from ludus.train.grpo.groups import split_into_groups
 from train.grpo.toy_environments import FLAT, PICK, read_episodes, small_config
 from train.short_runs import RecordingProgress, read_curve
-
-
-def test_spare_task_numbers_are_unique() -> None:
-    numbers = [
-        spare_task_number(step, round, group, groups=3, rounds=2)
-        for step in range(1, 5)
-        for round in range(2)
-        for group in range(3)
-    ]
-    assert len(set(numbers)) == len(numbers) and min(numbers) >= FIRST_SPARE_TASK
 
 
 def test_all_members_of_a_group_have_the_same_task(model: Path, tmp_path: Path) -> None:
@@ -138,17 +125,12 @@ def test_skipping_changes_only_the_normalization_of_the_gradient(
 
 @pytest.mark.parametrize("size", range(2, 17))
 def test_rounding_of_equal_rewards_is_no_variance(size: int) -> None:
-    values = torch.arange(0.01, 2.0, 0.01).repeat_interleave(size).unsqueeze(1)
-    assert zero_variance_mask(values, size).all()
-    values[::size] += 1e-3
-    assert not zero_variance_mask(values, size).any()
+    for value in (each / 100 for each in range(1, 200)):
+        group = [(sum([value / size] * size),), *[(value,)] * (size - 1)]
+        assert has_equal_returns(group)
+        assert not has_equal_returns([(value + 1e-3,), *group[1:]])
 
 
-def test_unscored_rows_are_ignored_in_the_variance() -> None:
-    parts = torch.tensor([[0.5, nan], [nan, nan], [0.2, 0.3], [0.4, 0.1], [nan, nan], [1.0, nan]])
-    sums = sum_rewards(parts, torch.tensor([1.0, 1.0]))
-    assert sums.isnan().flatten().tolist() == [False, True, False, False, True, False]
-    assert zero_variance_mask(sums, 2).tolist() == [True, True, True, True, True, True]
-    assert zero_variance_mask(sums, 3).tolist() == [True, True, True, False, False, False]
-    # Part by part: equal sums can have different parts.
-    assert zero_variance_mask(parts, 2).tolist() == [True, True, False, False, True, True]
+def test_unscored_episodes_are_ignored_in_the_variance() -> None:
+    assert has_equal_returns([(0.5,), None, (0.5,)]) and has_equal_returns([None, (0.2,)])
+    assert not has_equal_returns([(0.5,), None, (0.4,)])

@@ -17,7 +17,7 @@ from ludus.train.output.record import read_record
 from train.grpo.toy_environments import PICK, small_config
 
 DESTRUCTIVE = {
-    "learning_rate": 3.0, "steps": 8, "eval_every": 2, "eval_episodes": 24,
+    "learning_rate": 3.0, "target_kl": 0, "steps": 8, "eval_every": 2, "eval_episodes": 24,
     "zero_variance_groups": "keep",
 }  # fmt: skip
 

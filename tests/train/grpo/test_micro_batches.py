@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -15,31 +16,38 @@ from safetensors.torch import load_file
 
 from ludus import grpo
 from ludus.errors import OutOfMemory
-from ludus.train.grpo import pipeline
-from ludus.train.grpo import trainer as trainer_module
-from ludus.train.grpo.micro_batches import StepSnapshot, split_rows
+from ludus.train.grpo.logprobs import LogprobScorer
+from ludus.train.grpo.memory_budget import MemoryBudget
+from ludus.train.grpo.packed_groups import EpisodeTokens
+from ludus.train.grpo.trainer import GRPOTrainer
 from train.grpo.toy_environments import PICK, read_episodes, small_config
 from train.short_runs import read_curve
+
+LENGTHS = (10, 10, 10, 30, 10, 100)
+CPU_TRAINER: Any = SimpleNamespace(args=SimpleNamespace(device=torch.device("cpu")))
 
 
 @contextmanager
 def memory_for(rows: int, *, after: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """After `after` steps, training on more than `rows` rows at once runs out of memory."""
-    original: Any = vars(pipeline)["build_trainer"]
+    """After `after` steps, training on more than `rows` episodes at once runs out of memory."""
+    original: Any = LogprobScorer.score
+    steps = 0
 
-    def build_trainer(*args: Any, **kwargs: Any) -> Any:
-        trainer = original(*args, **kwargs)
+    def score(scorer: Any, episodes: Any, *rest: Any, **more: Any) -> Any:
+        if torch.is_grad_enabled() and steps >= after and len(episodes) > rows:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return original(scorer, episodes, *rest, **more)
 
-        def run_out_of_memory(*_: Any) -> None:
-            late = trainer.state.global_step >= after
-            if torch.is_grad_enabled() and late and len(trainer._micro_batch["prompt_ids"]) > rows:
-                raise torch.OutOfMemoryError("CUDA out of memory.")
+    check: Any = GRPOTrainer.check_update
 
-        trainer.model.register_forward_pre_hook(run_out_of_memory)
-        return trainer
+    def check_update(trainer: Any) -> None:
+        nonlocal steps
+        steps += 1
+        check(trainer)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "build_trainer", build_trainer)
+        patch.setattr(LogprobScorer, "score", score)
+        patch.setattr(GRPOTrainer, "check_update", check_update)
         yield
 
 
@@ -68,37 +76,6 @@ def test_after_an_out_of_memory_error_the_step_is_repeated_in_smaller_parts(
     expected = weights(tmp_path / "whole")
     for name, value in weights(tmp_path / "parts").items():
         torch.testing.assert_close(value, expected[name], atol=1e-5, rtol=1e-4)
-
-
-def test_out_of_memory_before_the_first_part_is_handled_the_same(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The divergence of the step is measured there, on rows that are computed in float32."""
-    config = small_config(steps=1, zero_variance_groups="keep")
-    take: Any = vars(trainer_module)["Probe"].take
-
-    def take_from_few(unwrapped: Any, batch: Any) -> Any:
-        if len(batch["prompt_ids"]) > 3:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return take(unwrapped, batch)
-
-    monkeypatch.setattr(trainer_module, "Probe", SimpleNamespace(take=take_from_few))
-    assert grpo(PICK, str(model), tmp_path / "out", config).steps == 1
-    assert read_curve(tmp_path / "out")[0]["micro_batches"] >= 3
-
-
-def test_a_step_that_fails_again_starts_from_the_same_sums() -> None:
-    trainer = SimpleNamespace(
-        _tr_loss=torch.tensor(1.0),
-        _metrics={"train": {"mismatch": [1.0]}},
-        state=SimpleNamespace(num_input_tokens_seen=5),
-    )
-    snapshot = StepSnapshot.take(trainer)
-    for _ in range(2):
-        trainer._metrics["train"]["mismatch"].append(9.0)
-        trainer._tr_loss += 1
-        snapshot.restore(trainer)
-        assert trainer._metrics == {"train": {"mismatch": [1.0]}} and trainer._tr_loss == 1.0
 
 
 def test_out_of_memory_with_a_single_row_advises_other_options(
@@ -132,9 +109,20 @@ def test_a_step_does_not_depend_on_how_its_rows_are_divided(
         torch.testing.assert_close(value, outs[1][name], atol=1e-6, rtol=1e-4)
 
 
-def test_rows_are_divided_by_padded_tokens_and_by_number() -> None:
-    lengths = [10, 10, 10, 30, 10, 100]
-    assert split_rows(lengths, max_tokens=None, max_rows=None) == [[0, 1, 2, 3, 4, 5]]
-    assert split_rows(lengths, max_tokens=60, max_rows=None) == [[0, 1, 2], [3, 4], [5]]
-    assert split_rows(lengths, max_tokens=None, max_rows=4) == [[0, 1, 2, 3], [4, 5]]
-    assert split_rows(lengths, max_tokens=30, max_rows=2) == [[0, 1], [2], [3], [4], [5]]
+def test_parts_are_as_large_as_the_limits_allow() -> None:
+    episodes = [EpisodeTokens((0,) * size, (0,) * (size - 1) + (1,), (-1.0,)) for size in LENGTHS]
+
+    def divide(max_tokens: int | None, max_rows: int | None) -> list[int]:
+        """The numbers of episodes of all parts."""
+        budget, starts = MemoryBudget(max_rows=max_rows, max_tokens=max_tokens), [0]
+        while starts[-1] < len(episodes):
+            starts.append(budget.next_stop(episodes, starts[-1], padded_size, CPU_TRAINER))
+        return [stop - start for start, stop in pairwise(starts)]
+
+    def padded_size(some: Sequence[EpisodeTokens]) -> int:
+        return len(some) * max(len(each.ids) for each in some)
+
+    assert divide(None, None) == [6]
+    assert divide(60, None) == [3, 2, 1]
+    assert divide(None, 4) == [4, 2]
+    assert divide(30, 2) == [2, 1, 1, 1, 1]

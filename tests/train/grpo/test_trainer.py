@@ -79,18 +79,12 @@ def test_with_a_kl_penalty_zero_variance_groups_are_kept(model: Path, tmp_path: 
         assert [line.get(name) for line in logs[0]] == [line.get(name) for line in logs[1]]
 
 
-def test_credit_by_turn_needs_one_reward_to_compare(model: Path, tmp_path: Path) -> None:
-    overrides = {"multi_objective_aggregation": "normalize_then_sum"}
-    with pytest.raises(ConfigError, match="multi_objective_aggregation"):
-        grpo(PICK, str(model), tmp_path / "out", small_config(credit="turn", overrides=overrides))
-
-
 @pytest.mark.parametrize(
     ("name", "value", "match"),
     [
         ("loss_type", "foo", "foo"),
         ("scale_rewards", "foo", "foo"),
-        ("num_iterations", "0", "num_iterations"),
+        ("num_iterations", "2", "num_iterations"),
     ],
 )
 def test_overrides_that_trl_rejects_late_raise_a_config_error(

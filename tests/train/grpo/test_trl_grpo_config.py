@@ -11,6 +11,7 @@ from ludus.errors import ConfigError
 from ludus.train.grpo.trl_grpo_config import (
     CPU_BATCH_SIZE,
     GENERATION_FIELDS,
+    SAMPLING_FIELDS,
     build_trl_grpo_config,
     max_micro_batch_rows,
 )
@@ -19,10 +20,10 @@ from train.grpo.toy_environments import small_config
 VALUES = {"generation_kwargs": '{"min_new_tokens": 3}'}
 
 
-@pytest.mark.parametrize("name", GENERATION_FIELDS)
-def test_generation_fields_are_rejected_for_ludus_rollouts(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [*GENERATION_FIELDS, *SAMPLING_FIELDS])
+def test_fields_of_trls_generation_are_rejected(name: str, tmp_path: Path) -> None:
     config = small_config(overrides={name: VALUES.get(name, "0")})
-    with pytest.raises(ConfigError, match=f"{name}.*generation"):
+    with pytest.raises(ConfigError, match=name):
         build_trl_grpo_config(config, tmp_path)
 
 
@@ -74,7 +75,7 @@ def test_all_generation_fields_of_trl_are_known() -> None:
     managed = {"use_vllm", "steps_per_generation", "generation_batch_size", "num_generations"}
     fields = {name for name in trl.GRPOConfig.__dataclass_fields__ if "generation" in name}
     for_evaluation = {"num_generations_eval", "generation_config", "generation_max_length"}
-    assert fields - managed - for_evaluation - set(GENERATION_FIELDS) == set()
+    assert fields - managed - for_evaluation - {*GENERATION_FIELDS, *SAMPLING_FIELDS} == set()
 
 
 @pytest.mark.parametrize(("batch_size", "rows"), [(None, CPU_BATCH_SIZE), (3, 3)])

@@ -6,10 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ludus import grpo
 from ludus.data.training_log import read_log
-from ludus.train.grpo.trust_region import MAX_CHANGE, MAX_FACTOR, MIN_CHANGE, TrustRegion
+from ludus.train.grpo.trust_region import (
+    MAX_CHANGE,
+    MAX_FACTOR,
+    MIN_CHANGE,
+    UNDO_ABOVE,
+    TrustRegion,
+    WeightsBefore,
+)
 from ludus.train.output.checkpoints import latest_checkpoint, read_state
 from train.grpo.toy_environments import PICK, small_config
 
@@ -42,10 +50,39 @@ def run(model: Path, out: Path, **changes: Any) -> list[dict[str, Any]]:
     return [line for line in read_log(out) if "reward" in line]
 
 
-def test_a_rate_that_moves_the_policy_too_far_is_lowered(model: Path, tmp_path: Path) -> None:
-    log = run(model, tmp_path / "out", learning_rate=3e-2)
-    assert log[0]["step_kl"] > 1.0, "the first step goes much too far"
+def test_a_step_that_moves_the_policy_too_far_is_taken_back_in_part(
+    model: Path, tmp_path: Path
+) -> None:
+    wild = run(model, tmp_path / "wild", learning_rate=3e-2, target_kl=0, steps=2)
+    log = run(model, tmp_path / "out", learning_rate=3e-2, target_kl=0.05)
+    assert log[0]["halvings"] >= 2
+    assert all(line["step_kl"] <= UNDO_ABOVE * 0.05 for line in log if "step_kl" in line)
     assert log[-1]["learning_rate"] < 0.1 * log[0]["learning_rate"]
+    assert log[1]["format"] > 0.9 > wild[1]["format"]
+
+
+def test_halving_an_update_is_a_step_at_half_the_rate() -> None:
+    def update(rate: float) -> tuple[torch.Tensor, WeightsBefore]:
+        model = torch.nn.Linear(4, 4)
+        torch.nn.init.ones_(model.weight)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.1)
+        before = WeightsBefore(model)
+        model(torch.arange(4.0)).square().sum().backward()
+        optimizer.step()
+        return model.weight, before
+
+    whole, before = update(0.2)
+    before.halve_update()
+    half, _ = update(0.1)
+    torch.testing.assert_close(whole, half)
+
+
+def test_after_a_rollback_the_rate_stays_halved() -> None:
+    """At half the scheduled rate the target is a quarter, so the factor does not make up for it."""
+    region = TrustRegion(target_kl=0.04)
+    for _ in range(20):
+        region.update(0.04 * 0.5**2 * region.factor**2, rate_fraction=0.5)
+    assert region.factor == pytest.approx(1.0)
 
 
 def test_a_rate_that_hardly_moves_the_policy_is_raised(model: Path, tmp_path: Path) -> None:

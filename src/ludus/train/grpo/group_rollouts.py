@@ -1,15 +1,12 @@
-"""The rollouts of a step: episodes in groups, played concurrently and returned as TRL's batch.
-
-TRL calls `GroupRollouts` where it would generate completions. The token ids are those that the
-model sampled; nothing is tokenized again.
-"""
+"""The rollouts of a step: episodes in groups, played concurrently, and their advantages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean, stdev
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ludus.data.episode import Episode
 from ludus.errors import RunError
@@ -23,21 +20,24 @@ from ludus.train.grpo.curriculum import Curriculum
 from ludus.train.grpo.groups import SeedCheck, group_prompt_digest, split_into_groups
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent
-from ludus.train.grpo.rollout_batch import to_rollout_batch
 from ludus.train.grpo.rollout_worker import RolloutWorker
 from ludus.train.grpo.step_metrics import decode_metrics, episode_metrics, pre_resampling_metrics
-from ludus.train.grpo.task_dataset import parse_task_numbers, spare_task_number
+
+if TYPE_CHECKING:
+    from ludus.train.grpo.trainer import GRPOTrainer
 
 EpisodeSink = Callable[[Sequence[Episode]], None]
+FIRST_SPARE_TASK = 1_000_000_000
+"""The number of the first task that replaces another; above those of any run."""
 MAX_FAILED_STEPS = 3
 """Consecutive steps without a single playable episode after which the run ends."""
 
 
 @dataclass(slots=True)
 class GroupRollouts:
-    """TRL's `rollout_func`.
+    """Plays the episodes of a step.
 
-    A slot is one of this process's rows of a step; slots of all ranks, in order, form the groups.
+    A slot is one of this process's episodes of a step; slots of all ranks, in order, form groups.
     """
 
     worker: RolloutWorker
@@ -57,17 +57,17 @@ class GroupRollouts:
     any_succeeded: bool = False
     """Whether any episode of the run could be played."""
 
-    def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
+    def play(self, trainer: GRPOTrainer) -> list[Episode]:
+        """Play the episodes of the next step; returns those of this process."""
         started = perf_counter()
         step, agent = trainer.state.global_step + 1, self.worker.agent
         assert isinstance(agent, TrainingPolicyAgent)
         agent.step, stats_before = step, agent.decode_stats
-        model = trainer.model
-        training = model.training
-        model.eval()
+        trainer.model.eval()
         try:
             self.worker.run(agent.refresh_weights())
-            numbers = parse_task_numbers(prompts)
+            slots = range(self.config.episodes // self.distributed.world_size)
+            numbers = [(step - 1) * self.config.groups + self._group(slot) for slot in slots]
             if self.curriculum is not None:
                 self.curriculum.start_step()
             self._draw_buckets(numbers, f"{step}")
@@ -83,28 +83,52 @@ class GroupRollouts:
             if self.curriculum is not None:
                 metrics |= self.curriculum.step_metrics()
         finally:
-            model.train(training)
+            trainer.model.train()
         self.worker.on_phase(PhaseProgress("Training"))
-        metrics |= unseeded | {"zero_variance": sum(zero_variance) / len(zero_variance)}
+        metrics |= unseeded | {"zero_variance": fmean(zero_variance)}
+        metrics |= self._reward_metrics()
         metrics |= decode_metrics(stats_before, agent.decode_stats)
         metrics["time/rollout"] = perf_counter() - started
-        for name, value in metrics.items():
-            trainer._metrics["train" if training else "eval"][name].append(value)
-        batch = to_rollout_batch(self.episodes, trainer.processing_class.pad_token_id)
-        return {**batch, "scores": [self.rewards.parts(episode) for episode in self.episodes]}
+        trainer.log_metrics(metrics)
+        return self.episodes
 
-    def turn_advantages(self, scale: str) -> tuple[list[TurnValues], list[bool]]:
-        """The advantages of turns by slot, and which groups of the step have zero variance."""
+    def advantages(self, scale: str) -> tuple[list[TurnValues], list[bool]]:
+        """For this process's episodes: the advantages of their turns, or of the whole episode, and
+        whether they are compared with others at all.
+
+        Episodes of zero-variance groups, and those without a reward, have advantages of 0.
+        """
         size = self.config.group_size
-        returns = self.distributed.all_gather(
-            [self._credit.returns(episode) for episode in self.episodes]
-        )
-        compared = self.distributed.all_gather(
-            [self._credit.compared_returns(episode) for episode in self.episodes]
-        )
+        returns = self.distributed.all_gather([*map(self._returns, self.episodes)])
+        compared = self.distributed.all_gather([*map(self._compared_returns, self.episodes)])
+        zero_variance = [has_equal_returns(group) for group in split_into_groups(compared, size)]
         first, count = self._global_slot(0), len(self.episodes)
-        advantages = turn_advantages(returns, size, scale)[first : first + count]
-        return advantages, [has_equal_returns(group) for group in split_into_groups(compared, size)]
+        flags = [
+            values is not None and not zero_variance[slot // size]
+            for slot, values in enumerate(returns)
+        ][first : first + count]
+        values = turn_advantages(returns, size, scale)[first : first + count]
+        # The mean of equal rewards may be rounded, and the rounding error divided by a deviation of
+        # nearly 0 would be a large advantage made of noise.
+        return [each if flag else () for each, flag in zip(values, flags, strict=True)], flags
+
+    def _reward_metrics(self) -> dict[str, float]:
+        """The reward and its parts, over the scored episodes of all processes."""
+        episodes = self.distributed.all_gather(self.episodes)
+        rewards = [each.reward for each in episodes if each.reward is not None]
+        metrics = {"reward": fmean(rewards)} if rewards else {}
+        if len(rewards) > 1:
+            metrics["reward_std"] = stdev(rewards)
+        parts: dict[str, list[float]] = {}
+        for episode in episodes:
+            for name, value in self.rewards.parts(episode).items():
+                parts.setdefault(name, []).append(value)
+        return metrics | {f"rewards/{name}/mean": fmean(each) for name, each in parts.items()}
+
+    def _returns(self, episode: Episode) -> TurnValues | None:
+        if self.config.credit == "turn":
+            return self._credit.returns(episode)
+        return None if episode.reward is None else (episode.reward,)
 
     @property
     def _credit(self) -> TurnCredit:
@@ -182,10 +206,9 @@ class GroupRollouts:
                 break
             slots = [slot for slot in range(len(self.episodes)) if self._group(slot) in pending]
             first_episodes = {slot: self.episodes[slot] for slot in slots}
-            numbers = [
-                spare_task_number(step, round, self._group(slot), groups=groups, rounds=rounds)
-                for slot in slots
-            ]
+            # Different for every step, round and group, and the same when a run is resumed.
+            first = FIRST_SPARE_TASK + (step * rounds + round) * groups
+            numbers = [first + self._group(slot) for slot in slots]
             self._draw_buckets(numbers, f"{step}/{round}")
             indices = [
                 self._index(slot, number) for slot, number in zip(slots, numbers, strict=True)

@@ -21,7 +21,7 @@ from ludus.train.output.checkpoints import CheckpointState
 from ludus.train.output.record import BucketRecord
 from ludus.train.resume import start_or_resume
 
-EVENTS = ("on_step_begin", "on_step_end", "on_epoch_end", "on_log")
+EVENTS = ("on_step_begin", "on_optimizer_step", "on_step_end", "on_epoch_end", "on_log")
 
 
 class GRPOCallback(RunCallback):
@@ -53,8 +53,6 @@ class GRPOCallback(RunCallback):
         self._context, self._episodes, self._overwrite = context, episodes, overwrite
         self._environment_names = environment_names
         self._evaluate_held_out, self._eval_every = evaluate_held_out, config.held_out_interval
-        self._num_iterations = context.trl_config.num_iterations
-        """Steps that train on the same episodes: a checkpoint in between could not be resumed."""
         resumed_from = resume_state.step if resume_state else -1
         past = [line for line in read_log(self.out) if is_before_checkpoint(line, resumed_from)]
         self._saturation = SaturationDetector() if config.early_stop else None
@@ -118,12 +116,16 @@ class GRPOCallback(RunCallback):
                 self.write_log({"step": state.global_step, "rollback_to": best.step})
         self._step_started = perf_counter()
 
+    def on_optimizer_step(
+        self, args: Any, state: Any, control: Any, *, trainer: Any, **_: Any
+    ) -> None:
+        trainer.check_update()
+
     def on_step_end(
         self, args: Any, state: Any, control: Any, *, trainer: Any = None, **_: Any
     ) -> None:
         seconds, metrics = perf_counter() - self._step_started, trainer._metrics["train"]
         rollout = metrics["time/rollout"][-1] if metrics["time/rollout"] else 0.0
-        trainer.adapt_learning_rate()
         metrics["time/step"].append(seconds)
         metrics["time/train"].append(max(0.0, seconds - rollout))
         if self.distributed.is_main:
@@ -134,14 +136,14 @@ class GRPOCallback(RunCallback):
         # Only the main process knows the log; all ranks must decide the same.
         (saturated,) = self.distributed.all_reduce_max([int(self._saturation_reason is not None)])
         hopeless = self.health.decide() is Action.STOP
-        stop_early = (bool(saturated) or hopeless) and step % self._num_iterations == 0
+        stop_early = bool(saturated) or hopeless
         if hopeless and stop_early and self.health.verdict is not None:
             self.progress.say(f"Stopped: {self.health.verdict}")
         self._poll()
         last = stop_early or step >= state.max_steps
         if self._eval_every and not self.stop_reason and (last or step % self._eval_every == 0):
             self._log_held_out(trainer, step)
-        if step % self._num_iterations == 0 and step < state.max_steps:
+        if step < state.max_steps:
             self._save_or_stop(control)
         if stop_early:
             control.should_training_stop = True

@@ -70,15 +70,6 @@ def build_context(
     chat_format = find_chat_format(tokenizer, chat_template_kwargs=config.chat_template_kwargs)
     vision = load_vision_processor(model_ref)
     trl_config = build_trl_grpo_config(config, out)
-    # For TRL's own loop, which renders prompts itself.
-    trl_config.chat_template_kwargs = dict(chat_format.chat_template_kwargs) or None
-    # These fields make TRL score episodes a second time, which it would do without images.
-    for name, supported in (("beta", 0.0), ("num_iterations", 1)):
-        value = getattr(trl_config, name)
-        if vision is not None and value != supported:
-            raise ConfigError(
-                f"`{name}` must be {supported:g} for a model that takes images, got {value:g}."
-            )
     launched = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
     sharded = any(os.environ.get(name, "false") == "true" for name in launched)
     if sharded or trl_config.fsdp or trl_config.deepspeed:

@@ -103,7 +103,7 @@ class HealthMonitor:
         trainer.optimizer.state.clear()
         # vLLM has the weights of this step, and must not take them for those of now.
         trainer._last_loaded_step = -1
-        trainer.rate_factor = self.rate_factor
+        trainer.rate_factor, trainer.rolled_back_at = self.rate_factor, trainer.state.global_step
         restore_scheduled_lr(trainer.lr_scheduler)
         return self.best
 

@@ -12,12 +12,11 @@ from ludus.errors import OutOfMemory, RunError, TrainingDiverged
 from ludus.policy.hf_loading import require_transformers
 from ludus.policy.model_ref import check_model
 from ludus.policy.vision.training_images import drop_empty_image_inputs
-from ludus.rollout.plan import Plan
 from ludus.rollout.progress import PhaseProgress
 from ludus.scoring.reward_functions import import_reward_functions
 from ludus.train.acceleration import skip_unlabelled_logits
 from ludus.train.context import training_process
-from ludus.train.grpo.curriculum import Curriculum, build_curriculum
+from ludus.train.grpo.curriculum import build_curriculum
 from ludus.train.grpo.episode_log import EpisodeLog
 from ludus.train.grpo.group_rollouts import GroupRollouts
 from ludus.train.grpo.groups import SeedCheck
@@ -26,12 +25,9 @@ from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.grpo_context import GRPOContext, build_context
 from ludus.train.grpo.health import keep_best
 from ludus.train.grpo.held_out import HeldOutEvaluator
-from ludus.train.grpo.policy_agent import TrainingPolicyAgent, build_policy_agent
-from ludus.train.grpo.rewards import build_reward_funcs
+from ludus.train.grpo.policy_agent import build_policy_agent
 from ludus.train.grpo.rollout_worker import RolloutWorker
 from ludus.train.grpo.start_kl import StartKL
-from ludus.train.grpo.task_dataset import build_task_dataset
-from ludus.train.grpo.trainer import build_trainer
 from ludus.train.grpo.trl_grpo_config import is_sharded
 from ludus.train.grpo.vllm_engine import check_vllm_installed
 from ludus.train.output import checkpoints
@@ -111,6 +107,8 @@ def grpo(
 
 
 def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> TrainResult:
+    from ludus.train.grpo.trainer import build_trainer
+
     config, progress = context.config, context.progress
     progress.phase(PhaseProgress(f"Checking {context.subject}", in_log=True))
     worker = RolloutWorker(
@@ -140,13 +138,20 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
                 context, episodes, worker.names, held_out,
                 curriculum=curriculum, resume_state=previous.state, overwrite=overwrite,
             )  # fmt: skip
-            trainer = _build_trainer(context, model, callback, episodes, worker, plan, curriculum)
+            rollouts = GroupRollouts(
+                worker, plan, config, context.rewards, context.distributed, episodes.append,
+                SeedCheck(config.allow_unseeded, progress.say), curriculum,
+            )  # fmt: skip
+            context.rewards.weights(worker.names)  # Raises if two rewards have one name.
+            trainer = build_trainer(context, model, callback, rollouts)
             keeps_best = config.keep == "best" and config.held_out_interval > 0
             check_disk_space(context, trainer.model, keeps_best=keeps_best)
             worker.agent = agent = build_policy_agent(context, trainer)
             # Before training: engines inspect the forward method, which the trainer wraps.
             worker.run(agent.ensure_loaded())
-            _say_how_it_trains(context, worker)
+            progress.say(f"Rollouts by {agent.engine_description}")
+            if config.zero_variance_groups != "keep" and context.trl_config.beta:
+                progress.say("Zero-variance groups are kept: a penalty has a gradient for them")
         with skip_unlabelled_logits():
             _run_trainer(context, worker, trainer, previous.checkpoint)
         if is_finished(trainer, callback):
@@ -159,40 +164,12 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
 def _build_held_out_evaluator(context: GRPOContext, worker: RolloutWorker) -> HeldOutEvaluator:
     start_kl = None
     if context.vision is None and not is_sharded(context.config):
-        start_kl = StartKL(context.out, context.distributed, context.tokenizer.pad_token_id)
+        start_kl = StartKL(context.out, context.distributed)
     config = context.config
     return HeldOutEvaluator(
         worker, context.run_id, config.seed, config.eval_episodes, context.distributed, start_kl,
         context.buckets,
     )  # fmt: skip
-
-
-def _build_trainer(
-    context: GRPOContext, model: Any, callback: GRPOCallback, episodes: EpisodeLog,
-    worker: RolloutWorker, plan: Plan, curriculum: Curriculum | None,
-) -> Any:  # fmt: skip
-    config = context.config
-    weights = context.rewards.weights(worker.names)
-    rollouts = GroupRollouts(
-        worker, plan, config, context.rewards, context.distributed, episodes.append,
-        SeedCheck(config.allow_unseeded, context.progress.say), curriculum,
-    )  # fmt: skip
-    context.trl_config.reward_weights = list(weights.values())
-    return build_trainer(
-        context, model, callback, rollouts, rollout_func=rollouts,
-        train_dataset=build_task_dataset(config.steps * config.groups),
-        reward_funcs=build_reward_funcs(weights),
-    )  # fmt: skip
-
-
-def _say_how_it_trains(context: GRPOContext, worker: RolloutWorker) -> None:
-    config, say = context.config, context.progress.say
-    if isinstance(worker.agent, TrainingPolicyAgent):
-        say(f"Rollouts by {worker.agent.engine_description}")
-    has_images = context.vision is not None
-    if config.zero_variance_groups != "keep" and (has_images or context.trl_config.beta):
-        reason = "images" if has_images else "`beta`"
-        say(f"Zero-variance groups are kept: with {reason}, rows cannot be left out")
 
 
 def _run_trainer(
@@ -220,12 +197,9 @@ def _run_trainer(
 def _save_checkpoint(context: GRPOContext, trainer: Any) -> bool:
     """Save a checkpoint, unless this step has one; whether nothing went wrong.
 
-    Between steps that train on the same episodes none can be made. Errors are reported and not
-    raised: the error that ended training is more important.
+    Errors are reported and not raised: the error that ended training is more important.
     """
     step = trainer.state.global_step
-    if step % context.trl_config.num_iterations != 0:
-        return True
     latest = checkpoints.latest_checkpoint(context.out)
     state = checkpoints.read_state(latest) if latest is not None else None
     if state is not None and state.step == step:

@@ -48,11 +48,10 @@ MANAGED_FIELDS: Mapping[str, str] = {
 SAMPLING_FIELDS = ("min_p", "repetition_penalty", "generation_kwargs")
 """Sampling parameters that only TRL's generation and its vLLM have."""
 GENERATION_FIELDS = (
-    *SAMPLING_FIELDS, "cache_implementation", "ds3_gather_for_generation",
-    "use_transformers_continuous_batching", "transformers_continuous_batching_config",
-    "use_transformers_paged",
+    "cache_implementation", "ds3_gather_for_generation", "use_transformers_continuous_batching",
+    "transformers_continuous_batching_config", "use_transformers_paged",
 )  # fmt: skip
-"""Parameters of TRL's own generation, without effect on Ludus's rollouts."""
+"""Parameters of TRL's own generation, which is not used."""
 
 
 def build_trl_grpo_config(config: GRPOConfig, out: Path) -> Any:
@@ -65,15 +64,6 @@ def build_trl_grpo_config(config: GRPOConfig, out: Path) -> Any:
             "`overrides`: vllm_tensor_parallel_size must be 1, got "
             f"{trl_config.vllm_tensor_parallel_size}: ranks play episodes at their own pace, and "
             "vLLM needs all ranks in every call."
-        )
-    if trl_config.num_iterations < 1:
-        raise ConfigError(
-            f"`overrides`: num_iterations must be positive, got {trl_config.num_iterations}."
-        )
-    if config.credit == "turn" and trl_config.multi_objective_aggregation != "sum_then_normalize":
-        raise ConfigError(
-            "`overrides`: multi_objective_aggregation must be sum_then_normalize with `credit` "
-            f"turn, got {trl_config.multi_objective_aggregation}."
         )
     return trl_config
 
@@ -98,10 +88,9 @@ def _grpo_fields(config: GRPOConfig, out: Path) -> dict[str, Any]:
 def rejected_fields(config: GRPOConfig) -> dict[str, str]:
     """Fields that cannot be overridden: the managed ones, and those without effect in this run."""
     unused: dict[str, str] = {}
-    used_by_vllm = SAMPLING_FIELDS if config.vllm_mode else ()
-    names = (name for name in GENERATION_FIELDS if name not in used_by_vllm)
-    unused |= dict.fromkeys(names, "Ludus does not use TRL's generation")
+    unused |= dict.fromkeys(GENERATION_FIELDS, "Ludus does not use TRL's generation")
     if config.vllm_mode is None:
+        unused |= dict.fromkeys(SAMPLING_FIELDS, "it takes effect only with `vllm_mode`")
         names = (name for name in config.overrides if name.startswith("vllm_"))
         unused |= dict.fromkeys(names, "it takes effect only with `vllm_mode`")
     return {**unused, **MANAGED_FIELDS}
@@ -120,20 +109,11 @@ def _batch_fields(config: GRPOConfig) -> dict[str, Any]:
             f"{config.groups} groups of {config.group_size} cannot be divided evenly among "
             f"{processes} processes. Use another number of `groups`."
         )
-    batches = 1
-    if is_sharded(config) and config.batch_size:
-        # The trainer accumulates gradients itself: micro-batches need all weights on each device.
-        batches, remainder = divmod(episodes, config.batch_size)
-        if remainder:
-            raise ConfigError(
-                f"`batch_size` {config.batch_size} does not divide the {episodes} episodes of a "
-                "step in each process, as it must with FSDP and DeepSpeed."
-            )
     return {
         "max_steps": config.steps,
-        "per_device_train_batch_size": episodes // batches,
-        "gradient_accumulation_steps": batches,
-        "steps_per_generation": batches,
+        "per_device_train_batch_size": episodes,
+        "gradient_accumulation_steps": 1,
+        "steps_per_generation": 1,
         "num_generations": config.group_size,
         "shuffle_dataset": False,
         "lr_scheduler_type": "linear",

@@ -29,7 +29,6 @@ from ludus.train.distributed import Distributed
 from ludus.train.grpo.groups import SeedCheck, group_prompt_digest
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent
-from ludus.train.grpo.rollout_batch import to_rollout_batch
 from ludus.train.grpo.rollout_worker import RolloutWorker
 from ludus.train.grpo.trl_grpo_config import GENERATION_FIELDS
 
@@ -175,3 +174,24 @@ def _build_agent(trainer: GRPOTrainer) -> TrainingPolicyAgent:
         seed=trainer.args.seed,
     )
     return TrainingPolicyAgent(policy, config)
+
+
+def to_rollout_batch(episodes: Sequence[Episode], pad_token_id: int) -> JsonObject:
+    """The columns of TRL's batch; a completion starts with the first sampled token.
+
+    An episode without sampled tokens becomes a single masked token.
+    """
+    batch: JsonObject = {
+        name: [] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask")
+    }
+    for episode in episodes:
+        tokens = episode.tokens
+        if tokens is None or 1 not in tokens.mask:
+            row: tuple[list[int], ...] = [pad_token_id], [pad_token_id], [0], [0]
+        else:
+            first = tokens.mask.index(1)
+            logprobs = [logprob or 0.0 for logprob in tokens.logprobs[first:]]
+            row = tokens.ids[:first], tokens.ids[first:], logprobs, tokens.mask[first:]
+        for column, values in zip(batch.values(), row, strict=True):
+            column.append(list(values))
+    return batch

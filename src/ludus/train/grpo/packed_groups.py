@@ -1,0 +1,160 @@
+"""Episodes of a step packed into one sequence without padding; a group's prompt is in it once.
+
+    | prompt of group 1 | episode 1 | episode 2 | ... | prompt of group 2 | episode 9 | ...
+
+An episode attends to the prompt of its group and to itself, so log-probabilities and gradients are
+those of separate rows. Its segment starts with a copy of the prompt's last token, because the first
+sampled token is predicted from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ludus.data.episode import Episode
+from ludus.train.data.loss_mask import IGNORE_INDEX
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeTokens:
+    """The tokens of an episode up to the last one that the model sampled."""
+
+    ids: tuple[int, ...]
+    sampled: tuple[int, ...]
+    """1 for tokens that the model sampled."""
+    logprobs: tuple[float, ...]
+    """The decoder's, of the sampled tokens."""
+
+    @classmethod
+    def of(cls, episode: Episode) -> EpisodeTokens:
+        """Without a single sampled token, there are no tokens at all."""
+        tokens = episode.tokens
+        if tokens is None or 1 not in tokens.mask:
+            return cls((), (), ())
+        end = len(tokens.mask) - tokens.mask[::-1].index(1)
+        pairs = zip(tokens.logprobs, tokens.mask, strict=True)
+        logprobs = tuple(logprob or 0.0 for logprob, sampled in pairs if sampled)
+        return cls(tokens.ids[:end], tokens.mask[:end], logprobs)
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        return self.ids[: self.sampled.index(1)] if self.ids else ()
+
+
+@dataclass(frozen=True, slots=True)
+class PackedGroups:
+    """A packed sequence. Tensors of shape (1, tokens), unless they say otherwise."""
+
+    input_ids: Tensor
+    position_ids: Tensor
+    """Positions within the episode."""
+    labels: Tensor
+    """The next token where it is sampled; `IGNORE_INDEX` elsewhere. Labels are in the order of
+    episodes and, within them, of tokens."""
+    segments: Tensor
+    """Boundaries of prompts and episodes, from 0 to the number of tokens; int32 of shape (n,)."""
+    prompts: Tensor
+    """Boundaries of the shared prompts within `prompt_index`; int32 of shape (groups + 1,)."""
+    members: Tensor
+    """Boundaries of the episodes of each group within `member_index`, likewise."""
+    prompt_index: Tensor
+    """Positions of the shared prompts' tokens; shape (prompt tokens,)."""
+    member_index: Tensor
+    """Positions of the episodes that share a prompt; shape (episode tokens,)."""
+    longest: int
+    """No prompt, episode, or group of episodes is longer."""
+
+    def attention_mask(self) -> Tensor:
+        """Which positions attend to which, of shape (1, 1, tokens, tokens)."""
+        import torch
+
+        size, device = self.input_ids.shape[1], self.input_ids.device
+        positions = torch.arange(size, device=device)
+        segment = torch.bucketize(positions, self.segments[1:].long(), right=True)
+        mask = (segment[:, None] == segment) & (positions[:, None] >= positions)
+        groups = torch.full((2, size), -1, device=device)
+        for row, index, bounds in (
+            (0, self.member_index, self.members),
+            (1, self.prompt_index, self.prompts),
+        ):
+            order = torch.arange(len(index), device=device)
+            groups[row, index] = torch.bucketize(order, bounds[1:].long(), right=True)
+        mask |= (groups[0][:, None] == groups[1]) & (groups[1] >= 0)
+        return mask[None, None]
+
+
+def packed_length(episodes: Sequence[EpisodeTokens]) -> int:
+    """Tokens of the sequence that `pack_groups` makes of these episodes."""
+    return sum(
+        len(prompt) - 1 + sum(len(each.ids) - len(prompt) for each in members)
+        for prompt, members in _group_by_prompt(episodes)
+    )
+
+
+def pack_groups(episodes: Sequence[EpisodeTokens], device: torch.device) -> PackedGroups:
+    """Pack episodes, of which those with the same prompt must be neighbours to share it."""
+    import numpy as np
+    import torch
+
+    ids: list[Sequence[int]] = []
+    positions, labels, segments = [], [], [0]
+    prompt_parts, member_parts = [], []
+    prompts, members = [0], [0]
+    longest = total = 0
+
+    def add(tokens: Sequence[int], start: int, targets: Sequence[int] | None) -> None:
+        nonlocal total, longest
+        ids.append(tokens)
+        positions.append(np.arange(start, start + len(tokens)))
+        labels.append(np.full(len(tokens), IGNORE_INDEX) if targets is None else targets)
+        total += len(tokens)
+        segments.append(total)
+        longest = max(longest, len(tokens))
+
+    for prompt, group in _group_by_prompt(episodes):
+        shared = len(prompt) - 1
+        if shared:
+            prompt_parts.append(np.arange(total, total + shared))
+            prompts.append(prompts[-1] + shared)
+            add(prompt[:-1], 0, None)
+        first = total
+        for each in group:
+            following = np.asarray(each.ids[len(prompt) :])
+            sampled = np.asarray(each.sampled[len(prompt) :], dtype=bool)
+            add(each.ids[shared:-1], shared, np.where(sampled, following, IGNORE_INDEX))
+        if shared:
+            member_parts.append(np.arange(first, total))
+            members.append(members[-1] + total - first)
+            longest = max(longest, total - first)
+
+    def tensor(parts: Sequence[Sequence[int]]) -> Tensor:
+        joined = np.concatenate([np.asarray(part, dtype=np.int64) for part in parts or [[]]])
+        return torch.from_numpy(joined).to(device)
+
+    def bounds(values: Sequence[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=device)
+
+    return PackedGroups(
+        tensor(ids)[None], tensor(positions)[None], tensor(labels)[None], bounds(segments),
+        bounds(prompts), bounds(members), tensor(prompt_parts), tensor(member_parts), longest,
+    )  # fmt: skip
+
+
+def _group_by_prompt(
+    episodes: Sequence[EpisodeTokens],
+) -> list[tuple[tuple[int, ...], list[EpisodeTokens]]]:
+    """Neighbours with the same prompt; episodes without tokens are left out."""
+    groups: list[tuple[tuple[int, ...], list[EpisodeTokens]]] = []
+    for each in episodes:
+        if not each.ids:
+            continue
+        if not groups or groups[-1][0] != each.prompt:
+            groups.append((each.prompt, []))
+        groups[-1][1].append(each)
+    return groups
