@@ -214,7 +214,7 @@ def _check_files(stage: Stage) -> None:
 def _check_training(stage: Stage) -> None:
     from ludus.policy.model_ref import check_name
     from ludus.scoring.reward_functions import import_reward_functions
-    from ludus.train.grpo.vllm_engine import check_vllm_installed
+    from ludus.train.grpo.policy_agent import check_vllm_installed
     from ludus.train.trl_config import parse_overrides
 
     for name in _named(stage, "model"):

@@ -321,7 +321,7 @@ def _compute_advantages(
     """
     if entry.record.get("kind") != "grpo":
         return None
-    from ludus.train.grpo.credit import TurnCredit, turn_advantages
+    from ludus.train.grpo.advantages import TurnCredit, turn_advantages
 
     step = next((each["step"] for each in attempts if each["line"] == line), None)
     lines = [each["line"] for each in attempts if each["step"] == step]

@@ -10,7 +10,7 @@ from statistics import fmean
 
 import pytest
 
-from ludus.train.grpo.bandit import BucketBandit, GroupOutcome, band_weight
+from ludus.train.grpo.curriculum import BucketBandit, GroupOutcome, band_weight
 
 GROUPS, GROUP_SIZE = 8, 4
 

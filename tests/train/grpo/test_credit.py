@@ -10,7 +10,7 @@ import pytest
 
 from ludus import Episode, grpo
 from ludus.data.episode import StopReason
-from ludus.train.grpo.credit import (
+from ludus.train.grpo.advantages import (
     TurnCredit,
     has_equal_returns,
     turn_advantages,

@@ -15,7 +15,7 @@ from ludus import Episode, grpo
 from ludus.data.episode import Fault, StopReason
 from ludus.errors import EnvironmentNotFound, RunError, TrainingDiverged
 from ludus.rollout.config import RolloutConfig
-from ludus.train.grpo import grpo_config, monitor
+from ludus.train.grpo import grpo_config, rollout_worker
 from ludus.train.grpo.group_rollouts import GroupRollouts
 from ludus.train.grpo.policy_loss import PolicyLoss
 from train.grpo.toy_environments import PICK, Pick, read_episodes, small_config
@@ -155,7 +155,7 @@ class StopWhenUnreachable(RecordingProgress):
 def test_stopping_while_a_server_is_unreachable_saves_a_checkpoint(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(monitor, "UNREACHABLE_WARNING_S", 0.0)
+    monkeypatch.setattr(rollout_worker, "UNREACHABLE_WARNING_S", 0.0)
     out, server = tmp_path / "out", ExitStack()
     url = server.enter_context(serving(Pick)).url
     config = small_config(steps=4, base_url=url)

@@ -9,8 +9,7 @@ import pytest
 from ludus import ToolEnvironment, grpo, tool
 from ludus.data.estimates import is_zero_variance
 from ludus.errors import RunError
-from ludus.train.grpo.credit import has_equal_returns
-from ludus.train.grpo.groups import split_into_groups
+from ludus.train.grpo.advantages import has_equal_returns, split_into_groups
 from train.grpo.toy_environments import FLAT, PICK, read_episodes, small_config
 from train.short_runs import RecordingProgress, read_curve
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ludus import grpo
-from ludus.train.grpo.lr_schedule import warmup_linear_schedule
+from ludus.train.grpo.learning_rate import warmup_linear_schedule
 from train.grpo.toy_environments import PICK, small_config
 from train.short_runs import RecordingProgress, read_curve
 

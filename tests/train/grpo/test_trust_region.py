@@ -10,7 +10,7 @@ import torch
 
 from ludus import grpo
 from ludus.data.training_log import read_log
-from ludus.train.grpo.trust_region import (
+from ludus.train.grpo.learning_rate import (
     MAX_CHANGE,
     MAX_FACTOR,
     MIN_CHANGE,

@@ -9,7 +9,7 @@ import pytest
 
 from ludus.policy.engine.engine_api import Completion, Request
 from ludus.policy.engine.sampling import SamplingParams
-from ludus.train.grpo.vllm_engine import VllmEngine
+from ludus.train.grpo.policy_agent import VllmEngine
 
 
 class FakeVllm:

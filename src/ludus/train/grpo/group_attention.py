@@ -32,7 +32,7 @@ def group_attention(model: PreTrainedModel, packed: PackedGroups) -> Iterator[No
     from transformers import AttentionInterface
 
     global _current
-    AttentionInterface.register(ATTENTION_NAME, _attention)
+    AttentionInterface.register(ATTENTION_NAME, torch.compiler.disable(_attention))
     before, _current = model.config._attn_implementation, packed
     model.set_attn_implementation(ATTENTION_NAME)
     try:
@@ -42,7 +42,6 @@ def group_attention(model: PreTrainedModel, packed: PackedGroups) -> Iterator[No
         model.set_attn_implementation(before)
 
 
-@torch.compiler.disable
 def _attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None,
     scaling: float | None = None, **_: object,
@@ -54,7 +53,7 @@ def _attention(
     return _GroupAttention.apply(*parts, _current, scaling).unsqueeze(0), None
 
 
-class _GroupAttention(torch.autograd.Function):
+class _GroupAttention(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, packed: PackedGroups, scale: float
@@ -62,7 +61,7 @@ class _GroupAttention(torch.autograd.Function):
         output, lse, *own_rng = _flash_forward(
             query, key, value, packed.segments, packed.segments, packed.longest, True, scale
         )
-        rng = []
+        rng: list[Tensor] = []
         if len(index := packed.member_index):
             to = packed.prompt_index
             other, other_lse, *rng = _flash_forward(

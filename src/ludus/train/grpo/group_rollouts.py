@@ -15,9 +15,16 @@ from ludus.rollout.plan import Plan
 from ludus.rollout.progress import PhaseProgress
 from ludus.scoring.reward_functions import RewardFunctions
 from ludus.train.distributed import Distributed
-from ludus.train.grpo.credit import TurnCredit, TurnValues, has_equal_returns, turn_advantages
+from ludus.train.grpo.advantages import (
+    SeedCheck,
+    TurnCredit,
+    TurnValues,
+    group_prompt_digest,
+    has_equal_returns,
+    split_into_groups,
+    turn_advantages,
+)
 from ludus.train.grpo.curriculum import Curriculum
-from ludus.train.grpo.groups import SeedCheck, group_prompt_digest, split_into_groups
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent
 from ludus.train.grpo.rollout_worker import RolloutWorker
@@ -25,6 +32,13 @@ from ludus.train.grpo.step_metrics import decode_metrics, episode_metrics, pre_r
 
 if TYPE_CHECKING:
     from ludus.train.grpo.trainer import GRPOTrainer
+
+
+import os
+from pathlib import Path
+from typing import Self
+
+from ludus.data.journal import Journal
 
 EpisodeSink = Callable[[Sequence[Episode]], None]
 FIRST_SPARE_TASK = 1_000_000_000
@@ -235,3 +249,32 @@ class GroupRollouts:
     def _global_slot(self, slot: int) -> int:
         slots_per_rank = self.config.episodes // self.distributed.world_size
         return self.distributed.rank * slots_per_rank + slot
+
+
+class EpisodeLog:
+    """The file, opened for appending when training starts."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._journal: Journal | None = None
+
+    def open(self, size: int) -> None:
+        """Truncate the file to `size` bytes and append from there."""
+        try:
+            with self.file.open("ab") as file:
+                os.truncate(file.fileno(), min(size, os.fstat(file.fileno()).st_size))
+        except OSError as error:
+            raise RunError(f"Cannot write {self.file}: {error.strerror or error}.") from error
+        self._journal = Journal.open(self.file)
+
+    def append(self, episodes: Sequence[Episode]) -> None:
+        assert self._journal is not None
+        for episode in episodes:
+            self._journal.append(episode.to_line())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._journal is not None:
+            self._journal.close()

@@ -10,13 +10,13 @@ from ludus.data.training_log import EPISODES_FILE, is_before_checkpoint, read_lo
 from ludus.diagnose.detectors import SaturationDetector
 from ludus.train.callbacks import RunCallback
 from ludus.train.grpo.curriculum import Curriculum
-from ludus.train.grpo.episode_log import EpisodeLog
+from ludus.train.grpo.group_rollouts import EpisodeLog
 from ludus.train.grpo.grpo_context import GRPOContext
 from ludus.train.grpo.health import Action, HealthMonitor
 from ludus.train.grpo.held_out import HeldOutEvaluator
+from ludus.train.grpo.learning_rate import TrustRegion
 from ludus.train.grpo.step_metrics import to_log_line
 from ludus.train.grpo.trl_grpo_config import is_sharded
-from ludus.train.grpo.trust_region import TrustRegion
 from ludus.train.output.checkpoints import CheckpointState
 from ludus.train.output.record import BucketRecord
 from ludus.train.resume import start_or_resume

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from ludus.data.config import check_at_least
+from ludus.environment.task_buckets import parse_axes
 from ludus.errors import ConfigError
 from ludus.options import Option
 from ludus.policy.engine.sampling import SamplingParams

@@ -13,7 +13,7 @@ from ludus.data.training_log import LogEntry
 from ludus.diagnose.detectors import DegradationDetector, SignalDetector
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.grpo_context import GRPOContext
-from ludus.train.grpo.lr_schedule import restore_scheduled_lr
+from ludus.train.grpo.learning_rate import restore_scheduled_lr
 from ludus.train.output.checkpoints import BestModel, load_best, read_best, save_best
 
 ROLLBACK_RATE_FACTOR = 0.5

@@ -13,7 +13,7 @@ from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from ludus.train.data.loss_mask import IGNORE_INDEX
+from ludus.train.data.rows import IGNORE_INDEX
 from ludus.train.grpo.packed_groups import EpisodeTokens, pack_groups, packed_length
 
 if TYPE_CHECKING:

@@ -14,11 +14,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ludus.data.episode import Episode
-from ludus.train.data.loss_mask import IGNORE_INDEX
+from ludus.train.data.rows import IGNORE_INDEX
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
     from torch import Tensor
+
+    Tokens = Sequence[int] | NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +106,15 @@ def pack_groups(episodes: Sequence[EpisodeTokens], device: torch.device) -> Pack
     import numpy as np
     import torch
 
-    ids: list[Sequence[int]] = []
-    positions, labels, segments = [], [], [0]
-    prompt_parts, member_parts = [], []
-    prompts, members = [0], [0]
+    ids: list[Tokens] = []
+    positions: list[Tokens] = []
+    labels: list[Tokens] = []
+    prompt_parts: list[Tokens] = []
+    member_parts: list[Tokens] = []
+    segments, prompts, members = [0], [0], [0]
     longest = total = 0
 
-    def add(tokens: Sequence[int], start: int, targets: Sequence[int] | None) -> None:
+    def add(tokens: Sequence[int], start: int, targets: Tokens | None) -> None:
         nonlocal total, longest
         ids.append(tokens)
         positions.append(np.arange(start, start + len(tokens)))
@@ -133,7 +139,7 @@ def pack_groups(episodes: Sequence[EpisodeTokens], device: torch.device) -> Pack
             members.append(members[-1] + total - first)
             longest = max(longest, total - first)
 
-    def tensor(parts: Sequence[Sequence[int]]) -> Tensor:
+    def tensor(parts: Sequence[Tokens]) -> Tensor:
         joined = np.concatenate([np.asarray(part, dtype=np.int64) for part in parts or [[]]])
         return torch.from_numpy(joined).to(device)
 

@@ -16,20 +16,17 @@ from ludus.rollout.progress import PhaseProgress
 from ludus.scoring.reward_functions import import_reward_functions
 from ludus.train.acceleration import skip_unlabelled_logits
 from ludus.train.context import training_process
+from ludus.train.grpo.advantages import SeedCheck
 from ludus.train.grpo.curriculum import build_curriculum
-from ludus.train.grpo.episode_log import EpisodeLog
-from ludus.train.grpo.group_rollouts import GroupRollouts
-from ludus.train.grpo.groups import SeedCheck
+from ludus.train.grpo.group_rollouts import EpisodeLog, GroupRollouts
 from ludus.train.grpo.grpo_callbacks import GRPOCallback
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.grpo_context import GRPOContext, build_context
 from ludus.train.grpo.health import keep_best
-from ludus.train.grpo.held_out import HeldOutEvaluator
-from ludus.train.grpo.policy_agent import build_policy_agent
+from ludus.train.grpo.held_out import HeldOutEvaluator, StartKL
+from ludus.train.grpo.policy_agent import build_policy_agent, check_vllm_installed
 from ludus.train.grpo.rollout_worker import RolloutWorker
-from ludus.train.grpo.start_kl import StartKL
 from ludus.train.grpo.trl_grpo_config import is_sharded
-from ludus.train.grpo.vllm_engine import check_vllm_installed
 from ludus.train.output import checkpoints
 from ludus.train.output.finalize import finalize, finished_result, is_finished
 from ludus.train.output.training_folder import (

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING
 
-from ludus.train.grpo.credit import TurnValues
+from ludus.train.grpo.advantages import TurnValues
 from ludus.train.grpo.packed_groups import EpisodeTokens
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from ludus.data.episode import Episode
@@ -86,8 +88,8 @@ class StepBatch:
         )  # fmt: skip
 
 
-def spread_over_tokens(values: TurnValues, sampled: Sequence[int]) -> Sequence[float]:
-    """The value of its turn for each sampled token, as a float32 array.
+def spread_over_tokens(values: TurnValues, sampled: Sequence[int]) -> NDArray[np.float32]:
+    """The value of its turn for each sampled token.
 
     The environment's tokens separate turns. A single value is for all of them, none for none.
     """
@@ -101,9 +103,11 @@ def spread_over_tokens(values: TurnValues, sampled: Sequence[int]) -> Sequence[f
     table = np.asarray(values, np.float32)
     if len(table) == 1:
         return np.full(len(turns), table[0], np.float32)
-    # A turn in which nothing was credited.
-    table = np.append(table, np.zeros(max(0, int(turns[-1]) + 1 - len(table)), np.float32))
-    return table[turns]
+    # Turns in which nothing was credited have 0.
+    padded = np.zeros(max(len(table), int(turns[-1]) + 1), np.float32)
+    padded[: len(table)] = table
+    spread: NDArray[np.float32] = padded[turns]
+    return spread
 
 
 def spread_flags(count: int, most: int) -> list[bool]:

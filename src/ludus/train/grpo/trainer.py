@@ -8,6 +8,7 @@ optimizer, checkpoints, adapters and the reference model are TRL's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,24 +20,26 @@ from trl.trainer.utils import use_adapter
 from ludus.errors import ConfigError
 from ludus.policy.device import release_gpu_memory
 from ludus.policy.vision.training_images import episode_image_inputs
+from ludus.train.acceleration import compile_layers
 from ludus.train.callbacks import add_callback
-from ludus.train.grpo.credit import TurnValues
+from ludus.train.grpo.advantages import TurnValues
 from ludus.train.grpo.group_rollouts import GroupRollouts
 from ludus.train.grpo.grpo_callbacks import EVENTS, GRPOCallback
 from ludus.train.grpo.grpo_context import GRPOContext
-from ludus.train.grpo.logprobs import Layout, LogprobScorer, pad_episodes
-from ludus.train.grpo.lr_schedule import (
+from ludus.train.grpo.learning_rate import (
+    TrustRegion,
+    WeightsBefore,
+    limit_update,
     restore_scheduled_lr,
     scale_schedule,
     warmup_linear_schedule,
 )
+from ludus.train.grpo.logprobs import Layout, LogprobScorer, pad_episodes
 from ludus.train.grpo.memory_budget import MemoryBudget
 from ludus.train.grpo.packed_groups import EpisodeTokens
 from ludus.train.grpo.policy_loss import PolicyLoss, kl_estimate
 from ludus.train.grpo.step_batch import StepBatch, spread_flags
 from ludus.train.grpo.trl_grpo_config import max_micro_batch_rows
-from ludus.train.grpo.trust_region import TrustRegion, WeightsBefore, limit_update
-from ludus.train.acceleration import compile_layers
 from ludus.train.trl_config import build_peft_config
 from ludus.train.trl_trainers import TrainerMixin
 
@@ -58,7 +61,7 @@ MAX_TOKEN_KL = 1e4
 """Bounds the estimate for a token that has become all but impossible."""
 
 
-class GRPOTrainer(TrainerMixin, TRLTrainer):
+class GRPOTrainer(TrainerMixin, TRLTrainer):  # type: ignore[misc]
     """TRL's trainer with Ludus's step.
 
     Args:
@@ -264,36 +267,33 @@ class GRPOTrainer(TrainerMixin, TRLTrainer):
             yield batch.part(start, stop)
             start = stop
 
-    @torch.no_grad()
     def score(self, episodes: Sequence[EpisodeTokens]) -> Tensor:
         """Log-probabilities of the sampled tokens of these episodes under the current weights."""
         lengths = [len(each.logprobs) for each in episodes]
         batch = StepBatch.build(
             (), episodes, [()] * len(episodes), torch.zeros(len(lengths)), self.args.device
         )
-        training = self.model.training
-        self.model.eval()
-        try:
-            parts = []
-            for part in self._parts(batch):
-                with self.scorer.score(part.episodes) as scores:
-                    parts.append(scores.logprobs)
-            return torch.cat(parts) if parts else torch.zeros(0, device=self.args.device)
-        finally:
-            self.model.train(training)
+        return self._score(batch)
 
-    @torch.no_grad()
     def _score_precisely(self, batch: StepBatch) -> Tensor:
         """Log-probabilities of the sampled tokens of a step, or of episodes spread over it.
 
         They are exact enough to compare two policies that are close to each other.
         """
         some = batch.only(spread_flags(len(batch.episodes), MEASURED_EPISODES))
-        parts = [torch.zeros(0, device=self.args.device)]
-        for part in self._parts(some):
-            with self.scorer.score(part.episodes, self._images(part), precise=True) as scores:
-                parts.append(scores.logprobs)
-        return torch.cat(parts)
+        return self._score(some, precise=True)
+
+    def _score(self, batch: StepBatch, *, precise: bool = False) -> Tensor:
+        logprobs = [torch.zeros(0, device=self.args.device)]
+        training = self.model.training
+        self.model.eval()
+        with torch.no_grad():
+            for part in self._parts(batch):
+                images = self._images(part)
+                with self.scorer.score(part.episodes, images, precise=precise) as scores:
+                    logprobs.append(scores.logprobs)
+        self.model.train(training)
+        return torch.cat(logprobs)
 
     def _measure_kl(self, before: Tensor) -> float:
         """Nats per episode between the policy that had these log-probabilities and now's."""
@@ -314,18 +314,14 @@ class GRPOTrainer(TrainerMixin, TRLTrainer):
         inputs.pop("num_images", None)
         return inputs
 
-    @torch.no_grad()
     def _reference_logprobs(self, part: StepBatch) -> Tensor:
         """Under the model that training started with."""
+        model, scorer, adapter = self._unwrapped, self.scorer, nullcontext()
         if self.ref_model is not None:
-            scorer = replace(self.scorer, model=self.ref_model, aux_loss=False)
-            with scorer.score(part.episodes, self._images(part)) as scores:
-                return scores.logprobs
-        model = self._unwrapped
-        with (
-            use_adapter(model, "ref" if "ref" in model.peft_config else None),
-            self.scorer.score(part.episodes, self._images(part)) as scores,
-        ):
+            scorer = replace(scorer, model=self.ref_model, aux_loss=False)
+        else:
+            adapter = use_adapter(model, "ref" if "ref" in model.peft_config else None)
+        with torch.no_grad(), adapter, scorer.score(part.episodes, self._images(part)) as scores:
             return scores.logprobs
 
     def create_scheduler(
@@ -357,7 +353,7 @@ class GRPOTrainer(TrainerMixin, TRLTrainer):
 
     @property
     def _total_train_tokens(self) -> int:
-        return self.state.num_input_tokens_seen
+        return int(self.state.num_input_tokens_seen)
 
     @_total_train_tokens.setter
     def _total_train_tokens(self, tokens: int) -> None:

@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from ludus.data.episode import Episode
+from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import find_chat_format
@@ -26,7 +28,7 @@ from ludus.policy.load import Policy
 from ludus.rollout.config import RolloutConfig
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
 from ludus.train.distributed import Distributed
-from ludus.train.grpo.groups import SeedCheck, group_prompt_digest
+from ludus.train.grpo.advantages import SeedCheck, group_prompt_digest
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent
 from ludus.train.grpo.rollout_worker import RolloutWorker
@@ -187,7 +189,7 @@ def to_rollout_batch(episodes: Sequence[Episode], pad_token_id: int) -> JsonObje
     for episode in episodes:
         tokens = episode.tokens
         if tokens is None or 1 not in tokens.mask:
-            row: tuple[list[int], ...] = [pad_token_id], [pad_token_id], [0], [0]
+            row: tuple[Sequence[float], ...] = [pad_token_id], [pad_token_id], [0], [0]
         else:
             first = tokens.mask.index(1)
             logprobs = [logprob or 0.0 for logprob in tokens.logprobs[first:]]

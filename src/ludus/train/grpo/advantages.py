@@ -21,16 +21,18 @@ Without progress, and with a reward only in the last turn, all turns have the ep
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import fsum, sqrt
 from statistics import fmean, variance
-from typing import Any
+from typing import TypeVar
 
 from ludus.data.episode import Episode
 from ludus.data.estimates import is_zero_variance
-from ludus.train.grpo.groups import split_into_groups
+from ludus.data.files import stable_hash
+from ludus.errors import RunError
 
 TurnValues = tuple[float, ...]
 """A number for each turn of an episode."""
@@ -100,24 +102,6 @@ def turn_advantages(
     return advantages
 
 
-def token_advantages(advantages: Sequence[TurnValues], mask: Any) -> Any:
-    """Advantages of shape (rows, tokens): those of the turn that sampled the token, else 0.
-
-    `mask` is 1 where a token was sampled. The environment's tokens separate the turns.
-    """
-    import torch
-
-    longest = max(map(len, advantages), default=0) or 1
-    table = torch.tensor(
-        [[*values, *[0.0] * (longest - len(values))] for values in advantages], device=mask.device
-    )
-    sampled = mask.bool()
-    starts = sampled.clone()
-    starts[:, 1:] &= ~sampled[:, :-1]
-    turns = (starts.cumsum(1) - 1).clamp(0, longest - 1)
-    return table.gather(1, turns) * sampled
-
-
 def _columns(returns: Sequence[TurnValues | None]) -> list[TurnValues]:
     """The returns of all scored episodes at each turn; an episode that is over keeps its last."""
     scored = [values for values in returns if values is not None]
@@ -132,3 +116,66 @@ def _deviation(returns: Sequence[TurnValues | None]) -> float:
     if not columns or len(columns[0]) < 2:
         return _EPSILON
     return sqrt(fmean(variance(column) for column in columns)) + _EPSILON
+
+
+Item = TypeVar("Item")
+
+
+def split_into_groups(items: Sequence[Item], size: int) -> list[tuple[Item, ...]]:
+    """Consecutive groups of `size` items."""
+    return [tuple(items[at : at + size]) for at in range(0, len(items), size)]
+
+
+def group_prompt_digest(episode: Episode) -> int | None:
+    """Digest of the prompt, which all members of a group must share.
+
+    The prompt is all messages before the model's first; None if there is only a system prompt.
+    """
+    prompt = []
+    for message in episode.messages:
+        if message.role == "assistant":
+            break
+        prompt.append(message.model_dump_json(exclude_none=True))
+    if all(message.role == "system" for message in episode.messages):
+        return None
+    return stable_hash("\n".join(prompt))
+
+
+@dataclass(slots=True)
+class SeedCheck:
+    """Checks that all members of a group got the same task.
+
+    An environment that ignores its seed gives every member another task, and the comparison of
+    their rewards means little. That is an error, or with `allow_unseeded` a warning given once.
+    """
+
+    allow_unseeded: bool = False
+    warn: Callable[[str], None] = warnings.warn
+    _warned: bool = False
+
+    def __call__(
+        self, prompts: Sequence[int | None], names: Sequence[str], size: int
+    ) -> dict[str, float]:
+        """Check prompt digests and environment names, ordered by group.
+
+        Returns the metric `unseeded` (share of groups with different tasks) if that is allowed.
+        """
+        groups = split_into_groups(list(zip(prompts, names, strict=True)), size)
+        # Members without a prompt failed before they saw their task.
+        unseeded = [
+            group[0][1] for group in groups if len({prompt for prompt, _ in group} - {None}) > 1
+        ]
+        if unseeded and not self.allow_unseeded:
+            raise RunError(
+                f"{unseeded[0]} shows different tasks for the same seed, so that attempts cannot "
+                "be compared. Make its reset draw everything from the seed, or train on it anyway "
+                "with `allow_unseeded`."
+            )
+        if unseeded and not self._warned:
+            self._warned = True
+            self.warn(
+                f"{unseeded[0]} shows different tasks for the same seed: groups compare attempts "
+                "at different tasks, so that advantages depend on the luck of the task"
+            )
+        share = len(unseeded) / len(groups)
+        return {"unseeded": share} if self.allow_unseeded else {}
