@@ -52,7 +52,7 @@ LEARNING_RATE = 1e-6
 LOGGED_METRICS = (
     "time/rollout", "time/train", "time/step", "time/model", "time/environment",
     "zero_variance", "trained", "length", "turns", "done",
-    "time/decode", "reused", "computed_share",
+    "time/decode", "reused",
 )  # fmt: skip
 STOCK, LUDUS, LUDUS_DEFAULT = "stock TRL", "Ludus", "Ludus, zero-variance groups skipped"
 

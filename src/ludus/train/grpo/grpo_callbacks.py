@@ -16,7 +16,6 @@ from ludus.train.grpo.health import Action, HealthMonitor
 from ludus.train.grpo.held_out import HeldOutEvaluator
 from ludus.train.grpo.learning_rate import TrustRegion
 from ludus.train.grpo.step_metrics import to_log_line
-from ludus.train.grpo.trl_grpo_config import is_sharded
 from ludus.train.output.checkpoints import CheckpointState
 from ludus.train.output.record import BucketRecord
 from ludus.train.resume import start_or_resume
@@ -63,7 +62,7 @@ class GRPOCallback(RunCallback):
             context, rollbacks=resume_state.rollbacks if resume_state else 0, past_entries=past
         )
         self.trust_region: TrustRegion | None = None
-        if config.target_kl and context.vision is None and not is_sharded(config):
+        if config.target_kl:
             factor = resume_state.trust_factor if resume_state else 1.0
             self.trust_region = TrustRegion(config.target_kl, factor)
         self._saturation_reason: str | None = None

@@ -26,7 +26,6 @@ from ludus.train.grpo.health import keep_best
 from ludus.train.grpo.held_out import HeldOutEvaluator, StartKL
 from ludus.train.grpo.policy_agent import build_policy_agent, check_vllm_installed
 from ludus.train.grpo.rollout_worker import RolloutWorker
-from ludus.train.grpo.trl_grpo_config import is_sharded
 from ludus.train.output import checkpoints
 from ludus.train.output.finalize import finalize, finished_result, is_finished
 from ludus.train.output.training_folder import (
@@ -160,7 +159,7 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
 
 def _build_held_out_evaluator(context: GRPOContext, worker: RolloutWorker) -> HeldOutEvaluator:
     start_kl = None
-    if context.vision is None and not is_sharded(context.config):
+    if context.vision is None:
         start_kl = StartKL(context.out, context.distributed)
     config = context.config
     return HeldOutEvaluator(

@@ -127,11 +127,3 @@ def max_micro_batch_rows(config: GRPOConfig) -> int | None:
     """The most rows in a micro-batch; None: as many as fit into memory."""
     default = CPU_BATCH_SIZE if choose_device(config.device) == "cpu" else None
     return config.batch_size or default
-
-
-def is_sharded(config: GRPOConfig) -> bool:
-    """Whether FSDP or DeepSpeed divides the weights among processes."""
-    launched = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
-    return any(os.environ.get(name) == "true" for name in launched) or any(
-        config.overrides.get(name) for name in ("fsdp", "deepspeed")
-    )
