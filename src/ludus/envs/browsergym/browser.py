@@ -187,7 +187,7 @@ class BrowserSession:
         self._page.evaluate("() => __ludus_clock.waitForPaint()")
 
     def _pass_time(self, milliseconds: float) -> None:
-        # The page may be on its way to another one, which has a clock of its own.
+        # The page may be on its way to another one, which has another clock.
         with suppress(PlaywrightError):
             self._page.evaluate("ms => __ludus_clock.advance(ms)", milliseconds)
 

@@ -179,7 +179,7 @@ class BrowserGym(ToolEnvironment):
         Args:
             delta_x: Pixels to the right; negative: to the left.
             delta_y: Pixels down; negative: up.
-            bid: The element to scroll in; the page where it is left out.
+            bid: The element to scroll in; by default the page.
         """
         if max(abs(delta_x), abs(delta_y)) <= MAX_SCROLL_PX:
             return self._act("scroll", delta_x=delta_x, delta_y=delta_y, bid=bid)

@@ -102,7 +102,7 @@ def read_tree(
     """The elements of BrowserGym's accessibility tree that a player can see or use, in order.
 
     `clickable` has the bids of elements that react to clicks; `classes` the CSS classes by bid,
-    shown where a clickable element has no name, because it may be an icon; `texts` the contents of
+    shown if a clickable element has no name, because it may be an icon; `texts` the contents of
     text fields by bid.
     """
     by_id = {node["nodeId"]: node for node in nodes}

@@ -49,7 +49,7 @@ class ToolResult:
 
 
 class Connection:
-    """A session with a server, held by a task of its own.
+    """A session with a server, held by a separate task.
 
     The contexts of the client library have to be left by the task that entered them, but an
     environment is opened, used and closed by different ones.

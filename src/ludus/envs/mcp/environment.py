@@ -203,7 +203,7 @@ class Mcp(Environment[CallToolAction, CallToolObservation, State]):
 class McpHttp(Mcp):
     """Solve tasks with the tools of an MCP server at a URL: mcp+http://HOST/PATH#TASKS.
 
-    As `mcp`, over streamable HTTP; every episode has an MCP session of its own.
+    As `mcp`, over streamable HTTP; every episode has a new MCP session.
     """
 
     _url_scheme = "http"
@@ -212,7 +212,7 @@ class McpHttp(Mcp):
 class McpHttps(Mcp):
     """Solve tasks with the tools of an MCP server at a URL: mcp+https://HOST/PATH#TASKS.
 
-    As `mcp`, over streamable HTTP; every episode has an MCP session of its own.
+    As `mcp`, over streamable HTTP; every episode has a new MCP session.
     """
 
     _url_scheme = "https"

@@ -40,8 +40,8 @@ class OpenSpielObservation(TextObservation):
     """`initial`, `playing` or `terminal`."""
     current_player_id: int = 0
     opponent_last_action: int | None = None
-    """The last move of an opponent; None in games of imperfect information, where it may be
-    hidden."""
+    """The last move of an opponent; None in games of imperfect information, in which it may
+    be hidden."""
 
 
 class OpenSpielEnv(EnvClient[OpenSpielAction, OpenSpielObservation, State]):

@@ -213,4 +213,4 @@ def describe_rules(game: pyspiel.Game) -> str:
     if (rules := RULES.get(kind.short_name)) is not None:
         return rules.replace("\n", " ")
     params = ", ".join(f"{name}={value}" for name, value in game.get_parameters().items())
-    return f"Its rules and symbols are those of OpenSpiel's {kind.short_name}({params})."
+    return f"It has the rules and symbols of OpenSpiel's {kind.short_name}({params})."

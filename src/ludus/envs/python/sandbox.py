@@ -1,4 +1,4 @@
-"""Runs a model's code in a process of its own, under bubblewrap, with limits.
+"""Runs a model's code in a separate process, under bubblewrap, with limits.
 
 Each program gets a new sandbox: Linux namespaces without network, a root that has only the
 interpreter, its standard library and shared libraries, all read-only, none of the environment
@@ -341,7 +341,7 @@ def visible_paths() -> tuple[list[Path], list[Path]]:
         for path in map(Path, _LIBRARY_DIRS)
         if path.is_dir()
     ]
-    # In a virtual environment the paths are those of the interpreter that it refers to.
+    # In a virtual environment: the paths of the interpreter that it refers to.
     prefixes = {"platbase": sys.base_exec_prefix}
     standard = {
         Path(sysconfig.get_path(name, vars=prefixes)).resolve() for name in ("stdlib", "platstdlib")

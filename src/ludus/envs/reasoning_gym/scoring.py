@@ -183,7 +183,7 @@ def score_truth_value(dataset: ProceduralDataset, answer: str, entry: JsonObject
 
 
 def score_living_cells(dataset: ProceduralDataset, answer: str, entry: JsonObject) -> float:
-    """Score `game_of_life` by the living cells: those of both boards, of those of either.
+    """Score `game_of_life` by the cells that live in both boards, as a fraction of all that live.
 
     The library counts all cells, and nearly all are dead: an empty board gets 0.96 on average.
     """
@@ -226,7 +226,7 @@ def _evaluate(formula: ast.expr) -> Fraction:
 def score_probability(dataset: ProceduralDataset, answer: str, entry: JsonObject) -> float:
     """Score `coin_flip` within 1e-4 and one percent.
 
-    The library's absolute tolerance takes 0 for right where the probability is small, and so does
+    The library's absolute tolerance takes 0 for right if the probability is small, and so does
     its credit for a common prefix, which is relative to the shorter number.
     """
     given, right = float(Fraction(answer.replace(",", ""))), float(entry["answer"])

@@ -1,6 +1,6 @@
 """The program of a worker process: it generates questions and scores answers with the library.
 
-The library needs processes of its own. Questions depend on PYTHONHASHSEED and on the global random
+The library needs separate processes. Questions depend on PYTHONHASHSEED and on the global random
 number generators; generators print; scorers pass the answer to `eval`, and a large one would block
 a server for ever. In a worker the hash seed is 0, and a request that exceeds its limits ends only
 the worker. The kernel enforces the limits, because Python may be busy with one huge power, during
@@ -166,7 +166,7 @@ def handle_score(
     """The score of an answer, with a note if its evaluation was refused or aborted."""
     record = pickle.loads(base64.b64decode(entry))
     dataset = build_dataset(name, config, seed=seed, size=size)
-    # The limits of an answer are lower than those of building the data set.
+    # An answer has lower limits than the building of a data set.
     limit_time(answer_limit)
     limit_memory(ANSWER_MEMORY_BYTES)
     try:
