@@ -144,7 +144,7 @@ def test_the_solver_finds_most_words_in_time_without_being_told() -> None:
 
 
 def test_only_words_that_give_the_same_marks_stay_possible() -> None:
-    words = ["abide", "elder", "speed", "medal", "dream"]
+    words = ("abide", "elder", "speed", "medal", "dream")
     marked = {"speed": mark_guess("speed", "abide")}
     assert consistent_candidates(words, marked) == [
         word for word in words if mark_guess("speed", word) == marked["speed"]
@@ -178,14 +178,14 @@ def test_a_generator_varies_openings_and_equally_good_guesses() -> None:
     words = answers(5)
     openings = {next_guess({}, words, words, random.Random(seed)) for seed in range(50)}
     assert len(openings) > 5
-    pair = {next_guess({}, ["crane", "slope"], (), random.Random(seed)) for seed in range(20)}
+    pair = {next_guess({}, ("crane", "slope"), (), random.Random(seed)) for seed in range(20)}
     assert pair == {"crane", "slope"}
-    fights = ["eight", "fight", "light", "might", "night", "right", "sight", "tight"]
+    fights = ("eight", "fight", "light", "might", "night", "right", "sight", "tight")
     marked = {"bight": "XGGGG"}
-    probes = {next_guess(marked, fights, ["films", "bight"], random.Random(n)) for n in range(20)}
+    probes = {next_guess(marked, fights, ("films", "bight"), random.Random(n)) for n in range(20)}
     assert probes == {"films"}
 
 
 def test_a_probe_tells_candidates_apart_that_differ_in_one_letter() -> None:
-    words = ["eight", "fight", "light", "might", "night", "right", "sight", "tight"]
-    assert next_guess({"bight": "XGGGG"}, words, ["films", "bight"]) == "films"
+    words = ("eight", "fight", "light", "might", "night", "right", "sight", "tight")
+    assert next_guess({"bight": "XGGGG"}, words, ("films", "bight")) == "films"

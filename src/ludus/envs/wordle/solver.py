@@ -42,8 +42,8 @@ _MAX_CANDIDATES_FOR_PROBES = 300
 
 def next_guess(
     marked: Mapping[str, str],
-    candidates: Sequence[str],
-    probes: Sequence[str] = (),
+    candidates: tuple[str, ...],
+    probes: tuple[str, ...] = (),
     rng: random.Random | None = None,
     *,
     hard_mode: bool = False,
@@ -56,7 +56,7 @@ def next_guess(
     best openings, which differ little; without it the first is taken. In `hard_mode` every guess
     is a candidate.
     """
-    index, is_candidate = _word_index(_as_key(candidates), _as_key(probes))
+    index, is_candidate = _word_index(candidates, probes)
     possible = index.consistent_words(marked) & is_candidate
     guesses = _rank_guesses(index, possible, candidates_only=hard_mode)
     if rng is None:
@@ -66,20 +66,16 @@ def next_guess(
     return rng.choice(guesses)[1]
 
 
-def consistent_candidates(candidates: Iterable[str], marked: Mapping[str, str]) -> list[str]:
+def consistent_candidates(candidates: tuple[str, ...], marked: Mapping[str, str]) -> list[str]:
     """The candidates that would have given exactly these marks."""
-    index, _ = _word_index(_as_key(candidates), ())
+    index, _ = _word_index(candidates, ())
     return index.list_words(index.consistent_words(marked))
 
 
-def count_candidates(candidates: Iterable[str], marked: Mapping[str, str]) -> int:
+def count_candidates(candidates: tuple[str, ...], marked: Mapping[str, str]) -> int:
     """The number of `consistent_candidates`."""
-    index, _ = _word_index(_as_key(candidates), ())
+    index, _ = _word_index(candidates, ())
     return index.consistent_words(marked).bit_count()
-
-
-def _as_key(words: Iterable[str]) -> tuple[str, ...]:
-    return words if isinstance(words, tuple) else tuple(words)
 
 
 @lru_cache(maxsize=16)
