@@ -47,7 +47,7 @@ def test_a_folder_gives_the_model_that_was_saved(tmp_path: Path) -> None:
 def test_a_policy_has_its_tokenizer_and_chat_format(tmp_path: Path) -> None:
     name = str(saved(tmp_path, of_family("qwen3")))
     policy = load(name, device="cpu", dtype="bf16")
-    assert (policy.name, policy.device, policy.dtype) == (name, "cpu", "bfloat16")
+    assert (policy.name, str(policy.model.dtype)) == (name, "torch.bfloat16")
     assert policy.chat_format == find_chat_format(policy.tokenizer)
     assert policy.tokenizer.get_vocab() == of_family("qwen3").get_vocab()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from contextlib import redirect_stderr, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,16 +23,6 @@ _SMOLLM_PAD, _SMOLLM_EOS = "<|endoftext|>", "<|im_end|>"
 out of the loss, so a model trained that way would never learn to end its turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
-    """The tokenizer metadata that the converters in transformers ignore."""
-
-    pre_tokenizer: str
-    max_length: int | None
-    eos_token_id: int | None
-    pad_token_id: int | None
-
-
 def read_tokenizer(file: Path) -> PreTrainedTokenizerBase:
     """Read the tokenizer of a GGUF file."""
     require_transformers("Reading a GGUF file", "gguf")
@@ -43,17 +32,17 @@ def read_tokenizer(file: Path) -> PreTrainedTokenizerBase:
     tokenizer = AutoTokenizer.from_pretrained(
         file.parent, gguf_file=file.name, trust_remote_code=False
     )
-    if header.pre_tokenizer == _SMOLLM_PRE_TOKENIZER:
+    if header["pre_tokenizer"] == _SMOLLM_PRE_TOKENIZER:
         from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 
         # SmolLM makes one token of each digit.
         tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
             [Digits(individual_digits=True), ByteLevel(add_prefix_space=False, use_regex=True)]
         )
-    if header.max_length is not None:
-        tokenizer.model_max_length = header.max_length
-    for name, token_id in (("eos_token", header.eos_token_id), ("pad_token", header.pad_token_id)):
-        if token_id is not None:
+    if header["max_length"] is not None:
+        tokenizer.model_max_length = header["max_length"]
+    for name in ("eos_token", "pad_token"):
+        if (token_id := header[f"{name}_id"]) is not None:
             setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(token_id))
     # Set explicitly, also in what is saved: some versions of transformers default to True, and warn
     # that this alters the text of a BPE vocabulary.
@@ -93,14 +82,14 @@ def read_model(file: Path, *, dtype: str) -> tuple[PreTrainedModel, JsonObject]:
     model.is_quantized = False
     header = _read_header(file)
     for config in (model.config, model.generation_config):
-        if header.eos_token_id is not None:
-            config.eos_token_id = header.eos_token_id
-        if header.pad_token_id is not None:
-            config.pad_token_id = header.pad_token_id
+        for name in ("eos_token_id", "pad_token_id"):
+            if header[name] is not None:
+                setattr(config, name, header[name])
     return model, info
 
 
-def _read_header(file: Path) -> _Header:
+def _read_header(file: Path) -> JsonObject:
+    """Read the tokenizer metadata that the converters in transformers ignore."""
     from gguf import GGUFReader
 
     fields = GGUFReader(file).fields
@@ -114,4 +103,9 @@ def _read_header(file: Path) -> _Header:
         ids = {token: token_id for token_id, token in enumerate(read("tokenizer.ggml.tokens"))}
         eos, pad = ids.get(_SMOLLM_EOS, eos), ids.get(_SMOLLM_PAD, pad)
     max_length = read(f"{read('general.architecture')}.context_length")
-    return _Header(pre_tokenizer=pre, max_length=max_length, eos_token_id=eos, pad_token_id=pad)
+    return {
+        "pre_tokenizer": pre,
+        "max_length": max_length,
+        "eos_token_id": eos,
+        "pad_token_id": pad,
+    }

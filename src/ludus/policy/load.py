@@ -48,14 +48,6 @@ class Policy:
     vision: VisionProcessor | None = None
     """None for a text-only model."""
 
-    @property
-    def device(self) -> str:
-        return str(self.model.device)
-
-    @property
-    def dtype(self) -> str:
-        return str(self.model.dtype).removeprefix("torch.")
-
 
 def load(
     name: str,
@@ -72,7 +64,8 @@ def load(
     from ludus.policy.chat.chat_format import find_chat_format
     from ludus.policy.vision.processor import load_vision_processor
 
-    device, dtype = _choose_device_and_dtype(device, dtype)
+    require_transformers("Using a local model", "torch")
+    device = choose_device(device)
     ref = resolve_model(name)
     # Before the weights, because their errors show within a second.
     tokenizer = load_tokenizer_from(ref)
@@ -143,19 +136,15 @@ def load_model(
     Vision-language models are rejected unless `allow_vision`. The model's `name_or_path` is a name
     that an adapter's config can record.
     """
-    device, dtype = _choose_device_and_dtype(device, dtype)
+    require_transformers("Using a local model", "torch")
+    device = choose_device(device)
     return _load_on_device(resolve_model(name), device, dtype, allow_vision=allow_vision)
 
 
-def _choose_device_and_dtype(device: str | None, dtype: str | None) -> tuple[str, str]:
-    require_transformers("Using a local model", "torch")
-    device = choose_device(device)
-    return device, choose_dtype(dtype, device)
-
-
 def _load_on_device(
-    ref: ModelRef, device: str, dtype: str, *, allow_vision: bool
+    ref: ModelRef, device: str, dtype: str | None, *, allow_vision: bool
 ) -> PreTrainedModel:
+    dtype = choose_dtype(dtype, device)
     with suppress_hf_logging():
         model = _load_weights(ref, dtype, allow_vision=allow_vision)
         try:

@@ -81,10 +81,7 @@ class ModelRef:
 
 def find_local_model(name: str) -> ModelRef | None:
     """Return the model of that name on this disk, if there is one. Uses no network."""
-    try:
-        path = Path(name).expanduser()
-    except RuntimeError:
-        raise ConfigError(f"There is no folder {name}: unknown home directory.") from None
+    path = Path(expand_home(name))
     if name and path.is_dir():
         is_adapter = (path / ADAPTER_CONFIG).is_file()
         return ModelRef(name, ModelKind.ADAPTER if is_adapter else ModelKind.FOLDER, str(path))

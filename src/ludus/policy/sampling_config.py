@@ -17,11 +17,7 @@ from ludus.policy.model_ref import ModelKind, model_chain
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_EXTRA_TYPES: Mapping[str, tuple[type, str]] = {
-    "top_p": (float, "a number"),
-    "top_k": (int, "an integer"),
-    "seed": (int, "an integer"),
-}
+_EXTRA_TYPES = {"top_p": float, "top_k": int, "seed": int}
 """The fields of `extra` and their types."""
 _OWN_ARGUMENTS = ("temperature", "max_tokens", "chat_template_kwargs")
 """Request fields of other providers that have an argument of their own."""
@@ -36,8 +32,8 @@ def validate_sampling_options(temperature: float | None, extra: Mapping[str, obj
         if name not in _EXTRA_TYPES:
             hint = did_you_mean(name, _EXTRA_TYPES, f"Known fields: {', '.join(_EXTRA_TYPES)}.")
             raise ConfigError(f"Unknown field {name!r} in `extra` of a local model. {hint}")
-        expected, description = _EXTRA_TYPES[name]
-        if isinstance(value, bool) or not isinstance(value, int | expected):
+        if isinstance(value, bool) or not isinstance(value, int | _EXTRA_TYPES[name]):
+            description = "an integer" if _EXTRA_TYPES[name] is int else "a number"
             raise ConfigError(f"{name} in `extra` must be {description}, got {value!r}.")
     options = dict(extra) if temperature is None else {"temperature": temperature, **extra}
     _apply_sampling_options(SamplingParams(), options)

@@ -14,7 +14,6 @@ into the original message. TRL's templates are read as files, because importing 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -23,8 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ludus.data.messages import Message
-from ludus.data.tool_schema import JsonObject
+from ludus.data.tool_schema import JsonObject, parse_arguments
 from ludus.errors import MissingExtra, TemplateRefused, TemplateUnmarked
 from ludus.policy.chat.rendering import (
     has_generation_tag,
@@ -301,21 +299,16 @@ def _probe_template(
     stop_token_ids = frozenset(stop_tokens)
     for response_template in response_templates:
         parser = ReplyParser(tokenizer, response_template, stop_token_ids)
-        if all(
-            _is_same_message(parser(prompt_ids, ids, offered), message)
-            for prompt_ids, ids, message in replies
-        ):
+        for prompt_ids, ids, message in replies:
+            parsed = parser(prompt_ids, ids, offered)
+            functions = [call.function for call in parsed.tool_calls or ()]
+            calls = [
+                {"name": each.name, "arguments": parse_arguments(each.arguments)}
+                for each in functions
+            ]
+            expected = [call["function"] for call in message.get("tool_calls", ())]
+            if parsed.content != message["content"] or calls != expected:
+                break
+        else:
             return response_template, stop_token_ids
     return "writes replies in a way that cannot be read back"
-
-
-def _is_same_message(parsed: Message, message: JsonObject) -> bool:
-    try:
-        calls = [
-            {"name": call.function.name, "arguments": json.loads(call.function.arguments)}
-            for call in parsed.tool_calls or ()
-        ]
-    except ValueError:
-        return False
-    expected = [call["function"] for call in message.get("tool_calls", ())]
-    return parsed.content == message["content"] and calls == expected

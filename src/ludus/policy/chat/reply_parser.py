@@ -193,7 +193,10 @@ class ReplyStream:
             name, kind = event["field"], event["type"]
             if name == "tool_calls":
                 if kind == "region_close":
-                    deltas += self._parse_calls(event["value"])
+                    for function in self._reply_parser.parse_calls(event["value"], self._tools):
+                        call_id = f"{self._call_id_prefix}_{self._num_calls}"
+                        self._num_calls += 1
+                        deltas.append(ReplyDelta(call=Call(id=call_id, function=function)))
             elif kind == "region_chunk":
                 deltas += self._write(name, event["text"])
             elif kind == "region_close" and name in self._in_part:
@@ -215,12 +218,6 @@ class ReplyStream:
         self._white_space[name] = text[len(body) :]
         piece = held + body
         yield ReplyDelta(reasoning=piece) if name in _REASONING_FIELDS else ReplyDelta(piece)
-
-    def _parse_calls(self, region: Mapping[str, str]) -> Iterator[ReplyDelta]:
-        for function in self._reply_parser.parse_calls(region, self._tools):
-            call = Call(id=f"{self._call_id_prefix}_{self._num_calls}", function=function)
-            self._num_calls += 1
-            yield ReplyDelta(call=call)
 
 
 def _compile_template(template: JsonObject) -> JsonObject:

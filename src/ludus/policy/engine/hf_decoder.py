@@ -166,7 +166,11 @@ class DecodeBatch:
             shared = 0
         if shared:
             self._forward([list(prompts[0][:shared])], [list(range(shared))], [[1] * shared])
-            self._share_prefix(len(prompts))
+            if supports_shared_prefix(self._decoder.model):
+                self._prefix = SharedPrefix(self._decoder.model, self._cache)
+                self._cache = self._decoder.build_cache()
+            else:
+                self._cache.batch_repeat_interleave(len(prompts))
             self._decoder.stats.prefilled_tokens -= (len(prompts) - 1) * shared
             self._decoder.stats.reused_tokens += (len(prompts) - 1) * shared
         width = max(map(len, prompts)) - shared
@@ -178,14 +182,6 @@ class DecodeBatch:
             [[0] * pad + list(range(shared, shared + width - pad)) for pad in pads],
             [[1] * cached + [0] * pad + [1] * (width - pad) for pad in pads],
         )
-
-    def _share_prefix(self, num_rows: int) -> None:
-        """Make the cache of the prefix that of all rows."""
-        if supports_shared_prefix(self._decoder.model):
-            self._prefix = SharedPrefix(self._decoder.model, self._cache)
-            self._cache = self._decoder.build_cache()
-        else:
-            self._cache.batch_repeat_interleave(num_rows)
 
     def step(self) -> Tensor:
         """Return the logits after each row's newest token; those of ended rows are meaningless."""

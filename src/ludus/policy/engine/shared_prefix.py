@@ -42,7 +42,11 @@ class SharedPrefix:
     @contextmanager
     def attend(self) -> Iterator[None]:
         """Let the model attend to the prefix besides the entries of its cache."""
-        _register_attention()
+        from transformers import AttentionInterface, AttentionMaskInterface
+        from transformers.masking_utils import sdpa_mask
+
+        AttentionInterface.register(_ATTENTION_NAME, _attention)
+        AttentionMaskInterface.register(_ATTENTION_NAME, sdpa_mask)
         before = self._config._attn_implementation
         token = _attended_layers.set(self._layers)
         self._config._attn_implementation = _ATTENTION_NAME
@@ -65,14 +69,6 @@ def supports_shared_prefix(model: PreTrainedModel) -> bool:
     config = model.config.get_text_config(decoder=True)
     replaceable = base.is_backend_compatible() and config._attn_implementation == "sdpa"
     return bool(replaceable and model.device.type == "cpu")
-
-
-def _register_attention() -> None:
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
-
-    AttentionInterface.register(_ATTENTION_NAME, _attention)
-    AttentionMaskInterface.register(_ATTENTION_NAME, sdpa_mask)
 
 
 def _attention(

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from ludus.policy.engine.engine_api import (
@@ -105,8 +104,12 @@ def build_triton_engine(
     if isinstance(shape, str):
         return shape
     device = base_model(model).model.embed_tokens.weight.device
-    if (reason := _unsupported_device(device)) is not None:
-        return reason
+    if device.type not in ("cpu", "cuda"):
+        return f"there are no kernels for {device.type}"
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
+        return "the GPU has no bfloat16"
+    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
     dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
     operations = ReferenceOps()
     if device.type == "cuda":
@@ -125,17 +128,6 @@ def build_triton_engine(
     return TritonEngine(runner, weights, shape)
 
 
-def _unsupported_device(device: torch.device) -> str | None:
-    """What the device lacks, if anything."""
-    if device.type == "cpu":
-        return None
-    if device.type != "cuda":
-        return f"there are no kernels for {device.type}"
-    if torch.cuda.get_device_capability(device) < (8, 0):
-        return "the GPU has no bfloat16"
-    return None if importlib.util.find_spec("triton") else "triton is not installed"
-
-
 def _engine_device_guard(device: torch.device) -> AbstractContextManager[None]:
     """Make it the current device while the engine works, as Triton launches kernels there."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
@@ -152,9 +144,15 @@ def check_logits(model: PreTrainedModel, forward: LlamaForward, cache: KVCache) 
     last_tokens = torch.stack([ids[-1] for ids in prompts]).to(device)
     last_slots = torch.arange(len(prompts), device=device)
     last_positions = torch.tensor([len(ids) - 1 for ids in prompts], device=device)
+    training = model.training
+    model.eval()
     with torch.inference_mode():
+        try:
+            rows = [model(ids.unsqueeze(0).to(model.device)).logits[0, -1] for ids in prompts]
+        finally:
+            model.train(training)
+        expected = torch.stack(rows).float()
         cache.resize(len(prompts), max(map(len, prompts)))
-        expected = torch.stack([_model_logits(model, ids) for ids in prompts]).float()
         forward.prefill(tokens, slots.to(device), positions.to(device), cache)
         logits = [
             forward.decode(last_tokens, last_slots, last_positions, cache, splits=splits)
@@ -175,15 +173,6 @@ def _random_ids(shape: ModelShape, length: int) -> list[int]:
     length = max(2, min(length, shape.context_length - _NUM_TOKENS))
     ids: list[int] = torch.randint(shape.vocab_size, (length,), generator=generator).tolist()
     return ids
-
-
-def _model_logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    training = model.training
-    model.eval()
-    try:
-        return model(ids.unsqueeze(0).to(model.device)).logits[0, -1]
-    finally:
-        model.train(training)
 
 
 def check_decoding(runner: ModelRunner, shape: ModelShape) -> str | None:

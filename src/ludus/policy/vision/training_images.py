@@ -108,14 +108,14 @@ def expand_image_tokens(
     return replace(rendered, ids=ids, mask=mask, starts=starts)
 
 
-def image_inputs(vision: VisionProcessor, urls: Sequence[str], ids: Tensor) -> dict[str, Tensor]:
+def image_inputs(
+    vision: VisionProcessor, images: Sequence[ProcessedImage], ids: Tensor
+) -> dict[str, Tensor]:
     """Return the forward pass's inputs for rows with these images; empty if there are none."""
-    if not urls:
+    if not images:
         return {}
-    return {
-        **stack_images(vision.process_urls(urls)),
-        "mm_token_type_ids": (ids == vision.image_token_id).long(),
-    }
+    inputs = {name: value.to(ids.device) for name, value in stack_images(images).items()}
+    return {**inputs, "mm_token_type_ids": (ids == vision.image_token_id).long()}
 
 
 def episode_image_inputs(
@@ -127,14 +127,8 @@ def episode_image_inputs(
     in any way. The images are processed as in the rollout. Empty if no episode has an image.
     """
     rows = [images_in_tokens(vision, episode) for episode in episodes]
-    inputs = stack_images([image for row in rows for image in row])
-    if not inputs:
-        return {}
-    return {
-        **{name: value.to(ids.device) for name, value in inputs.items()},
-        "num_images": [len(row) for row in rows],
-        "mm_token_type_ids": (ids == vision.image_token_id).long(),
-    }
+    inputs = image_inputs(vision, [image for row in rows for image in row], ids)
+    return {**inputs, "num_images": [len(row) for row in rows]} if inputs else {}
 
 
 def images_in_tokens(vision: VisionProcessor, episode: Episode) -> tuple[ProcessedImage, ...]:

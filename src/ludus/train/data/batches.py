@@ -43,7 +43,7 @@ class ImageCollator:
         batch["labels"] = _pad([row["labels"] for row in rows], IGNORE_INDEX)["input_ids"]
         (column,) = IMAGE_COLUMNS["sft"]
         urls = [url for row in rows for url in row[column]]
-        return batch | image_inputs(self.vision, urls, batch["input_ids"])
+        return batch | image_inputs(self.vision, self.vision.process_urls(urls), batch["input_ids"])
 
 
 class PairCollator:
@@ -62,7 +62,7 @@ class PairCollator:
         batch["completion_mask"] = (labels["input_ids"] != IGNORE_INDEX).long()
         if self.vision is not None:
             urls = [url for column in IMAGE_COLUMNS["dpo"] for row in rows for url in row[column]]
-            batch |= image_inputs(self.vision, urls, batch["input_ids"])
+            batch |= image_inputs(self.vision, self.vision.process_urls(urls), batch["input_ids"])
         columns = [name for name in REFERENCE_COLUMNS if name in rows[0]]
         return batch | {name: torch.tensor([row[name] for row in rows]) for name in columns}
 
