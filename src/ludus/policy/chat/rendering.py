@@ -13,6 +13,7 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -180,20 +181,14 @@ def to_template_message(message: MessageLike) -> JsonObject:
         # Many templates silently drop content that is not a string.
         converted["content"] = "\n".join(part["text"] for part in content)
     if converted.get("tool_calls"):
-        converted["tool_calls"] = [_parse_call_arguments(call) for call in converted["tool_calls"]]
+        converted["tool_calls"] = calls = list(converted["tool_calls"])
+        for index, call in enumerate(calls):
+            function = call["function"]
+            # What is not a JSON object stays as it is.
+            with suppress(TypeError, ValueError, RecursionError):
+                if isinstance(arguments := json.loads(function["arguments"]), dict):
+                    calls[index] = {**call, "function": {**function, "arguments": arguments}}
     return converted
-
-
-def _parse_call_arguments(call: JsonObject) -> JsonObject:
-    """Parse the arguments of a call for rendering; keep those that are not a JSON object."""
-    function = call["function"]
-    try:
-        arguments = json.loads(function["arguments"])
-    except (TypeError, ValueError, RecursionError):
-        return dict(call)
-    if not isinstance(arguments, dict):
-        return dict(call)
-    return {**call, "function": {**function, "arguments": arguments}}
 
 
 def rendered_prompt_length(prompt_ids: Sequence[object], ids: Sequence[object]) -> int:

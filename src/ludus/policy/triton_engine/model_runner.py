@@ -178,7 +178,12 @@ class ModelRunner:
                 logits = self._graphs.run(
                     ("logits", self._padded_rows, splits), partial(self._logits, splits)
                 )
-                self._filter(logits)
+                # Sorting the vocabulary is torch's, and not in a graph.
+                sampling = self._batch.sampling[:, : self._padded_rows]
+                top_k = self._batch.state[TOP_K, : self._padded_rows]
+                sampling[MIN_LOGIT] = min_kept_logit(
+                    logits, sampling[TEMPERATURE], sampling[TOP_P], top_k
+                )
                 self._model.operations.sample(logits, self._batch)
             return
         for number in graph_launch_sizes(steps):
@@ -192,12 +197,6 @@ class ModelRunner:
     def _run_steps(self, number: int, splits: int) -> None:
         for _ in range(number):
             self._model.operations.sample(self._logits(splits), self._batch)
-
-    def _filter(self, logits: Tensor) -> None:
-        """Apply top_k and top_p. Sorting the vocabulary is torch's, and not in a graph."""
-        sampling = self._batch.sampling[:, : self._padded_rows]
-        top_k = self._batch.state[TOP_K, : self._padded_rows]
-        sampling[MIN_LOGIT] = min_kept_logit(logits, sampling[TEMPERATURE], sampling[TOP_P], top_k)
 
     def _logits(self, splits: int) -> Tensor:
         state = self._batch.state[:, : self._padded_rows]
