@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from curation.attempts import attempt, model, read_rows, user
 from ludus.curation import CurateConfig, curate
-from ludus.curation.catalog import Catalog
-from ludus.curation.line_index import _READ_BLOCK_BYTES
+from ludus.curation.catalog import _READ_BLOCK_BYTES, Catalog
 from ludus.errors import RunError
 
 A, B, C = (attempt(name).to_line() for name in "abc")

@@ -7,24 +7,27 @@ under exactly one reason.
 
 from __future__ import annotations
 
+import os
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import accumulate, islice, pairwise
+from functools import cached_property
+from itertools import accumulate, compress, count, filterfalse, islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self
 
-from ludus.curation.line_index import LineIndex
 from ludus.curation.load_episodes import load_episodes
 from ludus.data.estimates import MeanEstimate, query_mean_reward
-from ludus.data.locked_database import DUCKDB_MEMORY_LIMIT
+from ludus.errors import RunError
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 UNREADABLE = "unreadable"
 _CHUNK_ROWS = 10_000
+_READ_BLOCK_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,6 @@ class Catalog:
         where: str | None = None,
         contents: bool = True,
         labels: bool = False,
-        memory_limit: str = DUCKDB_MEMORY_LIMIT,
     ) -> Iterator[Self]:
         """Open a catalog of the files that spills to `folder`; evaluate `where` for each line.
 
@@ -74,9 +76,7 @@ class Catalog:
         """
         # In memory, which is twice as fast as a database file; what does not fit is spilled.
         with (
-            load_episodes(
-                files, folder, where, contents=contents, labels=labels, memory_limit=memory_limit
-            ) as database,
+            load_episodes(files, folder, where, contents=contents, labels=labels) as database,
             LineIndex(files) as line_index,
         ):
             catalog = cls(database, files, line_index)
@@ -88,7 +88,7 @@ class Catalog:
         file = bisect_right(self._row_offsets, row) - 1
         return self._line_index.read_line(file, row - self._row_offsets[file])
 
-    def read_lines(self, query: str, *parameters: Any) -> Iterator[tuple[int, int, bytes]]:
+    def read_lines(self, query: str, *parameters: object) -> Iterator[tuple[int, int, bytes]]:
         """Yield row, mark and line for a query that returns rows and marks (1 to 255).
 
         In the order of the files, whatever the order of the query: each file is read once.
@@ -105,10 +105,10 @@ class Catalog:
         file = bisect_right(self._row_offsets, row) - 1
         return self.files[file], self._line_index.line_number(file, row - self._row_offsets[file])
 
-    def sql(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    def sql(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         return self._database.execute(query, parameters).fetchall()
 
-    def stream(self, query: str, *parameters: Any) -> Iterator[tuple[Any, ...]]:
+    def stream(self, query: str, *parameters: object) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query, fetched in chunks on a separate cursor."""
         with self._database.cursor() as cursor:
             cursor.execute(query, parameters)
@@ -126,7 +126,7 @@ class Catalog:
         while chunk := list(islice(remaining, _CHUNK_ROWS)):
             self.sql(f"INSERT INTO {name} SELECT {lists}", *map(list, zip(*chunk, strict=True)))
 
-    def exclude(self, reason: str, condition: str, *parameters: Any, detail: str = "") -> int:
+    def exclude(self, reason: str, condition: str, *parameters: object, detail: str = "") -> int:
         """Exclude the kept rows that meet the condition, and return how many they are."""
         before = self.kept
         self.sql(
@@ -166,3 +166,89 @@ class Catalog:
         )
         order = dict.fromkeys([step.reason for step in self.steps])
         return {reason: counts[reason] for reason in order if reason in counts}
+
+
+class LineIndex:
+    """The lines of several files, read without loading the files into memory.
+
+    Files are opened and indexed at the first access. Lines are counted from 0 without blank ones,
+    as DuckDB counts them, and are returned without surrounding whitespace, of which DuckDB skips
+    more kinds than JSON allows.
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = files
+        self._exit_stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._exit_stack.close()
+
+    def read_line(self, file: int, at: int) -> bytes:
+        """Read any line."""
+        starts = self._offsets[file].starts
+        if at >= len(starts) - 1:
+            raise self._truncated_error(file)
+        descriptor = self._sources[file].fileno()
+        return os.pread(descriptor, starts[at + 1] - starts[at], starts[at]).strip()
+
+    def count_lines(self, file: int) -> int:
+        return len(self._offsets[file].starts) - 1
+
+    def line_number(self, file: int, at: int) -> int:
+        """Return the line number as editors count it: from 1, with blank lines."""
+        return self._offsets[file].numbers[at]
+
+    def read_marked(self, file: int, marks: bytes) -> Iterator[tuple[int, int, bytes]]:
+        """Yield index, mark and text of the lines with a mark other than 0, in one pass."""
+        if not any(marks):
+            return
+        try:
+            with self._files[file].open("rb", buffering=_READ_BLOCK_BYTES) as source:
+                lines = compress(filterfalse(bytes.isspace, source), marks)
+                yield from zip(compress(count(), marks), compress(marks, marks), lines, strict=True)
+        except ValueError:
+            raise self._truncated_error(file) from None
+        except OSError as error:
+            raise self._read_error(file, error) from error
+
+    @cached_property
+    def _sources(self) -> list[BinaryIO]:
+        sources: list[BinaryIO] = []
+        for at, file in enumerate(self._files):
+            try:
+                sources.append(self._exit_stack.enter_context(file.open("rb", buffering=0)))
+            except OSError as error:
+                raise self._read_error(at, error) from error
+        return sources
+
+    @cached_property
+    def _offsets(self) -> list[_LineOffsets]:
+        offsets = []
+        for file in self._files:
+            starts, numbers, position = array("q"), array("q"), 0
+            with file.open("rb", buffering=_READ_BLOCK_BYTES) as source:
+                for number, line in enumerate(source, 1):
+                    if not line.isspace():
+                        starts.append(position)
+                        numbers.append(number)
+                    position += len(line)
+            starts.append(position)
+            offsets.append(_LineOffsets(starts, numbers))
+        return offsets
+
+    def _truncated_error(self, file: int) -> RunError:
+        return RunError(f"{self._files[file]} was truncated while it was read. Try again.")
+
+    def _read_error(self, file: int, error: OSError) -> RunError:
+        return RunError(f"Cannot read {self._files[file]}: {error.strerror or error}.")
+
+
+class _LineOffsets(NamedTuple):
+    """The non-blank lines of a file. A blank line is trailing whitespace of the one before it."""
+
+    starts: array[int]
+    """Offset of each line, and at the end the size of the file."""
+    numbers: array[int]

@@ -112,7 +112,6 @@ def load_episodes(
     *,
     contents: bool,
     labels: bool,
-    memory_limit: str,
 ) -> DuckDBPyConnection:
     """Open a database with the table `episodes`: a row for each line, in order of files and lines.
 
@@ -128,7 +127,6 @@ def load_episodes(
                     "Curating",
                     temp_directory=folder,
                     readable_files=files,
-                    memory_limit=memory_limit,
                     threads=1 if max_line_bytes > _MAX_PARALLEL_LINE_BYTES else None,
                 )
             )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic_core import from_json
 
-from ludus.curation.line_index import LineIndex
+from ludus.curation.catalog import LineIndex
 from ludus.data.json_files import numbered_lines
 from ludus.data.locked_database import ParquetRows
 from ludus.data.messages import prompt_text
