@@ -53,6 +53,13 @@ class HubTarget:
         open_repo(self.repo_id, kind or DATASET, private=self.private)
 
 
+def output_option(default: str = "", metavar: str = "PATH") -> Option:
+    """The option --output-dir."""
+    return Option(
+        "Output", name="output_dir", short="o", metavar=metavar, parse=expand_path, default=default
+    )
+
+
 Env = Annotated[
     str,
     Option(metavar="ENV", complete=_environments),
@@ -80,7 +87,7 @@ Token = Annotated[
 Model = Annotated[str, Option(short="m"), "Model to train: smollm2, folder, .gguf file or Hub id."]
 TrainOutput = Annotated[
     Path,
-    Option("Output", name="output_dir", short="o", metavar="OUT", parse=expand_path),
+    output_option(metavar="OUT"),
     "Folder for the trained model.",
 ]
 Overwrite = Annotated[bool, Option("Output", advanced=True), "Replace an existing output folder."]
@@ -155,8 +162,6 @@ def resolve_run_path(text: str) -> Path:
         return matches[0]
     hint = "`ludus runs` lists those below runs/."
     hint = did_you_mean(text, (run.name for run in runs), hint)
-    if similar := [run for run in runs if run.name.startswith(text)]:
-        hint = f"Did you mean {newest_run(similar).name!r}?"
     raise RunError(f"There is no run, file or folder {text!r}. {hint}")
 
 

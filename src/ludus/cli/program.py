@@ -19,12 +19,12 @@ import sys
 import textwrap
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache
 from importlib import import_module
 from keyword import iskeyword
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter, Token
 from cyclopts.argument import Argument, ArgumentCollection
@@ -35,11 +35,15 @@ from ludus.cli.commands import SECTIONS
 from ludus.errors import ConfigError, did_you_mean
 from ludus.options import Option
 
+if TYPE_CHECKING:
+    from ludus.data.tool_schema import JsonObject
+
 HELP_ALL, INSTALL_COMPLETION = "--help-all", "--install-completion"
 CONFIG, SET = "config", "set"
 _ARGUMENT = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)(?:=([^`]+))?`")
 _running: Mapping[str, Flag] = {}
 """The options of the running command. A process runs one."""
+Command = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class Flag:
     hint: Any
     option: Option
     help: str
-    default: Any
+    default: object
     targets: tuple[tuple[str, str], ...]
     """The fields that it sets, as (parameter, field); one without a config has no field."""
     positional: bool = False
@@ -62,10 +66,6 @@ class Flag:
         if self.positional:
             return self.option.metavar or self.key.upper()
         return "--" + self.key.replace("_", "-")
-
-    @property
-    def parameter_name(self) -> str:
-        return f"{self.key}_" if iskeyword(self.key) else self.key
 
     @property
     def is_switch(self) -> bool:
@@ -95,16 +95,19 @@ class Flag:
     def parameter(self, name_flags: Callable[[str], str]) -> inspect.Parameter:
         """The parameter that cyclopts reads."""
         option, hint, more = self.option, self.hint, dict[str, Any]()
-        if option.combine is not None:
-            hint, more["converter"] = list[Any] | None, _convert_all(option.combine)
-        elif option.parse is not None:
+        parse, combine, complete = option.parse, option.combine, option.complete
+        if combine is not None:
+            hint = list[Any] | None
+            # In a list, because cyclopts checks the type.
+            more["converter"] = lambda _, tokens: [combine([token.value for token in tokens])]
+        elif parse is not None:
             # The shell offers files for a Path.
-            hint = Path if option.parse is options.expand_path else Any
-            more["converter"] = _convert_one(option.parse)
-        elif self.positional and hint is str and option.complete is None:
+            hint = Path if parse is options.expand_path else Any
+            more["converter"] = lambda _, tokens: parse(tokens[-1].value)
+        elif self.positional and hint is str and complete is None:
             hint = str | Path
-        if option.complete is not None:
-            more["completer"] = _completer(option.complete)
+        if complete is not None:
+            more["completer"] = lambda _: list(complete())
         if not self.positional:
             more["name"] = [self.name, f"-{option.short}"] if option.short else self.name
         if self.default is False or not self.is_switch:
@@ -128,18 +131,20 @@ class Flag:
             allow_repeating=True,  # The last one counts, as scripts that add options rely on.
             **more,
         )
+        kinds = inspect.Parameter
+        positional = kinds.VAR_POSITIONAL if several else kinds.POSITIONAL_ONLY
         return inspect.Parameter(
-            self.parameter_name,
-            _kind(self.positional, several),
+            f"{self.key}_" if iskeyword(self.key) else self.key,
+            positional if self.positional else kinds.KEYWORD_ONLY,
             default=inspect.Parameter.empty if required or several else None,
             annotation=Annotated[hint if required or several else hint | None, parameter],
         )
 
-    def texts(self, value: Any) -> list[str]:
+    def texts(self, value: object) -> list[str]:
         """The values of the option that a value of a TOML table stands for."""
         return to_texts(value) if self.is_repeatable else [to_text(value)]
 
-    def words(self, value: Any) -> Iterator[str]:
+    def words(self, value: object) -> Iterator[str]:
         """The words of a command line that give the option this value of a TOML table."""
         if self.is_switch:
             yield self.name if value else f"--no-{self.name[2:]}"
@@ -151,9 +156,7 @@ class Flag:
                 yield from [f"{self.name}={text}"] if text.startswith("-") else [self.name, text]
 
 
-def command(
-    function: Callable[..., Any] | None = None, *, without: Sequence[str] = ()
-) -> Callable[..., Any]:
+def command(function: Command | None = None, *, without: Sequence[str] = ()) -> Command:
     """The function, with a parameter for each option in place of each config.
 
     Options `without` are fields of a config that this command has no use for.
@@ -203,31 +206,29 @@ def command(
     return run
 
 
-def flags_of(run: Callable[..., Any]) -> Mapping[str, Flag]:
+def flags_of(run: Command) -> Mapping[str, Flag]:
     """The options and arguments of a command by their keys; of cyclopts' own commands none."""
     flags: Mapping[str, Flag] = getattr(run, "flags", {})
     return flags
 
 
-def examples_of(run: Callable[..., Any]) -> str:
+def examples_of(run: Command) -> str:
     """The command lines under `Examples:` in the text of a command, one in each paragraph."""
     found: str = run.examples  # type: ignore[attr-defined]
     return found.replace("\n\n", "\n")
 
 
 @cache
-def find_command(path: str) -> Callable[..., Any]:
+def find_command(path: str) -> Command:
     """A command by the words that are typed after `ludus`: `find_command("train grpo")`."""
     module = next(section[path][0] for section in SECTIONS.values() if path in section)
     found = vars(import_module(f"ludus.cli.commands.{module}"))
     words = path.replace("-", "_").split()
-    run: Callable[..., Any] = (
-        found.get("_".join(words)) or found.get(words[-1]) or found[f"{words[-1]}_"]
-    )
+    run: Command = found.get("_".join(words)) or found.get(words[-1]) or found[f"{words[-1]}_"]
     return run
 
 
-def run_with_table(path: str, values: Mapping[str, Any], source: str) -> Any:
+def run_with_table(path: str, values: Mapping[str, object], source: str) -> None:
     """Run a command with the values of a TOML table, `source`, instead of a command line.
 
     If it raises, `name_flags` knows its options, and else again those of the caller.
@@ -243,12 +244,11 @@ def run_with_table(path: str, values: Mapping[str, Any], source: str) -> Any:
         suppress_keyboard_interrupt=False,
     )
     try:
-        result = app([])
+        app([])
     except SystemExit:
         _running = caller
         raise
     _running = caller
-    return result
 
 
 def name_flags(message: str, flags: Mapping[str, Flag] | None = None) -> str:
@@ -275,6 +275,11 @@ def name_flags(message: str, flags: Mapping[str, Flag] | None = None) -> str:
     return _ARGUMENT.sub(translate, message)
 
 
+def name_command_flags(message: str, command: Sequence[str]) -> str:
+    """Replace names in backticks by the flags of a command that need not run."""
+    return name_flags(message, flags_of(find_command(" ".join(command))))
+
+
 def describe_usage_error(error: CycloptsError) -> str:
     """What is wrong with a command line, in one line."""
     if isinstance(error, MissingArgumentError) and error.argument is not None:
@@ -288,16 +293,11 @@ def describe_usage_error(error: CycloptsError) -> str:
     return " ".join(str(error).split())
 
 
-def name_command_flags(message: str, command: Sequence[str]) -> str:
-    """Replace names in backticks by the flags of a command that need not run."""
-    return name_flags(message, flags_of(find_command(" ".join(command))))
-
-
 @dataclass(frozen=True, slots=True)
 class Table:
     """The values of a TOML table, for options that have none yet."""
 
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
     source: str
 
     def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -336,7 +336,7 @@ def apply_settings(app: App, commands: tuple[str, ...], arguments: ArgumentColle
         Table(_read_table(token.value), token.value)(app, commands, arguments)
 
 
-def to_texts(value: Any) -> list[str]:
+def to_texts(value: object) -> list[str]:
     """The values of a repeatable option; a table as KEY=VALUE if they are read as the same."""
     if isinstance(value, list):
         return [text for item in value for text in to_texts(item)]
@@ -348,7 +348,7 @@ def to_texts(value: Any) -> list[str]:
     return [to_text(value)]
 
 
-def to_text(value: Any) -> str:
+def to_text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int | float | Path):
@@ -358,7 +358,7 @@ def to_text(value: Any) -> str:
     raise ConfigError(f"{value!r} is neither a text, a number, true, false nor a table.")
 
 
-def _read_table(name: str) -> dict[str, Any]:
+def _read_table(name: str) -> JsonObject:
     from ludus.data.json_files import read_text
 
     try:
@@ -386,17 +386,20 @@ def _refuse_settings(texts: Sequence[str]) -> None:
         raise ValueError(f"the command has no setting {key!r}. {hint}")
 
 
-def _flags(function: Callable[..., Any]) -> Iterator[Flag]:
+def _flags(function: Command) -> Iterator[Flag]:
     found: dict[str, Flag] = {}
     hints = get_type_hints(function, include_extras=True)
     for name, parameter in inspect.signature(function).parameters.items():
         hint = hints[name]
         if is_dataclass(hint):
-            each = _config_flags(name, hint if isinstance(hint, type) else type(hint))
+            each = list(_config_flags(name, hint if isinstance(hint, type) else type(hint)))
         else:
             default = MISSING if parameter.default is parameter.empty else parameter.default
             positional = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-            each = [_flag(name, hint, default, "", (name, ""), positional)]
+            option = _option_of(hint)
+            assert option is not None, f"{name} has no Option"
+            key, text, target = option.name or name, _text_of(hint), (name, "")
+            each = [Flag(key, get_args(hint)[0], option, text, default, (target,), positional)]
         for flag in each:
             if (before := found.get(flag.key)) is not None:
                 # Two configs of the command have the field: the option sets both.
@@ -405,28 +408,17 @@ def _flags(function: Callable[..., Any]) -> Iterator[Flag]:
     return iter(found.values())
 
 
-def _config_flags(parameter: str, config: type) -> list[Flag]:
+def _config_flags(parameter: str, config: type) -> Iterator[Flag]:
     hints, texts = get_type_hints(config, include_extras=True), field_texts(config)
-    return [
-        _flag(each.name, hints[each.name], _default(each), texts[each.name], (parameter, each.name))
-        for each in fields(config)
-        if _option_of(hints[each.name]) is not None
-    ]
-
-
-def _flag(
-    name: str,
-    hint: Any,
-    default: Any,
-    help: str,
-    target: tuple[str, str],
-    positional: bool = False,
-) -> Flag:
-    option = _option_of(hint)
-    assert option is not None, f"{name} has no Option"
-    help = help or next((each for each in get_args(hint)[1:] if isinstance(each, str)), "")
-    key = option.name or name
-    return Flag(key, get_args(hint)[0], option, help, default, (target,), positional)
+    for field in fields(config):
+        if (option := _option_of(hints[field.name])) is None:
+            continue
+        default = field.default
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
+        hint, target = hints[field.name], (parameter, field.name)
+        text = texts.get(field.name) or _text_of(hint)
+        yield Flag(option.name or field.name, get_args(hint)[0], option, text, default, (target,))
 
 
 def _option_of(hint: Any) -> Option | None:
@@ -435,8 +427,9 @@ def _option_of(hint: Any) -> Option | None:
     return next((each for each in get_args(hint)[1:] if isinstance(each, Option)), None)
 
 
-def _default(field: Field[Any]) -> Any:
-    return field.default_factory() if field.default_factory is not MISSING else field.default
+def _text_of(hint: Any) -> str:
+    """The help beside the option in an annotation."""
+    return next((each for each in get_args(hint)[1:] if isinstance(each, str)), "")
 
 
 @cache
@@ -453,26 +446,6 @@ def field_texts(config: type) -> dict[str, str]:
     return texts
 
 
-def _kind(positional: bool, several: bool) -> inspect._ParameterKind:
-    if several:
-        return inspect.Parameter.VAR_POSITIONAL
-    kinds = inspect.Parameter
-    return kinds.POSITIONAL_ONLY if positional else kinds.KEYWORD_ONLY
-
-
 @cache
 def _panel(name: str) -> Group:
     return Group(name, sort_key=get_args(options.Group).index(name))
-
-
-def _completer(known: Callable[[], Sequence[str]]) -> Callable[[Any], list[str]]:
-    return lambda _: list(known())
-
-
-def _convert_one(parse: Callable[[str], Any]) -> Callable[..., Any]:
-    return lambda _, tokens: parse(tokens[-1].value)
-
-
-def _convert_all(combine: Callable[..., Any]) -> Callable[..., Any]:
-    # In a list, because cyclopts checks the type.
-    return lambda _, tokens: [combine([token.value for token in tokens])]

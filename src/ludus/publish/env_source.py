@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from importlib.metadata import (
-    Distribution,
-    PackageNotFoundError,
-    distribution,
-    packages_distributions,
-)
+from importlib.metadata import Distribution, PackageNotFoundError, packages_distributions
 from importlib.metadata import distribution as find_distribution
 from pathlib import Path
 
@@ -107,14 +101,22 @@ def find_source(spec: str, *, extra_requirements: Iterable[str] = ()) -> EnvSour
     else:
         file = SourceFile.parse(spec)
         package = _module_path(file.import_name() if file is not None else spec.partition(":")[0])
-        owner = ludus if package == ludus_package else _find_owner(package)
+        owner = ludus
+        if package != ludus_package:
+            names = packages_distributions().get(package.stem, [])
+            owner = find_distribution(names[0]) if names else None
     modules = {path.name: path for path in (ludus_package, package)}
     if point is None and package.suffix == ".py":
         modules |= {path.name: path for path in _imported_neighbours(package)}
     distributions = {each.metadata["Name"]: each for each in (ludus, owner) if each is not None}
     extras = ["serve"]
     if owner is not None and owner.metadata["Name"] == LUDUS:
-        extras += _environment_extras(ludus, env_spec.name)
+        # Those that belong to the environment: its name begins with theirs.
+        plain = re.sub(r"[^a-z0-9]", "", env_spec.name.lower())
+        declared = ludus.metadata.get_all("Provides-Extra") or []
+        extras += [
+            each for each in declared if plain.startswith(re.sub(r"[^a-z0-9]", "", each.lower()))
+        ]
     names = [name for name in distributions if name != LUDUS]
     requirements = pin_requirements(
         [f"{LUDUS}[{','.join(extras)}]", *names, *extra_requirements], exclude=distributions
@@ -140,42 +142,26 @@ def looks_secret(file: Path) -> bool:
     return _PRIVATE_KEY.search(beginning) is not None
 
 
-def _source_files(module: Path, *, entered: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """Yield the files of a package, or of a folder in it, or the file of a single module.
-
-    Links are followed unless they leave the package: `entered` are the real paths of the folders
-    that lead here, the package first.
-    """
-    if not module.is_dir():
-        if not module.is_file():
-            raise ConfigError(f"{module} is not a file, so that it cannot be copied.")
+def _source_files(module: Path) -> Iterator[Path]:
+    """Yield the files of a package, or the file of a single module; hidden ones are left out."""
+    if module.is_file():
         yield module
         return
-    real = module.resolve()
-    if real in entered:
-        raise ConfigError(f"{module} is in a loop of links: remove the link.")
-    entered = (*entered, real)
+    if not module.is_dir():
+        raise ConfigError(f"{module} is not a file, so that it cannot be copied.")
     for path in sorted(module.iterdir()):
-        if _is_ignored(path.name):
-            continue
-        _require_inside(path, entered[0])
-        yield from _source_files(path, entered=entered)
+        if not _matches(path.name, _IGNORED):
+            _refuse_link(path)
+            yield from _source_files(path)
 
 
-def _require_inside(path: Path, folder: Path) -> None:
-    """Raise ConfigError if a path is a link to what is hidden, or not below the folder."""
-    # os.path, because `resolve` raises on a link to itself.
-    inside = Path(os.path.relpath(os.path.realpath(path), os.path.realpath(folder)))
-    if path.is_symlink() and any(map(_is_ignored, inside.parts)):
+def _refuse_link(path: Path) -> None:
+    """Raise ConfigError for a link, which may lead to what is not meant to be copied."""
+    if path.is_symlink():
         raise ConfigError(
-            f"{path} is a link to {path.readlink()}, which is hidden or not in {folder} and is not "
-            "copied. Remove the link, or put the file in its place."
+            f"{path} is a link to {path.readlink()}, and links are not copied. Put the file in its "
+            "place, or remove the link."
         )
-
-
-def _is_ignored(name: str) -> bool:
-    """Whether a file or folder is not copied: hidden ones, and `..` on the way out of a package."""
-    return _matches(name, _IGNORED)
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
@@ -204,21 +190,8 @@ def _imported_neighbours(file: Path) -> Iterator[Path]:
             continue
         top = file.parent / Path(source).relative_to(file.parent).parts[0]
         if top.stem == name and top != file:
-            _require_inside(top, file.parent)
+            _refuse_link(top)
             yield top
-
-
-def _find_owner(module: Path) -> Distribution | None:
-    """The distribution that has installed a module, if any."""
-    names = packages_distributions().get(module.stem, [])
-    return find_distribution(names[0]) if names else None
-
-
-def _environment_extras(ludus: Distribution, name: str) -> list[str]:
-    """The extras of Ludus that belong to an environment: its name begins with theirs."""
-    plain = re.sub(r"[^a-z0-9]", "", name.lower())
-    extras = ludus.metadata.get_all("Provides-Extra") or []
-    return [each for each in extras if plain.startswith(re.sub(r"[^a-z0-9]", "", each.lower()))]
 
 
 _LINUX = {"os_name": "posix", "sys_platform": "linux", "platform_system": "Linux"}
@@ -234,7 +207,10 @@ def pin_requirements(requirements: Iterable[str], *, exclude: Iterable[str] = ()
     excluded = {canonicalize_name(name) for name in exclude}
     versions: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()
-    pending = [_parse_requirement(text) for text in requirements]
+    try:
+        pending = [Requirement(text) for text in requirements]
+    except InvalidRequirement as error:
+        raise ConfigError(f"This is not the name of a package: {error}") from None
     while pending:
         requirement = pending.pop()
         name = canonicalize_name(requirement.name)
@@ -242,27 +218,16 @@ def pin_requirements(requirements: Iterable[str], *, exclude: Iterable[str] = ()
             if (name, extra) in seen:
                 continue
             seen.add((name, extra))
-            installed = _find_installed(name)
+            try:
+                installed = find_distribution(name)
+            except PackageNotFoundError:
+                raise ConfigError(
+                    f"{name} is not installed here, so that its version cannot be pinned. "
+                    f"Install it: pip install {name}"
+                ) from None
             # A local version, such as 2.9.1+cpu, is not on PyPI.
             versions[name] = installed.version.partition("+")[0]
             for needed in map(Requirement, installed.requires or ()):
                 if needed.marker is None or needed.marker.evaluate({**_LINUX, "extra": extra}):
                     pending.append(needed)
     return [f"{name}=={versions[name]}" for name in sorted(versions) if name not in excluded]
-
-
-def _parse_requirement(text: str) -> Requirement:
-    try:
-        return Requirement(text)
-    except InvalidRequirement:
-        raise ConfigError(f"{text!r} is not the name of a package.") from None
-
-
-def _find_installed(name: str) -> Distribution:
-    try:
-        return distribution(name)
-    except PackageNotFoundError:
-        raise ConfigError(
-            f"{name} is not installed here, so that its version cannot be pinned. "
-            f"Install it: pip install {name}"
-        ) from None

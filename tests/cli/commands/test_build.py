@@ -126,11 +126,7 @@ def test_a_link_to_what_is_not_copied_is_refused(package: Path, tmp_path: Path) 
         assert refused.returncode == 1 and str(target) in error_line(refused)
         assert not (tmp_path / "context").exists()
         (package / "data").unlink()
-    (package / "words.txt").write_text("inside")
-    (package / "data").symlink_to("words.txt")
     assert build(package).returncode == 0
-    copied = tmp_path / "context/src/secretive/data"
-    assert not copied.is_symlink() and copied.read_text() == "inside"
 
 
 def test_a_link_beside_a_file_to_another_folder_is_refused(tmp_path: Path) -> None:
@@ -138,8 +134,7 @@ def test_a_link_beside_a_file_to_another_folder_is_refused(tmp_path: Path) -> No
     (elsewhere / "hlp").mkdir(parents=True)
     (elsewhere / "hlp/__init__.py").touch()
     (elsewhere / "words.py").touch()
-    (project / "inside/hlp").mkdir(parents=True)
-    (project / "inside/hlp/__init__.py").touch()
+    project.mkdir()
     file = project / "mine.py"
     for name, module in (("hlp", "hlp"), ("words.py", "words")):
         file.write_text(f"import {module}\nfrom ludus.envs.catch import Catch as Mine\n")
@@ -148,20 +143,17 @@ def test_a_link_beside_a_file_to_another_folder_is_refused(tmp_path: Path) -> No
         assert refused.returncode == 1 and str(elsewhere / name) in error_line(refused)
         assert not (project / "context").exists()
         (project / name).unlink()
-    file.write_text("import hlp\nfrom ludus.envs.catch import Catch as Mine\n")
-    (project / "hlp").symlink_to("inside/hlp")
-    assert build(file).returncode == 0
-    assert (project / "context/src/hlp/__init__.py").is_file()
 
 
-def test_links_that_form_a_loop_are_refused_in_one_line(package: Path) -> None:
+def test_links_in_a_package_are_refused_in_one_line(package: Path) -> None:
     (package / "first").mkdir()
     (package / "second").mkdir()
     (package / "first/next").symlink_to(package / "second")
     (package / "second/next").symlink_to(package / "first")
     refused = build(package)
-    assert refused.returncode == 1 and "loop" in error_line(refused)
+    assert refused.returncode == 1 and "first/next" in error_line(refused)
     (package / "second/next").unlink()
+    (package / "first/next").unlink()
     (package / "self").symlink_to("self")
     refused = build(package)
     assert refused.returncode == 1 and "self" in error_line(refused)

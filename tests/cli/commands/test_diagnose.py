@@ -43,23 +43,21 @@ def test_a_run_is_printed_as_table_curve_and_verdicts(run: Path) -> None:
     change = read_run(run).diagnose().reward
     assert change is not None and rows["reward change"] == format_change_with_interval(change)
     assert rows["zero variance"].endswith(" %") and rows["format"] == "97 % -> 97 %"
-    assert rows["length"].endswith(" tokens") and rows["step time"].startswith(
-        "0.5 s: rollout 0.2 s"
-    )
+    assert rows["length"].endswith(" tokens") and "step 0.5 s" in rows["time"]
     assert rows[""][0] in "▁▂▃" and rows[""][-1] in "▆▇"
     assert lines[-3] == "learned" and lines[-1].startswith("  -> ")
 
 
-def test_the_buckets_of_a_curriculum_are_a_table(tmp_path: Path) -> None:
+def test_the_buckets_of_a_curriculum_are_printed(tmp_path: Path) -> None:
     folder = write(Sample(steps=20), tmp_path / "run")
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     for line in log:
         line |= {"curriculum/max_terms=3/groups": 6.0, "curriculum/max_terms=3/success": 0.5}
         line |= {"curriculum/max_terms=4/groups": 2.0, "curriculum/max_terms=4/success": 0.125}
     (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
-    rows = [line.split() for line in diagnose(folder).stdout.splitlines()]
-    assert ["max_terms=3", "120", "50", "%", "->", "50", "%"] in rows
-    assert ["max_terms=4", "40", "12", "%", "->", "12", "%"] in rows
+    rows = [" ".join(line.split()) for line in diagnose(folder).stdout.splitlines()]
+    assert "max_terms=3 120 groups, success 50 % -> 50 %" in rows
+    assert "max_terms=4 40 groups, success 12 % -> 12 %" in rows
     facts = json.loads(diagnose(folder, "--json").stdout)
     assert [bucket["groups"] for bucket in facts["curriculum"]] == [120, 40]
 

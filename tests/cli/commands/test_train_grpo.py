@@ -23,7 +23,7 @@ from cli.train_cli import (
     save_model,
     start_train,
 )
-from ludus.cli.display.train_summary import GRPOSummary
+from ludus.cli.display.train_summary import summarize_training
 from ludus.data.episode import Episode
 from ludus.train import TrainResult
 from ludus.train.output.record import read_record
@@ -126,27 +126,6 @@ def test_the_episodes_of_a_training_can_be_shown(trained: TrainedRun) -> None:
     assert len(line["tokens"]["ids"]) == len(line["tokens"]["mask"])
 
 
-def test_a_training_is_listed_by_runs(trained: TrainedRun) -> None:
-    (line,) = ludus("runs", trained.out.parent, "--json").stdout.splitlines()
-    fact, found = json.loads(line), read_episodes(trained.out)
-    assert (fact["run"], fact["episodes"], fact["complete"]) == (str(trained.out), 12, True)
-    assert COUNTER in fact["environment"] and "catch" in fact["environment"]
-    assert fact["agent"]["model"] == str(trained.model)
-    mean = sum(episode.reward or 0.0 for episode in found) / 12
-    assert fact["mean_reward"] == pytest.approx(mean)
-
-
-def test_an_unreadable_training_does_not_hide_the_others(
-    trained: TrainedRun, tmp_path: Path
-) -> None:
-    (tmp_path / "good").symlink_to(trained.out)
-    (tmp_path / "torn").mkdir()
-    (tmp_path / "torn" / "training.json").write_text("{")
-    (tmp_path / "torn" / "episodes.jsonl").write_text("")
-    (line,) = ludus("runs", tmp_path, "--json").stdout.splitlines()
-    assert json.loads(line)["run"] == str(tmp_path / "good")
-
-
 def test_the_episodes_of_a_training_can_be_curated(trained: TrainedRun, tmp_path: Path) -> None:
     done = ludus("curate", trained.out, "--to", "episodes", "--no-dedupe", "-o", tmp_path / "data")
     assert done.exit_code == 0, (done.output, done.exception)
@@ -179,7 +158,7 @@ def test_an_early_stop_is_reported(trained: TrainedRun, tmp_path: Path) -> None:
     about = json.loads((tmp_path / "training.json").read_text())
     about["settings"] |= {"steps": 150, "early_stop": True}
     (tmp_path / "training.json").write_text(json.dumps(about))
-    lines = dict(GRPOSummary("model").lines(TrainResult(tmp_path, 3, None, 1.0, 10)))
+    lines = dict(summarize_training(TrainResult(tmp_path, 3, None, 1.0, 10), "model").lines)
     assert "3 of 150" in lines["steps"]
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ludus.cli.display import status
 from ludus.cli.display import train_display as train_display_module
-from ludus.cli.display.train_display import GRPOMetrics, train_display
+from ludus.cli.display.train_display import TrainMetrics, train_display
 from ludus.data.sparkline import sparkline
 from ludus.data.training_log import first_and_last_means
 
@@ -32,7 +32,7 @@ MIXED = {
 }
 
 
-def row_texts(metrics: GRPOMetrics) -> dict[str, str]:
+def row_texts(metrics: TrainMetrics) -> dict[str, str]:
     return dict(metrics.rows())
 
 
@@ -40,8 +40,8 @@ def numbers(text: str) -> list[str]:
     return re.findall(r"\d[\d.]*(?:e-\d+)?%?", text)
 
 
-def metrics_after(*lines: Mapping[str, Any]) -> GRPOMetrics:
-    metrics = GRPOMetrics()
+def metrics_after(*lines: Mapping[str, Any]) -> TrainMetrics:
+    metrics = TrainMetrics()
     metrics.begin(100, None)
     for number, line in enumerate(lines, 1):
         metrics.add({**LINE, "step": number, **line})
@@ -65,20 +65,6 @@ def test_reward_parts_are_shown_only_if_there_are_several() -> None:
     assert "parts" not in row_texts(metrics_after({"rewards/wordle/mean": 0.25}))
 
 
-def test_a_curriculum_shows_what_the_last_step_drew() -> None:
-    first = {"curriculum/level=1/groups": 8.0, "curriculum/level=1/success": 0.5}
-    second = {
-        **{"curriculum/level=2/groups": 6.0, "curriculum/level=2/success": 0.25},
-        **{"curriculum/level=3/groups": 2.0},
-    }
-    metrics = metrics_after(first, second)
-    assert row_texts(metrics)["curriculum"] == "level=2 75% (success 25%)  level=3 25%"
-    assert "curriculum level=2 75% (success 25%)  level=3 25%" in metrics.metric_texts()
-    many = {f"curriculum/level={level}/groups": 1.0 for level in range(5)}
-    assert row_texts(metrics_after(many))["curriculum"].endswith("  2 more")
-    assert "curriculum" not in row_texts(metrics_after({}))
-
-
 def test_the_reward_change_compares_first_and_last_means() -> None:
     metrics = metrics_after(*({"reward": number / 100} for number in range(40)))
     reward = row_texts(metrics)["reward"]
@@ -93,7 +79,7 @@ def test_the_reward_change_compares_first_and_last_means() -> None:
 
 def test_a_resumed_run_keeps_its_first_rewards() -> None:
     past = [{"step": step, "reward": 0.1} for step in (1, 2, 3)] + [{"step": 9, "reward": 0.9}]
-    metrics = GRPOMetrics(lambda: past)
+    metrics = TrainMetrics(lambda: past)
     metrics.begin(100, 3)
     metrics.add({**LINE, "step": 4, "reward": 0.5})
     assert row_texts(metrics)["reward"].startswith("0.500  (+0.200 since the start)"), (
@@ -102,7 +88,7 @@ def test_a_resumed_run_keeps_its_first_rewards() -> None:
 
 
 def test_missing_metrics_are_left_out() -> None:
-    metrics = GRPOMetrics()
+    metrics = TrainMetrics()
     metrics.begin(10, None)
     assert metrics.rows() == [] and metrics.log_texts() == []
     metrics.add({"step": 1, "zero_variance": 1.0, "unscored": 1.0})
@@ -140,7 +126,7 @@ def draw(width: int, patch: pytest.MonkeyPatch, **more: Any) -> str:
     )
     for module in (status, train_display_module):
         patch.setattr(module, "console", lambda **_: terminal)
-    with train_display(GRPOMetrics(), as_json=False) as display:
+    with train_display(TrainMetrics(), as_json=False) as display:
         display.begin(150, None)
         for step in range(1, 31):
             display.step({**LINE, **MIXED, "step": step, "tokens": step * 1000, **more})
@@ -169,7 +155,7 @@ def test_control_characters_in_names_are_escaped(
 
 
 def test_a_log_file_gets_one_line_per_interval(capfd: pytest.CaptureFixture[str]) -> None:
-    with train_display(GRPOMetrics(), as_json=False) as display:
+    with train_display(TrainMetrics(), as_json=False) as display:
         display.begin(150, None)
         for step in range(1, 4):
             display.step({**LINE, **MIXED, "step": step})
@@ -185,7 +171,7 @@ def test_a_step_is_logged_once_its_own_metrics_are_there(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "LOG_INTERVAL_S", 0.0)
-    with train_display(GRPOMetrics(), as_json=False) as display:
+    with train_display(TrainMetrics(), as_json=False) as display:
         display.begin(2, None)
         display.step({"step": 0, "eval_reward": 0.125})
         display.step({**LINE, "step": 1, "reward": 0.25})
@@ -199,7 +185,7 @@ def test_a_step_is_logged_once_its_own_metrics_are_there(
 
 
 def test_json_events_hold_every_metric_of_every_step(capfd: pytest.CaptureFixture[str]) -> None:
-    with train_display(GRPOMetrics(), as_json=True) as display:
+    with train_display(TrainMetrics(), as_json=True) as display:
         display.begin(3, None)
         display.step({**LINE, **MIXED})
         display.step({"step": 1, "eval_reward": float("nan")})

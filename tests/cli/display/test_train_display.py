@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ludus.cli.commands.train import run_training
+from ludus.cli.commands.train import TrainRun, run_training
 from ludus.cli.display import status
 from ludus.cli.display import train_display as display_module
-from ludus.cli.display.train_display import TrainMetrics, train_display
-from ludus.cli.display.train_summary import TrainSummary
+from ludus.cli.display.train_display import train_display
 from ludus.errors import ConfigError
 from ludus.train import TrainProgress, TrainResult
 from ludus.train.output.checkpoints import CheckpointState, mark_complete
@@ -123,15 +122,7 @@ def test_a_second_ctrl_c_reports_where_the_run_resumes(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt, match=words):
-        run_training(
-            stage,
-            tmp_path,
-            TrainMetrics(),
-            TrainSummary("m"),
-            overwrite=False,
-            push=None,
-            as_json=False,
-        )
+        run_training(stage, TrainRun("m", tmp_path))
 
 
 @pytest.mark.parametrize(

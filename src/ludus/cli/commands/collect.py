@@ -21,8 +21,8 @@ from ludus.cli.display.formatting import (
     plural,
 )
 from ludus.cli.program import command, name_flags
-from ludus.errors import ConfigError, LudusError
-from ludus.options import Option, expand_path
+from ludus.errors import ConfigError
+from ludus.options import Option
 from ludus.policy.agent_factory import AgentConfig
 from ludus.rollout.config import CollectConfig
 
@@ -55,14 +55,7 @@ def collect(
     thinking: common.Thinking = None,
     out: Annotated[
         Path | None,
-        Option(
-            "Output",
-            name="output_dir",
-            short="o",
-            metavar="PATH",
-            parse=expand_path,
-            default="in runs/, named after the settings",
-        ),
+        common.output_option("in runs/, named after the settings"),
         "Run folder.",
     ] = None,
     push_to_hub: common.Push = None,
@@ -104,7 +97,7 @@ def collect(
         run_display(as_json=as_json, quiet=is_human) as display,
     ):
         display.on_checked = create_repo
-        result = _run_collect(env, out, config, display)
+        result = display.run(_collect(env, out, config, display))
     _print_result(result, errors, as_json=as_json)
     if push_to_hub is not None:
         _push_run(result, push_to_hub, as_json=as_json)
@@ -146,24 +139,14 @@ def _build_agents(
     return player, agent_from_spec(tutor, concurrency=options.concurrency, **more)
 
 
-def _run_collect(
+async def _collect(
     env: str, out: Path | None, config: CollectConfig, display: RunDisplay
 ) -> CollectResult:
-    from ludus.cli.display.signals import handle_signals
-    from ludus.client.event_loop import run_async
     from ludus.rollout.collect import collect
 
-    async def main() -> CollectResult:
-        assert config.agent is not None
-        with handle_signals(display.request_stop):
-            async with config.agent, config.tutor or nullcontext():
-                return await collect(env, out, config, progress=display)
-
-    try:
-        return run_async(main())
-    except LudusError as error:
-        display.report_failure(str(error))
-        raise
+    assert config.agent is not None
+    async with config.agent, config.tutor or nullcontext():
+        return await collect(env, out, config, progress=display)
 
 
 def _print_result(result: CollectResult, errors: Sequence[str], *, as_json: bool) -> None:

@@ -34,7 +34,7 @@ def curate(
     *,
     out: Annotated[
         Path,
-        Option("Output", name="output_dir", short="o", metavar="OUT", parse=expand_path),
+        common.output_option(metavar="OUT"),
         "Folder for the data set.",
     ],
     config: CurateConfig,

@@ -14,7 +14,6 @@ from ludus.cli.display.console import (
     console,
     escape_control_chars,
     print_facts,
-    print_table,
     print_text,
 )
 from ludus.cli.program import command, name_command_flags
@@ -45,7 +44,6 @@ _NUMBER_LABELS = {
     "grad_norm": "gradient",
 }
 _UNITS = {"length": " tokens"}
-_MAX_BUCKET_ROWS = 20
 
 
 @command
@@ -99,8 +97,6 @@ def _print(run: RunData, diagnosis: Diagnosis, translate: Callable[[str], str]) 
 
     print_text(run.title, "bold")
     print_facts(_table_rows(run, diagnosis))
-    if diagnosis.curriculum:
-        _print_buckets(diagnosis)
     for verdict in diagnosis.verdicts:
         print_text(f"\n{verdict.name}", f"bold {_VERDICT_STYLES[verdict.kind]}")
         console().print(as_sentence(verdict.finding))
@@ -126,25 +122,13 @@ def _table_rows(run: RunData, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]
         elif key in _NUMBER_LABELS:
             change = f"{format_number(first)} -> {format_number(last)}"
             yield _NUMBER_LABELS[key], f"{change}{_UNITS.get(key, '')}"
-    if diagnosis.seconds:
-        yield "step time", _format_times(diagnosis)
-
-
-def _print_buckets(diagnosis: Diagnosis) -> None:
-    """The buckets of a curriculum, those that were drawn most."""
-    from ludus.diagnose.reward_delta import format_share
-
-    drawn_most = sorted(diagnosis.curriculum, key=lambda each: -each.groups)[:_MAX_BUCKET_ROWS]
-    rows = []
     for bucket in diagnosis.curriculum:
-        if bucket in drawn_most:
-            rates = (bucket.first_success, bucket.last_success)
-            success = " -> ".join(format_share(rate) for rate in rates if rate is not None)
-            rows.append((bucket.label, f"{bucket.groups:,.0f}", success))
-    numbers = ("groups", "success")
-    print_table(("curriculum", *numbers), rows, right=numbers)
-    if hidden := len(diagnosis.curriculum) - len(drawn_most):
-        print_text(f"{hidden} more")
+        rates = (bucket.first_success, bucket.last_success)
+        success = " -> ".join(format_share(rate) for rate in rates if rate is not None)
+        yield bucket.label, f"{bucket.groups:,.0f} groups, success {success}"
+    if diagnosis.seconds:
+        seconds = (f"{phase} {value:.2g} s" for phase, value in diagnosis.seconds.items())
+        yield "time", ", ".join(seconds)
 
 
 def _reward_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
@@ -169,19 +153,3 @@ def _reward_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         if last > first:
             text += f" -> {format_reward(after, scale)} (step {last:,})"
         yield "held out", text
-
-
-def _format_times(diagnosis: Diagnosis) -> str:
-    """0.5 s: rollout 0.3 s, train 0.2 s; per episode: model 0.2 s, environment 0.1 s."""
-    from ludus.diagnose.reward_delta import format_number
-
-    def join(*phases: str) -> str:
-        seconds = {
-            phase: diagnosis.seconds[phase] for phase in phases if phase in diagnosis.seconds
-        }
-        return ", ".join(f"{phase} {format_number(s, digits=2)} s" for phase, s in seconds.items())
-
-    step = ": ".join(filter(None, (join("step").removeprefix("step "), join("rollout", "train"))))
-    # Not parts of a step's time, because episodes run concurrently.
-    episode = join("model", "environment")
-    return "; ".join(filter(None, (step, f"per episode: {episode}" if episode else "")))

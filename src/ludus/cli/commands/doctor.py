@@ -20,7 +20,7 @@ from ludus.cli import common
 from ludus.cli.display.console import print_table, print_text
 from ludus.cli.program import command
 from ludus.data.run_folder import DISTRIBUTION
-from ludus.errors import LudusError, MissingExtra
+from ludus.errors import LudusError
 
 if TYPE_CHECKING:
     from ludus.data.tool_schema import JsonObject
@@ -59,7 +59,7 @@ class Finding:
 
 @command
 def doctor(*, as_json: common.JsonObject = False) -> None:
-    """Check the installation: packages, extras, GPU, programs, environments, keys.
+    """Check the installation: packages, extras, GPU, programs, keys.
 
     Ends with exit code 1 if something that is needed is broken. Optional parts that are not
     installed are listed with the command that installs them.
@@ -79,7 +79,6 @@ def doctor(*, as_json: common.JsonObject = False) -> None:
             *check_packages(distribution(DISTRIBUTION).requires or ()),
             *check_torch(),
             *check_programs(),
-            *check_environments(),
             *check_accounts(),
         ]
     broken = any(finding.status == "broken" for finding in findings)
@@ -224,24 +223,6 @@ def _check_bubblewrap() -> Finding:
             return Finding("bubblewrap", "ok", program)
         reason = (result.stderr.strip().splitlines() or ["it fails"])[-1]
     return Finding("bubblewrap", "warning", f"cannot make a sandbox: {reason}", ADVICE)
-
-
-def check_environments() -> Iterator[Finding]:
-    """The registered environments: those that load, and errors of those that do not."""
-    from ludus.environment.registry import find_environment, registered_environments
-
-    loaded, failed = [], []
-    for name in registered_environments():
-        try:
-            find_environment(name)
-        except MissingExtra:
-            continue
-        except LudusError as error:
-            failed.append(Finding(f"environment {name}", "broken", str(error)))
-        else:
-            loaded.append(name)
-    yield Finding("environments", "ok", ", ".join(loaded))
-    yield from failed
 
 
 def check_accounts() -> Iterator[Finding]:

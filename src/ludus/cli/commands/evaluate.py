@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from ludus.cli import common
 from ludus.cli.command_line import end_if_checking, typed_command
 from ludus.cli.program import command
-from ludus.errors import ConfigError, LudusError
+from ludus.errors import ConfigError
 from ludus.evaluation.config import EvalConfig
-from ludus.options import Option, expand_path
+from ludus.options import Option
 from ludus.policy.agent_factory import AgentConfig
-
-if TYPE_CHECKING:
-    from ludus.evaluation import Candidate, Evaluation
 
 EXIT_WORSE = 3
 """Exit code of `--fail-if-worse`; errors have 1, and wrong usage 2."""
@@ -41,14 +38,7 @@ def eval_(
     ] = False,
     out: Annotated[
         Path | None,
-        Option(
-            "Output",
-            name="output_dir",
-            short="o",
-            metavar="PATH",
-            parse=expand_path,
-            default="in evals/, named after the settings",
-        ),
+        common.output_option("in evals/, named after the settings"),
         "Folder of the evaluation.",
     ] = None,
     as_json: common.JsonLines = False,
@@ -66,14 +56,26 @@ def eval_(
     ludus eval reasoning_gym:chain_sum -c smollm2 --sweep max_digits=2..6 -n 50
     """
     from ludus.cli.display.eval_table import print_evaluation
+    from ludus.cli.display.run_display import run_display
     from ludus.cli.display.signals import exit_if_signalled
+    from ludus.evaluation import pipeline
     from ludus.evaluation.candidates import parse_candidates
 
     if fail_if_worse and len(candidates) < 2:
         raise ConfigError("`fail_if_worse` needs a second `candidate` to compare with the first.")
     agents = parse_candidates(candidates, common.with_thinking(options, thinking))
     end_if_checking()
-    evaluation = _run_evaluation(env, agents, out, config, as_json=as_json)
+    with run_display(as_json=as_json) as display:
+        greedy = [each.label for each in agents if each.is_greedy]
+        if greedy and config.group_size > 1:
+            display.warn(
+                f"Attempts at the same task will be equal for {', '.join(greedy)}, because the "
+                "most likely token is always taken. Set `temperature`, for example to 1.0."
+            )
+        command = typed_command()
+        evaluation = display.run(
+            pipeline.evaluate(env, agents, out, config, progress=display, command=command)
+        )
     if as_json:
         fields = {"folder": str(evaluation.folder), **evaluation.as_json()}
         print(json.dumps({"event": "summary", **fields}, allow_nan=False))
@@ -82,32 +84,3 @@ def eval_(
     exit_if_signalled(evaluation.stop_request)
     if fail_if_worse and evaluation.worse_candidates:
         raise SystemExit(EXIT_WORSE)
-
-
-def _run_evaluation(
-    env: str, candidates: list[Candidate], out: Path | None, config: EvalConfig, *, as_json: bool
-) -> Evaluation:
-    from ludus.cli.display.run_display import run_display
-    from ludus.cli.display.signals import handle_signals
-    from ludus.client.event_loop import run_async
-    from ludus.evaluation import pipeline
-
-    with run_display(as_json=as_json) as display:
-        greedy = [each.label for each in candidates if each.is_greedy]
-        if greedy and config.group_size > 1:
-            display.warn(
-                f"Attempts at the same task will be equal for {', '.join(greedy)}, because the "
-                "most likely token is always taken. Set `temperature`, for example to 1.0."
-            )
-
-        async def main() -> Evaluation:
-            with handle_signals(display.request_stop):
-                return await pipeline.evaluate(
-                    env, candidates, out, config, progress=display, command=typed_command()
-                )
-
-        try:
-            return run_async(main())
-        except LudusError as error:
-            display.report_failure(str(error))
-            raise

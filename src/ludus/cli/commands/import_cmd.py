@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ludus.cli import common
+from ludus.cli.display.console import print_text
+from ludus.cli.display.formatting import plural
 from ludus.cli.program import command
-from ludus.options import Option, expand_path
+from ludus.options import Option
 
 if TYPE_CHECKING:
     from ludus.curation.formats.run_import import ImportReport
-
-_MAX_LISTED_FILES = 5
 
 
 class ImportFormat(StrEnum):
@@ -35,14 +35,7 @@ def import_(
     *,
     out: Annotated[
         Path | None,
-        Option(
-            "Output",
-            name="output_dir",
-            short="o",
-            metavar="PATH",
-            parse=expand_path,
-            default="a new one in runs/",
-        ),
+        common.output_option("a new one in runs/"),
         "Run folder to create.",
     ] = None,
     as_json: common.JsonObject = False,
@@ -78,26 +71,21 @@ def import_(
 
 
 def _print_report(report: ImportReport) -> None:
-    from rich.text import Text
-
-    from ludus.cli.display.console import console, escape_control_chars
-    from ludus.cli.display.formatting import plural
     from ludus.curation.formats.run_import import UNREADABLE_FILE
 
-    out, err = console(), console(stderr=True)
     for example in report.examples:
-        err.print(Text(f"not read: {escape_control_chars(example)}", style="yellow"))
+        print_text(f"not read: {example}", "yellow", stderr=True)
     if (hidden := report.unreadable - len(report.examples)) > 0:
-        err.print(f"and {hidden:,} more: {report.folder / UNREADABLE_FILE}")
+        print_text(f"and {hidden:,} more: {report.folder / UNREADABLE_FILE}", stderr=True)
     if report.unread_files:
-        names = ", ".join(path.name for path in report.unread_files[:_MAX_LISTED_FILES])
-        hidden = len(report.unread_files) - _MAX_LISTED_FILES
-        more = f" and {hidden:,} more" if hidden > 0 else ""
-        err.print(Text(f"skipped, not in this format: {escape_control_chars(names)}{more}"))
-    unscored = report.episodes - report.scored - report.broken
-    counts = [plural(report.episodes, "episode"), f"{report.scored:,} scored"]
-    counts += [f"{unscored:,} unscored"] if unscored else []
-    counts += [f"{report.broken:,} broken"] if report.broken else []
-    counts += [f"{report.unreadable:,} could not be read"] if report.unreadable else []
-    out.print(Text(", ".join(counts)))
-    out.print(Text(f"run: {report.folder}"), soft_wrap=True)
+        names = ", ".join(path.name for path in report.unread_files)
+        print_text(f"skipped, not in this format: {names}", stderr=True)
+    counts = {
+        "scored": report.scored,
+        "unscored": report.episodes - report.scored - report.broken,
+        "broken": report.broken,
+        "could not be read": report.unreadable,
+    }
+    texts = [f"{count:,} {name}" for name, count in counts.items() if count or name == "scored"]
+    print_text(", ".join([plural(report.episodes, "episode"), *texts]))
+    print_text(f"run: {report.folder}")

@@ -26,14 +26,7 @@ if TYPE_CHECKING:
 
 OutputDir = Annotated[
     Path | None,
-    Option(
-        "Output",
-        name="output_dir",
-        short="o",
-        metavar="DIR",
-        parse=expand_path,
-        default="build/NAME",
-    ),
+    common.output_option("build/NAME", metavar="DIR"),
     "Folder of the build context.",
 ]
 BaseImage = Annotated[

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from ludus.cli import common
 from ludus.cli.program import command
 from ludus.cli.recipe_stages import stage_command
 from ludus.errors import ConfigError, LudusError, RunError, did_you_mean
@@ -49,14 +50,7 @@ def run(
     ] = None,
     out: Annotated[
         Path | None,
-        Option(
-            "Output",
-            name="output_dir",
-            short="o",
-            metavar="PATH",
-            parse=expand_path,
-            default="runs/NAME",
-        ),
+        common.output_option("runs/NAME"),
         "Folder for all results.",
     ] = None,
 ) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from ludus.cli import common
 from ludus.cli.display.console import print_table, print_text
 from ludus.cli.display.formatting import format_count, format_dollars, plural
+from ludus.cli.display.signals import exit_if_signalled
 from ludus.cli.program import command
 from ludus.data.estimates import format_mean
 from ludus.data.json_files import read_text
@@ -49,24 +50,9 @@ def rescore(
         "Judge all attempts at a task in one call, relative to each other.",
     ] = False,
     options: AgentConfig,
-    cache: Annotated[
-        Path | None,
-        Option("Agent", hidden=True, parse=expand_path, default="in the user's cache folder"),
-        "Folder that caches the judge's replies to identical prompts.",
-    ] = None,
     max_tokens: Annotated[
         int, Option("Limits", advanced=True), "Maximum number of tokens per reply."
     ] = 2048,
-    max_attempts: Annotated[
-        int,
-        Option("Limits", hidden=True),
-        "Maximum number of calls per judgement, if a reply is invalid.",
-    ] = 3,
-    max_calls: Annotated[
-        int | None,
-        Option("Limits", hidden=True, default="no limit"),
-        "Stop after this number of calls.",
-    ] = None,
     max_cost: Annotated[
         float | None,
         Option("Limits", advanced=True, default="no limit"),
@@ -74,14 +60,7 @@ def rescore(
     ] = None,
     out: Annotated[
         Path | None,
-        Option(
-            "Output",
-            name="output_dir",
-            short="o",
-            metavar="PATH",
-            parse=expand_path,
-            default="beside RUN, named after it and the settings",
-        ),
+        common.output_option("beside RUN, named after it and the settings"),
         "New run folder.",
     ] = None,
     as_json: common.JsonObject = False,
@@ -97,38 +76,33 @@ def rescore(
 
     ludus rescore runs/wordle --judge openai:gpt-5-mini --judge-prompt criteria.md --judge-groups
     """
-    from ludus.cli.common import resolve_run_path
     from ludus.cli.display.run_display import progress
-    from ludus.cli.display.signals import exit_if_signalled
     from ludus.policy.agent_factory import agent_from_config, parse_agent
     from ludus.scoring.judge import Judge, default_cache_dir
     from ludus.scoring.judge_prompt import DEFAULT_CRITERIA
 
-    criteria = DEFAULT_CRITERIA if judge_prompt is None else _read_criteria(judge_prompt)
     if judge is not None:
         provider, model = parse_agent(judge)
-        judge_options = replace(options, provider=provider, model=model)
         judge_model = Judge(
-            agent_from_config(judge_options),
-            criteria,
+            agent_from_config(replace(options, provider=provider, model=model)),
+            DEFAULT_CRITERIA if judge_prompt is None else _read_criteria(judge_prompt),
             groups=judge_groups,
-            max_attempts=max_attempts,
             max_tokens=max_tokens,
-            cache=cache or default_cache_dir(),
-            max_calls=max_calls,
+            cache=default_cache_dir(),
             max_cost=max_cost,
         )
         config = replace(config, judge=judge_model)
     else:
-        own = {"judge_prompt": judge_prompt, "judge_groups": judge_groups, "cache": cache}
-        limits = {"max_calls": max_calls, "max_cost": max_cost}
-        agent_options = {name: getattr(options, name) for name in _JUDGE_OPTIONS}
-        _reject_judge_options(**own, **limits, **agent_options)
-    path = resolve_run_path(run)
+        given = {name: getattr(options, name) for name in _JUDGE_OPTIONS}
+        given |= {"judge_prompt": judge_prompt, "judge_groups": judge_groups, "max_cost": max_cost}
+        for name, value in given.items():
+            if value is not None and value is not False and value != {}:
+                raise ConfigError(f"`{name}` needs a `judge`, such as openai:MODEL.")
+    path = common.resolve_run_path(run)
     # With --json, what a reward function prints must not get between the lines.
     quiet = redirect_stdout(sys.stderr) if as_json else nullcontext()
     with quiet, progress() as display:
-        result = _run_rescore(path, out, config, display)
+        result = display.run(_rescore(path, out, config, display))
     if as_json:
         fields = {"folder": str(result.folder), "stopped": result.stop_reason, **result.summary}
         print(json.dumps(fields, allow_nan=False))
@@ -137,19 +111,13 @@ def rescore(
     exit_if_signalled(result.stop_reason)
 
 
-def _run_rescore(
+async def _rescore(
     run: Path, out: Path | None, config: RescoreConfig, display: RunDisplay
 ) -> RescoreResult:
-    from ludus.cli.display.signals import handle_signals
-    from ludus.client.event_loop import run_async
     from ludus.scoring.rescore import rescore
 
-    async def main() -> RescoreResult:
-        with handle_signals(display.request_stop):
-            async with config.judge or nullcontext():
-                return await rescore(run, out, config, progress=display)
-
-    return run_async(main())
+    async with config.judge or nullcontext():
+        return await rescore(run, out, config, progress=display)
 
 
 def _read_criteria(file: Path) -> str:
@@ -158,12 +126,6 @@ def _read_criteria(file: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"`judge_prompt` {file} cannot be read: {reason}.") from error
-
-
-def _reject_judge_options(**options: object) -> None:
-    for name, value in options.items():
-        if value is not None and value is not False and value != {}:
-            raise ConfigError(f"`{name}` is for a judge. Give `judge` too, such as openai:MODEL.")
 
 
 def _print_result(result: RescoreResult) -> None:

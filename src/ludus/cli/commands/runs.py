@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +15,6 @@ from ludus.errors import RunError
 from ludus.options import Option, expand_path
 
 if TYPE_CHECKING:
-    from ludus.data.run_folder import RunFolder
     from ludus.data.tool_schema import JsonObject
 
 
@@ -37,7 +35,7 @@ def runs(
 
     if not root.exists():
         raise RunError(f"There is no folder {root}. `ludus collect` creates runs.")
-    folders = [*find_runs(root), *_training_runs(root)]
+    folders = list(find_runs(root))
     if not folders:
         raise RunError(f"There is no run in {root}. `ludus collect` creates one.")
     folders.sort(key=lambda run: (run.metadata.created_at, run.path))
@@ -60,31 +58,6 @@ def runs(
     header = [name for name in rows[0] if any(row[name] for row in rows)]
     right = [name for name in header if name not in ("run", "kind", "environment", "agent")]
     print_table(header, ([row[name] for name in header] for row in rows), right=right)
-
-
-def _training_runs(root: Path) -> Iterator[RunFolder]:
-    """The episodes of GRPO trainings, as runs: their folders have no `run.json`."""
-    from ludus.data.config import config_digest
-    from ludus.data.run_folder import RunFolder, RunMetadata, walk_run_folders
-
-    for folder in walk_run_folders(root):
-        if not ((folder / "training.json").is_file() and (folder / "episodes.jsonl").is_file()):
-            continue
-        from ludus.train.output.record import read_record
-
-        try:
-            record = read_record(folder)
-        except RunError:
-            continue
-        if record is not None and record.environment is not None:
-            metadata = RunMetadata(
-                kind=record.kind,
-                created_at=record.created_at,
-                digest=config_digest(record.settings),
-                settings={"environment": record.environment.spec, "agent": {"model": record.model}},
-                versions=record.versions,
-            )
-            yield RunFolder(folder, metadata)
 
 
 def _table_row(summary: JsonObject) -> dict[str, str]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,8 +25,6 @@ from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.tutoring.config import TutorConfig
 
 if TYPE_CHECKING:
-    from ludus.cli.display.train_display import TrainMetrics
-    from ludus.cli.display.train_summary import TrainSummary
     from ludus.data.tool_schema import JsonObject
     from ludus.train import TrainProgress, TrainResult
 
@@ -38,17 +36,24 @@ Data = Annotated[
 _MIN_NAME_WIDTH = 10
 
 
+@dataclass(frozen=True, slots=True)
+class TrainRun:
+    """What all methods take beside their config."""
+
+    model: common.Model
+    out: common.TrainOutput
+    thinking: common.Thinking = None
+    overwrite: common.Overwrite = False
+    push_to_hub: common.Push = None
+    as_json: common.JsonLines = False
+
+
 @command(without=("beta",))
 def sft(
     data: Data,
     *,
-    model: common.Model,
-    out: common.TrainOutput,
+    run: TrainRun,
     config: TrainConfig,
-    thinking: common.Thinking = None,
-    overwrite: common.Overwrite = False,
-    push_to_hub: common.Push = None,
-    as_json: common.JsonLines = False,
 ) -> None:
     """Supervised fine-tuning on conversations.
 
@@ -60,36 +65,25 @@ def sft(
 
     ludus train sft data/wordle -m Qwen/Qwen3-0.6B --lora on --set warmup_steps=20 -o models/wordle
     """
-    from ludus.cli.display.train_display import TrainMetrics
-    from ludus.cli.display.train_summary import TrainSummary
-
-    config = common.with_thinking(config, thinking)
+    config = common.with_thinking(config, run.thinking)
 
     def stage(progress: TrainProgress) -> TrainResult:
         from ludus.train.offline import sft
 
         return sft(
-            data, model, out, config,
-            overwrite=overwrite, command=typed_command(), progress=progress,
+            data, run.model, run.out, config,
+            overwrite=run.overwrite, command=typed_command(), progress=progress,
         )  # fmt: skip
 
-    run_training(
-        stage, out, TrainMetrics(), TrainSummary(model),
-        overwrite=overwrite, push=push_to_hub, as_json=as_json,
-    )  # fmt: skip
+    run_training(stage, run)
 
 
 @command(without=("compile",))
 def dpo(
     data: Data,
     *,
-    model: common.Model,
-    out: common.TrainOutput,
+    run: TrainRun,
     config: TrainConfig,
-    thinking: common.Thinking = None,
-    overwrite: common.Overwrite = False,
-    push_to_hub: common.Push = None,
-    as_json: common.JsonLines = False,
 ) -> None:
     """Direct preference optimization on pairs of episodes.
 
@@ -102,36 +96,25 @@ def dpo(
 
     ludus train dpo data/pairs -m models/wordle --lora on --beta 0.05 -o models/wordle-dpo
     """
-    from ludus.cli.display.train_display import TrainMetrics
-    from ludus.cli.display.train_summary import TrainSummary
-
-    config = common.with_thinking(config, thinking)
+    config = common.with_thinking(config, run.thinking)
 
     def stage(progress: TrainProgress) -> TrainResult:
         from ludus.train.offline import dpo
 
         return dpo(
-            data, model, out, config,
-            overwrite=overwrite, command=typed_command(), progress=progress,
+            data, run.model, run.out, config,
+            overwrite=run.overwrite, command=typed_command(), progress=progress,
         )  # fmt: skip
 
-    run_training(
-        stage, out, TrainMetrics(), TrainSummary(model),
-        overwrite=overwrite, push=push_to_hub, as_json=as_json,
-    )  # fmt: skip
+    run_training(stage, run)
 
 
 @command
 def grpo(
     env: common.Env,
     *,
-    model: common.Model,
-    out: common.TrainOutput,
+    run: TrainRun,
     config: GRPOConfig,
-    thinking: common.Thinking = None,
-    overwrite: common.Overwrite = False,
-    push_to_hub: common.Push = None,
-    as_json: common.JsonLines = False,
 ) -> None:
     """Group relative policy optimization on episodes that the model plays.
 
@@ -149,39 +132,32 @@ def grpo(
 
     ludus train grpo wordle=0.7,catch=0.3 -m Qwen/Qwen3-0.6B --lora on -o models/games
     """
-    from ludus.cli.display.train_display import GRPOMetrics
-    from ludus.cli.display.train_summary import GRPOSummary
-
-    config = common.with_thinking(config, thinking)
+    config = common.with_thinking(config, run.thinking)
 
     def stage(progress: TrainProgress) -> TrainResult:
         from ludus.train.grpo.pipeline import grpo
 
         return grpo(
-            env, model, out, config,
-            overwrite=overwrite, command=typed_command(), progress=progress,
+            env, run.model, run.out, config,
+            overwrite=run.overwrite, command=typed_command(), progress=progress,
         )  # fmt: skip
 
     def read_past_log() -> list[JsonObject]:
         from ludus.data.training_log import read_log
 
-        return list(read_log(out.expanduser()))
+        return list(read_log(run.out.expanduser()))
 
     # With a curriculum over variants, the record has the environments.
     has_variants = any(axis.partition("=")[0].strip() == "variant" for axis in config.curriculum)
     arguments = None if has_variants else _eval_arguments(env, config)
-    run_training(
-        stage, out, GRPOMetrics(read_past_log), GRPOSummary(model, arguments),
-        overwrite=overwrite, push=push_to_hub, as_json=as_json,
-    )  # fmt: skip
+    run_training(stage, run, past_log=read_past_log, environment=arguments)
 
 
 @command(without=("beta",))
 def tutor(
     env: common.Env,
     *,
-    model: common.Model,
-    out: common.TrainOutput,
+    run: TrainRun,
     tutor: Annotated[
         str,
         Option(metavar="AGENT"),
@@ -190,10 +166,6 @@ def tutor(
     ] = "oracle",
     config: TutorConfig,
     train: TrainConfig,
-    thinking: common.Thinking = None,
-    overwrite: common.Overwrite = False,
-    push_to_hub: common.Push = None,
-    as_json: common.JsonLines = False,
 ) -> None:
     """Teach a model an environment with a tutor (DAgger).
 
@@ -207,25 +179,20 @@ def tutor(
 
     ludus train tutor catch -m models/catch --tutor-share 0 --rounds 2 -o models/catch-2
     """
-    from ludus.cli.display.train_display import TrainMetrics
-    from ludus.cli.display.train_summary import TutorSummary
     from ludus.policy.agent_factory import agent_from_spec
 
-    train = common.with_thinking(train, thinking)
+    train = common.with_thinking(train, run.thinking)
     config = replace(config, tutor=agent_from_spec(tutor), train=train)
 
     def stage(progress: TrainProgress) -> TrainResult:
         from ludus.tutoring.pipeline import tutor
 
         return tutor(
-            env, model, out, config,
-            overwrite=overwrite, command=typed_command(), progress=progress,
+            env, run.model, run.out, config,
+            overwrite=run.overwrite, command=typed_command(), progress=progress,
         )  # fmt: skip
 
-    run_training(
-        stage, out, TrainMetrics(), TutorSummary(model),
-        overwrite=overwrite, push=push_to_hub, as_json=as_json,
-    )  # fmt: skip
+    run_training(stage, run, without_checkpoint="continues the round")
 
 
 def _eval_arguments(env: str, config: GRPOConfig) -> tuple[str, ...]:
@@ -240,30 +207,40 @@ def _eval_arguments(env: str, config: GRPOConfig) -> tuple[str, ...]:
 
 def run_training(
     stage: Callable[[TrainProgress], TrainResult],
-    out: Path,
-    metrics: TrainMetrics,
-    summary: TrainSummary,
+    run: TrainRun,
     *,
-    overwrite: bool,
-    push: common.HubTarget | None,
-    as_json: bool,
+    past_log: Callable[[], Iterable[JsonObject]] = tuple,
+    environment: tuple[str, ...] | None = None,
+    without_checkpoint: str = "starts anew",
 ) -> None:
-    """Train, print the result, and upload the model."""
+    """Train, print the result, and upload the model.
+
+    Args:
+        stage: trains.
+        run: the options of all methods.
+        past_log: reads the log of a run that is resumed.
+        environment: arguments of `ludus eval` that name the environment.
+        without_checkpoint: what the same command does after a run was killed before its first one.
+    """
     from ludus.cli.display.signals import EXIT_CODES
-    from ludus.cli.display.train_display import train_display
+    from ludus.cli.display.train_display import TrainMetrics, train_display
     from ludus.cli.hub_uploads import push_trained_model
     from ludus.publish.hub_upload import MODEL
 
+    push, as_json = run.push_to_hub, run.as_json
     if push is not None:
         push.check(MODEL)
     end_if_checking()
     is_rank_0 = os.environ.get("RANK", "0") == "0"
-    again = "the same command without --overwrite" if overwrite else "the same command"
+    again = "the same command without --overwrite" if run.overwrite else "the same command"
     on_checked = partial(push.create, MODEL) if push is not None and is_rank_0 else None
     try:
         with (
             train_display(
-                metrics, as_json=as_json, quiet=not is_rank_0, on_checked=on_checked
+                TrainMetrics(past_log),
+                as_json=as_json,
+                quiet=not is_rank_0,
+                on_checked=on_checked,
             ) as display,
             # Experiment trackers print on stdout, which is for results.
             redirect_stdout(sys.stderr),
@@ -273,10 +250,10 @@ def run_training(
             except KeyboardInterrupt:
                 if not display.has_begun:
                     raise
-                effect = _describe_resume(out.expanduser()) or summary.without_checkpoint
+                effect = _describe_resume(run.out.expanduser()) or without_checkpoint
                 raise KeyboardInterrupt(f"Stopped at once; {again} {effect}.") from None
         if is_rank_0:
-            _print_result(result, summary, again, as_json=as_json)
+            _print_result(result, run, environment, again)
         # A signal after the last step: the model is complete, but nothing else should follow.
         stopped = result.stopped or display.stopping
         if stopped is not None:
@@ -303,20 +280,27 @@ def _describe_resume(out: Path) -> str:
     return f"resumes after step {state.step:,}" if state else ""
 
 
-def _print_result(result: TrainResult, summary: TrainSummary, again: str, *, as_json: bool) -> None:
+def _print_result(
+    result: TrainResult, run: TrainRun, environment: tuple[str, ...] | None, again: str
+) -> None:
     from ludus.cli.display.console import escape_control_chars
+    from ludus.cli.display.train_summary import summarize_training
+    from ludus.tutoring import TutorResult
 
-    if as_json:
-        fields = {"folder": str(result.folder), **summary.as_json(result)}
+    summary = summarize_training(result, run.model, environment)
+    if run.as_json:
+        fields = {"folder": str(result.folder), **summary.fields}
         fields |= {"steps": result.steps, "stopped": result.stopped}
         print(json.dumps({"event": "done", **fields}, allow_nan=False))
     elif result.stopped is not None:
-        print(f"{summary.stopped_text(result)}; {again} resumes there.")
+        where = f"at step {result.steps:,}"
+        if isinstance(result, TutorResult):
+            where = f"in round {len(result.rounds) + 1}"
+        print(f"Stopped {where}; {again} resumes there.")
     else:
-        lines = summary.lines(result)
-        width = max(_MIN_NAME_WIDTH, *(len(name) + 2 for name, _ in lines))
-        for name, value in lines:
+        width = max(_MIN_NAME_WIDTH, *(len(name) + 2 for name, _ in summary.lines))
+        for name, value in summary.lines:
             print(escape_control_chars(f"{name:<{width}}{value}"))
         # A recipe has its own next stage.
-        for line in [] if is_stage() else summary.next_steps(result):
+        for line in [] if is_stage() else summary.advice:
             print(escape_control_chars(line))

@@ -63,10 +63,3 @@ def format_reward(summary: Mapping[str, Any], *, label: str = "") -> str:
     if summary["mean_reward"] is None:
         return "unscored" if summary["episodes"] else ""
     return format_mean(summary["mean_reward"], summary["reward_interval"], label=label)
-
-
-def format_size(size: int) -> str:
-    """A number of bytes: 340 B, 12 kB, 1.4 MB."""
-    if size < 1000:
-        return f"{size} B"
-    return f"{size / 1e3:,.0f} kB" if size < 1e6 else f"{size / 1e6:,.1f} MB"

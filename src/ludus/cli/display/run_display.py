@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ludus.cli.display.formatting import (
     format_clock,
@@ -16,7 +16,7 @@ from ludus.cli.display.formatting import (
     format_rate,
     plural,
 )
-from ludus.cli.display.signals import INTERRUPTED, TERMINATED
+from ludus.cli.display.signals import INTERRUPTED, TERMINATED, handle_signals
 from ludus.cli.display.status import (
     NoticesOnlyStatus,
     PhaseView,
@@ -27,6 +27,8 @@ from ludus.cli.display.status import (
     time_left,
 )
 from ludus.cli.program import name_flags
+from ludus.client.event_loop import run_async
+from ludus.errors import LudusError
 from ludus.rollout.collect import Collector
 from ludus.rollout.episode_run import EpisodeRun
 from ludus.rollout.progress import (
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 
     from ludus.data.tool_schema import JsonObject
     from ludus.scoring.judge import Judge
+
+T = TypeVar("T")
 
 
 class RunDisplay:
@@ -85,9 +89,18 @@ class RunDisplay:
     def warn(self, message: str) -> None:
         self._status.notify(name_flags(message), "yellow")
 
-    def report_failure(self, message: str) -> None:
-        """Report the error that ended the run as an event; otherwise `main` prints it."""
-        self._status.emit("error", message=name_flags(message))
+    def run(self, stage: Coroutine[Any, Any, T]) -> T:
+        """Run a stage to its end, or to a signal; an error is reported as an event, too."""
+
+        async def main() -> T:
+            with handle_signals(self.request_stop):
+                return await stage
+
+        try:
+            return run_async(main())
+        except LudusError as error:
+            self._status.emit("error", message=name_flags(str(error)))
+            raise
 
     def request_stop(self, reason: str, count: int) -> bool:
         """Drain on the first Ctrl-C, abort on the second or on SIGTERM.

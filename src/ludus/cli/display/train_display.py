@@ -14,94 +14,20 @@ from ludus.cli.display.signals import handle_signals
 from ludus.cli.display.status import PhaseView, Status, bar_line, create_status, time_left
 from ludus.cli.program import name_flags
 from ludus.data.sparkline import sparkline
+from ludus.data.training_log import first_and_last_means, metric_values
 from ludus.rollout.progress import PhaseProgress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ludus.data.training_log import BucketMetrics
+    from ludus.data.tool_schema import JsonObject
 
+LogLine = Mapping[str, Any]
 _LOSS_FORMATS = {
     "loss": "loss {:.4f}",
     "eval_loss": "test loss {:.4f}",
     "learning_rate": "lr {:.2e}",
 }
-_STOPPING_NOTICE = "Stopping after this step; Ctrl-C again stops at once."
-
-
-class TrainMetrics:
-    """The latest value of every logged metric, and the pace of training."""
-
-    def __init__(self) -> None:
-        self.total_steps = self.step = self._first_step = 0
-        self._started_at = self._last_logged_at = time.monotonic()
-        self._first_tokens: int | None = None
-        self.tokens_per_second: float | None = None
-        self.latest: dict[str, Any] = {}
-
-    def begin(self, total_steps: int, resumed_from: int | None) -> None:
-        self.total_steps = total_steps
-        self.step = self._first_step = resumed_from or 0
-        self._started_at = self._last_logged_at = time.monotonic()
-
-    def add(self, line: Mapping[str, Any]) -> None:
-        """Add a line of the log."""
-        self.step = max(self.step, int(line.get("step") or 0))
-        self._last_logged_at = time.monotonic()
-        # A new dict each time, because the redraw thread reads the old one.
-        self.latest = {**self.latest, **line}
-        tokens = line.get("tokens")
-        if tokens is None:
-            return
-        # Measured from the first logged line on, so that warm-up does not count.
-        if self._first_tokens is None:
-            self._first_tokens, self._first_tokens_at = tokens, self._last_logged_at
-        elif (elapsed := self._last_logged_at - self._first_tokens_at) > 0:
-            self.tokens_per_second = (tokens - self._first_tokens) / elapsed
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Estimate from the mean step so far, less the time since the last step."""
-        done = self.step - self._first_step
-        if done <= 0:
-            return None
-        step_s = (self._last_logged_at - self._started_at) / done
-        left = step_s * max(0, self.total_steps - self.step)
-        return max(0.0, left - (time.monotonic() - self._last_logged_at))
-
-    def is_step_complete(self, line: Mapping[str, Any]) -> bool:
-        """Whether no other line follows for the step of this one."""
-        return True
-
-    def log_texts(self) -> list[str]:
-        """Metrics and pace, for one line of a log file."""
-        return [*self.metric_texts(), *self.pace_texts()]
-
-    def heading_texts(self) -> list[str]:
-        """Texts beside the progress bar."""
-        return self.log_texts()
-
-    def metric_texts(self) -> list[str]:
-        return format_metrics(self.latest, _LOSS_FORMATS)
-
-    def pace_texts(self) -> list[str]:
-        """Tokens per second, and the time left."""
-        rate = self.tokens_per_second
-        return [
-            *([f"{format_count(rate)} tokens/s"] if rate else []),
-            *(time_left(self.seconds_left) if self.step < self.total_steps else []),
-        ]
-
-    def rows(self, *, ascii_only: bool = False) -> list[tuple[str, str]]:
-        """Names and texts of the table below the progress bar."""
-        return []
-
-
-def format_metrics(line: Mapping[str, Any], formats: Mapping[str, str]) -> list[str]:
-    """Format those training metrics that a line of the log has."""
-    return [form.format(line[key]) for key, form in formats.items() if line.get(key) is not None]
-
-
 _GRPO_ROWS = {
     "groups": {
         "reward_std": "std {:.3f}",
@@ -134,61 +60,103 @@ _GRPO_ROWS = {
         "time/environment": "environment {:.2f} s per episode",
     },
 }
-_MAX_BUCKETS_SHOWN = 3
+_GRPO_KEYS = ("reward", "eval_reward", "zero_variance")
+_STOPPING_NOTICE = "Stopping after this step; Ctrl-C again stops at once."
 
 
-class GRPOMetrics(TrainMetrics):
-    """GRPO metrics; `past_log` reads the log of a run that is resumed."""
+class TrainMetrics:
+    """The latest value of every logged metric, and the pace of training.
 
-    def __init__(self, past_log: Callable[[], Iterable[Mapping[str, Any]]] = tuple) -> None:
-        super().__init__()
+    `past_log` reads the log of a run that is resumed.
+    """
+
+    def __init__(self, past_log: Callable[[], Iterable[LogLine]] = tuple) -> None:
         self._past_log = past_log
         self._rewards: list[float] = []
-        self._buckets: dict[str, BucketMetrics] = {}
-        """Those of a curriculum that the last step drew."""
+        self.total_steps = self.step = self._first_step = 0
+        self._started_at = self._last_logged_at = time.monotonic()
+        self._first_tokens: int | None = None
+        self.tokens_per_second: float | None = None
+        self.latest: JsonObject = {}
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
-        from ludus.data.training_log import metric_values
-
-        super().begin(total_steps, resumed_from)
+        self.total_steps = total_steps
+        self.step = self._first_step = resumed_from or 0
+        self._started_at = self._last_logged_at = time.monotonic()
         if resumed_from is not None:
             lines = (line for line in self._past_log() if line.get("step", 0) <= resumed_from)
             self._rewards = metric_values(lines, "reward")
 
-    def add(self, line: Mapping[str, Any]) -> None:
-        from ludus.data.training_log import metric_values, read_buckets
-
-        super().add(line)
+    def add(self, line: LogLine) -> None:
+        """Add a line of the log."""
+        self.step = max(self.step, int(line.get("step") or 0))
+        self._last_logged_at = time.monotonic()
+        # A new dict each time, because the redraw thread reads the old one.
+        self.latest = {**self.latest, **line}
         self._rewards += metric_values([line], "reward")
-        self._buckets = read_buckets(line) or self._buckets
+        tokens = line.get("tokens")
+        if tokens is None:
+            return
+        # Measured from the first logged line on, so that warm-up does not count.
+        if self._first_tokens is None:
+            self._first_tokens, self._first_tokens_at = tokens, self._last_logged_at
+        elif (elapsed := self._last_logged_at - self._first_tokens_at) > 0:
+            self.tokens_per_second = (tokens - self._first_tokens) / elapsed
 
-    def is_step_complete(self, line: Mapping[str, Any]) -> bool:
-        """Held-out rewards of a step are logged right before its own metrics, which have a loss."""
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimate from the mean step so far, less the time since the last step."""
+        done = self.step - self._first_step
+        if done <= 0:
+            return None
+        step_s = (self._last_logged_at - self._started_at) / done
+        left = step_s * max(0, self.total_steps - self.step)
+        return max(0.0, left - (time.monotonic() - self._last_logged_at))
+
+    def is_step_complete(self, line: LogLine) -> bool:
+        """Whether no other line follows for the step of this one.
+
+        Held-out rewards of a step are logged right before its own metrics, which have a loss.
+        """
         return "loss" in line or not self._rewards
 
-    def metric_texts(self) -> list[str]:
-        return [f"{name} {text}" for name, text in self.rows(ascii_only=True)]
+    def log_texts(self) -> list[str]:
+        """Metrics and pace, for one line of a log file."""
+        return [*self.metric_texts(), *self.pace_texts()]
 
     def heading_texts(self) -> list[str]:
-        return self.pace_texts()
+        """Texts beside the progress bar."""
+        return self.pace_texts() if self.rows() else self.log_texts()
+
+    def metric_texts(self) -> list[str]:
+        rows = [f"{name} {text}" for name, text in self.rows(ascii_only=True)]
+        return rows or format_metrics(self.latest, _LOSS_FORMATS)
+
+    def pace_texts(self) -> list[str]:
+        """Tokens per second, and the time left."""
+        rate = self.tokens_per_second
+        return [
+            *([f"{format_count(rate)} tokens/s"] if rate else []),
+            *(time_left(self.seconds_left) if self.step < self.total_steps else []),
+        ]
 
     def rows(self, *, ascii_only: bool = False) -> list[tuple[str, str]]:
+        """Names and texts of the table of GRPO's metrics, below the progress bar."""
+        if self.latest.keys().isdisjoint(_GRPO_KEYS):
+            return []
         curve = "" if ascii_only else sparkline(self._rewards)
         formatted = [
             (name, format_metrics(self.latest, formats)) for name, formats in _GRPO_ROWS.items()
         ]
-        rows = [
-            ("reward", [*self._reward_change(), curve]),
-            ("parts", self._reward_parts()),
-            ("curriculum", self._bucket_texts()),
-            *formatted,
+        rows = [("reward", [*self._reward_change(), curve]), ("parts", self._reward_parts())]
+        return [
+            (name, "  ".join(filter(None, texts)))
+            for name, texts in (*rows, *formatted)
+            if any(texts)
         ]
-        return [(name, "  ".join(filter(None, texts))) for name, texts in rows if any(texts)]
 
     def _reward_change(self) -> list[str]:
         """The latest reward, and its change since the first steps."""
-        from ludus.data.training_log import first_and_last_means
-
         if not self._rewards:
             return []
         latest = f"{self._rewards[-1]:.3f}"
@@ -205,16 +173,10 @@ class GRPOMetrics(TrainMetrics):
         }
         return [f"{name} {value:.3f}" for name, value in means.items()] if len(means) > 1 else []
 
-    def _bucket_texts(self) -> list[str]:
-        """The buckets that the last step drew most, with their success rates."""
-        ranked = sorted(self._buckets.items(), key=lambda item: -item[1].groups)
-        total = sum(bucket.groups for _, bucket in ranked)
-        texts = []
-        for label, bucket in ranked[:_MAX_BUCKETS_SHOWN]:
-            success = "" if bucket.success is None else f" (success {bucket.success:.0%})"
-            texts.append(f"{label} {bucket.groups / total:.0%}{success}")
-        rest = len(ranked) - len(texts)
-        return [*texts, *([f"{rest} more"] if rest else [])]
+
+def format_metrics(line: LogLine, formats: Mapping[str, str]) -> list[str]:
+    """Format those training metrics that a line of the log has."""
+    return [form.format(line[key]) for key, form in formats.items() if line.get(key) is not None]
 
 
 class TrainDisplay:
@@ -245,7 +207,7 @@ class TrainDisplay:
         self._status.emit("begin", total_steps=total_steps, resumed_from=resumed_from)
         self.phase(PhaseProgress("Training"))
 
-    def step(self, line: Mapping[str, Any]) -> None:
+    def step(self, line: LogLine) -> None:
         """Add a line of the log, and show it once its step is complete."""
         self.metrics.add(line)
         left = self.metrics.seconds_left
@@ -307,16 +269,15 @@ class StepsView:
 
 
 @contextmanager
-def training_progress(method: str = "sft") -> Iterator[TrainDisplay]:
+def training_progress() -> Iterator[TrainDisplay]:
     """Create a progress display for `ludus.sft`, `ludus.dpo` and `ludus.grpo` in scripts.
 
-        with ludus.training_progress("grpo") as progress:
+        with ludus.training_progress() as progress:
             ludus.grpo("wordle", "models/wordle", "models/wordle-grpo", progress=progress)
 
     Ctrl-C stops after the current step; the same call resumes there.
     """
-    metrics = GRPOMetrics() if method == "grpo" else TrainMetrics()
-    with train_display(metrics, as_json=False) as display:
+    with train_display(as_json=False) as display:
         yield display
 
 
