@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ludus.evaluation import Evaluation
     from ludus.evaluation.table import ResultTable
 
-_COLUMN_PADDING = 3
+_COLUMN_PADDING, _UNLIMITED_WIDTH = 3, 10_000
 _VERDICT_STYLES = {"better": "bold green", "worse": "bold red", "not resolved": "bold"}
 _LABEL_COLUMN = "Candidate"
 
@@ -77,6 +77,7 @@ def _fit_table(tables: Sequence[ResultTable]) -> Table:
                 dim = f"{separator}({interval}" if bracket else ""
                 cells.append(Text.assemble(value, (dim, "dim")))
             rendered.add_row(*cells)
-        if out.measure(rendered).maximum <= out.width:
+        unlimited = out.options.update_width(_UNLIMITED_WIDTH)
+        if out.measure(rendered, options=unlimited).maximum <= out.width:
             break
     return rendered
