@@ -46,8 +46,6 @@ EPISODES = (
         (("--to", "nemo-gym", "--student", "x"), "--student"),
         (("--student", "no/such-model"), "no/such-model"),
         (("--student", "run"), "run"),
-        (("--push-to-hub", "rows"), "USER/NAME"),
-        (("--push-to-hub", "ada/rows"), "HF_TOKEN"),
     ],
 )
 def test_invalid_options_print_one_line_and_write_nothing(
@@ -151,7 +149,6 @@ def test_missing_permissions_are_reported(tmp_path: Path) -> None:
         ("rensa", ("--test-size", "0.5"), "curate"),
         ("datasets", ("--format", "parquet"), "curate"),
         ("transformers", ("--student", "student"), "train"),
-        ("huggingface_hub", ("--push-to-hub", "ada/rows"), "hub"),
     ],
 )
 def test_a_missing_extra_is_one_line_with_the_install_command(

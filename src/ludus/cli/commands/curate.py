@@ -44,7 +44,6 @@ def curate(
         "Write left_out.jsonl with the reason for each removed episode.",
     ] = False,
     overwrite: common.Overwrite = False,
-    push_to_hub: common.Push = None,
     as_json: common.JsonObject = False,
 ) -> None:
     """Select episodes and write them as rows for SFT, DPO or another tool.
@@ -61,8 +60,6 @@ def curate(
     from ludus.cli.display.status import status_callback
     from ludus.curation import pipeline
 
-    if push_to_hub is not None:
-        push_to_hub.check()
     end_if_checking()
     with status_callback() as progress:
         report = pipeline.curate(
@@ -71,7 +68,6 @@ def curate(
             config,
             overwrite=overwrite,
             explain=explain,
-            location=push_to_hub.repo_id if push_to_hub is not None else None,
             command=typed_command(),
             progress=progress,
         )
@@ -79,14 +75,6 @@ def curate(
         print(json.dumps({"folder": str(out), **report.as_json()}, allow_nan=False))
     else:
         print_curate_report(out, report)
-    if push_to_hub is not None:
-        from ludus.cli.hub_uploads import push_dataset_folder
-
-        again = typed_command() if overwrite else f"{typed_command()} --overwrite"
-        url = push_dataset_folder(
-            out, push_to_hub.repo_id, private=push_to_hub.private, retry_command=again
-        )
-        print(json.dumps({"event": "pushed", "url": url}) if as_json else f"Data set: {url}")
 
 
 def print_curate_report(out: Path, report: CurateReport) -> None:
