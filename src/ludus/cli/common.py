@@ -162,6 +162,8 @@ def resolve_run_path(text: str) -> Path:
         return matches[0]
     hint = "`ludus runs` lists those below runs/."
     hint = did_you_mean(text, (run.name for run in runs), hint)
+    if similar := [run for run in runs if run.name.startswith(text)]:
+        hint = f"Did you mean {newest_run(similar).name!r}?"
     raise RunError(f"There is no run, file or folder {text!r}. {hint}")
 
 

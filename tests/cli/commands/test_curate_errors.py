@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-from tiny_tokenizers import student
 
 from cli.collect_cli import error_line
 from cli.curate_cli import curate, kept_ids, make_episode, run_without_module, stdout_of, write_run
@@ -42,10 +41,6 @@ EPISODES = (
         (("--to", "dpo", "--min-margin", "-1"), "-1"),
         (("--min-turns", "-1"), "--min-turns"),
         (("--max-turns", "-1"), "--max-turns"),
-        (("--to", "openenv", "--format", "parquet"), "parquet"),
-        (("--to", "nemo-gym", "--student", "x"), "--student"),
-        (("--student", "no/such-model"), "no/such-model"),
-        (("--student", "run"), "run"),
     ],
 )
 def test_invalid_options_print_one_line_and_write_nothing(
@@ -67,7 +62,6 @@ def test_invalid_options_print_one_line_and_write_nothing(
     [
         (("--solve-rate", "0.5"), "0.1..0.9"),
         (("--to", "grpo"), '"sft", "dpo"'),
-        (("--format", "csv"), '"jsonl", "parquet"'),
         (("--min-rewrad", "1"), "--min-rewrad"),
     ],
 )
@@ -147,8 +141,6 @@ def test_missing_permissions_are_reported(tmp_path: Path) -> None:
         ("duckdb", (), "curate"),
         ("rensa", ("--max-prompt-similarity", "0.8"), "curate"),
         ("rensa", ("--test-size", "0.5"), "curate"),
-        ("datasets", ("--format", "parquet"), "curate"),
-        ("transformers", ("--student", "student"), "train"),
     ],
 )
 def test_a_missing_extra_is_one_line_with_the_install_command(
@@ -159,8 +151,6 @@ def test_a_missing_extra_is_one_line_with_the_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_run(tmp_path / "run", *EPISODES)
-    if "student" in options:
-        student().save_pretrained(tmp_path / "student")
     monkeypatch.chdir(tmp_path)
     done = run_without_module(module, "curate", "run", *options, "-o", "data")
     assert error_line(done).endswith(f"pip install 'ludus-rl[{extra}]'\n")

@@ -81,11 +81,12 @@ def rescore(
     from ludus.scoring.judge import Judge, default_cache_dir
     from ludus.scoring.judge_prompt import DEFAULT_CRITERIA
 
+    criteria = DEFAULT_CRITERIA if judge_prompt is None else _read_criteria(judge_prompt)
     if judge is not None:
         provider, model = parse_agent(judge)
         judge_model = Judge(
             agent_from_config(replace(options, provider=provider, model=model)),
-            DEFAULT_CRITERIA if judge_prompt is None else _read_criteria(judge_prompt),
+            criteria,
             groups=judge_groups,
             max_tokens=max_tokens,
             cache=default_cache_dir(),
