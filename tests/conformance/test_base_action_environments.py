@@ -7,14 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli.collect_cli import read_episodes
-from ludus_process import run_ludus
 
 from ludus import CollectConfig, ToolCall, collect, connect, episodes
 from ludus.agents.scripted import ScriptedAgent
 from ludus.check import run_checks
 from ludus.environment.registry import find_environment
-from ludus.errors import ConfigError
 from ludus.rollout.progress import Notice, ProgressEvent
 
 MODELS = """
@@ -131,19 +128,6 @@ async def test_the_action_that_the_module_imports_is_the_type_of_the_actions(
         assert (result.content, result.reward, result.done) == ("stdout: ran 1 + 1", 1.0, True)
 
 
-def test_the_option_names_the_action(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import_only_the_observation(package)
-    (package / "models.py").write_text(MODELS + OTHER_MODELS)
-    monkeypatch.setenv("LUDUS_ACTION", "code_env.models:SetupAction")
-    assert arguments_of(SPEC) == {"packages"}
-    monkeypatch.setenv("LUDUS_ACTION", "code_env/models.py:CodeAction")
-    assert arguments_of(SPEC) == {"code"}
-    for wrong in ("code_env.models:Nothing", "code_env.models", "code_env.models:Path", "a.b:C"):
-        monkeypatch.setenv("LUDUS_ACTION", wrong)
-        with pytest.raises(ConfigError, match="`action`"):
-            find_environment(SPEC)
-
-
 async def test_any_fields_are_accepted_where_no_type_is_found(
     package: Path, tmp_path: Path
 ) -> None:
@@ -171,18 +155,6 @@ async def test_its_observations_fit_the_schema_that_is_published() -> None:
     report = await run_checks(SPEC, seeds=2, sessions=2)
     verdicts = {finding.check: finding.verdict for finding in report.findings}
     assert verdicts["plays an episode"] == verdicts["observations fit the schema"] == "pass"
-
-
-def test_collect_reads_the_variable(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import_only_the_observation(package)
-    (package / "models.py").write_text(MODELS + OTHER_MODELS)
-    monkeypatch.setenv("LUDUS_ACTION", "code_env.models:CodeAction")
-    run_ludus("collect", SPEC, "--provider", "random", "-n", "2", "-o", "run")
-    (first, _) = read_episodes(tmp_path / "run")
-    assert first.reward == 1.0
-    assert [tool["function"]["name"] for tool in first.tools] == ["code"]
 
 
 @pytest.mark.usefixtures("package")

@@ -33,20 +33,6 @@ from ludus.errors import (
 )
 
 
-def locate_exception(error: BaseException, module: str) -> str | None:
-    """`my_env.py:17 in guess`, or None if no frame is the author's."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{_display_path(error.filename, module)}:{error.lineno}"
-    location = None
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        if _is_author_frame(frame, module):
-            function = frame.f_code.co_name
-            location = f"{_display_path(frame.f_code.co_filename, _frame_module(frame))}:{line}"
-            if function != "<module>":
-                location += f" in {function}"
-    return location
-
-
 def locate_function(function: Callable[..., object]) -> str:
     """Where a function of an author's code is (`my_env.py:17`), or its name if that is unknown."""
     function = inspect.unwrap(getattr(function, "__func__", function))
@@ -95,7 +81,15 @@ def log_fault(error: BaseException, module: str) -> str:
 
     `module` is the module of the author's class; its whole top-level package is the author's.
     """
-    location, line = locate_exception(error, module), describe_in_one_line(error)
+    location = None
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        if _is_author_frame(frame, module):
+            file = _display_path(frame.f_code.co_filename, _frame_module(frame))
+            function = frame.f_code.co_name
+            location = f"{file}:{number}" + (f" in {function}" if function != "<module>" else "")
+    if isinstance(error, SyntaxError) and error.filename:
+        location = f"{_display_path(error.filename, module)}:{error.lineno}"
+    line = describe_in_one_line(error)
     if location is not None:
         line = f"{location}: {line}"
     if _listeners:

@@ -7,7 +7,6 @@ the class has imported it.
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,11 +18,10 @@ from pydantic import BaseModel, ConfigDict, create_model
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.base import Environment
 from ludus.environment.faults import log_fault
-from ludus.environment.source_file import SourceFile, import_user_module
 from ludus.environment.spec import EnvSpec
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import collect_tools
-from ludus.errors import BadEnvironment, ConfigError, LudusError, describe_exception
+from ludus.errors import BadEnvironment
 from ludus.protocol.types import (
     Action,
     CallToolAction,
@@ -78,7 +76,7 @@ def _untyped_note(cls: type, action: type[BaseModel]) -> str | None:
     return (
         f"{cls.__name__}.step does not say which type its actions have"
         f"{f' (there are {known})' if known else ''}, so that any arguments are sent to it. "
-        f"Name the type as module:Class with `action` or {ACTION_VARIABLE}."
+        "Name the app that serves it instead, as module:app, or annotate the action."
     )
 
 
@@ -225,11 +223,12 @@ def _observation_type(method: object) -> type[BaseModel] | None:
 
 
 def _named_type(cls: type, model: type[BaseModel]) -> type[BaseModel]:
-    """The type itself, or what the class means by a base class: any fields, if that is unknown."""
+    """The type itself; for a base class the only subclass in the module, or else any fields."""
     if not is_base(model):
         return model
     any_fields = {"__module__": model.__module__, "model_config": ConfigDict(extra="allow")}
-    return find_subclass(cls, model) or type(model.__name__, (model,), any_fields)
+    found = _visible_subclasses(cls, model)
+    return found[0] if len(found) == 1 else type(model.__name__, (model,), any_fields)
 
 
 def _type_hints(method: object) -> dict[str, Any]:
@@ -244,9 +243,6 @@ def _is_model(hint: object) -> TypeGuard[type[BaseModel]]:
     return inspect.isclass(hint) and issubclass(hint, BaseModel)
 
 
-ACTION_VARIABLE = "LUDUS_ACTION"
-"""Environment variable with the type of actions, as `module:Class` or `file.py:Class`, for classes
-whose `step` does not name it. A variable, so that worker processes have it too."""
 _BASE_FIELDS = {"Action": {"metadata"}, "Observation": {"metadata", "reward", "done"}}
 
 
@@ -268,26 +264,6 @@ def read_app(app: object) -> tuple[Callable[[], object], JsonObject] | None:
 def is_base(model: type[BaseModel]) -> bool:
     """Whether it is a base class of actions or observations, which does not say their fields."""
     return set(model.model_fields) == _BASE_FIELDS.get(model.__name__)
-
-
-def find_subclass(cls: type, base: type[BaseModel]) -> type[BaseModel] | None:
-    """The type that an environment means by a base class, if that can be told.
-
-    LUDUS_ACTION names it, or it is the only one in the environment's module.
-    """
-    if base.__name__ == "Action" and (spec := os.environ.get(ACTION_VARIABLE)):
-        module, _, name = spec.partition(":")
-        source = SourceFile.parse(spec)
-        try:
-            named = source.load() if source else getattr(import_user_module(module), name)
-        except (ImportError, AttributeError, ValueError, LudusError) as error:
-            reason = str(error) if isinstance(error, LudusError) else describe_exception(error)
-            raise ConfigError(f"`action` {spec!r} cannot be loaded: {reason}") from None
-        if not _is_model(named):
-            raise ConfigError(f"`action` {spec!r} is not a class of actions. Give module:Class.")
-        return named
-    found = _visible_subclasses(cls, base)
-    return found[0] if len(found) == 1 else None
 
 
 def _visible_subclasses(cls: type, base: type[BaseModel]) -> list[type[BaseModel]]:

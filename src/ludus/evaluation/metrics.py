@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import comb, fsum, sqrt
 
-from ludus.data.episode import Episode
 from ludus.data.episode_reader import EpisodeHead, episodes
 from ludus.data.estimates import (
     Interval,
@@ -59,28 +58,25 @@ def load_attempts(folder: RunFolder, planned_episodes: int) -> list[Attempt]:
         index = EpisodeHead.from_episode(episode).plan_index
         if index is None or not episode.episode_id.startswith(folder.metadata.digest):
             continue
-        if index < planned_episodes and (index not in attempts or attempts[index].broken):
-            attempts[index] = build_attempt(episode, index)
+        if index >= planned_episodes or (index in attempts and not attempts[index].broken):
+            continue
+        prompt = messages_before_reply(episode.messages)
+        tokens = episode.usage.completion_tokens
+        # The usage of a retried episode covers all tries.
+        has_usage = episode.attempt == 1 and tokens and episode.turns
+        attempts[index] = Attempt(
+            plan_index=index,
+            environment=episode.environment,
+            task=episode.group_id,
+            prompt="\n".join(message.text for message in prompt if message.role != "system"),
+            broken=episode.broken,
+            format_compliant=episode.format_compliant,
+            reward=None if episode.broken else episode.reward,
+            reply_tokens=tokens / episode.turns if has_usage else None,
+            cut_off=episode.cut_off,
+            arguments=episode.task,
+        )
     return [attempts[index] for index in sorted(attempts)]
-
-
-def build_attempt(episode: Episode, plan_index: int) -> Attempt:
-    prompt = messages_before_reply(episode.messages)
-    tokens = episode.usage.completion_tokens
-    # The usage of a retried episode covers all tries.
-    has_usage = episode.attempt == 1 and tokens and episode.turns
-    return Attempt(
-        plan_index=plan_index,
-        environment=episode.environment,
-        task=episode.group_id,
-        prompt="\n".join(message.text for message in prompt if message.role != "system"),
-        broken=episode.broken,
-        format_compliant=episode.format_compliant,
-        reward=None if episode.broken else episode.reward,
-        reply_tokens=tokens / episode.turns if has_usage and tokens else None,
-        cut_off=episode.cut_off,
-        arguments=episode.task,
-    )
 
 
 def paired_share_interval(pairs: Sequence[tuple[float, float]]) -> Interval:
