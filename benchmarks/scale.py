@@ -100,19 +100,7 @@ async def measure(num_episodes: int, nodes: int, path: Path) -> dict[str, float]
     workers = EpisodeWorkers(InstantWorkers(path), nodes * CORES_PER_NODE)
     await workers.start()
     async with open_endpoints(mixture) as endpoints:
-        names = {spec: each.name for spec, each in endpoints.items()}
-        variants = {spec: each.variant_task for spec, each in endpoints.items()}
-        plan = Plan(
-            run_id=folder.metadata.digest,
-            mixture=mixture,
-            seed=0,
-            group_size=1,
-            task={},
-            names=names,
-            variant_tasks=variants,
-            tasks=(),
-            choose=None,
-        )
+        plan = Plan(run_id=folder.metadata.digest, mixture=mixture, endpoints=endpoints)
         with Journal.open(folder.episodes_path) as journal:
             index = ResumeIndex(run=folder.metadata.digest, checksum=Checksum())
             collector = Collector(config, agent, folder, plan, endpoints, index, ignore_progress)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from ludus.agents.agent import (
-    NO_ENVIRONMENTS,
     Agent,
-    EnvironmentTools,
     EpisodeContext,
     Player,
     Reply,
@@ -19,9 +16,31 @@ from ludus.agents.agent import (
 )
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject, ToolCall, ToolSpec
-from ludus.errors import ConfigError
 
 ReplyFunction = Callable[[Sequence[Message]], str | Awaitable[str]]
+ScriptedReply = Reply | ToolCall | Sequence[ToolCall] | str | Exception
+
+
+class _CallbackPlayer(Player):
+    """Replies with what a function returns for the messages so far; it may be async."""
+
+    def __init__(
+        self, reply: Callable[[Sequence[Message]], ScriptedReply | Awaitable[ScriptedReply]]
+    ) -> None:
+        self._reply = reply
+
+    async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
+        reply = self._reply(messages)
+        if isinstance(reply, Awaitable):
+            reply = await reply
+        if isinstance(reply, Exception):
+            raise reply
+        if isinstance(reply, Reply):
+            return reply
+        if isinstance(reply, str):
+            return Reply(Message(role="assistant", content=reply))
+        calls = [reply] if isinstance(reply, ToolCall) else reply
+        return Reply(build_tool_call_message(*calls, position=len(messages)))
 
 
 class FunctionAgent(Agent):
@@ -37,21 +56,7 @@ class FunctionAgent(Agent):
         return {"provider": self.provider, "function": f"{self._function.__module__}:{name}"}
 
     async def begin(self, context: EpisodeContext) -> Player:
-        return _FunctionPlayer(self._function)
-
-
-class _FunctionPlayer(Player):
-    def __init__(self, function: ReplyFunction) -> None:
-        self._function = function
-
-    async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
-        text = self._function(messages)
-        if inspect.isawaitable(text):
-            text = await text
-        return Reply(Message(role="assistant", content=text))
-
-
-ScriptedReply = Reply | ToolCall | Sequence[ToolCall] | str | Exception
+        return _CallbackPlayer(self._function)
 
 
 class ScriptedAgent(Agent):
@@ -65,42 +70,9 @@ class ScriptedAgent(Agent):
     def __init__(self, *script: ScriptedReply) -> None:
         self._script = script
 
-    async def prepare(self, environments: EnvironmentTools = NO_ENVIRONMENTS) -> None:
-        called = {name for reply in self._script for name in _called_tools(reply)}
-        for spec, tools in environments.items():
-            offered = {tool.name for tool in tools}
-            if called and offered and called.isdisjoint(offered):
-                raise ConfigError(
-                    f"The script calls {', '.join(sorted(called))}, but {spec} has the tools "
-                    f"{', '.join(sorted(offered))}. Call one of them."
-                )
-
     async def begin(self, context: EpisodeContext) -> Player:
-        return _ScriptedPlayer(self._script)
-
-
-def _called_tools(reply: ScriptedReply) -> list[str]:
-    if isinstance(reply, Reply):
-        return [call.function.name for call in reply.message.tool_calls or ()]
-    if isinstance(reply, str | Exception):
-        return []
-    return [call.name for call in ([reply] if isinstance(reply, ToolCall) else reply)]
-
-
-class _ScriptedPlayer(Player):
-    def __init__(self, script: Sequence[ScriptedReply]) -> None:
-        self._replies = iter(script)
-
-    async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
-        reply = next(self._replies, "")
-        if isinstance(reply, Exception):
-            raise reply
-        if isinstance(reply, Reply):
-            return reply
-        if isinstance(reply, str):
-            return Reply(Message(role="assistant", content=reply))
-        calls = [reply] if isinstance(reply, ToolCall) else reply
-        return Reply(build_tool_call_message(*calls, position=len(messages)))
+        replies = iter(self._script)
+        return _CallbackPlayer(lambda messages: next(replies, ""))
 
 
 _WORDS = ("apple", "river", "seven", "stone", "crane", "light", "north", "table")
@@ -117,17 +89,7 @@ class RandomAgent(Agent):
 
     async def begin(self, context: EpisodeContext) -> Player:
         rng = random.Random(f"{context.seed}/{context.member}")
-        return _RandomPlayer(context.tools, rng)
-
-
-class _RandomPlayer(Player):
-    def __init__(self, tools: Sequence[ToolSpec], rng: random.Random) -> None:
-        self._tools = tools
-        self._rng = rng
-
-    async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
-        call = random_call(self._tools, self._rng)
-        return Reply(build_tool_call_message(call, position=len(messages)))
+        return _CallbackPlayer(lambda messages: random_call(context.tools, rng))
 
 
 def random_call(tools: Sequence[ToolSpec], rng: random.Random) -> ToolCall:

@@ -63,10 +63,8 @@ class Plan:
     seed: int = 0
     group_size: int = 1
     task: JsonObject = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
-    """Recorded names of environments by spec, where they differ: a server reports its own name."""
-    variant_tasks: Mapping[str, JsonObject] = field(default_factory=dict)
-    """Arguments of `reset` that select an environment's variant, by spec."""
+    endpoints: Mapping[str, EnvironmentEndpoint] = field(default_factory=dict)
+    """By spec: the name that episodes record, and the arguments that select a variant."""
     tasks: Sequence[JsonObject] = ()
     """Arguments of `reset` for each task; a task without a seed gets one from its number."""
     choose: Callable[[int], tuple[str, JsonObject]] | None = None
@@ -82,8 +80,10 @@ class Plan:
         seed = own_task.get("seed")
         if seed is None:
             seed = task_seed(self.seed, number)
-        task = {**self.variant_tasks.get(spec, {}), **self.task, **own_task, "seed": seed}
-        name = self.names.get(spec, spec)
+        name, variant_task = spec, dict[str, object]()
+        if (endpoint := self.endpoints.get(spec)) is not None:
+            name, variant_task = endpoint.name, endpoint.variant_task
+        task = {**variant_task, **self.task, **own_task, "seed": seed}
         return Assignment(
             episode_id=format_episode_id(self.run_id, index),
             environment=name,
@@ -132,8 +132,7 @@ def build_plan(
         seed=config.seed,
         group_size=config.group_size,
         task=dict(config.task),
-        names={spec: each.name for spec, each in endpoints.items()},
-        variant_tasks={spec: each.variant_task for spec, each in endpoints.items()},
+        endpoints=endpoints,
         tasks=config.tasks,
         choose=evenly(buckets, len(buckets)) if buckets else None,
     )

@@ -128,15 +128,13 @@ class RolloutWorker:
         choose: Callable[[int], tuple[str, JsonObject]] | None = None,
     ) -> Plan:  # fmt: skip
         """An endless plan of tasks, each repeated `group_size` times; `choose`: see `Plan`."""
-        endpoints = self.endpoints.items()
         return Plan(
             run_id=run_id,
             mixture=self.environments,
             seed=seed,
             group_size=group_size,
             task=dict(self._config.task),
-            names={spec: endpoint.name for spec, endpoint in endpoints},
-            variant_tasks={spec: endpoint.variant_task for spec, endpoint in endpoints},
+            endpoints=self.endpoints,
             choose=choose,
         )
 
