@@ -14,8 +14,7 @@ from rich.console import Console
 from ludus.cli.display import status
 from ludus.cli.display import train_display as train_display_module
 from ludus.cli.display.train_display import TrainMetrics, train_display
-from ludus.data.sparkline import sparkline
-from ludus.data.training_log import first_and_last_means
+from ludus.data.training_log import first_and_last_means, sparkline
 
 LINE = {
     **{"step": 1, "loss": 0.01, "learning_rate": 1e-6, "grad_norm": 0.83, "entropy": 0.412},

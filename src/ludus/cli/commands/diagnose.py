@@ -17,7 +17,7 @@ from ludus.cli.display.console import (
     print_text,
 )
 from ludus.cli.program import command, name_command_flags
-from ludus.data.sparkline import sparkline
+from ludus.data.training_log import sparkline
 from ludus.options import Option, expand_path
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from ludus.cli.display.formatting import format_count
 from ludus.cli.display.signals import handle_signals
 from ludus.cli.display.status import PhaseView, Status, bar_line, create_status, time_left
 from ludus.cli.program import name_flags
-from ludus.data.sparkline import sparkline
-from ludus.data.training_log import first_and_last_means, metric_values
+from ludus.data.training_log import first_and_last_means, metric_values, sparkline
 from ludus.rollout.progress import PhaseProgress
 
 if TYPE_CHECKING:
