@@ -117,8 +117,6 @@ def load_episodes(
 
     With `labels` an episode that has a tutor's replies is `tutored`.
     """
-    import duckdb
-
     for max_line_bytes in _MAX_LINE_BYTES:
         with ExitStack() as stack:
             # Opened again for every limit: once it is open, its number of threads is fixed.
@@ -130,6 +128,8 @@ def load_episodes(
                     threads=1 if max_line_bytes > _MAX_PARALLEL_LINE_BYTES else None,
                 )
             )
+            import duckdb  # After the check that it is installed.
+
             if where is not None:
                 check_load_condition(database, where)
             try:

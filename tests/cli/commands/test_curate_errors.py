@@ -25,7 +25,6 @@ EPISODES = (
         (("--where", "true; drop table episodes"), "--where"),
         (("--where", "reward > 'high'"), "'high'"),
         (("--min-reward", "7"), "min-reward 3"),
-        (("--min-turns", "3", "--max-turns", "2"), "3 episodes"),
         (("--top-fraction", "0"), "--top-fraction"),
         (("--top-fraction", "nan"), "nan"),
         (("--solve-rate", "0.9..0.1"), "--solve-rate"),
@@ -35,12 +34,8 @@ EPISODES = (
         (("--held-out", "nowhere"), "nowhere"),
         (("--held-out", "thesis.tex"), "thesis.tex"),
         (("--held-out", "run"), "held-out 3"),
-        (("--tool-call-format", "qwen"), "'qwen'"),
         (("--to", "dpo", "--best-of-group"), "--best-of-group"),
-        (("--to", "dpo", "--last-turn"), "--last-turn"),
         (("--to", "dpo", "--min-margin", "-1"), "-1"),
-        (("--min-turns", "-1"), "--min-turns"),
-        (("--max-turns", "-1"), "--max-turns"),
     ],
 )
 def test_invalid_options_print_one_line_and_write_nothing(
@@ -118,7 +113,7 @@ def test_an_error_leaves_an_existing_data_set_unchanged(tmp_path: Path) -> None:
     run, data = write_run(tmp_path / "run", *EPISODES), tmp_path / "data"
     stdout_of(curate(run, "-o", data))
     before = {file.name: file.read_bytes() for file in data.iterdir()}
-    assert "--overwrite" in error_line(curate(run, "--min-turns", "0", "-o", data))
+    assert "--overwrite" in error_line(curate(run, "--min-reward", "0", "-o", data))
     assert "min-reward 3" in error_line(curate(run, "--min-reward", "7", "--overwrite", "-o", data))
     assert {file.name: file.read_bytes() for file in data.iterdir()} == before
 
