@@ -57,7 +57,6 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
         await sessions.close()
-        await proxy.close()
 
     app = FastAPI(
         title=env_spec.id,

@@ -95,7 +95,7 @@ def build_uvicorn_config(app: ASGIApp, **options: Any) -> uvicorn.Config:
     """The settings that all public servers share, with some of their own."""
     return uvicorn.Config(
         app,
-        # X-Forwarded-For can be forged, so clients behind a proxy count as the proxy.
+        # X-Forwarded-For can be forged.
         proxy_headers=False,
         log_level="warning",
         access_log=False,

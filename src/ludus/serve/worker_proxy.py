@@ -34,7 +34,6 @@ class WorkerProxy:
     def __init__(self, worker: int, socket_paths: Sequence[Path]) -> None:
         self._worker = worker
         self._socket_paths = socket_paths
-        self._clients: dict[Path, ClientSession] = {}
 
     def find_owner(self, session_id: str | None) -> Path | None:
         """The socket of the worker that has a session; None where it is this one."""
@@ -50,28 +49,22 @@ class WorkerProxy:
         return self.find_owner(next(iter(parse_qs(query).get("session_id", ())), None))
 
     async def forward_http(self, socket_path: Path, request: Request, body: bytes) -> Response:
-        client = self._clients.get(socket_path)
-        if client is None:
-            client = self._clients[socket_path] = ClientSession(
-                # Shorter than the other worker's keep-alive: a POST on a connection that it has
-                # just closed could not be sent again.
-                connector=UnixConnector(path=str(socket_path), limit=0, keepalive_timeout=2.0),
+        headers = {k: v for k, v in request.headers.items() if k not in _HOP_BY_HOP}
+        url = f"http://worker{request.url.path}"
+        async with (
+            ClientSession(
+                connector=UnixConnector(path=str(socket_path)),
                 timeout=ClientTimeout(total=None, sock_connect=None),
                 cookie_jar=DummyCookieJar(),
                 auto_decompress=False,
-            )
-        headers = {k: v for k, v in request.headers.items() if k not in _HOP_BY_HOP}
-        url = f"http://worker{request.url.path}"
-        # A file object, because aiohttp warns about bytes above one megabyte.
-        async with client.request(
-            request.method, url, data=io.BytesIO(body), headers=headers, allow_redirects=False
-        ) as reply:
+            ) as client,
+            # A file object, because aiohttp warns about bytes above one megabyte.
+            client.request(
+                request.method, url, data=io.BytesIO(body), headers=headers, allow_redirects=False
+            ) as reply,
+        ):
             headers = {k: v for k, v in reply.headers.items() if k.lower() not in _HOP_BY_HOP}
             return Response(await reply.read(), reply.status, headers=headers)
-
-    async def close(self) -> None:
-        for client in self._clients.values():
-            await client.close()
 
 
 async def forward_websocket(socket_path: Path, scope: Scope, receive: Receive, send: Send) -> None:
@@ -117,13 +110,15 @@ async def forward_websocket(socket_path: Path, scope: Scope, receive: Receive, s
         inner.transport.abort()
 
     to_worker = create_background_task(pump_to_worker())
-    with suppress(OSError, RuntimeError):  # The client has disconnected.
-        try:
-            async for reply in inner:
-                await send({"type": "websocket.send", "text": reply})
-            code = inner.close_code or 1000
-        except ConnectionClosed as closed:
-            code = closed.rcvd.code if closed.rcvd else 1012
-        await send({"type": "websocket.close", "code": code})
-    to_worker.cancel()
-    inner.transport.abort()
+    try:
+        with suppress(OSError, RuntimeError):  # The client has disconnected.
+            try:
+                async for reply in inner:
+                    await send({"type": "websocket.send", "text": reply})
+                code = inner.close_code or 1000
+            except ConnectionClosed as closed:
+                code = closed.rcvd.code if closed.rcvd else 1012
+            await send({"type": "websocket.close", "code": code})
+    finally:
+        to_worker.cancel()
+        inner.transport.abort()
