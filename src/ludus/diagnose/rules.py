@@ -423,7 +423,7 @@ def check_dead_groups(run: RunEvidence) -> Iterator[Verdict]:
         finding=f"{format_share((first + second) / 2)} of groups had zero reward variance "
         "throughout the run and no learning signal",
         advice="use more attempts at each task (`group_size`), tasks of another difficulty "
-        "(`task`), or `zero_variance_groups` resample",
+        "(`task`)",
     )
 
 

@@ -61,7 +61,7 @@ def test_every_option_reaches_its_config_field(calls: list[Any]) -> None:
         *("--max-episode-tokens", "99", "--no-thinking"),
         *("--max-turns", "5", "--temperature", "0.9", "--top-p", "0.95", "--top-k", "20"),
         *("--beta", "0.04", "--learning-rate", "1e-5", "--batch-size", "16"),
-        *("--zero-variance-groups", "resample", "--max-resamples", "3"),
+        *("--zero-variance-groups", "keep"),
         *("--credit", "turn", "--gae-lambda", "0.5"),
         *("--vllm-mode", "colocate"),
         *("--reward-func", "mine:brief=0.5", "--reward-func", "mine:kind"),
@@ -77,7 +77,7 @@ def test_every_option_reaches_its_config_field(calls: list[Any]) -> None:
         steps=3, groups=2, group_size=4, max_tokens=77, max_turns=5,
         max_episode_tokens=99, chat_template_kwargs={"enable_thinking": False},
         temperature=0.9, top_p=0.95, top_k=20, beta=0.04, learning_rate=1e-5, batch_size=16,
-        zero_variance_groups="resample", max_resamples=3, credit="turn", gae_lambda=0.5,
+        zero_variance_groups="keep", credit="turn", gae_lambda=0.5,
         vllm_mode="colocate",
         reward_funcs=("mine:brief=0.5", "mine:kind"),
         eval_every=10, eval_episodes=12, early_stop=True,
@@ -120,7 +120,6 @@ def test_the_next_command_has_the_options_of_the_training(calls: list[Any]) -> N
         (("--beta", "-1"), "--beta"),
         (("--temperature", "0"), "--temperature"),
         (("--top-p", "1.5"), "1.5"),
-        (("--max-resamples", "3"), "--zero-variance-groups"),
         (("--gae-lambda", "0.5"), "--credit turn"),
         (("--credit", "turn", "--gae-lambda", "1.5"), "--gae-lambda"),
         (("--eval-episodes", "3", "--eval-every", "0"), "--eval-every"),
@@ -146,7 +145,7 @@ def test_invalid_options_print_one_line_and_write_nothing(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--zero-variance-groups", "drop"), '"skip", "resample", "keep"'),
+        (("--zero-variance-groups", "drop"), '"skip", "keep"'),
         (("--credit", "token"), '"episode", "turn"'),
         (("--vllm-mode", "remote"), '"colocate", "server"'),
         (("--task", "[1]"), "--task: '[1]'"),
@@ -188,8 +187,7 @@ def test_settings_come_from_flags_then_set_then_a_file(calls: list[Any], tmp_pat
         steps = 3
         groups = 2
         seed = 4
-        zero_variance_groups = "resample"
-        max_resamples = 3
+        zero_variance_groups = "keep"
         lora = {r = 4, targets = ["q_proj", "v_proj"], dropout = 0.1}
         task = {length = 6, word = "5", deep = {a = 1.5}}
         set = {warmup_steps = 5, lr_scheduler_kwargs = {x = 1}}
@@ -199,7 +197,7 @@ def test_settings_come_from_flags_then_set_then_a_file(calls: list[Any], tmp_pat
         calls, "--config", str(file), "--steps", "7", "--set", "groups=5", "--set", "top-k=3"
     )
     assert (config.steps, config.groups, config.seed, config.top_k) == (7, 5, 4, 3)
-    assert config.max_resamples == 3
+    assert config.zero_variance_groups == "keep"
     assert config.lora == Lora(rank=4, target_modules=("q_proj", "v_proj"), dropout=0.1)
     assert config.task == {"length": 6, "word": "5", "deep": {"a": 1.5}}
 

@@ -18,7 +18,7 @@ from ludus.data.training_log import first_and_last_means, sparkline
 
 LINE = {
     **{"step": 1, "loss": 0.01, "learning_rate": 1e-6, "grad_norm": 0.83, "entropy": 0.412},
-    **{"reward": 0.25, "reward_std": 0.3, "zero_variance": 0.25, "trained": 0.75, "resampled": 2},
+    **{"reward": 0.25, "reward_std": 0.3, "zero_variance": 0.25, "trained": 0.75},
     **{"unscored": 0.0, "format": 0.98, "done": 0.9, "length": 84.2, "turns": 3.25},
     **{"cut_off": 0.05},
     **{"tokens": 1000, "seconds": 2.0, "time/rollout": 1.25, "time/model": 0.5},
@@ -51,7 +51,7 @@ def test_every_metric_of_a_step_is_in_a_row() -> None:
     rows = row_texts(metrics_after({"kl": 0.002}))
     assert {name: numbers(text) for name, text in rows.items()} == {
         "reward": ["0.250"],
-        "groups": ["0.300", "25%", "2", "75%", "0%"],
+        "groups": ["0.300", "25%", "75%", "0%"],
         "episodes": ["84", "3.2", "98%", "90%", "5%"],
         "policy": ["0.412", "0.83", "0.002", "1.00e-06"],
         "time": ["2.10", "1.25", "0.80", "0.50", "0.75"],

@@ -15,9 +15,9 @@ from train.killed_run import KillingProgress
 
 
 def config() -> GRPOConfig:
-    """With resampling, held-out evaluation, and two batches per step."""
+    """With held-out evaluation, and two batches per step."""
     return small_config(
-        steps=5, zero_variance_groups="resample", eval_every=2, eval_episodes=4, batch_size=4,
+        steps=5, eval_every=2, eval_episodes=4, batch_size=4,
         checkpoint_every=0.0,
     )  # fmt: skip
 

@@ -221,10 +221,3 @@ def test_micro_batches_and_rows_without_signal_do_not_change_the_gradient(
     ]  # fmt: skip
     assert logs[0]["grad_norm"] == pytest.approx(logs[1]["grad_norm"], rel=1e-3)
     assert logs[0]["micro_batches"] == 1 < logs[1]["micro_batches"]
-
-
-def test_groups_with_a_signal_in_their_turns_are_not_replaced(model: Path, tmp_path: Path) -> None:
-    for credit, rounds in (("turn", 1), ("episode", 3)):
-        out = tmp_path / credit
-        run(MEASURED_PICKS, model, out, credit=credit, zero_variance_groups="resample")
-        assert len(read_episodes(out)) == rounds * 2 * MEMBERS

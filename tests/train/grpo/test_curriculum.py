@@ -48,12 +48,12 @@ def test_tasks_are_drawn_where_some_attempts_succeed(model: Path, tmp_path: Path
 
 
 def test_a_resumed_run_draws_the_same_tasks(model: Path, tmp_path: Path) -> None:
-    config = level_config(steps=4, zero_variance_groups="resample")
+    config = level_config(steps=4)
     grpo(LEVELS, str(model), tmp_path / "whole", config)
     stopped = RecordingProgress(stop_after=2)
     grpo(LEVELS, str(model), tmp_path / "parts", config, progress=stopped)
     with pytest.raises(RunError, match="curriculum"):
-        other = level_config(steps=4, zero_variance_groups="resample", curriculum=("level=0..2",))
+        other = level_config(steps=4, curriculum=("level=0..2",))
         grpo(LEVELS, str(model), tmp_path / "parts", other)
     assert grpo(LEVELS, str(model), tmp_path / "parts", config).resumed_from == 2
     whole, parts = read_episodes(tmp_path / "whole"), read_episodes(tmp_path / "parts")

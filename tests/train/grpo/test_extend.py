@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ludus import grpo
 from ludus.errors import RunError
 from ludus.train.output.record import read_record
-from train.grpo.toy_environments import FLAT, PICK, read_episodes, small_config
+from train.grpo.toy_environments import PICK, read_episodes, small_config
 from train.short_runs import RecordingProgress, read_curve
 
 
@@ -43,19 +42,6 @@ def test_a_finished_run_is_extended_under_the_longer_schedule(model: Path, tmp_p
     assert record is not None and record.metrics is not None
     assert (record.extended_from, record.resumed_from) == ((2,), (2,))
     assert "| 2 steps |" in (out / "README.md").read_text()
-
-
-def test_an_extension_resamples_with_new_tasks(model: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {
-        "groups": 3,
-        "zero_variance_groups": "resample",
-        "max_resamples": 2,
-        "seed": 3,
-    }
-    for steps in (1, 3):
-        grpo(FLAT, str(model), tmp_path / "out", small_config(steps=steps, **options))
-    ids = [episode.episode_id for episode in read_episodes(tmp_path / "out")]
-    assert len(ids) > 3 * 3 * 4 and len(set(ids)) == len(ids)
 
 
 def test_a_stopped_run_can_be_extended_but_not_shortened(model: Path, tmp_path: Path) -> None:

@@ -75,28 +75,6 @@ def test_zero_variance_groups_are_left_out_of_a_step(model: Path, tmp_path: Path
     assert skipped[0]["reward"] == kept[0]["reward"]
 
 
-def test_zero_variance_groups_are_replaced_by_other_tasks(model: Path, tmp_path: Path) -> None:
-    config = small_config(
-        steps=2, groups=3, zero_variance_groups="resample", max_resamples=3, seed=3
-    )
-    grpo(FLAT, str(model), tmp_path / "out", config)
-    log = read_curve(tmp_path / "out")
-    assert sum(line["resampled"] for line in log) > 0
-    for line in log:
-        assert line["trained"] >= 1 - line["zero_variance"]
-    # `reward` is that of the first tasks, before resampling.
-    first = [episode.reward or 0.0 for episode in read_episodes(tmp_path / "out")[:12]]
-    assert log[0]["reward"] == pytest.approx(sum(first) / 12)
-    assert any(line["reward_trained"] > line["reward"] for line in log)
-    # All episodes are kept, and no task was played twice.
-    episodes = read_episodes(tmp_path / "out")
-    assert len(episodes) > 2 * 3 * 4
-    ids = [episode.episode_id for episode in episodes]
-    assert len(set(ids)) == len(ids)
-    groups = [group[0].group_id for group in split_into_groups(episodes, 4)]
-    assert len(set(groups)) == len(groups)
-
-
 def test_skipping_changes_only_the_normalization_of_the_gradient(
     model: Path, tmp_path: Path
 ) -> None:

@@ -128,12 +128,10 @@ def test_two_processes_train_like_one(
 def test_two_processes_draw_the_same_curriculum_as_one(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ("--curriculum", "level=0..3", "--zero-variance-groups", "resample")
+    options = ("--curriculum", "level=0..3")
     done = launch_two_processes(monkeypatch, LEVELS, model, tmp_path / "two", *options)
     assert done.returncode == 0, done.stderr
-    config = small_config(
-        groups=3, curriculum=("level=0..3",), zero_variance_groups="resample", device="cpu"
-    )
+    config = small_config(groups=3, curriculum=("level=0..3",), device="cpu")
     grpo(LEVELS, str(model), tmp_path / "one", config)
     one, two = (read_episodes(tmp_path / run) for run in ("one", "two"))
     # All of the first step, replaced tasks too, and the draw of the second.

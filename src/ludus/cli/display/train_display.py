@@ -31,7 +31,6 @@ _GRPO_ROWS = {
     "groups": {
         "reward_std": "std {:.3f}",
         "zero_variance": "zero variance {:.0%}",
-        "resampled": "resampled {:g}",
         "trained": "trained on {:.0%}",
         "reward_trained": "their reward {:.3f}",
         "unscored": "unscored {:.0%}",

@@ -15,7 +15,7 @@ from ludus.rollout.loop import EpisodeLimits
 from ludus.rollout.plan import purpose_seed
 from ludus.train.config import DEFAULT_GROUPS, BaseTrainConfig
 
-ZeroVarianceMode = Literal["skip", "resample", "keep"]
+ZeroVarianceMode = Literal["skip", "keep"]
 CreditMode = Literal["episode", "turn"]
 VllmMode = Literal["colocate", "server"]
 KeepModel = Literal["best", "last"]
@@ -60,9 +60,7 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
     """KL penalty coefficient."""
     zero_variance_groups: Annotated[ZeroVarianceMode, Option("Sampling", advanced=True)] = "skip"
     """What to do with groups whose episodes all have the same reward, which have no learning
-    signal: leave them out of the step, replace them by other tasks, or keep them as TRL does."""
-    max_resamples: Annotated[int, Option("Sampling", hidden=True)] = 2
-    """How often such a group is replaced at most, with `zero_variance_groups="resample"`."""
+    signal: leave them out of the step, or keep them as TRL does."""
     target_kl: Annotated[float, Option("Optimization", hidden=True)] = 0.05
     """Target KL divergence of a step, per episode in nats; the learning rate is scaled to reach it.
     0: no scaling."""
@@ -184,14 +182,13 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
 
 _MINIMUMS = {
     "steps": 1, "groups": 1, "group_size": 2, "max_tokens": 1, "max_episode_tokens": 1,
-    "max_turns": 1, "beta": 0, "max_resamples": 1, "eval_every": 0, "eval_episodes": 1,
+    "max_turns": 1, "beta": 0, "eval_every": 0, "eval_episodes": 1,
     "max_rollbacks": 0, "target_kl": 0,
 }  # fmt: skip
 _NOT_STORED = ("base_url", "token", "dataset_config")
 """Where the environment is served may change when a run is resumed."""
 _TURN_CREDIT = ("credit", "gae_lambda")
 _WITHOUT_EFFECT = {
-    "max_resamples": ("zero_variance_groups", "resample"),
     "gae_lambda": ("credit", "turn"),
 }
 """Fields that another one must switch on."""

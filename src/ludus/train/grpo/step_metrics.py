@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from ludus.data.episode import Episode, StopReason
@@ -43,15 +43,6 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     return metrics
 
 
-def pre_resampling_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Mean and deviation of the reward before zero-variance groups are replaced."""
-    rewards = [episode.reward for episode in episodes if episode.reward is not None]
-    if not rewards:
-        return {}
-    deviation = stdev(rewards) if len(rewards) > 1 else 0.0
-    return {"before_resampling/reward": fmean(rewards), "before_resampling/reward_std": deviation}
-
-
 def decode_metrics(before: DecodeStats, after: DecodeStats) -> dict[str, float]:
     """Decoding time, and the share of prompt tokens that came from the prefix cache."""
     prefilled = after.prefilled_tokens - before.prefilled_tokens
@@ -78,10 +69,4 @@ def to_log_line(logs: Mapping[str, Any]) -> dict[str, Any]:
     }
     if (tokens := line.pop("num_tokens", None)) is not None:
         line["tokens"] = int(tokens)
-    # After resampling, TRL's reward is that of selected tasks. `reward` is the unbiased one.
-    for name in ("reward", "reward_std"):
-        if (before_resampling := line.pop(f"before_resampling/{name}", None)) is not None:
-            if name in line:  # With one scored episode there is no deviation.
-                line[f"{name}_trained"] = line[name]
-            line[name] = before_resampling
     return line
