@@ -21,7 +21,6 @@ from ludus.envs.wordle import WordleAction, WordleEnv, WordleObservation
 STEMS = {
     "browsergym": "BrowserGym",
     "catch": "Catch",
-    "countdown": "Countdown",
     "echo": "Echo",
     "guess_number": "GuessNumber",
     "openspiel": "OpenSpiel",
@@ -70,7 +69,7 @@ def test_a_refused_guess_is_an_error_in_the_metadata_and_the_game_goes_on() -> N
         assert (found.reward, found.done) == (1.0, True)
 
 
-@pytest.mark.parametrize("name", ["countdown", "guess_number", "sudoku"])
+@pytest.mark.parametrize("name", ["guess_number", "sudoku"])
 async def test_openenvs_client_plays_a_game_to_the_top_reward(name: str) -> None:
     contract = find_environment(name)
     twin, total = contract.factory(), 0.0

@@ -12,7 +12,6 @@ import pytest
 from ludus.data.tool_schema import ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.envs.catch import Catch
-from ludus.envs.countdown import Countdown
 from ludus.envs.guess_number import GuessNumber
 from ludus.envs.sudoku import Sudoku
 from ludus.envs.wordle import Wordle
@@ -20,7 +19,6 @@ from ludus.protocol.types import CallToolAction, CallToolObservation
 
 ENVIRONMENTS: dict[str, tuple[type[Any], dict[str, Any]]] = {
     "catch": (Catch, {}),
-    "countdown": (Countdown, {}),
     "guess_number": (GuessNumber, {}),
     "sudoku": (Sudoku, {}),
     "sudoku-hard": (Sudoku, {"difficulty": "hard"}),
@@ -119,22 +117,6 @@ def test_progress_of_sudoku_counts_the_right_digits_that_are_there() -> None:
     assert environment.progress() == 0.0
 
 
-def test_progress_of_countdown_ends_where_the_target_cannot_be_made_any_more() -> None:
-    environment = Countdown()
-    environment.reset(seed=0, count=3)
-    environment.numbers, environment.target = [7, 5, 2], 70
-    assert environment.progress() == pytest.approx(1 / 3)
-    for step, progress in (((7, "*", 5), 2 / 3), ((35, "*", 2), 1.0)):
-        arguments = dict(zip(("first", "operation", "second"), step, strict=True))
-        environment.step(CallToolAction(tool_name="combine", arguments=arguments))
-        assert environment.progress() == pytest.approx(progress)
-    environment.reset(seed=0, count=3)
-    environment.numbers, environment.target = [7, 5, 2], 70
-    arguments = {"first": 7, "operation": "+", "second": 5}
-    environment.step(CallToolAction(tool_name="combine", arguments=arguments))
-    assert environment.progress() == 0.0
-
-
 def test_progress_of_catch_is_how_near_the_paddle_is() -> None:
     environment = Catch()
     environment.reset(seed=0, rows=5, columns=5)
@@ -150,19 +132,6 @@ def explains_catch(environment: Catch, call: ToolCall) -> bool:
     ball, paddle = (int(number) - 1 for number in re.findall(r"\d+", call.text))
     right_columns = (ball, paddle) == (environment.ball, environment.paddle)
     return right_columns and call.text.endswith(f": {call.arguments['direction']}.")
-
-
-def explains_countdown(environment: Countdown, call: ToolCall) -> bool:
-    """Whether the plan begins with the call, and can be carried out with the numbers at hand."""
-    numbers = list(environment.numbers)
-    plan = [line.split() for line in call.text.splitlines()]
-    for first, operation, second, _, result in plan:
-        numbers.remove(int(first))
-        numbers.remove(int(second))
-        numbers.append(int(result))
-        if eval(f"{first} {operation} {second}") != int(result):
-            return False
-    return plan[0][:3] == [str(call.arguments[key]) for key in ("first", "operation", "second")]
 
 
 def explains_guess_number(environment: GuessNumber, call: ToolCall) -> bool:
@@ -196,7 +165,6 @@ def explains_wordle(environment: Wordle, call: ToolCall) -> bool:
     ("name", "explains"),
     [
         ("catch", explains_catch),
-        ("countdown", explains_countdown),
         ("guess_number", explains_guess_number),
         ("wordle", explains_wordle),
     ],
