@@ -13,8 +13,8 @@ from curation.attempts import attempt, write_run
 from ludus.agents.api_agent import PriceTable
 from ludus.cli.program import _read_table
 from ludus.curation import CurateConfig, curate
+from ludus.curation.formats.openenv import read_openenv
 from ludus.curation.formats.run_import import import_files
-from ludus.curation.formats.verifiers import read_verifiers
 from ludus.data import json_files
 from ludus.data.episode import Episode
 from ludus.data.episode_reader import episodes, read_resume_index
@@ -30,7 +30,6 @@ from ludus.viewer.library import find_entries
 
 ROW = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
 TASK = '{"prompt": "a", "expected": "b"}\n'
-RESULT = '{"prompt": "a", "completion": "b", "reward": 1.0}\n'
 READERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
     "rollouts": ("a.jsonl", ROW * 2, lambda file: import_rows(file)),
     "rows": ("train.jsonl", ROW * 2, lambda file: list(JsonlRows(file).rows())),
@@ -55,10 +54,10 @@ READERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
     "settings of a command": ("c.toml", "steps = 5\n", lambda file: _read_table(str(file))),
     "metadata of a run": (
         "metadata.json",
-        '{"env_id": "owls"}',
+        '{"env": "owls"}',
         lambda file: [
             isinstance(episode, Episode) and episode.environment
-            for episode in read_verifiers(beside(file, RESULT))
+            for episode in read_openenv(beside(file, ROW))
         ],
     ),
 }

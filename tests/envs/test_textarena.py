@@ -1,4 +1,4 @@
-"""The textarena environment: messages, the library's reward, seeds and oracles."""
+"""The textarena environment: messages, the library's reward and seeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ pytest.importorskip("textarena", reason="needs the extra textarena")
 
 from world import serving
 
-from ludus.agents.oracle import ShadowEnvironment
 from ludus.environment.introspection import build_env_spec
 from ludus.envs.textarena import TextArena, TextArenaAction, TextArenaEnv, TextArenaObservation
 from ludus.envs.textarena.environment import game_modules
@@ -25,24 +24,12 @@ from ludus.protocol.observation_text import build_view
 from ludus.protocol.types import Observation
 
 SPEC = "ludus.envs.textarena:TextArena"
-SOLVED = [
-    *("FrozenLake-v0-random", "GuessTheNumber-v0", "LightsOut-v0", "Mastermind-v0"),
-    *("Mastermind-v0-extreme", "Minesweeper-v0", "Sudoku-v0-easy", "TowerOfHanoi-v0-medium"),
-]
 
 
 def step(env: TextArena, message: str) -> Observation:
     observation = env.step(build_env_spec(TextArena).parse_action({"message": message}))
     assert isinstance(observation, Observation)
     return observation
-
-
-def play_oracle(env: TextArena, seed: int) -> float:
-    env.reset(seed=seed)
-    while (call := env.oracle()) is not None:
-        result = step(env, call.arguments["message"])
-    assert result.done and result.reward is not None
-    return float(result.reward)
 
 
 def test_the_first_message_has_the_rules_and_how_it_is_scored() -> None:
@@ -99,23 +86,6 @@ def test_a_message_that_crashes_the_game_is_the_models_mistake() -> None:
     assert step(env, f"[{env.game.game_number}]").reward == 1.0
 
 
-@pytest.mark.parametrize("seeds", [10, pytest.param(200, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", SOLVED)
-def test_the_oracle_solves_every_seed(name: str, seeds: int) -> None:
-    env = TextArena(variant=name)
-    assert [play_oracle(env, seed) for seed in range(seeds)] == [1.0] * seeds
-
-
-def test_the_oracle_goes_on_from_a_detour() -> None:
-    env = TextArena(variant="TowerOfHanoi-v0")
-    env.reset(seed=0)
-    for move in ("[A B]", "[A C]", "[B C]"):
-        step(env, move)
-    while (call := env.oracle()) is not None:
-        result = step(env, call.arguments["message"])
-    assert result.done and result.reward == 1.0
-
-
 def test_without_its_word_lists_a_game_says_how_to_get_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -132,17 +102,6 @@ def test_variants_are_the_single_player_games() -> None:
     assert not {"Chess-v0", "Klondike-v0", "TwentyQuestions-v0", "Wordle-v0-train"} & names.keys()
     with pytest.raises(ValueError, match="Sudoku-v0"):
         TextArena().reset(game_name="Sudoko-v0")
-
-
-def test_only_some_variants_have_an_oracle() -> None:
-    def has_oracle(variant: str) -> bool:
-        return ShadowEnvironment.has_oracle(build_env_spec(TextArena, variant=variant))
-
-    assert has_oracle("Sudoku-v0") and not has_oracle("Blackjack-v0")
-    env = TextArena(variant="Blackjack-v0")
-    env.reset(seed=1)
-    with pytest.raises(NotImplementedError, match="no oracle"):
-        env.oracle()
 
 
 def blackjack(seed: int) -> list[str]:

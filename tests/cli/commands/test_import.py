@@ -19,7 +19,6 @@ from curation.formats.gym_lines import (
     write_lines,
 )
 from curation.formats.openenv_records import collect_with_openenv
-from curation.formats.verifiers_lines import TRACES
 
 from cli.collect_cli import error_line, read_episodes
 from cli.curate_cli import curate, ludus, make_episode, read_rows, stdout_of, write_run
@@ -57,8 +56,6 @@ def write_message_rows(folder: Path) -> Path:
 def write_source(format: str, folder: Path) -> Path:
     if format == "openenv":
         return collect_with_openenv(folder / "openenv", ["one", "two"])
-    if format == "verifiers":
-        return TRACES
     return write_gym_file(folder) if format == "nemo-gym" else write_message_rows(folder)
 
 
@@ -67,7 +64,7 @@ def conversations(episodes: list[Episode]) -> list[Any]:
     return [(each.messages, each.tools, each.reward, each.rewards) for each in episodes]
 
 
-@pytest.mark.parametrize("format", ["openenv", "nemo-gym", "verifiers", "messages"])
+@pytest.mark.parametrize("format", ["openenv", "nemo-gym", "messages"])
 def test_imported_rollouts_are_a_run_for_every_command(format: str, tmp_path: Path) -> None:
     report = json.loads(
         stdout_of(run_import(format, write_source(format, tmp_path), "--json", cwd=tmp_path))
@@ -169,7 +166,7 @@ def test_invalid_options_print_one_line_and_write_nothing(
 
 def test_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
     done = run_import("mesages", write_message_rows(tmp_path))
-    assert done.returncode == 2 and '"nemo-gym", "verifiers"' in done.stderr.splitlines()[-1]
+    assert done.returncode == 2 and '"nemo-gym", "messages"' in done.stderr.splitlines()[-1]
 
 
 def test_import_can_write_into_the_source_folder(tmp_path: Path) -> None:

@@ -203,3 +203,17 @@ def test_all_jsonl_files_of_a_folder_are_read(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunError, match=r"\.jsonl"):
         find_files(FORMATS["messages"], tmp_path / "empty")
+
+
+def test_results_of_verifiers_are_read() -> None:
+    """`vf-eval` 0.1.14 wrote the file, playing questions of ours against a stand-in for an API."""
+    file = Path(__file__).parent / "files" / "verifiers.jsonl"
+    sky, again, *_, failed, green = read_messages(file)
+    assert isinstance(sky, Episode) and isinstance(again, Episode) and isinstance(green, Episode)
+    roles = ["system", "user", "assistant", "tool", "assistant"]
+    assert [message.role for message in sky.messages] == roles
+    assert [tool["function"]["name"] for tool in sky.tools] == ["look_up"]
+    assert sky.group_id == again.group_id != green.group_id
+    assert (sky.reward, again.reward, green.reward) == (1.0, 0.0, 1.0)
+    assert isinstance(failed, Episode) and failed.error is not None
+    assert (failed.reward, failed.error.kind) == (None, "ModelError")

@@ -176,7 +176,7 @@ def test_images_keep_their_position(tmp_path: Path) -> None:
     assert isinstance(episode.messages[2].content[0], ImagePart)
 
 
-def test_outputs_that_repeat_the_history_are_one_conversation(tmp_path: Path) -> None:
+def test_the_last_transition_is_the_whole_conversation(tmp_path: Path) -> None:
     seen = user("You see a door.")
     first = [user("Escape."), seen, call_item("a"), output_item("a", "open")]
     second = [*first, call_item("b"), output_item("b", "out")]
@@ -186,17 +186,6 @@ def test_outputs_that_repeat_the_history_are_one_conversation(tmp_path: Path) ->
         *(("a",), "a"),
         *(("b",), "b"),
     ]
-
-
-def test_a_hidden_observation_is_kept_as_first_seen(tmp_path: Path) -> None:
-    first = [user("You see a door."), call_item("a"), output_item("a"), user("You see a hall.")]
-    hidden = [user("[hidden]"), *first[1:3], user("[hidden]"), call_item("b"), output_item("b")]
-    episode = import_rollout(tmp_path, rollout([], [first, hidden]))
-    assert [m.text for m in episode.messages if m.role == "user"] == [
-        "You see a door.",
-        "You see a hall.",
-    ]
-    assert episode.turns == 2
 
 
 def test_outputs_without_repetition_are_concatenated(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 class ImportFormat(StrEnum):
     OPENENV = "openenv"
     NEMO_GYM = "nemo-gym"
-    VERIFIERS = "verifiers"
     MESSAGES = "messages"
 
 

@@ -76,15 +76,6 @@ def as_object(value: object) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
-def as_numbers(values: JsonObject) -> dict[str, float]:
-    """Return the finite numbers of an object: metrics may also be null or text."""
-    return {
-        name: float(value)
-        for name, value in values.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-    }
-
-
 def parse_number(value: object, name: str) -> float | None:
     """Parse a score. Null and NaN mean unscored; booleans are 0 or 1."""
     if value is None:

@@ -1,6 +1,7 @@
 """Read any JSONL whose lines have `messages` (or prompt and completion) and a reward.
 
-Rows of `ludus curate --to sft` keep their groups.
+The `results.jsonl` of Prime Intellect's verifiers is one. Rows of `ludus curate --to sft` keep
+their groups.
 """
 
 from __future__ import annotations
@@ -63,10 +64,10 @@ def _parse_line(line: JsonObject) -> Iterator[Episode]:
         seed=line.get("seed"),
         agent={k: v for k, v in agent.items() if k in _AGENT_FIELDS and v is not None},
         messages=messages,
-        tools=parse_tools(line.get("tools")),
+        tools=parse_tools(line.get("tools", line.get("tool_defs"))),
         reward=parse_number(line.get("score") if reward is None else reward, "reward"),
         error=build_fault(
-            fault.get("kind") or fault.get("type") or "Error",
+            fault.get("kind") or fault.get("type") or fault.get("error") or "Error",
             fault.get("message") or error,
             by_model=fault.get("where") == "model",
         )

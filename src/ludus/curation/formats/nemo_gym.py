@@ -32,7 +32,6 @@ from ludus.curation.formats.chat_messages import parse_messages, parse_tools
 from ludus.curation.formats.responses_api import (
     build_items,
     flatten_tool,
-    iter_new_items,
     parse_items,
     to_chat_messages,
 )
@@ -128,7 +127,12 @@ def _parse_rollout(line: JsonObject, task_fields: set[str] | None) -> Episode:
     # Some environments store the first observation separately.
     prompt = parse_items(params.get("input"), "input")
     prompt += parse_items(response.get("seed_obs"), "seed_obs")
-    parts = [prompt, *iter_new_items(prompt, response.get("output"))]
+    output = response.get("output")
+    if not isinstance(output, list) or not any(isinstance(part, list) for part in output):
+        output = [output]
+    parts = [parse_items(part, "output") for part in output]
+    # Each transition is the whole conversation so far, as the model was shown it.
+    parts = parts[-1:] if response.get("contains_transitions") else [prompt, *parts]
     messages = [message for part in parts for message in to_chat_messages(part)]
     if params.get("instructions"):
         messages.insert(0, {"role": "system", "content": params["instructions"]})

@@ -10,6 +10,7 @@ from codecs import BOM_UTF8
 from collections.abc import Iterator
 from functools import partial
 from itertools import takewhile
+from math import isfinite
 from pathlib import Path
 
 from pydantic_core import from_json, to_json
@@ -18,7 +19,6 @@ from ludus.curation.formats.base import (
     EXTRA_KEY,
     FormatError,
     UnreadableRecord,
-    as_numbers,
     as_object,
     build_episode,
     extra_fields,
@@ -73,8 +73,10 @@ def _parse_record(metadata: JsonObject, line: JsonObject) -> Iterator[Episode]:
         # they are called a reward or a score.
         rewards={
             name: value
-            for name, value in as_numbers(as_object(line.get("verify_metrics"))).items()
-            if (
+            for name, value in as_object(line.get("verify_metrics")).items()
+            if type(value) in (int, float)
+            and isfinite(value)
+            and (
                 name in reward_names
                 if isinstance(reward_names, list)
                 else _REWARD_WORDS.intersection(name.lower().replace("/", "_").split("_"))

@@ -16,11 +16,6 @@ from ludus.curation.formats.chat_messages import parse_tools
 from ludus.data.messages import ImagePart, Message, Text
 from ludus.data.tool_schema import JsonObject
 
-_VOLATILE_FIELDS = frozenset(
-    {"id", "status", "phase", "type", "prompt_token_ids", "generation_token_ids"}
-    | {"generation_log_probs", "routed_experts"}
-)
-
 
 def parse_items(value: object, name: str) -> list[JsonObject]:
     """Parse a list of items. A string is a user message, and null is an empty list."""
@@ -35,49 +30,6 @@ def parse_items(value: object, name: str) -> list[JsonObject]:
         if not isinstance(item.get("type"), str | None):
             raise FormatError(f"the type of an item of {name} is not a name")
     return items
-
-
-def iter_new_items(given: list[JsonObject], output: object) -> Iterator[list[JsonObject]]:
-    """Yield the new items of an output, for each call of the model.
-
-    Some environments write a list of lists: after each call, the whole conversation so far. Only
-    the items that were not there before are yielded. An observation that the environment hides
-    later is kept as the model saw it first.
-    """
-    nested = isinstance(output, list) and any(isinstance(part, list) for part in output)
-    seen: list[JsonObject] = []
-    for part in output if nested and isinstance(output, list) else [output]:
-        items = parse_items(part, "output")
-        earlier = ([*given, *seen], seen)
-        repeated = next((old for old in earlier if _is_continuation(items, old)), [])
-        yield items[len(repeated) :]
-        seen += items[len(repeated) :]
-
-
-def _is_continuation(items: list[JsonObject], old: list[JsonObject]) -> bool:
-    """Whether `items` begins with `old`.
-
-    The items of the model must be equal. Observations may have been hidden since, but only if there
-    are items of the model that show that this is the same conversation.
-    """
-    if not old or len(items) < len(old):
-        return False
-
-    def without_content(item: JsonObject) -> list[object]:
-        return [item.get("type") or "message", item.get("role"), item.get("call_id")]
-
-    def is_equal(a: JsonObject, b: JsonObject) -> bool:
-        fields, others = (
-            {name: value for name, value in item.items() if name not in _VOLATILE_FIELDS}
-            for item in (a, b)
-        )
-        return without_content(a) == without_content(b) and fields == others
-
-    pairs = list(zip(old, items, strict=False))
-    by_model = [is_equal(a, b) for a, b in pairs if _is_model_item(a)]
-    if any(by_model):
-        return all(by_model) and all(without_content(a) == without_content(b) for a, b in pairs)
-    return all(is_equal(a, b) for a, b in pairs)
 
 
 def _is_model_item(item: JsonObject) -> bool:

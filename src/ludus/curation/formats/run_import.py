@@ -14,7 +14,6 @@ from ludus.curation.formats.base import UnreadableRecord
 from ludus.curation.formats.messages import read_messages
 from ludus.curation.formats.nemo_gym import is_gym_output, read_gym
 from ludus.curation.formats.openenv import read_openenv
-from ludus.curation.formats.verifiers import read_verifiers
 from ludus.data.episode import Episode, format_episode_id
 from ludus.data.files import atomic_dir, existing_files, lock_dir, stable_hash
 from ludus.data.journal import Journal
@@ -34,7 +33,6 @@ class ImportFormat(NamedTuple):
 FORMATS: Mapping[str, ImportFormat] = {
     "openenv": ImportFormat(read_openenv, ("results.jsonl",)),
     "nemo-gym": ImportFormat(read_gym, ("*.jsonl",), is_gym_output),
-    "verifiers": ImportFormat(read_verifiers, ("**/results.jsonl", "**/traces.jsonl")),
     "messages": ImportFormat(read_messages, ("*.jsonl",)),
 }
 UNREADABLE_FILE = "unreadable.txt"

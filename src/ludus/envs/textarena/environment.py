@@ -17,11 +17,10 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ludus.data.tool_schema import JsonObject, ToolCall
+from ludus.data.tool_schema import JsonObject
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
 from ludus.envs.textarena import TextArenaMessage, TextArenaObservation
-from ludus.envs.textarena.solvers import SOLVERS
 from ludus.errors import ToolError, did_you_mean
 from ludus.protocol.types import State
 
@@ -74,10 +73,6 @@ class TextArena(ToolEnvironment):
     def variant_task(cls, variant: str) -> JsonObject:
         return {"game_name": variant}
 
-    @classmethod
-    def oracle_variants(cls) -> Sequence[str]:
-        return [name for name in game_modules() if _game_family(name) in SOLVERS]
-
     def reset(
         self, *, seed: int | None = None, game_name: str | None = None
     ) -> TextArenaObservation:
@@ -117,16 +112,6 @@ class TextArena(ToolEnvironment):
         observation = self._observe("\n".join([*texts, reason]))
         observation.info = {key: value for key, value in info[_PLAYER].items() if key != "role"}
         return observation
-
-    def oracle(self) -> ToolCall | None:
-        solve = SOLVERS.get(_game_family(self.game_name))
-        if solve is None:
-            raise NotImplementedError(
-                f"{self.game_name} has no oracle. Games that have one: "
-                f"{', '.join(sorted(SOLVERS))}."
-            )
-        message = None if self.game.state.done else solve(self.game)
-        return None if message is None else ToolCall(name="play", arguments={"message": message})
 
     @property
     def state(self) -> State:
@@ -180,10 +165,6 @@ class TextArena(ToolEnvironment):
         )
 
 
-def _game_family(name: str) -> str:
-    return name.partition("-v")[0]
-
-
 _SINGLE_PLAYER_GAMES = (
     "2048 Bandit Blackjack Countdown Crosswords Cryptarithm FifteenPuzzle FrozenLake "
     "GuessTheNumber Hangman LightsOut LogicPuzzle Mastermind Minesweeper PegJump RushHour "
@@ -233,7 +214,7 @@ def game_modules() -> Mapping[str, str]:
     return {
         name: spec.entry_point.partition(":")[0]
         for name, spec in sorted(_load_library().ENV_REGISTRY.items())
-        if _game_family(name) in games and not name.endswith(_REPEATED_SUFFIXES)
+        if name.partition("-v")[0] in games and not name.endswith(_REPEATED_SUFFIXES)
     }
 
 
