@@ -74,7 +74,8 @@ async def test_requests_of_other_sites_are_refused_on_every_route(
     served: Served, headers: dict[str, str], status: int
 ) -> None:
     assert statuses(served.url, headers) == {status}
-    assert await upgrade_status(served, "/ws", headers) == status
+    for path in ("/ws", "/mcp"):
+        assert await upgrade_status(served, path, headers) == status
     assert len(served.sessions) == 0
 
 
@@ -89,7 +90,8 @@ async def test_loopback_names_are_answered_on_any_port(served: Served, host: str
 async def test_a_page_of_the_server_itself_may_use_it(served: Served) -> None:
     own = {"Origin": served.url}
     assert statuses(served.url, own) == {200}
-    assert await upgrade_status(served, "/ws", own) == 101
+    for path in ("/ws", "/mcp"):
+        assert await upgrade_status(served, path, own) == 101
 
 
 @pytest.mark.parametrize(
@@ -191,16 +193,19 @@ async def test_refused_upgrades_and_cut_connections_leave_nothing_in_the_log() -
     options = ("--max-sessions", "1", "--queue-timeout", "0.02", "--token", "secret")
     known = {"Authorization": "Bearer secret"}
     with served_by_program("echo", *options) as program:
-        with pytest.raises(InvalidStatus):
-            await websocket(program.ws)
+        paths = (program.ws, program.ws.removesuffix("/ws") + "/mcp")
+        for url in paths:
+            with pytest.raises(InvalidStatus):
+                await websocket(url)
         async with websocket(program.ws, additional_headers=known) as holder:
             await holder.send('{"type":"reset"}')
             await holder.recv()
             for number in range(12):
                 # Gone before, while, or after it is told that there is no session for it.
-                line = await websocket(program.ws, additional_headers=known)
-                await asyncio.sleep(number * 0.004)
-                line.transport.abort()
+                for url in paths:
+                    line = await websocket(url, additional_headers=known)
+                    await asyncio.sleep(number * 0.004)
+                    line.transport.abort()
         program.process.terminate()
         said, _ = program.process.communicate(timeout=60)
     for noise in ("handshake", "never retrieved", "Traceback", "ERROR"):

@@ -81,10 +81,13 @@ async def test_a_client_that_reads_late_gets_every_reply_in_order(
 
 
 @pytest.mark.parametrize("environment", [Large, LargeInThreads])
-def test_a_client_that_takes_nothing_is_cut_off(environment: type[Large]) -> None:
+@pytest.mark.parametrize(("path", "requests"), [("/ws", [RESET, STEP]), ("/mcp", [CALL])])
+def test_a_client_that_takes_nothing_is_cut_off(
+    environment: type[Large], path: str, requests: list[bytes]
+) -> None:
     with serving(environment, send_timeout=0.2) as served, SilentClient(served.url) as client:
-        client.upgrade("/ws")
-        client.send_frames([RESET, *[STEP] * 50])
+        client.upgrade(path)
+        client.send_frames([*requests, *[requests[-1]] * 50])
         wait_until(lambda: b"ludus_steps_total 0.0" not in served.sessions.metrics.text())
         wait_until(lambda: len(served.sessions) == 0)
         wait_until(lambda: not served.server.server_state.connections)

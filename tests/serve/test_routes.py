@@ -11,7 +11,7 @@ from websockets.asyncio.client import connect as websocket
 from websockets.exceptions import InvalidStatus
 from world import Counter, LineWorld, Slow, Two, serving, until
 
-from ludus import EnvClient, connect
+from ludus import Action, EnvClient, Observation, connect
 from ludus.check import run_checks
 from ludus.client.session import Session
 from ludus.errors import ConnectFailed
@@ -74,6 +74,53 @@ async def test_a_requests_own_time_limit_cannot_exceed_that_of_the_server() -> N
             reply = await http.post("/step", json=body)
             assert reply.status_code == 504
             assert "longer than 0.1 s" in reply.json()["detail"]["message"]
+
+
+async def test_tasks_are_listed_by_split() -> None:
+    with serving("catch") as served:
+        async with client(served.url) as http:
+            assert (await http.get("/list_environments")).json() == ["catch"]
+            assert (await http.get("/catch/splits")).json() == [
+                {"name": "train", "type": "train"},
+                {"name": "test", "type": "test"},
+            ]
+            split = {"split": "test"}
+            assert (await http.post("/catch/num_tasks", json=split)).json() == {"num_tasks": 10000}
+            task = (await http.post("/catch/task", json=split | {"index": 2})).json()
+            assert task == {"task": {"seed": 1_000_002}}
+            some = await http.post("/catch/task_range", json=split | {"start": 1, "stop": 3})
+            assert some.json() == {"tasks": [{"seed": 1_000_001}, {"seed": 1_000_002}]}
+            listed = (await http.post("/catch/tasks", json=split)).json()
+            assert len(listed["tasks"]) == 1000 and listed["env_name"] == "catch"
+            assert (await http.post("/catch/task", json=split | {"index": -1})).status_code == 400
+            assert (await http.post("/catch/num_tasks", json={"split": "x"})).status_code == 400
+            assert (await http.get("/chess/splits")).status_code == 404
+
+
+class Countable:
+    """Knows how many tasks it has, but not which; like an environment of OpenEnv."""
+
+    def reset(self, seed: int | None = None) -> Observation:
+        return Observation()
+
+    def step(self, action: Action) -> Observation:
+        return Observation(done=True)
+
+    def num_tasks(self, split: str) -> int:
+        return 2
+
+
+async def test_an_environment_without_a_method_for_tasks_says_so() -> None:
+    with serving(Countable) as served:
+        async with client(served.url) as http:
+            (name,) = (await http.get("/list_environments")).json()
+            for reply, method in (
+                (await http.get(f"/{name}/splits"), "list_splits"),
+                (await http.post(f"/{name}/task", json={"split": "x", "index": 0}), "get_task"),
+                (await http.post(f"/{name}/task_range", json={"split": "x"}), "get_task"),
+            ):
+                assert reply.status_code == 501
+                assert f"does not implement {method}()" in reply.json()["detail"]
 
 
 async def test_json_rpc_answers_every_mistake_with_its_code() -> None:
@@ -147,6 +194,24 @@ async def test_a_session_made_over_http_outlives_a_socket_that_leaves() -> None:
             async with websocket(f"{served.ws}?session_id={id}") as line:
                 gone = from_json(await line.recv())["data"]
                 assert gone["code"] == "SESSION_ERROR" and "Unknown session_id" in gone["message"]
+
+
+async def test_json_rpc_over_a_socket_of_its_own() -> None:
+    with serving(Two) as served:
+        async with websocket(served.ws.replace("/ws", "/mcp")) as line:
+
+            async def ask(method: str, **params: Any) -> Any:
+                await line.send(to_json(rpc(method, **params)).decode())
+                return from_json(await line.recv())
+
+            greeting = await ask("initialize", protocolVersion="2025-06-18")
+            assert greeting["result"]["instructions"].endswith("Hello None.")
+            await line.send(to_json(rpc("notifications/initialized", id=None)).decode())
+            tools = (await ask("tools/list"))["result"]["tools"]
+            assert [tool["name"] for tool in tools] == ["double", "leave"]
+            answer = await ask("tools/call", name="double", arguments={"number": 4})
+            assert answer["result"]["data"] == {"doubled": 8}
+        await until(lambda: len(served.sessions) == 0)
 
 
 async def test_metrics_count_what_happened() -> None:

@@ -13,10 +13,11 @@ from typing import TypeVar
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import to_json
+from pydantic_core import to_json, to_jsonable_python
 from starlette.routing import WebSocketRoute
 
 from ludus.data.tool_schema import JsonObject
+from ludus.environment.runner import EnvironmentRunner
 from ludus.environment.spec import EnvSpec
 from ludus.errors import CapacityReached, InvalidAction, SessionError, SessionLost, WireError
 from ludus.protocol.frames import error_frame_details, result_payload
@@ -34,6 +35,8 @@ from ludus.serve.ws_fast_path import UpgradeConfig
 
 M = TypeVar("M", bound=BaseModel)
 
+MAX_LISTED_TASKS = 1000
+"""Maximum number of tasks in a listing; `num_tasks` has the total number."""
 _STATUS_BY_CODE = {"CAPACITY_REACHED": 503, "FACTORY_ERROR": 500, "SESSION_ERROR": 504}
 
 
@@ -71,10 +74,11 @@ def create_app(
     access = AccessPolicy(config)
     app.state.sessions = sessions
     app.state.upgrade_config = UpgradeConfig(sockets, config, access, proxy)
-    app.router.routes.append(WebSocketRoute("/ws", sockets))
+    app.router.routes += [WebSocketRoute("/ws", sockets), WebSocketRoute("/mcp", rpc)]
     _add_info_routes(app, env_spec, sessions)
     add_page_routes(app, env_spec, allow_origins=config.allow_origins)
     add_episode_routes(app, sessions)
+    add_task_routes(app, env_spec)
     rpc.add_routes(app, proxy)
     add_access_middleware(
         app,
@@ -191,6 +195,93 @@ def add_episode_routes(app: FastAPI, sessions: SessionRegistry) -> None:
         """The state of a new environment."""
         async with temporary_session(request) as session:
             return _episode_response(await session.runner.state())
+
+
+class SplitRequest(BaseModel):
+    """The body of a request about the tasks of a split."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    split: str
+
+
+class TaskRequest(SplitRequest):
+    index: int
+
+
+class TaskRangeRequest(SplitRequest):
+    start: int | None = None
+    stop: int | None = None
+
+
+def add_task_routes(app: FastAPI, env_spec: EnvSpec) -> None:
+    """Add the routes that list splits and tasks, with a temporary environment for each request."""
+
+    @asynccontextmanager
+    async def temporary_runner(environment: str) -> AsyncIterator[EnvironmentRunner]:
+        if environment.lower() not in (env_spec.id.lower(), env_spec.name.lower()):
+            raise HTTPException(404, f"This server serves {env_spec.id!r}, not {environment!r}.")
+        runner = EnvironmentRunner(env_spec)
+        try:
+            await runner.start()
+            yield runner
+        except NotImplementedError as error:
+            raise HTTPException(501, str(error)) from None
+        except (IndexError, KeyError) as error:
+            raise HTTPException(400, f"No such task: {error}") from None
+        except SessionError as error:
+            raise _episode_http_error(error) from None
+        finally:
+            await runner.close()
+
+    async def list_range(
+        environment: str, split: str, start: int | None, stop: int | None
+    ) -> list[object]:
+        async with temporary_runner(environment) as runner:
+            if hasattr(env_spec.cls, "get_task_range"):
+                tasks = await runner.call_method("get_task_range", split, start, stop)
+            else:
+                count = await runner.call_method("num_tasks", split)
+                indices = range(count)[start:stop][:MAX_LISTED_TASKS]
+                tasks = [await runner.call_method("get_task", split, index) for index in indices]
+            return list(to_jsonable_python(tasks))
+
+    @app.get("/{environment}/splits")
+    async def splits(environment: str) -> list[JsonObject]:
+        """The splits of the tasks."""
+        async with temporary_runner(environment) as runner:
+            listed = to_jsonable_python(await runner.call_method("list_splits"))
+        types = {"train": "train", "test": "test"}
+        return [
+            each
+            if isinstance(each, dict)
+            else {"name": str(each), "type": types.get(each, "validation")}
+            for each in listed
+        ]
+
+    @app.post("/{environment}/tasks")
+    async def tasks(environment: str, body: SplitRequest) -> JsonObject:
+        """The tasks of a split, up to 1000."""
+        listed = await list_range(environment, body.split, 0, MAX_LISTED_TASKS)
+        return {"tasks": listed, "env_name": env_spec.id}
+
+    @app.post("/{environment}/num_tasks")
+    async def num_tasks(environment: str, body: SplitRequest) -> JsonObject:
+        """The number of tasks of a split."""
+        async with temporary_runner(environment) as runner:
+            return {"num_tasks": await runner.call_method("num_tasks", body.split)}
+
+    @app.post("/{environment}/task")
+    async def task(environment: str, body: TaskRequest) -> JsonObject:
+        """One task of a split, by its position."""
+        async with temporary_runner(environment) as runner:
+            record = await runner.call_method("get_task", body.split, body.index)
+            return {"task": to_jsonable_python(record)}
+
+    @app.post("/{environment}/task_range")
+    async def task_range(environment: str, body: TaskRangeRequest) -> JsonObject:
+        """The tasks of a split from `start` to `stop`, at most 1000."""
+        return {"tasks": await list_range(environment, body.split, body.start, body.stop)}
 
 
 def _result_response(observation: Observation) -> Response:

@@ -16,6 +16,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json, to_json
+from starlette.types import Receive, Scope, Send
 
 from ludus import __version__
 from ludus.data.messages import Content, Text, content_text
@@ -25,6 +26,7 @@ from ludus.protocol.frames import result_payload
 from ludus.protocol.observation_text import render_observation, render_tool_result
 from ludus.serve.sessions import ServedSession, SessionRegistry
 from ludus.serve.worker_proxy import WorkerProxy
+from ludus.serve.ws_endpoint import AsgiConnection, Disconnected
 
 MCP_SESSION_HEADER = "mcp-session-id"
 PROTOCOL_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
@@ -145,6 +147,28 @@ class McpEndpoint:
             except SessionLost as error:
                 return JSONResponse({"detail": str(error)}, 404)
             return Response(status_code=204)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The WebSocket `/mcp`, as an ASGI application: one session per connection."""
+        connection = AsgiConnection(scope, receive, send)
+        await connection.accept({})
+        session = None
+        # A client that disconnects is no error.
+        with suppress(Disconnected):
+            try:
+                session = await self._sessions.create()
+                while True:
+                    answer = await self.handle(await connection.receive(), session)
+                    if answer is not None:
+                        await connection.send(to_json(answer, inf_nan_mode="null"))
+            except SessionError as error:
+                details = getattr(error, "details", None)
+                rpc_error = RpcError(RpcCode.SERVER_ERROR, str(error), details)
+                await connection.send(to_json(error_response(rpc_error)))
+                await connection.close()
+            finally:
+                if session is not None:
+                    await self._sessions.destroy(session)
 
     async def handle(
         self, body: str | bytes | JsonObject, session: ServedSession | None

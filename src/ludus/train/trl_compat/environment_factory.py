@@ -193,6 +193,11 @@ class TRLEnvironment:
                 parts.append({"type": "image", "image": image})
         return parts
 
+    @property
+    def _done(self) -> bool:
+        """Whether the episode is over; read by `ludus.train.trl_compat.GRPOTrainer`."""
+        return self._session.score.done or self._session.fault is not None
+
     def get_reward(self) -> float | None:
         """Return the reward of the episode, which TRL adds to those of reward functions.
 

@@ -3,7 +3,8 @@
 `model` may be `smollm2`, and `SFTConfig` takes `max_seq_length`. `GRPOTrainer` accepts rollout
 functions of three arguments, `rollout_func(prompts, args, processing_class)`: they get each prompt
 of a batch once, as text, and return `num_generations` completions for it. If a script samples from
-a vLLM server and there is none, the policy under training is served in its place.
+a vLLM server and there is none, the policy under training is served in its place. In TRL's tool
+loop, the rollouts of an `environment_factory` end when their environment is done.
 
 Importing this module imports TRL.
 """
@@ -15,7 +16,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -73,8 +74,22 @@ def _resolve_model(model: str | PreTrainedModel) -> str | PreTrainedModel:
     return str(smollm2.model_folder())
 
 
+class _RowIds(list[int]):
+    """The token ids of a row of the batch, which keep its number when ids are appended."""
+
+    def __init__(self, ids: Iterable[int], row: int) -> None:
+        super().__init__(ids)
+        self.row = row
+
+    def __add__(self, ids: list[int]) -> _RowIds:  # type: ignore[override]
+        return _RowIds([*self, *ids], self.row)
+
+
 class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
-    """TRL's trainer that also accepts `rollout_func(prompts, args, processing_class)`."""
+    """TRL's trainer that also accepts `rollout_func(prompts, args, processing_class)`.
+
+    A rollout ends when its environment has a true `done` or `_done`.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -113,6 +128,45 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         with self._run_policy_server():
             measured: dict[str, float] = super().evaluate(*args, **kwargs)
             return measured
+
+    def _tool_call_loop(self, prompts: Any, prompt_ids: list[list[int]], *rest: Any) -> Any:
+        numbered = [_RowIds(ids, row) for row, ids in enumerate(prompt_ids)]
+        return super()._tool_call_loop(prompts, numbered, *rest)
+
+    def _generate_single_turn(
+        self,
+        prompt_ids: list[list[int]],
+        images: Any,
+        multimodal_fields: Any,
+        *rest: Any,
+        **kw: Any,
+    ) -> tuple[list[list[int]], list[list[float]] | None]:
+        """Generate nothing for episodes that are over; TRL would, and train on it."""
+
+        def is_done(ids: list[int]) -> bool:
+            environment = self.environments[ids.row] if isinstance(ids, _RowIds) else None
+            return any(getattr(environment, name, False) is True for name in ("done", "_done"))
+
+        generate = super()._generate_single_turn
+        # Images are not laid out by rows, ranks must generate together, and TRL takes a rollout
+        # without an end-of-turn token for a truncated one.
+        can_skip = not (images or multimodal_fields or self.mask_truncated_completions)
+        can_skip = can_skip and self.accelerator.num_processes == 1
+        active = [row for row, ids in enumerate(prompt_ids) if not (can_skip and is_done(ids))]
+        new: list[list[int]] = []
+        new_logprobs: list[list[float]] | None = []
+        if active:
+            rows = [list(prompt_ids[row]) for row in active]
+            new, new_logprobs = generate(rows, images, multimodal_fields, *rest, **kw)
+        if len(active) == len(prompt_ids):
+            return new, new_logprobs
+        ids: list[list[int]] = [[] for _ in prompt_ids]
+        logprobs: list[list[float]] = [[] for _ in prompt_ids]
+        for number, row in enumerate(active):
+            ids[row] = new[number]
+            if new_logprobs is not None:
+                logprobs[row] = new_logprobs[number]
+        return ids, None if new_logprobs is None else logprobs
 
     def _without_vllm(self, config: GRPOConfig) -> GRPOConfig:
         """Return the config without vLLM: the policy is sampled from in this process."""
