@@ -201,7 +201,7 @@ async def test_an_exit_on_the_quick_way_is_an_error_too() -> None:
     runner = EnvironmentRunner(build_env_spec(Leaving))
     await runner.start()
     with pytest.raises(ExecutionFailed, match="SystemExit: 3"):
-        runner.reset_sync({"leave": True})
+        runner.run_instantly(runner.reset({"leave": True}))
 
 
 async def test_an_environment_that_cannot_be_built_without_leaving_is_named() -> None:

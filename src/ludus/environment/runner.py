@@ -11,8 +11,8 @@ import math
 import os
 import random
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from functools import partial
 from numbers import Real
 from typing import Any, TypeVar
@@ -49,30 +49,6 @@ _closing_tasks: set[asyncio.Task[None]] = set()
 """References to tasks that nobody awaits: the event loop has only weak ones."""
 
 
-@contextmanager
-def _episode_continues() -> Iterator[None]:
-    try:
-        yield
-    except ExecutionFailed as error:
-        if not isinstance(error, StepTimeout):
-            error.details[EPISODE_CONTINUES] = True
-            # The message is for a model; the log has the line of the author's code.
-            error.author_line = None
-        raise
-
-
-async def _await_on(
-    loop: asyncio.AbstractEventLoop,
-    method: Callable[..., Coroutine[object, object, T]],
-    *arguments: object,
-) -> T:
-    """Await a method on this event loop, which need not be the caller's."""
-    if asyncio.get_running_loop() is loop:
-        return await method(*arguments)
-    running = asyncio.run_coroutine_threadsafe(method(*arguments), loop)
-    return await asyncio.wrap_future(running)
-
-
 class EnvironmentRunner:
     """An environment and its thread. Requests run one at a time, in order."""
 
@@ -88,7 +64,6 @@ class EnvironmentRunner:
         self._tools = env_spec.tools
         self._own_thread: WorkerThread | None = None
         self._mcp_session: AsyncExitStack | None = None
-        self._request_lock = asyncio.Lock()
         self._reset: Callable[..., Any]
         self._step: Callable[..., Any]
         self._answers_list_tools = (
@@ -101,6 +76,9 @@ class EnvironmentRunner:
         self._runs_on_loop = not env_spec.blocking
         self.instant = self._runs_on_loop and not env_spec.is_async
         """Whether requests run on the event loop and never await."""
+        self._request_lock: AbstractAsyncContextManager[None] = (
+            nullcontext() if self.instant else asyncio.Lock()
+        )
 
     async def start(self) -> None:
         """Build the environment."""
@@ -148,26 +126,47 @@ class EnvironmentRunner:
             return
         self._mcp_session = AsyncExitStack()
         await self._mcp_session.enter_async_context(connect())
+        loop = asyncio.get_running_loop()
+
+        async def await_on_loop(method: Callable[..., Any], *arguments: object) -> Any:
+            if asyncio.get_running_loop() is loop:
+                return await method(*arguments)
+            running = asyncio.run_coroutine_threadsafe(method(*arguments), loop)
+            return await asyncio.wrap_future(running)
+
         # A step in a thread runs the tools on another event loop, but the connection can only
         # be used on this one.
         for name in ("_async_call_tool", "_async_list_tools"):
-            method = getattr(self.environment, name)
-            bound = partial(_await_on, asyncio.get_running_loop(), method)
+            bound = partial(await_on_loop, getattr(self.environment, name))
             setattr(self.environment, name, bound)
 
     async def reset(self, task: Mapping[str, object]) -> Observation:
         """Start an episode."""
-        if self.instant:
-            return self.reset_sync(task)
         async with self._request_lock:
             arguments = self._reset_arguments(task)
             value = await self._call_guarded(lambda: self._reset(**arguments), "reset")
-            return await self._add_progress(self._finish_reset(task, value))
+            episode_id = task.get("episode_id")
+            if episode_id is None:
+                episode_id = f"{_id_rng.getrandbits(128):032x}"
+            self.episode_id = str(episode_id)
+            self.steps = 0
+            if value is None:
+                error = ExecutionFailed(
+                    "reset returned None; it must return the first observation: text or an "
+                    "Observation."
+                )
+                error.author_line = f"{locate_function(self._reset)}: {error}"
+                raise error
+            observation = self._check_observation(value)
+            turns = self.environment.max_turns if self.env_spec.native else None
+            if isinstance(turns, int):
+                observation.metadata["max_turns"] = turns
+            if self.env_spec.has_progress:
+                await self._add_progress(observation)
+            return observation
 
     async def step(self, data: Mapping[str, object]) -> Observation:
         """Take an action, in the format of the wire."""
-        if self.instant and (observation := self.step_sync(data)) is not None:
-            return observation
         async with self._request_lock:
             if data.get("type") == "list_tools" and self._answers_list_tools:
                 return ListToolsObservation(tools=list(await self._load_tools()))
@@ -175,27 +174,15 @@ class EnvironmentRunner:
                 return await self._call_derived_tool(data)
             return await self._run_step(self.env_spec.parse_action(data))
 
-    def reset_sync(self, task: Mapping[str, object]) -> Observation:
-        """`reset` without awaiting, for an instant runner."""
-        value = self._call_sync(self._reset, **self._reset_arguments(task))
-        observation = self._finish_reset(task, value)
-        if self.env_spec.has_progress:
-            self._set_progress(observation, self._call_sync(self.environment.progress))
-        return observation
-
-    def step_sync(self, data: Mapping[str, object]) -> Observation | None:
-        """`step` without awaiting, for an instant runner; None for actions that need `step`."""
-        kind = data.get("type")
-        if kind == "list_tools" or (kind == "call_tool" and not self.env_spec.named_calls):
-            return None
-        action = self.env_spec.parse_action(data)
-        self._require_episode()
-        with self._illegal_actions():
-            value = self._call_sync(self._step, action)
-        observation = self._finish_step(value)
-        if self.env_spec.has_progress:
-            self._set_progress(observation, self._call_sync(self.environment.progress))
-        return observation
+    def run_instantly(self, request: Coroutine[object, None, T]) -> T:
+        """Run a request of an instant runner to its end, without an event loop."""
+        try:
+            request.send(None)
+        except StopIteration as finished:
+            result: T = finished.value
+            return result
+        request.close()
+        raise ExecutionFailed(f"{self.env_spec.id} awaits; declare its methods with async def.")
 
     async def call(self, name: str, arguments: Mapping[str, object]) -> Observation:
         """Call a tool by name; the result is always a `CallToolObservation`."""
@@ -280,57 +267,32 @@ class EnvironmentRunner:
                 self._own_thread.stop()
 
     async def _run_step(self, action: object) -> Observation:
-        self._require_episode()
-        with self._illegal_actions():
+        if self.env_spec.native and not self.episode_active:
+            if self.episode_id is None:
+                raise EpisodeNotStarted(
+                    "No episode is running. Send a reset before the first step."
+                )
+            raise EpisodeOver("The episode is over. Send a reset to start another.")
+        try:
             value = await self._call_guarded(lambda: self._step(action), "step")
-        return await self._add_progress(self._finish_step(value))
-
-    async def _add_progress(self, observation: Observation) -> Observation:
-        if self.env_spec.has_progress:
-            progress = await self._call_guarded(self.environment.progress, "progress")
-            self._set_progress(observation, progress)
-        return observation
-
-    def _illegal_actions(self) -> AbstractContextManager[None]:
-        """A step of OpenEnv's environments raises for an illegal action, and the episode goes on.
-
-        In our own, the author raises `ToolError` for those, so that other exceptions are faults.
-        """
-        return nullcontext() if self.env_spec.native else _episode_continues()
-
-    def _require_episode(self) -> None:
-        if self.episode_active or not self.env_spec.native:
-            return
-        if self.episode_id is None:
-            raise EpisodeNotStarted("No episode is running. Send a reset before the first step.")
-        raise EpisodeOver("The episode is over. Send a reset to start another.")
-
-    def _finish_reset(self, task: Mapping[str, object], value: object) -> Observation:
-        episode_id = task.get("episode_id")
-        if episode_id is None:
-            episode_id = f"{_id_rng.getrandbits(128):032x}"
-        self.episode_id = str(episode_id)
-        self.steps = 0
-        if value is None:
-            error = ExecutionFailed(
-                "reset returned None; it must return the first observation: text or an Observation."
-            )
-            error.author_line = f"{locate_function(self._reset)}: {error}"
-            raise error
-        observation = self._check_observation(value)
-        turns = self.environment.max_turns if self.env_spec.native else None
-        if isinstance(turns, int):
-            observation.metadata["max_turns"] = turns
-        return observation
-
-    def _finish_step(self, value: object) -> Observation:
+        except ExecutionFailed as error:
+            # A step of OpenEnv's environments raises for an illegal action, and the episode goes
+            # on. In our own, the author raises `ToolError` for those: other exceptions are faults.
+            if not (self.env_spec.native or isinstance(error, StepTimeout)):
+                error.details[EPISODE_CONTINUES] = True
+                # The message is for a model; the log has the line of the author's code.
+                error.author_line = None
+            raise
         observation = self._check_observation(value)
         if not vars(observation).get("error"):
             self.steps += 1
+        if self.env_spec.has_progress:
+            await self._add_progress(observation)
         return observation
 
-    def _set_progress(self, observation: Observation, value: object) -> None:
-        """Put what `progress()` has returned into the metadata."""
+    async def _add_progress(self, observation: Observation) -> None:
+        """Put what `progress()` returns into the metadata."""
+        value = await self._call_guarded(self.environment.progress, "progress")
         if value is None:
             return
         if not isinstance(value, Real) or not 0 <= float(value) <= 1:
@@ -404,11 +366,13 @@ class EnvironmentRunner:
 
     async def _call_guarded(self, call: Callable[[], Any], what: str) -> Any:
         """Run a call within the step time-out, and map its exceptions to wire errors."""
-        self._require_open()
-        deadline = None if self.step_timeout is None else asyncio.timeout(self.step_timeout)
+        if self.environment is None:
+            raise WireError("The session is closed.", ErrorCode.SESSION_ERROR)
+        has_limit = self.step_timeout is not None and not self.instant
+        deadline = asyncio.timeout(self.step_timeout) if has_limit else None
         try:
             if deadline is None:
-                return await self._run(call)
+                return call() if self.instant else await self._run(call)
             async with deadline:
                 return await self._run(call)
         except BaseException as error:
@@ -419,22 +383,6 @@ class EnvironmentRunner:
                 f"The {what} took longer than {self.step_timeout:g} s; the session is closed. "
                 "Raise `step_timeout` if it needs longer."
             ) from None
-
-    def _call_sync(self, method: Callable[..., Any], *arguments: object, **named: object) -> Any:
-        """Call a method, and map its exceptions to wire errors."""
-        self._require_open()
-        try:
-            value = method(*arguments, **named)
-        except BaseException as error:
-            raise to_wire_error(error, self.env_spec.cls) from error
-        if inspect.isawaitable(value):
-            name = getattr(method, "__name__", "A method")
-            raise ExecutionFailed(f"{name} returned an awaitable; declare it with async def.")
-        return value
-
-    def _require_open(self) -> None:
-        if self.environment is None:
-            raise WireError("The session is closed.", ErrorCode.SESSION_ERROR)
 
     def _check_observation(self, value: object) -> Observation:
         observation = as_observation(value)

@@ -108,7 +108,8 @@ class EnvSpec:
     @cached_property
     def is_async(self) -> bool:
         """Whether any of its methods is a coroutine function."""
-        names = ["reset", "step", "state", "progress", *(tool.name for tool in self.tools or ())]
+        names = ["reset", "step", "state", "progress", "list_tools"]
+        names += [tool.name for tool in self.tools or ()]
         return bool(self.async_methods) or any(
             inspect.iscoroutinefunction(getattr(self.cls, name, None)) for name in names
         )

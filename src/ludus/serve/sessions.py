@@ -99,12 +99,10 @@ class ServedSession:
         try:
             frame = parse_frame(text)
             if isinstance(frame, StepFrame):
-                observation = self.runner.step_sync(frame.data)
-                if observation is None:
-                    return None
+                observation = self.runner.run_instantly(self.runner.step(frame.data))
                 self._metrics.count_step(time.perf_counter() - started)
             elif isinstance(frame, ResetFrame):
-                observation = self.runner.reset_sync(frame.data)
+                observation = self.runner.run_instantly(self.runner.reset(frame.data))
                 self._metrics.count(RESETS)
             else:
                 return None
