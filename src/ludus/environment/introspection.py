@@ -48,7 +48,16 @@ def build_env_spec(
     if (served := read_app(environment)) is not None:
         return replace(build_env_spec(served[0], name=name), **served[1], note=None)
     factory = partial(environment, variant=variant) if variant else environment
-    cls: type = environment if inspect.isclass(environment) else _built_type(factory)
+    if inspect.isclass(environment):
+        cls: type = environment
+    else:
+        try:
+            built = factory()
+        except Exception as error:
+            raise BadEnvironment(log_fault(error, getattr(factory, "__module__", ""))) from error
+        if callable(close := getattr(built, "close", None)):
+            close()
+        cls = type(built)
     if not callable(getattr(cls, "reset", None)) or not callable(getattr(cls, "step", None)):
         raise BadEnvironment(
             f"{cls.__name__} is not an environment: it has no reset and step.",
@@ -58,36 +67,22 @@ def build_env_spec(
         missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
         raise BadEnvironment(f"{cls.__name__} does not implement {missing}.", "Define it.")
     fields = _inspect_native(cls) if issubclass(cls, Environment) else _inspect_foreign(cls)
+    action, note = fields["action"], None
+    if action.model_config.get("extra") == "allow" and is_base(action):
+        known = ", ".join(each.__name__ for each in _visible_subclasses(cls, action.__bases__[0]))
+        note = (
+            f"{cls.__name__}.step does not say which type its actions have"
+            f"{f' (there are {known})' if known else ''}, so that any arguments are sent to it. "
+            "Name the app that serves it instead, as module:app, or annotate the action."
+        )
     return EnvSpec(
         cls=cls,
         factory=factory,
         name=name or f"{cls.__module__}:{cls.__name__}",
         variant=variant,
-        note=_untyped_note(cls, fields["action"]),
+        note=note,
         **fields,
     )
-
-
-def _untyped_note(cls: type, action: type[BaseModel]) -> str | None:
-    """What to tell the user of a class whose actions may have any fields."""
-    if action.model_config.get("extra") != "allow" or not is_base(action):
-        return None
-    known = ", ".join(each.__name__ for each in _visible_subclasses(cls, action.__bases__[0]))
-    return (
-        f"{cls.__name__}.step does not say which type its actions have"
-        f"{f' (there are {known})' if known else ''}, so that any arguments are sent to it. "
-        "Name the app that serves it instead, as module:app, or annotate the action."
-    )
-
-
-def _built_type(factory: Callable[[], object]) -> type:
-    try:
-        environment = factory()
-    except Exception as error:
-        raise BadEnvironment(log_fault(error, getattr(factory, "__module__", ""))) from error
-    if callable(close := getattr(environment, "close", None)):
-        close()
-    return type(environment)
 
 
 def _inspect_native(cls: type[Environment[Any, Any, Any]]) -> JsonObject:
@@ -152,6 +147,15 @@ def _inspect_foreign(cls: type[Any]) -> JsonObject:
         action, observation = types.CallToolAction, types.CallToolObservation
     else:
         action, observation = _named_type(cls, action), _named_type(cls, observation)
+    # Also `MCPEnvironment.step_async`, unless a subclass overrides `step` alone.
+    owners = {name: _owner(cls, f"{name}_async") for name in ("reset", "step")}
+    async_methods = [
+        name
+        for name, owner in owners.items()
+        if owner is not None
+        and owner.__name__ != "Environment"
+        and issubclass(owner, _owner(cls, name) or owner)
+    ]
     return {
         "action": action,
         "observation": observation,
@@ -159,7 +163,7 @@ def _inspect_foreign(cls: type[Any]) -> JsonObject:
         "state": state,
         # A step that is not async may block for any time, unless the class declares `blocking`.
         "blocking": bool(getattr(cls, "blocking", not _overrides_async(cls, "step"))),
-        "async_methods": frozenset(name for name in ("reset", "step") if _prefers_async(cls, name)),
+        "async_methods": frozenset(async_methods),
         "concurrent": bool(getattr(cls, "SUPPORTS_CONCURRENT_SESSIONS", False)),
         "native": False,
         "single_thread": bool(getattr(cls, "REQUIRES_SINGLE_THREAD_EXECUTOR", False)),
@@ -170,15 +174,6 @@ def _overrides_async(cls: type, method: str) -> bool:
     """Whether a class implements `METHOD_async` itself, rather than a base class of OpenEnv."""
     owner = _owner(cls, f"{method}_async")
     return owner is not None and owner.__name__ not in ("Environment", "MCPEnvironment")
-
-
-def _prefers_async(cls: type, method: str) -> bool:
-    """Whether `METHOD_async` is to be called: also `MCPEnvironment.step_async`, unless a subclass
-    overrides `step` alone."""
-    owner = _owner(cls, f"{method}_async")
-    if owner is None or owner.__name__ == "Environment":
-        return False
-    return issubclass(owner, _owner(cls, method) or owner)
 
 
 def _owner(cls: type, method: str) -> type | None:

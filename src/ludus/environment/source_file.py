@@ -73,7 +73,18 @@ class SourceFile:
         name = self.import_name()
         if name in sys.modules:
             return sys.modules[name]
-        return importlib.import_module(name) if "." in name else _execute_module(name, self.path)
+        if "." in name:
+            return importlib.import_module(name)
+        spec = importlib.util.spec_from_file_location(name, self.path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        return module
 
     def import_name(self) -> str:
         """The name of the module in this process: `module`, unless that name is taken.
@@ -118,19 +129,6 @@ def _is_name_free(name: str, path: Path) -> bool:
         # A parent package does not load; the import itself will raise the reason.
         return True
     return spec is None or Path(spec.origin or "").resolve() == path.resolve()
-
-
-def _execute_module(name: str, path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
 
 
 def import_user_module(name: str) -> ModuleType:

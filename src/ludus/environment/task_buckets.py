@@ -158,7 +158,15 @@ def build_buckets(
             merged: JsonObject = {}
             labels = list(variant)
             for axis, at in zip(arguments, positions, strict=True):
-                _merge(merged, task, paths[spec, axis.name], axis.values[at], option)
+                argument, *fields = paths[spec, axis.name]
+                common, value = task.get(argument), axis.values[at]
+                shared = common if fields and isinstance(common, Mapping) else None
+                if argument in task and (shared is None or fields[0] in shared):
+                    name = ".".join((argument, *fields))
+                    raise ConfigError(f"`task` and `{option}` both set {name}. Remove one of them.")
+                if fields:
+                    value = {**(shared or {}), **merged.get(argument, {}), fields[0]: value}
+                merged[argument] = value
                 labels.append(f"{axis.name}={format_value(axis.values[at])}")
             ranked.append((sum(positions), Bucket(" ".join(labels), spec, merged)))
     return tuple(bucket for _, bucket in sorted(ranked, key=lambda pair: pair[0]))
@@ -195,22 +203,6 @@ def _find_spec(spec: str) -> EnvSpec | None:
         return find_environment(spec)
     except LudusError:
         return None
-
-
-def _merge(
-    merged: JsonObject, task: Mapping[str, object], path: Sequence[str], value: object, option: str
-) -> None:
-    """Set a bucket's argument, or a field of one, beside those that all tasks have."""
-    argument, *fields = path
-    common = task.get(argument)
-    is_mergeable = bool(fields) and isinstance(common, Mapping) and fields[0] not in common
-    if argument in task and not is_mergeable:
-        name = ".".join(path)
-        raise ConfigError(f"`task` and `{option}` both set {name}. Remove one of them.")
-    if fields:
-        shared = common if isinstance(common, Mapping) else {}
-        value = {**shared, **merged.get(argument, {}), fields[0]: value}
-    merged[argument] = value
 
 
 def evenly(buckets: Sequence[Bucket], count: int) -> Callable[[int], tuple[str, JsonObject]]:

@@ -100,15 +100,16 @@ class ToolEnvironment(Environment[Action, Observation, State]):
             value = getattr(self, name)(**arguments)
         except ToolError as error:
             return self._fault_observation(name, error, named)
-        if inspect.isawaitable(value):
-            return self._call_async(name, value, named)
-        return self._result_observation(name, value, named)
+        if not inspect.isawaitable(value):
+            return self._result_observation(name, value, named)
 
-    async def _call_async(self, name: str, value: Awaitable[object], named: bool) -> Observation:
-        try:
-            return self._result_observation(name, await value, named)
-        except ToolError as error:
-            return self._fault_observation(name, error, named)
+        async def call() -> Observation:
+            try:
+                return self._result_observation(name, await value, named)
+            except ToolError as error:
+                return self._fault_observation(name, error, named)
+
+        return call()
 
     def _fault_observation(self, name: str, error: ToolError, named: bool) -> Observation:
         result = fault_result(name, "execution_error", str(error))

@@ -101,40 +101,6 @@ def _build_tool(cls: type, name: str, default: bool) -> Tool:
             "Write a docstring whose first line says what the tool does.",
         )
     descriptions = {param.arg_name: param.description or "" for param in documentation.params}
-    fields: JsonObject = {}
-    for parameter, hint in _tool_parameters(method, owner):
-        description = descriptions.get(parameter.name)
-        if not description:
-            raise BadEnvironment(
-                f"{owner}: parameter {parameter.name!r} is not described in the docstring.",
-                f"Add a line `{parameter.name}: …` under `Args:`.",
-            )
-        default_value = ... if parameter.default is parameter.empty else parameter.default
-        fields[parameter.name] = (hint, Field(default=default_value, description=description))
-    arguments = _arguments_model(name, owner, fields)
-    purpose = "\n\n".join(
-        part for part in (documentation.short_description, documentation.long_description) if part
-    )
-    spec = ToolSpec(
-        name=name, description=purpose, input_schema=strip_titles(arguments.model_json_schema())
-    )
-    return Tool(spec=spec, arguments=arguments, default=default)
-
-
-def _arguments_model(name: str, owner: str, fields: JsonObject) -> type[BaseModel]:
-    try:
-        return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
-    except PydanticUserError as error:
-        raise BadEnvironment(
-            f"{owner} has an argument whose type has no JSON schema: "
-            f"{describe_in_one_line(error)}.",
-            "Use str, int, float, bool, list, dict or a pydantic model.",
-        ) from None
-
-
-def _tool_parameters(
-    method: Callable[..., object], owner: str
-) -> list[tuple[inspect.Parameter, Any]]:
     try:
         hints = get_type_hints(method, include_extras=True)
     except Exception as error:
@@ -142,14 +108,34 @@ def _tool_parameters(
             f"{owner} has a type hint that cannot be resolved: {describe_in_one_line(error)}.",
             "Import that type at the top of the module, outside of `if TYPE_CHECKING`.",
         ) from None
-    parameters = []
-    for name, parameter in list(inspect.signature(method).parameters.items())[1:]:
+    fields: JsonObject = {}
+    for argument, parameter in list(inspect.signature(method).parameters.items())[1:]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise BadEnvironment(f"{owner} takes *{name}.", "Name every argument instead.")
-        if name not in hints:
+            raise BadEnvironment(f"{owner} takes *{argument}.", "Name every argument instead.")
+        if argument not in hints:
             raise BadEnvironment(
-                f"{owner}: parameter {name!r} has no type hint.",
-                f"Write one, such as `{name}: str`.",
+                f"{owner}: parameter {argument!r} has no type hint.",
+                f"Write one, such as `{argument}: str`.",
             )
-        parameters.append((parameter, hints[name]))
-    return parameters
+        if not (description := descriptions.get(argument)):
+            raise BadEnvironment(
+                f"{owner}: parameter {argument!r} is not described in the docstring.",
+                f"Add a line `{argument}: …` under `Args:`.",
+            )
+        default_value = ... if parameter.default is parameter.empty else parameter.default
+        fields[argument] = (hints[argument], Field(default=default_value, description=description))
+    try:
+        arguments = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+    except PydanticUserError as error:
+        raise BadEnvironment(
+            f"{owner} has an argument whose type has no JSON schema: "
+            f"{describe_in_one_line(error)}.",
+            "Use str, int, float, bool, list, dict or a pydantic model.",
+        ) from None
+    purpose = "\n\n".join(
+        part for part in (documentation.short_description, documentation.long_description) if part
+    )
+    spec = ToolSpec(
+        name=name, description=purpose, input_schema=strip_titles(arguments.model_json_schema())
+    )
+    return Tool(spec=spec, arguments=arguments, default=default)

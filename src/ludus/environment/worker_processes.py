@@ -132,7 +132,13 @@ class WorkerProcess:
         """Read what there is of a reply, and return the reply once it is complete."""
         data = os.read(self.reply_fd, _READ_BYTES)
         if not data:
-            raise self._exit_error()
+            status = self._process.wait()
+            kind = WorkerLost
+            if hasattr(signal, "SIGPROF") and status == -signal.SIGPROF:
+                kind = WorkerTimeout
+            elif -status in _CRASH_SIGNALS:
+                kind = WorkerCrashed
+            raise kind(f"The process of {self.module} ended with status {status}.")
         self._unread += data
         if not data.endswith(b"\n"):
             return None
@@ -147,15 +153,6 @@ class WorkerProcess:
         for pipe in (self._requests, self._replies):
             with suppress(OSError):
                 pipe.close()
-
-    def _exit_error(self) -> WorkerLost:
-        status = self._process.wait()
-        kind = WorkerLost
-        if hasattr(signal, "SIGPROF") and status == -signal.SIGPROF:
-            kind = WorkerTimeout
-        elif -status in _CRASH_SIGNALS:
-            kind = WorkerCrashed
-        return kind(f"The process of {self.module} ended with status {status}.")
 
 
 WorkerT = TypeVar("WorkerT", bound=WorkerProcess)
@@ -241,22 +238,20 @@ class WorkerPool(Generic[WorkerT]):
         ended the worker; not so if it exceeded its limit of time.
         """
         with self._slots:
-            try:
-                return self._ask(self.lend(), request)
-            except WorkerTimeout:
-                raise
-            except WorkerLost:
-                return self._ask(self.lend(new=True), request)
-
-    def _ask(self, worker: WorkerT, request: bytes) -> JsonObject:
-        try:
-            reply = worker.ask(request)
-        except BaseException:
-            # The pipe may hold an incomplete message.
-            self.drop(worker)
-            raise
-        self.give_back(worker)
-        return reply
+            is_retry = False
+            while True:
+                worker = self.lend(new=is_retry)
+                try:
+                    reply = worker.ask(request)
+                except BaseException as error:
+                    # The pipe may hold an incomplete message.
+                    self.drop(worker)
+                    if is_retry or type(error) not in (WorkerLost, WorkerCrashed):
+                        raise
+                    is_retry = True
+                else:
+                    self.give_back(worker)
+                    return reply
 
     async def ask_async(self, request: bytes) -> JsonObject:
         """`ask` for an event loop, on which thousands of requests may wait."""
