@@ -47,9 +47,7 @@ def smollm_tokenizer() -> Any:
     return tokenizer_class(tokenizer_object=backend, bos_token=start, eos_token=stop, pad_token=end)
 
 
-def gguf_file(
-    path: Path, *, pre: str = "smollm", quantized: bool = False, eos: int = 2, pad: int = 2
-) -> Path:
+def gguf_file(path: Path, *, quantized: bool = False, eos: int = 2, pad: int = 2) -> Path:
     """Write a tiny model and its tokenizer; with Q4_1 weights if `quantized`."""
     from gguf import GGUFWriter
 
@@ -57,7 +55,7 @@ def gguf_file(
     model = tiny(tokenizer)
     writer = GGUFWriter(path, "llama")
     _write_shape(writer, model.config)
-    _write_vocabulary(writer, tokenizer, pre)
+    _write_vocabulary(writer, tokenizer)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(eos)
     writer.add_unk_token_id(0)
@@ -84,11 +82,11 @@ def _write_shape(writer: Any, config: Any) -> None:
     writer.add_vocab_size(config.vocab_size)
 
 
-def _write_vocabulary(writer: Any, tokenizer: Any, pre: str) -> None:
+def _write_vocabulary(writer: Any, tokenizer: Any) -> None:
     bpe = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
     tokens = sorted(bpe["vocab"], key=bpe["vocab"].get)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
+    writer.add_tokenizer_pre("smollm")
     writer.add_token_list(tokens)
     writer.add_token_types([3 if token in SPECIAL_TOKENS else 1 for token in tokens])
     writer.add_token_merges([" ".join(merge) for merge in bpe["merges"]])

@@ -57,16 +57,16 @@ def test_circular_adapters_have_a_fingerprint(tmp_path: Path) -> None:
 
 
 def test_a_large_file_is_sampled_densely_but_not_read_completely(tmp_path: Path) -> None:
-    file = tmp_path / "model.gguf"
+    file = tmp_path / "model.safetensors"
     with file.open("wb") as stream:
         stream.truncate(FILE_SIZE)
-    fingerprints = {fingerprint_of(file)}
+    fingerprints = {fingerprint_of(tmp_path)}
     assert sum(map(len, _sample_chunks(file))) < FILE_SIZE / 50
     for start in (0, 123_456_789, FILE_SIZE - 300_000):
         with file.open("r+b") as stream:
             stream.seek(start)
             stream.write(b"x" * 300_000)
-        fingerprints.add(fingerprint_of(file))
+        fingerprints.add(fingerprint_of(tmp_path))
     assert len(fingerprints) == 4, "every change of 300 kB is noticed"
 
 

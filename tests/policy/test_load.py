@@ -13,7 +13,6 @@ from tiny_tokenizers import CHATML, of_family, student
 from ludus.errors import ConfigError, LudusError
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.load import load, load_model, load_tokenizer
-from policy.gguf_files import gguf_file
 from policy.models import adapted, saved, tiny
 
 IDS = torch.arange(3, 40)[None]
@@ -60,11 +59,6 @@ def test_eos_tokens_of_the_generation_config_stop_a_reply(tmp_path: Path) -> Non
         text = json.dumps(config | {"eos_token_id": eos})
         (tmp_path / "generation_config.json").write_text(text)
         assert load(str(tmp_path), device="cpu").chat_format.stop_token_ids == known | added
-
-
-def test_a_gguf_file_gives_a_policy(tmp_path: Path) -> None:
-    policy = load(str(gguf_file(tmp_path / "tiny.gguf")), device="cpu")
-    assert policy.chat_format.origin == "ludus" and 2 in policy.chat_format.stop_token_ids
 
 
 def test_an_adapter_is_merged_into_its_base(tmp_path: Path) -> None:

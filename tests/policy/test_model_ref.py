@@ -40,13 +40,7 @@ def test_a_folder_with_an_adapter_config_is_an_adapter(tmp_path: Path) -> None:
     assert resolve_model(str(adapter(tmp_path, "org/base"))).kind is ModelKind.ADAPTER
 
 
-@pytest.mark.parametrize("name", ["model.gguf", "MODEL.GGUF"])
-def test_a_gguf_file_is_recognized_by_its_suffix(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).touch()
-    assert resolve_model(str(tmp_path / name)).kind is ModelKind.GGUF
-
-
-def test_other_files_are_rejected(tmp_path: Path) -> None:
+def test_a_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").touch()
     with pytest.raises(ConfigError, match="is a file"):
         resolve_model(str(tmp_path / "model.safetensors"))

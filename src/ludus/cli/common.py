@@ -84,7 +84,7 @@ Token = Annotated[
     "Bearer token of the environment's server. Prefer LUDUS_TOKEN: other users of this machine can "
     "read --token in the list of processes.",
 ]
-Model = Annotated[str, Option(short="m"), "Model to train: smollm2, folder, .gguf file or Hub id."]
+Model = Annotated[str, Option(short="m"), "Model to train: smollm2, folder or Hub id."]
 TrainOutput = Annotated[
     Path,
     output_option(metavar="OUT"),

@@ -47,7 +47,7 @@ class PolicyAgent(Agent):
     """An agent for a transformers model that runs in this process.
 
     Args:
-        model: A folder, a GGUF file, a Hub id or `smollm2`; or a loaded policy.
+        model: A folder, a Hub id or `smollm2`; or a loaded policy.
         temperature: 0 for greedy decoding. Default: what the model's generation config
             recommends, otherwise 1.
         extra: `top_p`, `top_k` and `seed`; another seed gives other replies to the same tasks.

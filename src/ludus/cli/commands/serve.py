@@ -60,7 +60,7 @@ def serve(
 
 @command
 def serve_model(
-    model: Annotated[str, Option(metavar="MODEL"), "Folder, .gguf file, Hub id or smollm2."],
+    model: Annotated[str, Option(metavar="MODEL"), "Folder, Hub id or smollm2."],
     *,
     config: ModelServeConfig,
     max_batch: Annotated[

@@ -249,10 +249,9 @@ def load_vision_processor(model: str | ModelRef) -> VisionProcessor | None:
     if ref.kind is ModelKind.ADAPTER:
         return load_vision_processor(resolve_base_model(ref))
     config = None
-    if ref.kind is not ModelKind.GGUF:
-        # Loading the weights reports what is wrong with a config.
-        with suppress_hf_logging(), suppress(Exception):
-            config = AutoConfig.from_pretrained(ref.path, **ref.loading_kwargs)
+    # Loading the weights reports what is wrong with a config.
+    with suppress_hf_logging(), suppress(Exception):
+        config = AutoConfig.from_pretrained(ref.path, **ref.loading_kwargs)
     if config is None or not supports_images(config):
         return None
     require_transformers("Using images", "PIL")
