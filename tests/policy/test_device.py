@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -67,12 +69,14 @@ def test_unknown_dtypes_are_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "expected"), [({"avx2", "amx_bf16"}, "bfloat16"), ({"avx2"}, "float32")]
+    ("flags", "expected"), [("avx2 amx_bf16", "bfloat16"), ("avx2", "float32"), (None, "float32")]
 )
 def test_cpus_without_bfloat16_use_float32(
-    monkeypatch: pytest.MonkeyPatch, flags: set[str], expected: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: str | None, expected: str
 ) -> None:
-    monkeypatch.setattr(device, "_read_cpu_flags", lambda: flags)
+    if flags is not None:
+        (tmp_path / "cpuinfo").write_text(f"flags\t: {flags}\n")
+    monkeypatch.setattr(device, "CPU_INFO", tmp_path / "cpuinfo")
     assert choose_dtype(None, "cpu") == expected
 
 

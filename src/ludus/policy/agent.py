@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ludus.agents.agent import (
@@ -24,7 +23,7 @@ from ludus.environment.worker_threads import WorkerThread
 from ludus.errors import AgentError, ConfigError, LudusError
 from ludus.policy.chat.template_kwargs import check_template_kwargs, saved_template_kwargs
 from ludus.policy.engine.batcher import RequestBatcher
-from ludus.policy.engine.engine_api import check_prompt_fits
+from ludus.policy.engine.engine_api import DecodeStats, check_prompt_fits
 from ludus.policy.model_ref import check_model, fingerprint
 from ludus.policy.runtime import HF_MAX_BATCH, PolicyRuntime, start_engine
 from ludus.policy.sampled_conversation import SampledConversation
@@ -89,18 +88,19 @@ class PolicyAgent(Agent):
                 "`chat_template_kwargs` cannot be set for a policy that is already loaded. Pass "
                 "them to `ludus.policy.load.load`."
             )
+        self._description: JsonObject | None = None
         self._runtime: PolicyRuntime | None = None
         self._tokens_before_close = 0
         """Tokens sampled by batchers that are closed."""
         self._load_lock = asyncio.Lock()
 
     def describe(self) -> JsonObject:
-        """Describe the model and how it is sampled. Works before the model is loaded."""
-        return dict(self._description)
+        """Describe the model and how it is sampled. Works before the model is loaded.
 
-    @cached_property
-    def _description(self) -> JsonObject:
-        """Made once: the files under a name may change from one day to the next."""
+        The first answer is kept: the files under a name may change from one day to the next.
+        """
+        if self._description is not None:
+            return dict(self._description)
         policy = self._given_policy
         if policy is None:
             weights, recommended = fingerprint(self.model), recommended_sampling_for(self.model)
@@ -113,12 +113,13 @@ class PolicyAgent(Agent):
             "dtype": self._dtype,
             "chat_template_kwargs": template_kwargs,
         }
-        return {
+        self._description = {
             "provider": self.provider,
             "model": self.model,
             **describe_sampling(self._sampling_options, recommended),
             **{name: value for name, value in optional.items() if value},
         }
+        return dict(self._description)
 
     @property
     def concurrency_limit(self) -> int:
@@ -130,10 +131,8 @@ class PolicyAgent(Agent):
 
     @property
     def sampled_tokens(self) -> int:
-        runtime = self._runtime
-        return self._tokens_before_close + (
-            0 if runtime is None else runtime.batcher.stats.sampled_tokens
-        )
+        stats = self._runtime.batcher.stats if self._runtime else DecodeStats()
+        return self._tokens_before_close + stats.sampled_tokens
 
     @property
     def stall_expected(self) -> bool:

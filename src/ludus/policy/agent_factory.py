@@ -95,8 +95,16 @@ def agent_from_config(config: AgentConfig) -> Agent:
     if provider not in _PROVIDERS:
         hint = did_you_mean(provider, _PROVIDERS, f"Known providers: {', '.join(_PROVIDERS)}.")
         raise ConfigError(f"Unknown `provider` {provider!r}. {hint}")
-    if provider == "openai" and not config.llm_endpoint:
-        config = replace(config, llm_endpoint=_endpoint_from_environment())
+    url = find_variable(_BASE_URL_VARIABLE)
+    if provider == "openai" and not config.llm_endpoint and url is not None:
+        from ludus.agents.openai import OpenAIAgent
+
+        try:
+            endpoint = base_url(url)
+        except ConfigError as error:
+            raise ConfigError(f"{_BASE_URL_VARIABLE} is wrong. {error}") from None
+        if endpoint != OpenAIAgent.default_base_url:
+            config = replace(config, llm_endpoint=endpoint)
     for option, providers in _OPTION_PROVIDERS.items():
         if getattr(config, option) not in (None, "", {}) and provider not in providers:
             problem = (
@@ -121,19 +129,6 @@ def agent_from_config(config: AgentConfig) -> Agent:
         example = _EXAMPLE_MODELS[provider]
         raise ConfigError(f"`provider` {provider} needs a `model`, such as {example}.")
     return _build_agent(provider, config)
-
-
-def _endpoint_from_environment() -> str | None:
-    """The endpoint that OPENAI_BASE_URL names, as for OpenAI's library; None for OpenAI's own."""
-    from ludus.agents.openai import OpenAIAgent
-
-    if (url := find_variable(_BASE_URL_VARIABLE)) is None:
-        return None
-    try:
-        endpoint = base_url(url)
-    except ConfigError as error:
-        raise ConfigError(f"{_BASE_URL_VARIABLE} is wrong. {error}") from None
-    return None if endpoint == OpenAIAgent.default_base_url else endpoint
 
 
 def _build_agent(provider: str, config: AgentConfig) -> Agent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import platform
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from ludus.errors import ConfigError, did_you_mean
@@ -20,6 +21,7 @@ DTYPES = {
     "float32": "float32",
     "fp32": "float32",
 }
+CPU_INFO = Path("/proc/cpuinfo")
 _BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 
@@ -58,13 +60,17 @@ def choose_dtype(dtype: str | None, device: str) -> str:
         return DTYPES[dtype]
     import torch
 
+    has_bf16 = False
     if device.startswith("cuda"):
         # Emulated on GPUs before Ampere, and slower there than float16.
         has_bf16 = bool(torch.cuda.get_device_capability(device)[0] >= 8)
     elif device.startswith("mps"):
         has_bf16 = bool(torch.backends.mps.is_macos_or_newer(14, 0))
     else:
-        has_bf16 = bool(_BF16_CPU_FLAGS & _read_cpu_flags())
+        # The words of this file, which only Linux has, include the CPU's features.
+        with suppress(OSError):
+            words = CPU_INFO.read_text(encoding="utf-8", errors="replace").split()
+            has_bf16 = not _BF16_CPU_FLAGS.isdisjoint(words)
     if has_bf16:
         return "bfloat16"
     return "float32" if device.startswith("cpu") else "float16"
@@ -84,10 +90,7 @@ def device_names(device: str, processes: int = 1) -> tuple[str, ...]:
 
 
 def release_gpu_memory() -> None:
-    """Return the cached memory of objects that are no longer used; models are in cycles of them.
-
-    Does nothing on the GPU if torch is not loaded.
-    """
+    """Return the cached memory of objects that are no longer used; models are in cycles of them."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
@@ -111,11 +114,3 @@ def _device_count(kind: str) -> int:
     if kind == "mps":
         return int(torch.backends.mps.is_available())
     return 1
-
-
-def _read_cpu_flags() -> set[str]:
-    """The words of /proc/cpuinfo, among them the CPU's features; empty on other systems."""
-    try:
-        return set(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split())
-    except OSError:
-        return set()

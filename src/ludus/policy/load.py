@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, LudusError
 from ludus.policy.device import choose_device, choose_dtype
 from ludus.policy.hf_loading import require_transformers, suppress_hf_logging
@@ -175,6 +174,10 @@ def find_nonfinite_weights(model: PreTrainedModel) -> str | None:
 
 
 def _load_weights(ref: ModelRef, dtype: str, *, allow_vision: bool) -> PreTrainedModel:
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    from ludus.policy.vision.processor import SUPPORTED_FAMILIES, supports_images
+
     if ref.kind is ModelKind.ADAPTER:
         base = _load_weights(resolve_base_model(ref), dtype, allow_vision=allow_vision)
         require_transformers("Using an adapter", "peft")
@@ -185,8 +188,24 @@ def _load_weights(ref: ModelRef, dtype: str, *, allow_vision: bool) -> PreTraine
             return adapted.merge_and_unload()
         except Exception as error:
             raise load_error(ref, "adapter", error) from None
+    check_model_files(ref)
     try:
-        model, info = _read_model(ref, dtype, allow_vision=allow_vision)
+        config = AutoConfig.from_pretrained(ref.path, **ref.loading_kwargs)
+        is_vlm = allow_vision and supports_images(config)
+        classes = config.architectures or []
+        # Encoders and other vision models could be loaded as a causal LM, and would write nonsense.
+        if not is_vlm and classes and not any(
+            part in name for name in classes for part in _CAUSAL_LM_CLASS_PARTS
+        ):  # fmt: skip
+            vlms = f", or a vision model: {SUPPORTED_FAMILIES}" if allow_vision else ""
+            raise ConfigError(
+                f"{ref.name} is a {classes[0]}, which is not a text-only language model. Name a "
+                f"...ForCausalLM{vlms}."
+            )
+        auto_class = AutoModelForImageTextToText if is_vlm else AutoModelForCausalLM
+        model, info = auto_class.from_pretrained(
+            ref.path, dtype=dtype, output_loading_info=True, **ref.loading_kwargs
+        )
     except LudusError:
         raise
     except Exception as error:
@@ -198,31 +217,3 @@ def _load_weights(ref: ModelRef, dtype: str, *, allow_vision: bool) -> PreTraine
             f"{missing[0]} among them."
         )
     return model
-
-
-def _read_model(
-    ref: ModelRef, dtype: str, *, allow_vision: bool
-) -> tuple[PreTrainedModel, JsonObject]:
-    """Return the model and the loading info of transformers."""
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
-
-    from ludus.policy.vision.processor import SUPPORTED_FAMILIES, supports_images
-
-    check_model_files(ref)
-    config = AutoConfig.from_pretrained(ref.path, **ref.loading_kwargs)
-    is_vlm = allow_vision and supports_images(config)
-    classes = config.architectures or []
-    # Encoders and other vision models could be loaded as a causal LM, and would write nonsense.
-    if not is_vlm and classes and not any(
-        part in name for name in classes for part in _CAUSAL_LM_CLASS_PARTS
-    ):  # fmt: skip
-        vlms = f", or a vision model: {SUPPORTED_FAMILIES}" if allow_vision else ""
-        raise ConfigError(
-            f"{ref.name} is a {classes[0]}, which is not a text-only language model. Name a "
-            f"...ForCausalLM{vlms}."
-        )
-    auto_class = AutoModelForImageTextToText if is_vlm else AutoModelForCausalLM
-    model, info = auto_class.from_pretrained(
-        ref.path, dtype=dtype, output_loading_info=True, **ref.loading_kwargs
-    )
-    return model, info

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
@@ -224,8 +224,34 @@ def resolve_model(name: str) -> ModelRef:
         return local
     check_name(name)
     require_transformers("Using a model on the Hub")
+    from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
+
+    hub = ModelRef(name, ModelKind.HUB, name)
     with suppress_hf_logging():
-        return _resolve_on_hub(name)
+        try:
+            # Once: the loaders themselves would retry for most of a minute.
+            info = HfApi(library_name="ludus").model_info(name, timeout=HUB_TIMEOUT_S)
+        except Exception as error:
+            refusals = ("RepositoryNotFoundError", "HFValidationError")
+            if any(_is_caused_by(error, refusal) for refusal in refusals):
+                raise ConfigError(
+                    f"There is no folder {name} here, and no model of that name on the Hub that "
+                    "may be read. Check the name; a private one needs `hf auth login`."
+                ) from None
+            # Any other error means that the Hub could not be reached.
+            cached = try_to_load_from_cache(name, ADAPTER_CONFIG)
+            if isinstance(cached, str):
+                return ModelRef(name, ModelKind.ADAPTER, str(Path(cached).parent), cache_only=True)
+            return replace(hub, cache_only=True)
+        if not any(file.rfilename == ADAPTER_CONFIG for file in info.siblings or ()):
+            return hub
+        try:
+            folder = snapshot_download(
+                name, allow_patterns=list(_ADAPTER_FILES), library_name="ludus"
+            )
+        except Exception as error:
+            raise load_error(hub, "adapter", error) from None
+    return ModelRef(name, ModelKind.ADAPTER, str(folder))
 
 
 def resolve_base_model(adapter: ModelRef) -> ModelRef:
@@ -238,37 +264,6 @@ def resolve_base_model(adapter: ModelRef) -> ModelRef:
     if base.kind is ModelKind.ADAPTER and Path(base.path).resolve() == Path(adapter.path).resolve():
         raise ConfigError(f"{adapter.name} is an adapter that names itself as its base model.")
     return base
-
-
-def _resolve_on_hub(name: str) -> ModelRef:
-    """Ask the Hub once: the loaders themselves would retry for most of a minute."""
-    from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
-
-    try:
-        info = HfApi(library_name="ludus").model_info(name, timeout=HUB_TIMEOUT_S)
-    except Exception as error:
-        if _is_caused_by(error, "HFValidationError"):
-            raise ConfigError(
-                f"{name!r} is neither a folder nor a name on the Hub. Write a folder, or org/name."
-            ) from None
-        if _is_caused_by(error, "RepositoryNotFoundError"):
-            raise ConfigError(
-                f"There is no folder {name} here, and no model of that name on the Hub that may be "
-                "read. Check the name; a private one needs `hf auth login`."
-            ) from None
-        # Any other error means that the Hub could not be reached.
-        cached = try_to_load_from_cache(name, ADAPTER_CONFIG)
-        if isinstance(cached, str):
-            return ModelRef(name, ModelKind.ADAPTER, str(Path(cached).parent), cache_only=True)
-        return ModelRef(name, ModelKind.HUB, name, cache_only=True)
-    hub = ModelRef(name, ModelKind.HUB, name)
-    if not any(file.rfilename == ADAPTER_CONFIG for file in info.siblings or ()):
-        return hub
-    try:
-        folder = snapshot_download(name, allow_patterns=list(_ADAPTER_FILES), library_name="ludus")
-    except Exception as error:
-        raise load_error(hub, "adapter", error) from None
-    return ModelRef(name, ModelKind.ADAPTER, str(folder))
 
 
 def load_error(ref: ModelRef, part: str, error: Exception) -> ConfigError:

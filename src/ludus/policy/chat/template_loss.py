@@ -60,7 +60,7 @@ def _mark_message(message: JsonObject, kinds: dict[str, str]) -> JsonObject:
     """Copy a message with a marker word in every piece."""
     marked = dict(message)
     kind, content = _KIND_BY_ROLE.get(message["role"]), message.get("content")
-    if kind is not None and _is_text(content):
+    if kind is not None and isinstance(content, str) and content.strip():
         marked["content"] = _insert_word(content, _next_word(kind, kinds))
     elif kind is not None and isinstance(content, list):
         marked["content"] = [

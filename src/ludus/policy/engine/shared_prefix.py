@@ -7,9 +7,10 @@ not share.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -94,39 +95,29 @@ def _attention(
         attention_mask = query.new_ones(length, key.shape[2], dtype=torch.bool).tril(
             key.shape[2] - length
         )[None, None]
+    heads = key.shape[1]
     num_scores = num_heads * length * (prefix.keys.shape[1] + key.shape[2])
     block = max(1, _MAX_SCORES // num_scores)
+    masks: Iterable[Tensor | None] = repeat(None)
+    if attention_mask is not None:
+        masks = attention_mask.expand(num_rows, -1, -1, -1).split(block)
     blocks = []
-    for start in range(0, num_rows, block):
-        rows = slice(start, start + block)
-        mask = attention_mask
-        if mask is not None and mask.shape[0] > 1:
-            mask = mask[rows]
-        blocks.append(_attend_rows(prefix, query[rows], key[rows], value[rows], mask))
+    for q, k, v, mask in zip(
+        query.split(block), key.split(block), value.split(block), masks, strict=False
+    ):
+        # Query heads that read the same keys are rows of one product.
+        grouped = q.reshape(len(q), heads, -1, size)
+        own = grouped @ k.transpose(2, 3)
+        if mask is not None:
+            by_head = own.view(len(q), heads, -1, length, key.shape[2])
+            own = by_head.masked_fill(~mask[:, :, None], float("-inf")).view(own.shape)
+        common = _by_row(_by_head(grouped) @ prefix.keys.transpose(1, 2), len(q))
+        weights = torch.cat([common, own], dim=-1).softmax(dim=-1)
+        common, own = weights.split([common.shape[-1], own.shape[-1]], dim=-1)
+        output = own @ v + _by_row(_by_head(common) @ prefix.values, len(q))
+        blocks.append(output.reshape(len(q), num_heads, length, size))
     output = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
     return output.transpose(1, 2).to(dtype).contiguous(), None
-
-
-def _attend_rows(
-    prefix: PrefixLayer, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
-) -> Tensor:
-    """The attention of some rows, [rows, heads, length, size]; queries are scaled."""
-    import torch
-
-    num_rows, num_heads, length, size = query.shape
-    heads = key.shape[1]
-    # Query heads that read the same keys are rows of one product.
-    grouped = query.reshape(num_rows, heads, -1, size)
-    own = grouped @ key.transpose(2, 3)
-    if mask is not None:
-        by_head = own.view(num_rows, heads, -1, length, key.shape[2])
-        own = by_head.masked_fill(~mask[:, :, None], float("-inf")).view(own.shape)
-    common = _by_head(grouped) @ prefix.keys.transpose(1, 2)
-    common = _by_row(common, num_rows)
-    weights = torch.cat([common, own], dim=-1).softmax(dim=-1)
-    common, own = weights.split([common.shape[-1], own.shape[-1]], dim=-1)
-    output = own @ value + _by_row(_by_head(common) @ prefix.values, num_rows)
-    return output.reshape(num_rows, num_heads, length, size)
 
 
 def _by_head(states: Tensor) -> Tensor:
