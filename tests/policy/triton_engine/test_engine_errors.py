@@ -94,7 +94,7 @@ def test_the_cache_is_unchanged_when_growing_it_fails(monkeypatch: pytest.Monkey
     engine, long = build_engine(model), [request(prompt(900), sampling=GREEDY)]
     short: list[Request] = [request(prompt(9), sampling=GREEDY)]
     before = complete(engine, short)
-    fail_once(monkeypatch, engine._runner.cache, "_rope_tables", at=1)
+    fail_once(monkeypatch, engine._runner.cache, "_rotary_emb", at=1)
     with pytest.raises(torch.OutOfMemoryError):
         complete(engine, long)
     assert complete(engine, short) == before

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ludus.policy.engine.engine_api import Completion, Request
+from ludus.policy.triton_engine import kv_cache
 from ludus.policy.triton_engine.kv_cache import KVCache
 from ludus.policy.triton_engine.triton_engine import TritonEngine
 from policy.forwards import prompt, request
@@ -55,7 +56,7 @@ def test_short_memory_gives_fewer_slots(
     engine = build_engine(build_model(max_position_embeddings=2048))
     slot_bytes = engine._runner.cache._bytes_per_token() * 512
     # One of them is the scratch slot.
-    monkeypatch.setattr(KVCache, "_budget_bytes", lambda self: slot_bytes * 9)
+    monkeypatch.setattr(kv_cache, "CPU_BUDGET_BYTES", slot_bytes * 9)
     sizes.clear()
     run_one_by_one(engine, 20, max_tokens=150)
     assert sizes == [(8, 512)]

@@ -54,7 +54,7 @@ def test_the_image_processor_is_saved_beside_the_weights(tmp_path: Path) -> None
     for part in (first.model, first.tokenizer):
         part.save_pretrained(tmp_path / "second")
     assert "image processor of" in load_error(tmp_path / "second")
-    first.vision.save(tmp_path / "second")
+    first.vision.image_processor.save_pretrained(tmp_path / "second")
     again = load_policy(tmp_path / "second")
     assert again.vision is not None
     assert again.vision.image_processor.to_dict() == first.vision.image_processor.to_dict()

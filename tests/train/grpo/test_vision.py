@@ -22,7 +22,7 @@ def save_vision_model(folder: Path) -> Path:
     assert policy.vision is not None
     policy.model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
-    policy.vision.save(folder)
+    policy.vision.image_processor.save_pretrained(folder)
     return folder
 
 

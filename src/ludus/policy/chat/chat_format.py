@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Literal
 from ludus.data.tool_schema import JsonObject, parse_arguments
 from ludus.errors import MissingExtra, TemplateRefused, TemplateUnmarked
 from ludus.policy.chat.rendering import (
-    has_generation_tag,
+    GENERATION_TAG,
     render,
     rendered_prompt_length,
 )
@@ -53,6 +53,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }
 """Ludus's templates, and the tokens that a vocabulary must have for each."""
 
+_UNMARKED = "does not mark the assistant's tokens ({% generation %})"
 _TRAINING_SUFFIX = "_training"
 
 # Values that templates easily corrupt: numeric strings, non-ASCII letters, quotes, nested objects.
@@ -130,20 +131,34 @@ def find_chat_format(
     override those that the model was saved with.
     """
     check_template_kwargs(chat_template_kwargs or {})
-    saved, _ = split_default_kwargs(_own_template(tokenizer, tools=tools))
+    saved, own = split_default_kwargs(_own_template(tokenizer, tools=tools))
     kwargs = {**saved, **(chat_template_kwargs or {})}
     problems: dict[Origin, str] = {}
     for name, origin, plain in _template_candidates(tokenizer, tools=tools):
         template, problem = with_default_kwargs(plain, kwargs), ""
+        # To parse replies: the tokenizer's response template, the family's, then all others.
+        families = sorted(RESPONSE_TEMPLATES, key=name.startswith, reverse=True)
+        responses = [RESPONSE_TEMPLATES[family] for family in families]
+        if (response_template := getattr(tokenizer, "response_template", None)) and plain == own:
+            responses.insert(0, response_template)
         for with_tools in [True] if tools else [True, False]:
-            responses = _response_templates(tokenizer, name, plain)
             result = _probe_template(tokenizer, template, responses, tools=with_tools)
             if not isinstance(result, str):
                 check_kwargs_used(kwargs, plain, template_name=name)
                 return ChatFormat(name, origin, template, *result, kwargs)
             problem = result
         problems.setdefault(origin, problem)
-    raise TemplateUnmarked(_explain_failure(tokenizer, problems))
+    if tokenizer.chat_template:
+        own_problem = problems.get("own") or problems.get("trl") or _UNMARKED
+        failure = f"The chat template {own_problem}"
+    else:
+        failure = "There is no chat template"
+    ours = problems.get("ludus")
+    other = f"that of Ludus {ours}" if ours else "the vocabulary is of no family that Ludus knows"
+    raise TemplateUnmarked(
+        f"{failure}, and {other}. Use a chat model of a known family ({', '.join(FAMILIES)}), or a "
+        "chat template with tools and {% generation %} tags."
+    )
 
 
 def find_chat_format_with_fallback(
@@ -179,7 +194,7 @@ def _template_candidates(
     elif saved and own in (names := {marked: name for name, marked in trl.values()}):
         # Saved by `set_chat_format`: still TRL's training variant.
         yield names[own], "trl", own
-    elif has_generation_tag(own):
+    elif GENERATION_TAG.search(own):
         yield "own", "own", own
     if own in trl:
         name, marked = trl[own]
@@ -200,34 +215,6 @@ def _own_template(tokenizer: PreTrainedTokenizerBase, *, tools: bool) -> str:
     if not tokenizer.chat_template:
         return ""
     return str(tokenizer.get_chat_template(None, [{}] if tools else None))
-
-
-def _response_templates(
-    tokenizer: PreTrainedTokenizerBase, name: str, template: str
-) -> Iterator[JsonObject]:
-    """Yield response templates to try: the tokenizer's own, the family's, then all others."""
-    own = getattr(tokenizer, "response_template", None)
-    if own and template == split_default_kwargs(_own_template(tokenizer, tools=True))[1]:
-        yield own
-    for family, response_template in RESPONSE_TEMPLATES.items():
-        if name.startswith(family):
-            yield response_template
-    yield from RESPONSE_TEMPLATES.values()
-
-
-def _explain_failure(tokenizer: PreTrainedTokenizerBase, problems: Mapping[Origin, str]) -> str:
-    if not tokenizer.chat_template:
-        own = "There is no chat template"
-    else:
-        problem = problems.get("own") or problems.get("trl")
-        problem = problem or "does not mark the assistant's tokens ({% generation %})"
-        own = f"The chat template {problem}"
-    ours = problems.get("ludus")
-    other = f"that of Ludus {ours}" if ours else "the vocabulary is of no family that Ludus knows"
-    return (
-        f"{own}, and {other}. Use a chat model of a known family ({', '.join(FAMILIES)}), or a "
-        "chat template with tools and {% generation %} tags."
-    )
 
 
 @cache
@@ -279,7 +266,7 @@ def _probe_template(
     if any(text not in rendered.text for text in required):
         return "leaves out tools or results" if tools else "leaves out messages"
     if not any(rendered.mask):
-        return "does not mark the assistant's tokens ({% generation %})"
+        return _UNMARKED
     turns = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     if len(rendered.spans) != len(turns):
         return "does not mark each of the assistant's turns separately"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -37,7 +37,8 @@ MessageLike = Message | JsonObject
 Spans = Sequence[tuple[int, int]]
 """Ranges of characters that the template marks as the assistant's."""
 
-_GENERATION_TAG = re.compile(r"\{%-?\s*generation\s*-?%\}")
+GENERATION_TAG = re.compile(r"\{%-?\s*generation\s*-?%\}")
+"""Templates that have it mark the assistant's tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +98,6 @@ class TextSpan:
     has_loss: bool
     special: bool
     """Whether these are special tokens, such as the start or end of a turn."""
-
-
-def has_generation_tag(template: str | Mapping[str, str]) -> bool:
-    """Whether rendering with this template marks the assistant's tokens."""
-    text = template if isinstance(template, str) else template["default"]
-    return _GENERATION_TAG.search(text) is not None
 
 
 def render(
@@ -281,7 +276,7 @@ def _apply_template(
         messages, tools, control_tokens = guard.mark(messages, tools)
         texts, spans = render_jinja_template(
             [list(messages)], tools=None if tools is None else list(tools), chat_template=source,
-            return_assistant_tokens_mask=has_generation_tag(source),
+            return_assistant_tokens_mask=GENERATION_TAG.search(source) is not None,
             add_generation_prompt=add_generation_prompt, **tokenizer.special_tokens_map,
         )  # fmt: skip
     except Exception as error:

@@ -31,10 +31,10 @@ class RowState:
     slot: int
     seed: int
     tokens_left: int
-    temperature: float
-    top_p: float
-    top_k: int
-    stops: Sequence[int]
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    stops: Sequence[int] = ()
 
     @property
     def state_values(self) -> tuple[int, ...]:

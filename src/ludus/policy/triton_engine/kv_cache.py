@@ -71,13 +71,20 @@ class KVCache:
         padded = 1 << max(0, slot_length - 1).bit_length()
         limit = max(self._shape.context_length, slot_length)
         length = max(self.slot_length, min(max(MIN_SLOT_TOKENS, padded), limit))
-        affordable = int(self._budget_bytes() // (self._bytes_per_token() * length)) - 1
+        budget: float = CPU_BUDGET_BYTES
+        if torch.device(self._device).type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self._device)
+            reserved = torch.cuda.memory_reserved(self._device)
+            unused = reserved - torch.cuda.memory_allocated(self._device)
+            budget = MAX_FREE_MEMORY_FRACTION * float(free + unused + self.num_bytes)
+        affordable = int(budget // (self._bytes_per_token() * length)) - 1
         return max(1, min(num_slots, affordable)), length
 
     def resize(self, num_slots: int, slot_length: int) -> None:
         """Allocate that size; the content of slots is kept, as far as it fits."""
         # Allocate everything first: if memory runs out, the cache stays as it was.
-        cos, sin = self._rope_tables(slot_length)
+        rope_positions = torch.arange(slot_length, device=self._device).unsqueeze(0)
+        cos, sin = self._rotary_emb(torch.zeros(1, device=self._device), rope_positions)
         slot_pairs = PinnedBuffer(2 * num_slots, self._device)
         old = self.keys, self.values
         shape = self._shape
@@ -92,7 +99,8 @@ class KVCache:
             for new, before in zip((self.keys, self.values), old, strict=True):
                 new[:, :kept_slots, :, :kept_length] = before[:, :kept_slots, :, :kept_length]
         self.num_slots, self.slot_length = num_slots, slot_length
-        self.cos, self.sin, self._slot_pairs = cos, sin, slot_pairs
+        self.cos, self.sin = cos[0].float().contiguous(), sin[0].float().contiguous()
+        self._slot_pairs = slot_pairs
 
     @property
     def num_bytes(self) -> int:
@@ -119,21 +127,7 @@ class KVCache:
             for tensor in (self.keys, self.values):
                 tensor[:, targets[chunk], :, :length] = tensor[:, sources[chunk], :, :length]
 
-    def _rope_tables(self, length: int) -> tuple[Tensor, Tensor]:
-        """cos and sin of each position, from the model's own module, in float32."""
-        positions = torch.arange(length, device=self._device).unsqueeze(0)
-        cos, sin = self._rotary_emb(torch.zeros(1, device=self._device), positions)
-        return cos[0].float().contiguous(), sin[0].float().contiguous()
-
     def _bytes_per_token(self) -> int:
         shape = self._shape
         per_layer = shape.num_kv_heads * shape.head_dim * int(self._dtype.itemsize)
         return 2 * shape.num_layers * per_layer
-
-    def _budget_bytes(self) -> float:
-        if torch.device(self._device).type != "cuda":
-            return CPU_BUDGET_BYTES
-        free, _ = torch.cuda.mem_get_info(self._device)
-        reserved = torch.cuda.memory_reserved(self._device)
-        unused = reserved - torch.cuda.memory_allocated(self._device)
-        return MAX_FREE_MEMORY_FRACTION * float(free + unused + self.num_bytes)

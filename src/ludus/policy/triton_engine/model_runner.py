@@ -12,7 +12,6 @@ from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ludus.policy.engine.engine_api import DecodeStats
@@ -130,14 +129,9 @@ class ModelRunner:
             tokens = np.asarray(ids[lease.num_cached : -1], dtype=np.int64)
             positions = np.arange(lease.num_cached, lease.num_cached + len(tokens))
             columns.append(np.stack([tokens, np.full(len(tokens), lease.slot), positions]))
-        self._prefill(np.concatenate(columns, axis=1))
-        self.stats.prefilled_tokens += sum(column.shape[1] + 1 for column in columns)
-        self.stats.reused_tokens += sum(lease.num_cached for lease, _ in leased)
-
-    def _prefill(self, columns: NDArray[np.int64]) -> None:
-        """Prefill tokens, given as an array [3, number] of tokens, slots and positions."""
-        for start in range(0, columns.shape[1], PREFILL_SIZES[-1]):
-            chunk = columns[:, start : start + PREFILL_SIZES[-1]]
+        joined = np.concatenate(columns, axis=1)  # [3, tokens]: tokens, slots and positions.
+        for start in range(0, joined.shape[1], PREFILL_SIZES[-1]):
+            chunk = joined[:, start : start + PREFILL_SIZES[-1]]
             number = chunk.shape[1]
             size = graph_size(number, PREFILL_SIZES)
             self._prefill_buffer.wait()
@@ -148,6 +142,8 @@ class ModelRunner:
             tokens, slots, positions = self._prefill_buffer.device_tensor[: 3 * size].view(3, size)
             work = partial(self._model.prefill, tokens, slots, positions, self.cache)
             self._graphs.run(("prefill", size), work)
+        self.stats.prefilled_tokens += sum(column.shape[1] + 1 for column in columns)
+        self.stats.reused_tokens += sum(lease.num_cached for lease, _ in leased)
 
     def load_batch(self, rows: Sequence[RowState]) -> None:
         """Replace the rows of the batch."""

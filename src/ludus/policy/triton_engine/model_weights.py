@@ -91,29 +91,28 @@ def _unsupported_feature(base: PreTrainedModel) -> str | None:
         has_window = window is not None and window < config.max_position_embeddings
     else:
         has_window = any(layer_type != "full_attention" for layer_type in layer_types)
-    if has_window:
-        return "has sliding-window attention"
-    if config.hidden_act not in ("silu", "swish"):
-        return f"has the activation {config.hidden_act}"
-    if any(type(layer.mlp.act_fn).__name__ not in ("SiLU", "SiLUActivation") for layer in layers):
-        return "has other activations in some layers"
-    if rope_type not in _STATIC_ROPE_TYPES:
-        return f"has rotary embeddings of the type {rope_type}"
-    if head_dim < _MIN_HEAD_DIM or head_dim & (head_dim - 1) != 0:
-        return f"has a head_dim of {head_dim}"
+    activations = {type(layer.mlp.act_fn).__name__ for layer in layers}
     mlps = [layer.mlp for layer in layers]
     mlp_linears = [linear for mlp in mlps for linear in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)]
-    if any(_effective_bias(linear) is not None for linear in (base.lm_head, *mlp_linears)):
-        return "has a bias in its MLP or its lm_head"
-    for attention in (layer.self_attn for layer in layers):
-        projections = attention.q_proj, attention.k_proj, attention.v_proj
-        if len({_effective_bias(linear) is not None for linear in projections}) > 1:
-            return "has a bias in some of its attention projections"
-    if None not in (vocab_in, vocab_out) and vocab_in != vocab_out:
-        return f"embeds {vocab_in} tokens and predicts {vocab_out}"
-    if len({parameter.device for parameter in base.parameters()}) > 1:
-        return "is spread over several devices"
-    return None
+    mlp_biases = [_effective_bias(linear) for linear in (base.lm_head, *mlp_linears)]
+    attentions = [layer.self_attn for layer in layers]
+    qkv_biases = [
+        {_effective_bias(linear) is None for linear in (each.q_proj, each.k_proj, each.v_proj)}
+        for each in attentions
+    ]
+    features = {
+        "has sliding-window attention": has_window,
+        f"has the activation {config.hidden_act}": config.hidden_act not in ("silu", "swish"),
+        "has other activations in some layers": activations - {"SiLU", "SiLUActivation"},
+        f"has rotary embeddings of the type {rope_type}": rope_type not in _STATIC_ROPE_TYPES,
+        f"has a head_dim of {head_dim}": head_dim < _MIN_HEAD_DIM or head_dim & (head_dim - 1),
+        "has a bias in its MLP or its lm_head": any(bias is not None for bias in mlp_biases),
+        "has a bias in some of its attention projections": any(len(x) > 1 for x in qkv_biases),
+        f"embeds {vocab_in} tokens and predicts {vocab_out}": vocab_in != vocab_out
+        and None not in (vocab_in, vocab_out),
+        "is spread over several devices": len({each.device for each in base.parameters()}) > 1,
+    }
+    return next((feature for feature, present in features.items() if present), None)
 
 
 def _unsupported_module(base: PreTrainedModel) -> str | None:

@@ -185,18 +185,7 @@ def check_decoding(runner: ModelRunner, shape: ModelShape) -> str | None:
     with torch.inference_mode():
         runner.ensure_capacity(len(ids) + _NUM_TOKENS)
         (lease,) = runner.admit([ids])
-        row = RowState(
-            token=ids[-1],
-            position=len(ids) - 1,
-            slot=lease.slot,
-            seed=1,
-            tokens_left=_NUM_TOKENS,
-            temperature=1.0,
-            top_p=1.0,
-            top_k=0,
-            stops=(),
-        )
-        runner.load_batch([row])
+        runner.load_batch([RowState(ids[-1], len(ids) - 1, lease.slot, 1, _NUM_TOKENS)])
         for _ in range(2):
             runner.launch_steps(LONG_LAUNCH_STEPS)
             output = runner.fetch_output()

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from io import BytesIO
 from itertools import groupby
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ludus.data.messages import ImagePart, Message, Part, Text
@@ -143,21 +142,19 @@ class VisionProcessor:
         for url in urls:
             image = self._processed.get(url)
             if image is None:
-                image = self._process(open_data_url(url))
+                opened = open_data_url(url)
+                try:
+                    inputs = self.image_processor(images=[opened], return_tensors="pt")
+                except Exception as error:
+                    raise _processing_error(opened, error) from None
+                grid = tuple(inputs["image_grid_thw"][0].tolist())
+                num_tokens = prod(grid) // self.image_processor.merge_size**2
+                image = ProcessedImage(inputs["pixel_values"], grid, num_tokens)
                 if len(self._processed) >= IMAGE_CACHE_SIZE:
                     self._processed.clear()
                 self._processed[url] = image
             images.append(image)
         return tuple(images)
-
-    def _process(self, image: Image) -> ProcessedImage:
-        try:
-            inputs = self.image_processor(images=[image], return_tensors="pt")
-        except Exception as error:
-            raise _processing_error(image, error) from None
-        time, height, width = inputs["image_grid_thw"][0].tolist()
-        num_tokens = prod((time, height, width)) // self.image_processor.merge_size**2
-        return ProcessedImage(inputs["pixel_values"], (time, height, width), num_tokens)
 
     def num_image_tokens(self, url: str) -> int:
         """Return the number of tokens of an image without computing its patches."""
@@ -208,10 +205,6 @@ class VisionProcessor:
         remaining = iter(sizes)
         counts = [next(remaining) if token == self.image_token_id else 1 for token in ids]
         return [index for index, count in enumerate(counts) for _ in range(count)]
-
-    def save(self, folder: Path | str) -> None:
-        """Save the image processor beside the model's weights, which need it."""
-        self.image_processor.save_pretrained(str(folder))
 
 
 def _processing_error(image: Image, error: Exception) -> RequestRefused:

@@ -6,7 +6,7 @@ parts, and an image is a part with a data URL.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -53,7 +53,19 @@ def separate_images(
     for message in messages:
         text, content = dict(message), message.get("content")
         if isinstance(content, list):
-            parts = list(_parse_parts(content))
+            parts: list[Part] = []
+            for part in content:
+                match part:
+                    case {"type": "text", "text": str(each)}:
+                        parts.append(Text(text=each))
+                    case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
+                        parts.append(ImagePart(image_url=ImageUrl(url=url)))
+                    case _:
+                        kind = part.get("type") if isinstance(part, Mapping) else None
+                        raise ContentPartError(
+                            f"has content of type {kind!r}, which is neither text nor an image_url "
+                            "with a data URL"
+                        )
             urls += [part.image_url.url for part in parts if isinstance(part, ImagePart)]
             text["content"] = vision.parts_to_text(parts)
         texts.append(text)
@@ -72,21 +84,6 @@ def separate_row_images(
         return conversation, ()
     messages, urls = separate_images(conversation.messages, vision)
     return replace(conversation, messages=messages), urls
-
-
-def _parse_parts(content: Iterable[object]) -> Iterator[Part]:
-    for part in content:
-        match part:
-            case {"type": "text", "text": str(text)}:
-                yield Text(text=text)
-            case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
-                yield ImagePart(image_url=ImageUrl(url=url))
-            case _:
-                kind = part.get("type") if isinstance(part, Mapping) else None
-                raise ContentPartError(
-                    f"has content of type {kind!r}, which is neither text nor an image_url with a "
-                    "data URL"
-                )
 
 
 def expand_image_tokens(

@@ -56,7 +56,7 @@ def finalize(context: TrainContext, trainer: TrainerMixin, callback: RunCallback
     metrics = _collect_metrics(context, trainer, callback)
     if context.distributed.is_main:
         if context.vision is not None:
-            context.vision.save(out)
+            context.vision.image_processor.save_pretrained(str(out))
         title = f"{context.method.upper()} of {context.model_ref.name} on {context.subject}"
         context.plot(list(read_log(out)), out / PLOT_FILES[context.method], title)
         started = record.read_record(out)
