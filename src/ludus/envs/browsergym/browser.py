@@ -115,6 +115,14 @@ class BrowserSession:
 
     def _open_context(self) -> None:
         """Open a page in a new context, which takes longer than all the rest of a reset."""
+
+        def answer_request(route: Route) -> None:
+            """Answer requests for MiniWoB++'s files, and no others."""
+            if (file := page_file(route.request.url)) is None:
+                route.abort()
+            else:
+                route.fulfill(path=file, content_type=_MEDIA_TYPES.get(file.suffix))
+
         for context in self._browser.contexts:
             context.close()
         context = self._browser.new_context(
@@ -122,7 +130,7 @@ class BrowserSession:
         )
         context.set_default_timeout(ELEMENT_TIMEOUT_MS)
         context.add_init_script(path=_CLOCK_SCRIPT)
-        context.route("**/*", _answer_request)
+        context.route("**/*", answer_request)
         self._page = context.new_page()
 
     def act(self, action: str, arguments: JsonObject) -> JsonObject:
@@ -138,7 +146,13 @@ class BrowserSession:
                     self._locate(arguments["bid"]).focus()
                     self._page.keyboard.press(arguments["key_comb"])
                 case "scroll":
-                    self._scroll(**arguments)
+                    viewport = self._task.viewport
+                    middle = viewport["width"] / 2, viewport["height"] / 2
+                    bid = arguments["bid"]
+                    self._page.mouse.move(*(self._visible_point(bid) if bid else middle))
+                    self._page.mouse.wheel(arguments["delta_x"], arguments["delta_y"])
+                    # The browser scrolls when it draws.
+                    self._page.evaluate("() => __ludus_clock.waitForPaint()")
                 case "noop":
                     wait_ms = arguments["wait_ms"]
         except ActionRefused as error:
@@ -177,14 +191,6 @@ class BrowserSession:
         if value not in labels:
             raise ActionRefused(f"There is no option {value!r}. There are: {', '.join(labels)}.")
         element.select_option(label=value)
-
-    def _scroll(self, delta_x: float, delta_y: float, bid: str = "") -> None:
-        viewport = self._task.viewport
-        middle = viewport["width"] / 2, viewport["height"] / 2
-        self._page.mouse.move(*(self._visible_point(bid) if bid else middle))
-        self._page.mouse.wheel(delta_x, delta_y)
-        # The browser scrolls when it draws.
-        self._page.evaluate("() => __ludus_clock.waitForPaint()")
 
     def _pass_time(self, milliseconds: float) -> None:
         # The page may be on its way to another one, which has another clock.
@@ -236,15 +242,6 @@ class BrowserSession:
             "elements": [asdict(element) for element in elements],
             "axtree": flatten_axtree_to_str(tree),
         }
-
-
-def _answer_request(route: Route) -> None:
-    """Answer requests for MiniWoB++'s files, and no others."""
-    file = page_file(route.request.url)
-    if file is None:
-        route.abort()
-    else:
-        route.fulfill(path=file, content_type=_MEDIA_TYPES.get(file.suffix))
 
 
 def run_worker() -> None:

@@ -227,10 +227,6 @@ def _press_named_button(goal: str, elements: Sequence[Element]) -> ToolCall | No
     return _click_button(elements, "Close" if name == "x" else name)
 
 
-def _press_button_one(goal: str, elements: Sequence[Element]) -> ToolCall | None:
-    return _click_button(elements, "ONE")
-
-
 def _click_link(goal: str, elements: Sequence[Element]) -> ToolCall | None:
     (name,) = _QUOTED.findall(goal)
     return next((_click(e) for e in elements if e.bid and e.name == name and e.clickable), None)
@@ -276,7 +272,7 @@ ORACLES: Mapping[str, Oracle] = {
     "click-link": _click_link,
     "click-option": _select_options,
     "click-test": _press_only_button,
-    "click-test-2": _press_button_one,
+    "click-test-2": lambda goal, elements: _click_button(elements, "ONE"),
     "enter-password": _enter_quoted,
     "enter-text": _enter_quoted,
     "enter-text-dynamic": _enter_quoted,

@@ -19,7 +19,6 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.types import (
     CONNECTION_CLOSED,
     CallToolResult,
-    ContentBlock,
     ImageContent,
     Implementation,
     PaginatedRequestParams,
@@ -215,17 +214,11 @@ def _to_blocks(result: CallToolResult) -> list[Text | Image]:
             case ImageContent(data=data, mimeType=mime_type):
                 blocks.append(Image(data=data, mime_type=mime_type))
             case _:
-                blocks.append(Text(text=_describe_content(item)))
+                # A resource as its text, a link by its address, and audio by its media type.
+                resource = getattr(item, "resource", item)
+                content = getattr(resource, "text", None)
+                name = getattr(resource, "uri", None) or getattr(item, "mimeType", item.type)
+                blocks.append(Text(text=content if isinstance(content, str) else f"[{name}]"))
     if not blocks and result.structuredContent is not None:
         blocks.append(Text(text=json.dumps(result.structuredContent, ensure_ascii=False)))
     return blocks or [Text(text="(no output)")]
-
-
-def _describe_content(item: ContentBlock) -> str:
-    """A resource as its text, a link by its address, and audio by its media type."""
-    resource = getattr(item, "resource", item)
-    if isinstance(text := getattr(resource, "text", None), str):
-        return text
-    if (uri := getattr(resource, "uri", None)) is not None:
-        return f"[{uri}]"
-    return f"[{getattr(item, 'mimeType', item.type)}]"

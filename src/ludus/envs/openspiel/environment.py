@@ -133,8 +133,16 @@ class OpenSpiel(ToolEnvironment):
             self.award(0.0)
             return self._observe(self._opponent_moves)
         value = self.position.returns()[self.seat]
+        outcome = ""
+        if self.game.num_players() == 2:
+            other = self.position.returns()[1 - self.seat]
+            outcome = (
+                " You won." if value > other else " You lost." if value < other else " A draw."
+            )
         text = self.finish(
-            scale_return(self.game, value), self._describe_result(value), game_return=float(value)
+            scale_return(self.game, value),
+            f"The game is over.{outcome} Your result is {value:g}.",
+            game_return=float(value),
         )
         return self._observe([*self._opponent_moves, text])
 
@@ -228,13 +236,6 @@ class OpenSpiel(ToolEnvironment):
                 "from 0 to 1."
             )
         return "\n".join(lines)
-
-    def _describe_result(self, value: float) -> str:
-        if self.game.num_players() != 2:
-            return f"The game is over. Your result is {value:g}."
-        other = self.position.returns()[1 - self.seat]
-        outcome = "You won." if value > other else "You lost." if value < other else "A draw."
-        return f"The game is over. {outcome} Your result is {value:g}."
 
 
 def _play(action: int) -> ToolCall:

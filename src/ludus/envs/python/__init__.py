@@ -14,7 +14,7 @@ from ludus.client.env_client import EnvClient
 from ludus.data.tool_schema import JsonObject, ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
-from ludus.envs.python.sandbox import MODE_VARIABLE, Limits, Outcome, SandboxMode, open_sandbox
+from ludus.envs.python.sandbox import MODE_VARIABLE, Limits, SandboxMode, open_sandbox
 from ludus.envs.python.tasks import POOLS, TASKS, Case, Pool
 from ludus.errors import ConfigError, ToolError, did_you_mean
 from ludus.protocol.types import Action, State, TextObservation
@@ -143,7 +143,15 @@ class Python(ToolEnvironment):
             code: Python code; print what you want to see.
         """
         code = self._take_turn(code)
-        return self._reply(_format_outcome(self._sandbox.run(code)))
+        outcome = self._sandbox.run(code)
+        parts = ["The program printed nothing."]
+        if outcome.output:
+            parts = [_shorten(outcome.output.rstrip("\n"), MAX_SHOWN_CHARACTERS)]
+        if outcome.exception == MemoryError.__name__:
+            parts.append(f"The program may use {LIMITS.memory_mib} MiB of memory.")
+        if outcome.end_reason:
+            parts.append(outcome.end_reason)
+        return self._reply("\n".join(parts))
 
     @tool(default=True)
     def submit(self, code: str) -> str:
@@ -184,7 +192,10 @@ class Python(ToolEnvironment):
     def _take_turn(self, code: str) -> str:
         """Count a turn; returns the code to run."""
         self.turns_left -= 1
-        code = _strip_fence(code)
+        lines = code.strip().splitlines()
+        if len(lines) > 1 and lines[0].startswith("```") and lines[-1] == "```":
+            # The Markdown fence that models like to put around code.
+            code = "\n".join(lines[1:-1])
         if not code.strip():
             raise ToolError(self._reply("The code is empty. Send the text of a program."))
         if len(code) > MAX_CODE_CHARACTERS:
@@ -197,25 +208,6 @@ class Python(ToolEnvironment):
             return f"{text}\nTurns left: {self.turns_left}"
         text = f"{text}\nNo turns are left, and nothing was submitted."
         return self.finish(0.0, text, solved=0.0, passed=0.0)
-
-
-def _strip_fence(code: str) -> str:
-    """Remove the Markdown fence that models like to put around code."""
-    lines = code.strip().splitlines()
-    if len(lines) > 1 and lines[0].startswith("```") and lines[-1] == "```":
-        return "\n".join(lines[1:-1])
-    return code
-
-
-def _format_outcome(outcome: Outcome) -> str:
-    parts = [_shorten(outcome.output.rstrip("\n"), MAX_SHOWN_CHARACTERS)]
-    if not outcome.output:
-        parts = ["The program printed nothing."]
-    if outcome.exception == MemoryError.__name__:
-        parts.append(f"The program may use {LIMITS.memory_mib} MiB of memory.")
-    if outcome.end_reason:
-        parts.append(outcome.end_reason)
-    return "\n".join(parts)
 
 
 def _format_call(name: str, test: Case) -> str:

@@ -17,7 +17,6 @@ from operator import add, mul, sub, truediv
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from reasoning_gym.cognition.number_sequences import PatternRule
     from reasoning_gym.factory import ProceduralDataset
 
     from ludus.data.tool_schema import JsonObject
@@ -96,33 +95,26 @@ def check_answer(answer: str, source: str, *, right: str | None = None) -> str:
         return UNPARSABLE_FORMULA if formula else answer
     except (MemoryError, RecursionError, ValueError):
         raise AnswerRefused("it is nested too deeply") from None
-    allowed, is_allowed = "a list", _is_list_node
-    if source in ARITHMETIC_DATASETS:
-        allowed, is_allowed = "whole numbers and + - * /", _is_arithmetic_node
-    elif formula:
-        allowed = "numbers, names, operators and elementary functions"
-        is_allowed = _is_formula_node
-    if not all(map(is_allowed, ast.walk(tree))):
+    if not all(_is_allowed(node, source) for node in ast.walk(tree)):
+        allowed = "numbers, names, operators and elementary functions" if formula else "a list"
+        if source in ARITHMETIC_DATASETS:
+            allowed = "whole numbers and + - * /"
         raise AnswerRefused(f"it is a program; only {allowed} can be evaluated")
     return answer
 
 
-def _is_list_node(node: ast.AST) -> bool:
-    return isinstance(node, (*_SAFE_NODES, ast.Constant, ast.List, ast.Tuple))
-
-
-def _is_arithmetic_node(node: ast.AST) -> bool:
+def _is_allowed(node: ast.AST, source: str) -> bool:
+    """Whether an answer to the data set `source` may contain this node."""
+    if source in LITERAL_DATASETS:
+        return isinstance(node, (*_SAFE_NODES, ast.Constant, ast.List, ast.Tuple))
     if isinstance(node, ast.Constant):
-        return type(node.value) is int
-    return isinstance(node, _ARITHMETIC_NODES)
-
-
-def _is_formula_node(node: ast.AST) -> bool:
+        number = int if source in ARITHMETIC_DATASETS else (int, float)
+        return isinstance(node.value, number) and not isinstance(node.value, bool)
+    if source in ARITHMETIC_DATASETS:
+        return isinstance(node, _ARITHMETIC_NODES)
     if isinstance(node, ast.Call):
         name = node.func.id if isinstance(node.func, ast.Name) else None
         return name in _FUNCTIONS and not node.keywords
-    if isinstance(node, ast.Constant):
-        return isinstance(node.value, int | float)
     return isinstance(node, (*_SAFE_NODES, ast.BinOp))
 
 
@@ -135,29 +127,24 @@ def patch_library() -> None:
     from reasoning_gym.games.puzzle24 import Puzzle24Dataset
     from reasoning_gym.probability.coin_flip import CoinFlipDataset
 
-    PatternRule.apply = _bound_terms(PatternRule.apply)
-    GameOfLifeDataset.score_answer = score_living_cells
-    GameOfLifeHaltingDataset.score_answer = score_truth_value
-    CountdownDataset.score_answer = Puzzle24Dataset.score_answer = score_arithmetic
-    CoinFlipDataset.score_answer = score_probability
+    apply = PatternRule.apply
 
+    def apply_bounded(rule: PatternRule, sequence: list[int], position: int) -> int:
+        """Keep `number_sequence` from computing numbers with billions of digits.
 
-def _bound_terms(
-    apply: Callable[[PatternRule, list[int], int], int],
-) -> Callable[[PatternRule, list[int], int], int]:
-    """Keep `number_sequence` from computing numbers with billions of digits.
-
-    It checks the size of the terms only after it has computed all of them. On an OverflowError it
-    draws another rule, as it does for terms that are too large.
-    """
-
-    def bounded(rule: PatternRule, sequence: list[int], position: int) -> int:
-        term = apply(rule, sequence, position)
+        It checks the size of the terms only after it has computed all of them. On an OverflowError
+        it draws another rule, as it does for terms that are too large.
+        """
+        term: int = apply(rule, sequence, position)
         if abs(term) > MAX_TERM:
             raise OverflowError
         return term
 
-    return bounded
+    PatternRule.apply = apply_bounded
+    GameOfLifeDataset.score_answer = score_living_cells
+    GameOfLifeHaltingDataset.score_answer = score_truth_value
+    CountdownDataset.score_answer = Puzzle24Dataset.score_answer = score_arithmetic
+    CoinFlipDataset.score_answer = score_probability
 
 
 def require_usable(entry: JsonObject, dataset: ProceduralDataset) -> None:

@@ -52,25 +52,20 @@ def make_puzzle(size: Size, difficulty: Difficulty, seed: int) -> Puzzle:
     for cell in cells:
         digit = solution[cell] - 1
         clues[digit] ^= 1 << cell
-        if not _is_determined(clues, cell, digit, grid, by_search=difficulty == "hard"):
+        candidates, given = candidates_from_clues(clues, grid)
+        if difficulty == "hard":
+            # There was one solution with the clue, so that another one has another digit there.
+            candidates[digit] &= ~(1 << cell)
+            is_unique = find_solution(candidates, given, grid) is None
+        else:
+            is_unique = propagate(candidates, given, grid) == grid.all_cells
+        if not is_unique:
             clues[digit] ^= 1 << cell
             continue
         clues_to_remove -= 1
         if clues_to_remove == 0:
             break
     return Puzzle(_digits_of_cells(clues, grid), solution)
-
-
-def _is_determined(
-    clues: Sequence[int], cell: int, digit: int, grid: Geometry, *, by_search: bool
-) -> bool:
-    """Whether a puzzle still has one solution without the clue that was removed from a cell."""
-    candidates, given = candidates_from_clues(clues, grid)
-    if not by_search:
-        return propagate(candidates, given, grid) == grid.all_cells
-    # There was one solution with the clue, so that another one has another digit there.
-    candidates[digit] &= ~(1 << cell)
-    return find_solution(candidates, given, grid) is None
 
 
 def _digits_of_cells(boards: Sequence[int], grid: Geometry) -> tuple[int, ...]:
@@ -199,7 +194,14 @@ def find_solution(
         return None
     if solved_after == grid.all_cells:
         return candidates
-    place = _cell_to_branch_on(candidates, solved_after, grid)
+    # One open cell: with two candidates, if there is such a cell.
+    once = twice = thrice = 0
+    for board in candidates:
+        thrice |= twice & board
+        twice |= once & board
+        once |= board
+    open_cells = twice & ~thrice or grid.all_cells & ~solved_after
+    place = open_cells & -open_cells
     digits = [digit for digit, board in enumerate(candidates) if board & place]
     if rng is not None:
         rng.shuffle(digits)
@@ -209,15 +211,3 @@ def find_solution(
         if (solution := find_solution(branch, solved_after, grid, rng)) is not None:
             return solution
     return None
-
-
-def _cell_to_branch_on(candidates: Candidates, solved_cells: int, grid: Geometry) -> int:
-    """The bitboard of one open cell: with two candidates, if there is such a cell."""
-    once = twice = thrice = 0
-    for board in candidates:
-        thrice |= twice & board
-        twice |= once & board
-        once |= board
-    pairs = twice & ~thrice
-    open_cells = pairs or grid.all_cells & ~solved_cells
-    return open_cells & -open_cells

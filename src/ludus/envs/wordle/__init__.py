@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Literal
 from zlib import crc32
@@ -24,10 +24,8 @@ from ludus.environment.tools import tool
 from ludus.envs.wordle.solver import (
     GREEN,
     YELLOW,
-    consistent_candidates,
-    count_candidates,
+    WordIndex,
     mark_guess,
-    next_guess,
     write_working,
 )
 from ludus.protocol.types import Action, State, TextObservation
@@ -101,7 +99,7 @@ class Wordle(ToolEnvironment):
         if max_turns < 1:
             raise ValueError(f"max_turns must be positive, got {max_turns}.")
         if words is not None:
-            self.candidates = choices = _check_wordle_words(words)
+            self.candidates = choices = _check_words(words)
         elif length in LENGTHS:
             self.candidates = answers(length)
             choices = secrets(length, pool)
@@ -112,6 +110,7 @@ class Wordle(ToolEnvironment):
             )
         self.secret = random.Random(seed).choice(choices)
         self.length = len(self.secret)
+        self._index = word_index(self.length, None if words is None else self.candidates)
         self.max_turns = self.turns_left = max_turns
         self.marked: dict[str, str] = {}
         return _RULES.format(length=self.length, turns=max_turns)
@@ -127,7 +126,17 @@ class Wordle(ToolEnvironment):
         if all(len(part) == 1 for part in word.split()):
             word = "".join(word.split())
         self.turns_left -= 1
-        objection = self._rejection_reason(word)
+        objection = ""
+        if not _is_word(word):
+            objection = "A guess is one word, with letters from a to z only."
+        elif len(word) != self.length:
+            objection = (
+                f"The secret word has {self.length} letters, and your guess has {len(word)}."
+            )
+        elif word not in guesses(self.length) and word not in self.candidates:
+            objection = f"{word.upper()} is not in the word list."
+        elif word in self.marked:
+            objection = f"You have guessed {word.upper()} before."
         if objection:
             return self._reply(f"{objection} This still counts as a guess.")
         marks = self.marked[word] = mark_guess(word, self.secret)
@@ -146,8 +155,7 @@ class Wordle(ToolEnvironment):
         """
         word = self.secret
         if self.turns_left > 1:
-            probes = answers(self.length)
-            word = next_guess(self.marked, self.candidates, probes, rng, hard_mode=working)
+            word = self._index.next_guess(self.marked, rng, hard_mode=working)
         text = write_working(self.marked, word) if working else ""
         return ToolCall(name="guess", arguments={"word": word}, text=text)
 
@@ -155,27 +163,17 @@ class Wordle(ToolEnvironment):
         """A word that was not guessed before; half of the time one that fits the marks so far."""
         words: Sequence[str] = self.candidates
         if self.marked and rng.random() < 0.5:
-            words = consistent_candidates(self.candidates, self.marked)
+            words = self._index.list_words(self._index.consistent_words(self.marked))
         while (word := rng.choice(words)) in self.marked:
             pass
         return ToolCall(name="guess", arguments={"word": word})
 
     def progress(self) -> float:
         """The fraction of information, in bits, that the guesses have brought: 1 for the word."""
-        left = 0 if self.secret in self.marked else count_candidates(self.candidates, self.marked)
-        return 1.0 - math.log1p(left) / math.log1p(len(self.candidates))
-
-    def _rejection_reason(self, word: str) -> str | None:
-        """Why a word is not a valid guess, in a sentence for the model; None if it is."""
-        if not _is_wordle_word(word):
-            return "A guess is one word, with letters from a to z only."
-        if len(word) != self.length:
-            return f"The secret word has {self.length} letters, and your guess has {len(word)}."
-        if word not in guesses(self.length) and word not in self.candidates:
-            return f"{word.upper()} is not in the word list."
-        if word in self.marked:
-            return f"You have guessed {word.upper()} before."
-        return None
+        if self.secret in self.marked:
+            return 1.0
+        count = self._index.consistent_words(self.marked).bit_count()
+        return 1.0 - math.log1p(count) / math.log1p(len(self.candidates))
 
     def _reply(self, text: str) -> str:
         if self.turns_left > 0:
@@ -191,19 +189,19 @@ class Wordle(ToolEnvironment):
         return self.finish(reward, over, solved=0.0, greens=greens, yellows=yellows)
 
 
-def _check_wordle_words(words: list[str]) -> tuple[str, ...]:
+def _check_words(words: list[str]) -> tuple[str, ...]:
     """Validate custom words, and sort them, so that their order does not matter."""
     if not words:
         raise ValueError("words is empty: give at least one, or leave it out.")
     for word in words:
-        if not _is_wordle_word(word):
+        if not _is_word(word):
             raise ValueError(f"words must have the letters a to z only, got {word!r}.")
     if len(lengths := sorted({len(word) for word in words})) > 1:
         raise ValueError(f"words must all have the same length, got lengths {lengths}.")
     return tuple(sorted({word.lower() for word in words}))
 
 
-def _is_wordle_word(word: str) -> bool:
+def _is_word(word: str) -> bool:
     """Whether a word has letters from a to z only."""
     return word.isascii() and word.isalpha()
 
@@ -214,15 +212,10 @@ LENGTHS = range(4, 9)
 """The lengths that have word lists; the lists of other lengths are empty."""
 
 
-class WordList(tuple[str, ...]):
-    """Words that are hashed once: the solver looks up its index by them in every turn."""
-
-    @cached_property
-    def _hash(self) -> int:
-        return super().__hash__()
-
-    def __hash__(self) -> int:
-        return self._hash
+@lru_cache(maxsize=16)
+def word_index(length: int, words: tuple[str, ...] | None = None) -> WordIndex:
+    """The index for secrets of a length, or among given words."""
+    return WordIndex(answers(length) if words is None else words, probes=answers(length))
 
 
 @cache
@@ -249,8 +242,8 @@ def guesses(length: int) -> frozenset[str]:
     return frozenset(_read_word_list("guesses", length))
 
 
-def _read_word_list(name: str, length: int) -> WordList:
+def _read_word_list(name: str, length: int) -> tuple[str, ...]:
     if length not in LENGTHS:
-        return WordList()
+        return ()
     file = files(__package__).joinpath("words", f"{name}-{length}.txt")
-    return WordList(file.read_text(encoding="ascii").split())
+    return tuple(file.read_text(encoding="ascii").split())

@@ -40,51 +40,6 @@ _MAX_CANDIDATES_FOR_PROBES = 300
 """With more candidates than this, only guesses that may be the secret are considered."""
 
 
-def next_guess(
-    marked: Mapping[str, str],
-    candidates: tuple[str, ...],
-    probes: tuple[str, ...] = (),
-    rng: random.Random | None = None,
-    *,
-    hard_mode: bool = False,
-) -> str:
-    """The guess that is expected to leave the fewest candidates.
-
-    `marked` holds the earlier guesses and their marks. `probes` are words that may be guessed
-    without being candidates: if a few candidates differ in one letter only, such a word can
-    try several of these letters at once. `rng` picks among equally good guesses, and among the
-    best openings, which differ little; without it the first is taken. In `hard_mode` every guess
-    is a candidate.
-    """
-    index, is_candidate = _word_index(candidates, probes)
-    possible = index.consistent_words(marked) & is_candidate
-    guesses = _rank_guesses(index, possible, candidates_only=hard_mode)
-    if rng is None:
-        return guesses[0][1]
-    if marked:
-        guesses = [each for each in guesses if each[0] == guesses[0][0]]
-    return rng.choice(guesses)[1]
-
-
-def consistent_candidates(candidates: tuple[str, ...], marked: Mapping[str, str]) -> list[str]:
-    """The candidates that would have given exactly these marks."""
-    index, _ = _word_index(candidates, ())
-    return index.list_words(index.consistent_words(marked))
-
-
-def count_candidates(candidates: tuple[str, ...], marked: Mapping[str, str]) -> int:
-    """The number of `consistent_candidates`."""
-    index, _ = _word_index(candidates, ())
-    return index.consistent_words(marked).bit_count()
-
-
-@lru_cache(maxsize=16)
-def _word_index(candidates: tuple[str, ...], probes: tuple[str, ...]) -> tuple[WordIndex, int]:
-    """An index of all candidates and probes, and the set of the candidates."""
-    words = tuple(dict.fromkeys(candidates + probes))
-    return WordIndex(words), (1 << len(set(candidates))) - 1
-
-
 @lru_cache(maxsize=1 << 14)
 def _rank_guesses(
     index: WordIndex, possible: int, *, candidates_only: bool
@@ -110,11 +65,17 @@ def _rank_guesses(
 
 
 class WordIndex:
-    """The words of a list by their letters. Bit i of a set is set if it has word i of the list."""
+    """The words of a list by their letters. Bit i of a set is set if it has word i of the list.
 
-    def __init__(self, words: Sequence[str]) -> None:
-        self.words = words
+    The secret is one of the candidates. Probes are words that may be guessed without being one: if
+    a few candidates differ in one letter only, such a word can try several of these letters at
+    once.
+    """
+
+    def __init__(self, candidates: Sequence[str], probes: Sequence[str] = ()) -> None:
+        self.words = words = tuple(dict.fromkeys((*candidates, *probes)))
         self.all_words = (1 << len(words)) - 1
+        self._candidates = (1 << len(set(candidates))) - 1
         self._with_letter_at: defaultdict[tuple[int, str], int] = defaultdict(int)
         """Words that have a letter at a position."""
         self._with_letter_count: defaultdict[tuple[str, int], int] = defaultdict(int)
@@ -125,8 +86,8 @@ class WordIndex:
                 self._with_letter_count[letter, word.count(letter, 0, position + 1)] |= 1 << number
 
     def consistent_words(self, marked: Mapping[str, str]) -> int:
-        """The words for which these guesses get exactly these marks."""
-        possible = self.all_words
+        """The candidates for which these guesses get exactly these marks."""
+        possible = self._candidates
         for guess, marks in marked.items():
             known: Counter[str] = Counter()
             missed = set()
@@ -142,6 +103,27 @@ class WordIndex:
             for letter in missed:
                 possible &= ~self._with_letter_count.get((letter, known[letter] + 1), 0)
         return possible
+
+    def next_guess(
+        self,
+        marked: Mapping[str, str],
+        rng: random.Random | None = None,
+        *,
+        hard_mode: bool = False,
+    ) -> str:
+        """The guess that is expected to leave the fewest candidates.
+
+        `marked` holds the earlier guesses and their marks. `rng` picks among equally good guesses,
+        and among the best openings, which differ little; without it the first is taken. In
+        `hard_mode` every guess is a candidate.
+        """
+        possible = self.consistent_words(marked)
+        guesses = _rank_guesses(self, possible, candidates_only=hard_mode)
+        if rng is None:
+            return guesses[0][1]
+        if marked:
+            guesses = [each for each in guesses if each[0] == guesses[0][0]]
+        return rng.choice(guesses)[1]
 
     def split_by_marks(self, words: int, guess: str) -> list[int]:
         """Split a set into those subsets in which a guess gets the same marks.
