@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
 import sys
 import warnings
@@ -12,13 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_stub import chat_stub
 
-from ludus.agents.openai import OpenAIAgent
 from ludus.errors import ConfigError, MissingExtra, WorkersFailed
-from ludus.rollout import ray_cluster
 from ludus.rollout.collect import Collector
-from ludus.rollout.ray_cluster import ActorSetup, NodeActor, check_address
+from ludus.rollout.ray_cluster import check_address
 
 from .small_runs import COUNTER, Priced, Stopping, read, run
 
@@ -82,76 +78,20 @@ async def test_a_lost_nodes_episodes_are_played_once_on_others(
 
 
 @pytest.mark.slow
-async def test_the_rate_limit_and_the_budget_are_those_of_the_cluster(
-    tmp_path: Path, cluster: Any
-) -> None:
-    progress = Interrupting(kill_a_node(cluster), after=10)
-    with chat_stub(latency=0.05) as stub:
-        async with OpenAIAgent("stub", endpoint=stub.url, concurrency=4) as agent:
-            result = await run(
-                tmp_path / "run",
-                agent,
-                spec="wordle",
-                n=60,
-                ray=cluster.address,
-                progress=progress,
-                max_turns=3,
-            )
-    assert stub.peak <= 4
-    assert result.summary["scored"] == 60 and result.summary["broken"] == 0
-    assert len({each.episode_id for each in read(tmp_path / "run")}) == 60
-    limited = await run(
-        tmp_path / "limited", Priced(), n=200, ray=cluster.address, max_turns=2, max_cost=0.5
-    )
-    assert limited.stop_reason is not None and "cost" in limited.stop_reason
-    cost = limited.summary["usage"]["cost"]
-    assert 0.3 < cost <= 0.5
-
-
-@pytest.mark.slow
 async def test_a_node_without_the_code_is_named(
     tmp_path: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "picky.py").write_text(ELSEWHERE)
     monkeypatch.syspath_prepend(tmp_path)
-    for name, agent in (("blocks", None), ("sessions", Priced())):
-        with pytest.raises(WorkersFailed, match=r"node [\d.]+ .*no dictionary"):
-            await run(tmp_path / name, agent, spec="picky:Picky", n=9, ray=cluster.address)
+    with pytest.raises(WorkersFailed, match=r"node [\d.]+ .*no dictionary"):
+        await run(tmp_path / "run", spec="picky:Picky", n=9, ray=cluster.address)
 
 
-async def test_sessions_that_no_node_has_a_core_for_are_an_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class NoRay:
-        def kill(self, actor: Any) -> None: ...
-
-    async def never(actor: Any) -> None:
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(ray_cluster, "import_ray", NoRay)
-    monkeypatch.setattr(ray_cluster, "START_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(ray_cluster, "create_actor", lambda setup, max_calls: object())
-    monkeypatch.setattr(ray_cluster, "open_actor", never)
-    with pytest.raises(WorkersFailed, match="in time"):
-        async with ray_cluster.hosted_endpoints({}, 2):
-            raise AssertionError
-
-
-async def test_exceptions_of_an_environment_come_with_the_reply_of_an_actor(tmp_path: Path) -> None:
-    file = tmp_path / "broken.py"
-    file.write_text(
-        "from world import Counter\n"
-        "class Broken(Counter):\n"
-        "    'A counter that cannot start.'\n"
-        "    def reset(self, **task):\n"
-        "        raise ValueError('no map')\n"
-    )
-    actor = NodeActor(ActorSetup.of_this_process())
-    gc.collect()
-    await actor.open_session(0, f"{file}:Broken")
-    reply = await actor.call(0, "reset", {})
-    assert reply.error is not None and len(reply.faults) == 1
-    await actor.close_session(0)
+@pytest.mark.slow
+async def test_a_model_is_refused(tmp_path: Path, cluster: Any) -> None:
+    with pytest.raises(ConfigError, match="'priced'"):
+        await run(tmp_path / "run", Priced(), n=9, ray=cluster.address)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("address", ["ray://head:10001", "head", "head:", "head:x"])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ludus.agents.agent import Agent
-from ludus.client.endpoint import Endpoint, LocalEndpoint
+from ludus.client.endpoint import LocalEndpoint
 from ludus.client.event_loop import to_sync
 from ludus.data.config import config_digest
 from ludus.data.episode import Episode, Usage
@@ -44,7 +44,7 @@ from ludus.rollout.progress import (
     Watchdog,
     ignore_progress,
 )
-from ludus.rollout.ray_cluster import RayCluster, RayWorkers, hosted_endpoints, open_cluster
+from ludus.rollout.ray_cluster import RayWorkers, open_cluster
 from ludus.rollout.stats import RunStats, summarize_run
 from ludus.rollout.workers import EpisodePlay, EpisodeWorkers, WorkerSource
 
@@ -111,14 +111,18 @@ async def collect(
     model = agent.local_model
     progress(PhaseProgress(f"Checking {mixture}", in_log=model is not None))
     async with AsyncExitStack() as stack:
-        cluster = None
+        num_cores = None
         if config.ray is not None:
             progress(PhaseProgress(f"Connecting to Ray ({config.ray})"))
-            cluster = await stack.enter_async_context(open_cluster(config.ray))
+            num_cores = await stack.enter_async_context(open_cluster(config.ray))
         endpoints = await stack.enter_async_context(
             open_endpoints(mixture, base_url=config.base_url, token=config.token, warn=warn)
         )
-        check_workers(config.workers, agent, endpoints, cluster)
+        reason = reason_against_workers(agent, endpoints)
+        if reason is not None and config.ray is not None:
+            raise ConfigError(f"`ray` cannot be used: {reason}. Leave it out.")
+        if reason is not None and (config.workers or 1) > 1:
+            raise ConfigError(f"`workers` cannot be {config.workers}: {reason}. Leave it out.")
         plan = build_plan(config, config_digest(settings), mixture, endpoints, buckets)
         tools = await preflight_endpoints(plan, endpoints, config.total_episodes)
         for number, bucket in enumerate(buckets):
@@ -127,11 +131,6 @@ async def collect(
         if model is not None:
             progress(PhaseProgress(f"Loading {model}", in_log=True))
         await agent.prepare({endpoints[spec].name: tools[spec] for spec in endpoints})
-        if cluster is not None and reason_against_workers(agent, endpoints) is not None:
-            # The agent stays here: its key and its rate limit are those of one process.
-            num_hosts = min(config.workers or cluster.num_cores, config.concurrency)
-            hosted = hosted_endpoints(endpoints, num_hosts)
-            endpoints = await stack.enter_async_context(hosted)
         progress(ChecksPassed())
         folder = (
             RunFolder.resume_or_create(path, settings)
@@ -143,7 +142,7 @@ async def collect(
                 warn(journal.repair_note)
             index = _read_index(folder, warn)
             collector = Collector(
-                config, agent, folder, plan, endpoints, index, progress, cluster=cluster
+                config, agent, folder, plan, endpoints, index, progress, num_cores=num_cores
             )
             await collector.run(journal)
     return CollectResult(
@@ -208,7 +207,7 @@ class Collector(EpisodeRun):
         index: ResumeIndex,
         progress: ProgressCallback,
         *,
-        cluster: RayCluster | None = None,
+        num_cores: int | None = None,
     ) -> None:
         retry_broken = config.retry_broken
         stats = RunStats.from_index(index, config.total_episodes, retry_broken=retry_broken)
@@ -222,7 +221,8 @@ class Collector(EpisodeRun):
         """Processes, here or on other machines, that play instead of this one."""
         self._plan = plan
         self._endpoints = endpoints
-        self._cluster = cluster
+        self._num_cores = num_cores
+        """Cores of the cluster, if the run has one."""
         self._pending = index.pending_indices(config.total_episodes, retry_broken=retry_broken)
         self._pools = {
             spec: SessionPool(each.endpoint, reconnect_timeout=config.reconnect_timeout)
@@ -274,17 +274,18 @@ class Collector(EpisodeRun):
     async def open(self) -> None:
         """Start the given number of workers, if there is one, or those of the cluster."""
         count = self.config.workers
-        if self._cluster is not None and self._can_use_workers:
-            await self._start_workers(RayWorkers, count or self._cluster.num_cores)
-        elif self._cluster is None and count is not None and count > 1:
+        if self._num_cores is not None:
+            await self._start_workers(RayWorkers, count or self._num_cores)
+        elif count is not None and count > 1:
             await self._start_workers(ProcessWorkers, count)
 
     def on_tick(self) -> None:
         """Feed the watchdog, and start workers once the rest of the run takes long enough."""
         self._watchdog.heartbeat()
-        may_start = self._can_use_workers and self._cluster is None and self.config.workers is None
         seconds, seconds_left = self.stats.seconds, self.stats.seconds_left
-        if not may_start or self._workers_start is not None or seconds_left is None:
+        is_automatic = self.config.workers is None and self._num_cores is None
+        may_start = self._can_use_workers and is_automatic and self._workers_start is None
+        if not may_start or seconds_left is None:
             return
         cpu_seconds = time.process_time() - self._cpu_started_at
         if seconds >= MEASURED_S and cpu_seconds >= MIN_CPU_SHARE * seconds:
@@ -369,23 +370,6 @@ class Collector(EpisodeRun):
         return episode
 
 
-def check_workers(
-    count: int | None,
-    agent: Agent,
-    endpoints: Mapping[str, EnvironmentEndpoint],
-    cluster: RayCluster | None = None,
-) -> None:
-    """Raise if workers or a cluster are asked for and cannot play these episodes."""
-    if cluster is not None:
-        for spec, each in endpoints.items():
-            if (reason := _reason_not_portable(spec, each.endpoint)) is not None:
-                raise ConfigError(f"`ray`: {reason}. Leave it out.")
-        return
-    reason = reason_against_workers(agent, endpoints)
-    if count is not None and count > 1 and reason is not None:
-        raise ConfigError(f"`workers` cannot be {count}: {reason}. Leave it out.")
-
-
 def reason_against_workers(
     agent: Agent, endpoints: Mapping[str, EnvironmentEndpoint]
 ) -> str | None:
@@ -393,20 +377,12 @@ def reason_against_workers(
     if not agent.is_stateless:
         return f"the agent {agent.provider!r} cannot be copied to other processes"
     for spec, each in endpoints.items():
-        if (reason := _reason_not_portable(spec, each.endpoint)) is not None:
-            return reason
-        assert isinstance(each.endpoint, LocalEndpoint)
+        if not isinstance(each.endpoint, LocalEndpoint):
+            return f"{spec} does not run in this process"
         env = each.endpoint.env_spec
+        if env.cls.__module__ == "__main__":
+            return f"{spec} is defined in the script itself, which other processes cannot import"
         if env.is_async or env.single_thread or not env.concurrent or env.max_sessions is not None:
             return f"{spec} is asynchronous or limits its sessions"
     names = Counter(each.name for each in endpoints.values())
     return next((f"{n} specs are named {name}" for name, n in names.items() if n > 1), None)
-
-
-def _reason_not_portable(spec: str, endpoint: Endpoint) -> str | None:
-    """Why other processes cannot run this environment."""
-    if not isinstance(endpoint, LocalEndpoint):
-        return f"{spec} does not run in this process"
-    if endpoint.env_spec.cls.__module__ == "__main__":
-        return f"{spec} is defined in the script itself, which other processes cannot import"
-    return None
