@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from curation.attempts import attempt, write_run
 
-from ludus.agents.api_agent import PriceTable
+from ludus.agents.api_agent import read_prices
 from ludus.cli.program import _read_table
 from ludus.curation import CurateConfig, curate
 from ludus.curation.formats.openenv import read_openenv
@@ -44,7 +44,7 @@ READERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
     "prices": (
         "prices.json",
         '{"m": {"input": 1, "output": 2}}',
-        lambda file: PriceTable.load(file).rates,
+        lambda file: read_prices(file),
     ),
     "recipe": (
         "r.toml",

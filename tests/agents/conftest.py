@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-_VARIABLES = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "API_KEY", "OPENAI_BASE_URL", "LUDUS_PRICES")
+_VARIABLES = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "API_KEY", "OPENAI_BASE_URL")
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 

@@ -14,7 +14,7 @@ from agents.stub_agents import (
     user_message,
 )
 from ludus.agents.agent import FinishReason, Reply
-from ludus.agents.api_agent import PriceTable, Rate
+from ludus.agents.api_agent import Rate
 from ludus.agents.openai import OpenAIAgent
 from ludus.data.episode import Usage
 from ludus.data.messages import Message
@@ -173,7 +173,7 @@ async def test_the_gateways_cost_counts_if_the_price_is_unknown() -> None:
     usage = {"prompt_tokens": 1_000_000, "cost": 0.25}
     assert (await parse_message({"content": "x"}, usage=usage)).usage.cost == 0.25
     with chat_stub(script=[chat_response({"content": "x"}, usage=usage)]) as stub:
-        async with openai_agent(stub, prices=PriceTable({"m": Rate(input=3, output=0)})) as agent:
+        async with openai_agent(stub, prices={"m": Rate(input=3, output=0)}) as agent:
             assert agent.has_price
             assert (await ask(agent)).usage.cost == pytest.approx(3.0)
 

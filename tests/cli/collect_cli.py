@@ -22,7 +22,7 @@ PYTHONPATH = os.pathsep.join(map(str, (TESTS, TESTS.parent / "src")))
 COUNTER = "world:Counter"
 KEY = "sk-abcdefghijklmnopqrstuvwxyz0123456789"
 CLEAN_ENV = {
-    **{name: "" for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "API_KEY", "LUDUS_PRICES")},
+    **{name: "" for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "API_KEY")},
     "OPENAI_BASE_URL": "",
     **{name: "" for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_OIDC_RESOURCE")},
     **{"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import warnings
 from abc import abstractmethod
@@ -56,43 +55,24 @@ class Rate(BaseModel):
 _PRICE_FILE = TypeAdapter(dict[str, Rate])
 
 
-class PriceTable:
-    """Prices of models: the user's rates take precedence over the public list."""
-
-    def __init__(self, rates: Mapping[str, Rate] | None = None) -> None:
-        self.rates = dict(rates or {})
-
-    @classmethod
-    def load(cls, path: str | Path | None = None) -> PriceTable:
-        """Load the given file, or the one that LUDUS_PRICES names."""
-        file = path or os.environ.get("LUDUS_PRICES")
-        if not file:
-            return cls()
-        path = Path(file).expanduser()
-        try:
-            return cls(_PRICE_FILE.validate_json(read_text(path)))
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not a text file in UTF-8"
-            raise ConfigError(f"The price file {path} cannot be read: {reason}.") from None
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = " -> ".join(str(step) for step in first["loc"]) or "the file itself"
-            raise ConfigError(
-                f"The price file {path} is invalid at {where}: {first['msg']}. "
-                'An entry looks like {"MODEL": {"input": 0.15, "output": 0.6}}, in dollars per '
-                "million tokens."
-            ) from None
-
-    def price_for(
-        self, provider: str, model: str, *, endpoint_given: bool = False
-    ) -> PriceFn | None:
-        """A function from usage to cost, or None if the price is unknown."""
-        if model in self.rates:
-            return self.rates[model].cost
-        return None if endpoint_given else _listed_price(provider, model)
+def read_prices(path: Path) -> dict[str, Rate]:
+    """Read a price file: the rates of models by name."""
+    try:
+        return _PRICE_FILE.validate_json(read_text(path))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not a text file in UTF-8"
+        raise ConfigError(f"The price file {path} cannot be read: {reason}.") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = " -> ".join(str(step) for step in first["loc"]) or "the file itself"
+        raise ConfigError(
+            f"The price file {path} is invalid at {where}: {first['msg']}. An entry looks like "
+            '{"MODEL": {"input": 0.15, "output": 0.6}}, in dollars per million tokens.'
+        ) from None
 
 
-def _listed_price(provider: str, model: str) -> PriceFn | None:
+def listed_price(provider: str, model: str) -> PriceFn | None:
+    """A function from usage to cost by the public list of prices; None for an unknown model."""
     # Imported here, because it is slow and many runs do not need it.
     from genai_prices import Usage as PricedUsage
     from genai_prices import calc_price
@@ -131,7 +111,7 @@ class APIAgent(Agent):
         concurrency: the most calls at once; lowered for a while when the provider is overloaded.
         call_timeout: seconds per attempt.
         max_retries: how often a failed call is retried.
-        prices: default: the user's price file and the public list.
+        prices: rates by model; default, except with an endpoint: the public list.
         backoff: how long to wait between attempts.
     """
 
@@ -150,7 +130,7 @@ class APIAgent(Agent):
         concurrency: int = 64,
         call_timeout: float = 300.0,
         max_retries: int = 8,
-        prices: PriceTable | None = None,
+        prices: Mapping[str, Rate] | None = None,
         backoff: Backoff | None = None,
     ) -> None:
         self.model = model
@@ -171,9 +151,11 @@ class APIAgent(Agent):
             max_retries=max_retries,
             backoff=backoff,
         )
-        self._price = (prices or PriceTable.load()).price_for(
-            self.vendor, model, endpoint_given=self.endpoint is not None
-        )
+        self._price: PriceFn | None = None
+        if prices and model in prices:
+            self._price = prices[model].cost
+        elif self.endpoint is None:
+            self._price = listed_price(self.vendor, model)
 
     @abstractmethod
     def _headers(self, key: ApiKey | None) -> dict[str, str]:

@@ -157,7 +157,7 @@ def _build_agent(provider: str, config: AgentConfig) -> Agent:
             max_batch=config.concurrency,
         )
     from ludus.agents.anthropic import AnthropicAgent
-    from ludus.agents.api_agent import PriceTable
+    from ludus.agents.api_agent import read_prices
     from ludus.agents.openai import OpenAIAgent
 
     build = (
@@ -173,7 +173,7 @@ def _build_agent(provider: str, config: AgentConfig) -> Agent:
         concurrency=config.concurrency,
         call_timeout=config.call_timeout,
         max_retries=config.max_retries,
-        prices=PriceTable.load(config.prices),
+        prices=read_prices(config.prices) if config.prices else None,
     )
 
 
