@@ -1,7 +1,6 @@
 """Classification of responses, in the formats of many servers."""
 
 import json
-from email.utils import formatdate
 from typing import Any
 
 import pytest
@@ -181,8 +180,6 @@ def test_invalid_json_is_none(body: bytes) -> None:
         ({"retry-after": "-3"}, 0.0),
         ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
         ({"retry-after-ms": "soon", "retry-after": "9"}, 9.0),
-        ({"retry-after": formatdate(1_000_030, usegmt=True)}, 30.0),
-        ({"retry-after": formatdate(999_000, usegmt=True)}, 0.0),
         ({"retry-after": "soon"}, None),
         ({"retry-after": "nan"}, None),
         ({}, None),
@@ -191,7 +188,7 @@ def test_invalid_json_is_none(body: bytes) -> None:
 def test_retry_after_is_parsed_in_every_format(
     headers: dict[str, str], seconds: float | None
 ) -> None:
-    assert parse_retry_after(headers, now=1_000_000) == seconds
+    assert parse_retry_after(headers) == seconds
 
 
 def test_a_transient_fault_carries_retry_after() -> None:

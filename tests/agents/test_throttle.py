@@ -130,44 +130,44 @@ async def test_a_call_that_raises_releases_its_slot() -> None:
 async def test_overload_halves_the_limit_once_for_all_calls_in_flight() -> None:
     throttle = Throttle(16)
     async with throttle.slot() as one, throttle.slot() as two:
-        one.report_overload()
-        two.report_overload()
+        throttle.decrease(one)
+        throttle.decrease(two)
         assert throttle.limit == 8
         async with throttle.slot() as later:
-            later.report_overload()
+            throttle.decrease(later)
             assert throttle.limit == 4
-        one.report_overload()
+        throttle.decrease(one)
         assert throttle.limit == 4
 
 
 async def test_the_limit_never_falls_below_one() -> None:
     throttle = Throttle(3)
     for _ in range(5):
-        async with throttle.slot() as slot:
-            slot.report_overload()
+        async with throttle.slot() as epoch:
+            throttle.decrease(epoch)
     assert throttle.limit == 1
 
 
 async def test_the_limit_rises_by_one_per_round_of_successes_up_to_the_maximum() -> None:
     throttle = Throttle(8)
-    async with throttle.slot() as slot:
-        slot.report_overload()
+    async with throttle.slot() as epoch:
+        throttle.decrease(epoch)
         assert throttle.limit == 4
         for _ in range(5):
-            slot.report_success()
+            throttle.increase()
         assert throttle.limit == 5
         for _ in range(100):
-            slot.report_success()
+            throttle.increase()
         assert throttle.limit == 8
 
 
 async def test_after_a_decrease_calls_wait_until_enough_have_ended() -> None:
     calls = Calls(Throttle(4))
-    async with calls.throttle.slot() as slot:
+    async with calls.throttle.slot() as epoch:
         calls.start("a", "b", "c", "d")
         await run_tasks()
         assert calls.started == ["a", "b", "c"]
-        slot.report_overload()
+        calls.throttle.decrease(epoch)
     await run_tasks()
     assert calls.started == ["a", "b", "c"]
     await calls.end("a")

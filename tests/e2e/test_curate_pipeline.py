@@ -10,7 +10,7 @@ from cli.curate_cli import card_steps, curate, kept_ids, ludus, printed_steps, r
 from tiny_tokenizers import WORDS, of_family, student
 
 from ludus.data.episode_reader import episodes
-from ludus.data.messages import completion_text
+from ludus.data.messages import without_call_ids
 
 
 def played(folder: Path) -> tuple[Path, Path]:
@@ -29,7 +29,7 @@ def test_what_was_played_becomes_rows_that_a_student_can_learn(tmp_path: Path) -
     where = "reward >= 0.8 and turns between 1 and 4 and environment = 'wordle'"
     said = stdout_of(curate(oracle, random, "--to", "sft", "--where", where, "-o", data))
     solutions = {
-        (each.group_id, completion_text(each.messages))
+        (each.group_id, json.dumps(without_call_ids([m.model_dump() for m in each.messages])))
         for run in (oracle, random)
         for each in episodes(run / "episodes.jsonl")
         if each.reward is not None and each.reward >= 0.8 and 1 <= each.turns <= 4

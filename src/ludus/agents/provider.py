@@ -12,10 +12,10 @@ import json
 import random
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -137,18 +137,18 @@ class ProviderClient:
     async def _attempt(
         self, path: str, data: bytes, parse: Callable[[JsonObject], T]
     ) -> T | TransientFault:
-        async with self.throttle.slot() as slot:
+        async with self.throttle.slot() as epoch:
             response = await self._send(path, data)
             if isinstance(response, TransientFault):
                 if response.overloaded:
-                    slot.report_overload()
+                    self.throttle.decrease(epoch)
                 if (wait := response.retry_after_s) is not None:
                     if wait > MAX_RETRY_AFTER_S:
                         raise self._errors.wait_too_long(wait, MAX_RETRY_AFTER_S)
                     # Other calls would get the same answer, so all of them wait.
                     self.throttle.pause(wait)
                 return response
-            slot.report_success()
+            self.throttle.increase()
         if isinstance(response, Refusal):
             raise self._errors.from_refusal(response)
         try:
@@ -223,9 +223,9 @@ class ProviderClient:
 class Throttle:
     """Hands out slots for calls, first come first served.
 
-        async with throttle.slot() as slot:
+        async with throttle.slot() as epoch:
             ...
-            slot.report_success()  # or slot.report_overload()
+            throttle.increase()  # or throttle.decrease(epoch)
 
     It starts at the maximum: most providers accept that, and with others it takes one round trip
     to notice. Use it from one event loop.
@@ -258,11 +258,9 @@ class Throttle:
         """Start no calls for this long. A shorter pause does not end a longer one."""
         self._resumes_at = max(self._resumes_at, self._clock() + seconds)
 
-    def slot(self) -> ThrottleSlot:
-        return ThrottleSlot(self)
-
-    async def acquire(self) -> int:
-        """Wait for a slot; returns the epoch of the limit under which the call begins."""
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[int]:
+        """Wait for a slot; yields the epoch of the limit under which the call begins."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._grant()
@@ -276,7 +274,10 @@ class Throttle:
                 # Race: this waiter got a slot and was cancelled before it could run.
                 self.release()
             raise
-        return self._epoch
+        try:
+            yield self._epoch
+        finally:
+            self.release()
 
     def release(self) -> None:
         self.in_flight -= 1
@@ -299,41 +300,18 @@ class Throttle:
         self._grant()
 
     def increase(self) -> None:
+        """Note a success: raises the limit by 1 per `limit` successes."""
         self._limit = min(float(self.max_limit), self._limit + 1 / self._limit)
         self._grant()
 
     def decrease(self, epoch: int) -> None:
-        if epoch == self._epoch:
-            self._epoch += 1
-            self._limit = max(1.0, self._limit / 2)
-
-
-class ThrottleSlot:
-    """One call's slot. Report the call's outcome before leaving it."""
-
-    __slots__ = ("_epoch", "_throttle")
-
-    def __init__(self, throttle: Throttle) -> None:
-        self._throttle = throttle
-        self._epoch = -1
-
-    async def __aenter__(self) -> Self:
-        self._epoch = await self._throttle.acquire()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        self._throttle.release()
-
-    def report_success(self) -> None:
-        """Raise the limit by 1 per `limit` successes."""
-        self._throttle.increase()
-
-    def report_overload(self) -> None:
-        """Halve the limit, unless that was already done after this call began.
+        """Note an overload: halves the limit, unless that was done after the call began.
 
         So a hundred calls that are rejected together count once.
         """
-        self._throttle.decrease(self._epoch)
+        if epoch == self._epoch:
+            self._epoch += 1
+            self._limit = max(1.0, self._limit / 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,10 @@ import json
 import math
 import os
 import re
-import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
-from enum import StrEnum
+from enum import Enum
 
 from pydantic_core import from_json
 
@@ -91,18 +90,39 @@ class TransientFault:
     retry_after_s: float | None = None
 
 
-class RefusalReason(StrEnum):
-    """Why repeating the request would not help."""
+class ContextLengthExceeded(RequestRefused):
+    """The messages are longer than the model's context. Agents turn it into a reply."""
 
-    KEY = "key"
-    MODEL = "model"
-    QUOTA = "quota"
-    MOVED = "moved"
-    CONTEXT = "context"
-    """The messages are longer than the model's context."""
-    FILTER = "filter"
-    """The provider's content filter."""
-    REQUEST = "request"
+
+class ContentFiltered(RequestRefused):
+    """The provider's content filter refused the request. Agents turn it into a reply."""
+
+
+_REFUSED = "{model} at {url} refuses this request"
+
+
+class RefusalReason(Enum):
+    """Why repeating a request would not help: the error, what it says, and what to do."""
+
+    KEY = (ProviderRefuses, "{url} does not accept {key}", "Check the key and its permissions.")
+    MODEL = (
+        ProviderRefuses,
+        "There is no model {model!r} at {url}",
+        "Check the model's name and the URL.",
+    )
+    QUOTA = (
+        ProviderRefuses,
+        "The quota at {url} is used up for {key}",
+        "Check the account's balance and limits.",
+    )
+    MOVED = (
+        ProviderRefuses,
+        "{url} redirects requests elsewhere",
+        "Use the URL that it redirects to.",
+    )
+    CONTEXT = (ContextLengthExceeded, _REFUSED, "")
+    FILTER = (ContentFiltered, _REFUSED, "")
+    REQUEST = (RequestRefused, _REFUSED, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +146,17 @@ def classify_response(
         if not parsed.get("error") and parsed.get("object") != "error":
             return parsed
         # Gateways pass on another server's error under a 200 of their own.
-        status = _embedded_status(parsed)
+        status = 500
+        with suppress(ValueError):
+            code = int(str((response_object(parsed.get("error")) or parsed).get("code")))
+            status = code if 400 <= code < 600 else 500
     message = _error_message(parsed) or body_text
-    reason = _refusal_reason(status, _searchable_text(parsed, message))
-    if reason is not None:
+    # Not the whole body is searched, as some servers echo the request.
+    fields = response_object(parsed)
+    fields = response_object(fields.get("error")) or fields
+    names = " ".join(response_object(fields.get("metadata")))
+    searched = f"{fields.get('code')} {fields.get('type')} {names} {message[:_MAX_SEARCHED_CHARS]}"
+    if (reason := _refusal_reason(status, searched)) is not None:
         return Refusal(reason, message)
     return TransientFault(
         ModelBusy,
@@ -140,19 +167,13 @@ def classify_response(
     )
 
 
-def parse_retry_after(headers: Mapping[str, str], *, now: float | None = None) -> float | None:
-    """Seconds to wait, given in milliseconds, in seconds or as a date; None if invalid."""
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait, given in milliseconds or in seconds; None if invalid."""
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
-        try:
+        with suppress(ValueError):
             seconds = float(headers.get(name, "")) / unit
-        except ValueError:
-            continue
-        return None if math.isnan(seconds) else max(0.0, seconds)
-    try:
-        timestamp = parsedate_to_datetime(headers.get("retry-after", "")).timestamp()
-    except (ValueError, OverflowError):
-        return None
-    return max(0.0, timestamp - (time.time() if now is None else now))
+            return None if math.isnan(seconds) else max(0.0, seconds)
+    return None
 
 
 def _refusal_reason(status: int, text: str) -> RefusalReason | None:
@@ -171,15 +192,6 @@ def _refusal_reason(status: int, text: str) -> RefusalReason | None:
     return by_status.get(status, RefusalReason.REQUEST)
 
 
-def _embedded_status(parsed: JsonObject) -> int:
-    """The status that an error under a 200 names; 500 if it names none."""
-    try:
-        status = int(str((response_object(parsed.get("error")) or parsed).get("code")))
-    except ValueError:
-        return 500
-    return status if 400 <= status < 600 else 500
-
-
 def _error_message(parsed: object) -> str:
     """The server's message, wherever it puts it."""
     if isinstance(parsed, list) and parsed:
@@ -194,53 +206,10 @@ def _error_message(parsed: object) -> str:
     return ""
 
 
-def _searchable_text(parsed: object, message: str) -> str:
-    """What the patterns are searched in: not the whole body, as some servers echo the request."""
-    fields = response_object(parsed)
-    fields = response_object(fields.get("error")) or fields
-    names = " ".join(response_object(fields.get("metadata")))
-    return f"{fields.get('code')} {fields.get('type')} {names} {message[:_MAX_SEARCHED_CHARS]}"
-
-
 _MAX_MESSAGE_CHARS = 300
 _URL_CREDENTIALS = re.compile(r"://[^/\s@]*@")
 
 
-class ContextLengthExceeded(RequestRefused):
-    """The messages are longer than the model's context. Agents turn it into a reply."""
-
-
-class ContentFiltered(RequestRefused):
-    """The provider's content filter refused the request. Agents turn it into a reply."""
-
-
-_REFUSED = "{model} at {url} refuses this request"
-_REFUSALS: dict[RefusalReason, tuple[type[AgentError], str, str]] = {
-    RefusalReason.KEY: (
-        ProviderRefuses,
-        "{url} does not accept {key}",
-        "Check the key and its permissions.",
-    ),
-    RefusalReason.MODEL: (
-        ProviderRefuses,
-        "There is no model {model!r} at {url}",
-        "Check the model's name and the URL.",
-    ),
-    RefusalReason.QUOTA: (
-        ProviderRefuses,
-        "The quota at {url} is used up for {key}",
-        "Check the account's balance and limits.",
-    ),
-    RefusalReason.MOVED: (
-        ProviderRefuses,
-        "{url} redirects requests elsewhere",
-        "Use the URL that it redirects to.",
-    ),
-    RefusalReason.CONTEXT: (ContextLengthExceeded, _REFUSED, ""),
-    RefusalReason.FILTER: (ContentFiltered, _REFUSED, ""),
-    RefusalReason.REQUEST: (RequestRefused, _REFUSED, ""),
-}
-"""The error of each reason, what it says, and what to do."""
 _HINT_BY_ERROR: dict[type[AgentError], str] = {
     ModelBusy: "Lower `concurrency`, or try again later.",
     ModelUnreachable: "Check the connection, and whether the server is up.",
@@ -281,7 +250,7 @@ class ProviderErrors:
         )
 
     def from_refusal(self, refusal: Refusal) -> AgentError:
-        error_class, headline, hint = _REFUSALS[refusal.reason]
+        error_class, headline, hint = refusal.reason.value
         key = f"the key from {self._key.source}" if self._key else "requests without a key"
         headline = headline.format(model=self._model, url=self._url, key=key)
         details = self._one_line(refusal.text) or "no reason given."

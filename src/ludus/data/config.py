@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from hashlib import blake2b
-from itertools import takewhile
 from numbers import Integral, Real
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
@@ -44,7 +43,8 @@ def check_field_types(config: DataclassInstance, *, prefix: str = "") -> None:
         got = repr(value) if field.repr else type(value).__name__
         got = got if len(got) <= _MAX_VALUE_CHARS else f"{got[:_MAX_VALUE_CHARS]} …"
         alternatives = (hint, *get_args(hint))
-        choices = [choice for each in alternatives for choice in _choices(each)]
+        literals = [get_args(each) for each in alternatives if get_origin(each) is Literal]
+        choices = [choice for literal in literals for choice in literal]
         if not choices:
             makers = [maker for each in alternatives if (maker := getattr(each, "made_by", ""))]
             advice = f" Use {makers[0]}({value!r})." if makers else ""
@@ -70,21 +70,12 @@ def check_positive(name: str, value: float | None) -> None:
 @cache
 def _read_hints(config: type) -> Mapping[str, Any]:
     """The annotations of a class and its bases. Forward references within them stay texts."""
-    bases = reversed(config.__mro__)
     return {
-        name: _plain(hint)
-        for base in bases
+        # The type of `Annotated[type, ...]`.
+        name: hint.__origin__ if hasattr(hint, "__metadata__") else hint
+        for base in reversed(config.__mro__)
         for name, hint in inspect.get_annotations(base, eval_str=True).items()
     }
-
-
-def _plain(hint: Any) -> Any:
-    """The type of `Annotated[type, ...]`."""
-    return hint.__origin__ if hasattr(hint, "__metadata__") else hint
-
-
-def _choices(hint: object) -> tuple[str, ...]:
-    return get_args(hint) if get_origin(hint) is Literal else ()
 
 
 def _fits(value: object, hint: Any) -> bool:
@@ -136,10 +127,13 @@ def describe_changes(before: JsonObject, after: JsonObject) -> Iterator[str]:
 def _excerpt_differences(old: JsonObject, new: JsonObject) -> Iterator[tuple[str, str, str]]:
     """Yield name and both values; of long values the part where they begin to differ."""
     for key, before, after in compare_settings(old, new)[0]:
-        pairs = zip(before, after, strict=False)
-        num_equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        start = max(0, num_equal - _EXCERPT_LEAD)
-        yield key, _config_value_excerpt(before, start), _config_value_excerpt(after, start)
+        characters = enumerate(zip(before, after, strict=False))
+        start = max(0, next((at for at, (a, b) in characters if a != b), 0) - _EXCERPT_LEAD)
+        old_text, new_text = (
+            text if len(text) <= _EXCERPT_CHARS else f"…{text[start : start + _EXCERPT_CHARS]}…"
+            for text in (before, after)
+        )
+        yield key, old_text, new_text
 
 
 def compare_settings(there: JsonObject, here: JsonObject) -> tuple[list[tuple[str, str, str]], int]:
@@ -161,15 +155,6 @@ def _flatten_config(value: object, key: str = "") -> Iterator[tuple[str, str]]:
             yield from _flatten_config(item, f"{key}.{name}" if key else str(name))
     else:
         yield key, json.dumps(_normalize_numbers(value), ensure_ascii=False)
-
-
-def _config_value_excerpt(text: str, start: int) -> str:
-    """At most `_EXCERPT_CHARS` characters of a setting's value, from `start` on."""
-    if len(text) <= _EXCERPT_CHARS:
-        return text
-    start = min(start, len(text) - _EXCERPT_CHARS)
-    end = start + _EXCERPT_CHARS
-    return f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
 
 
 def _normalize_numbers(value: Any) -> Any:

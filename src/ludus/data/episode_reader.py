@@ -137,9 +137,7 @@ def parse_head(line: bytes, path: Path, number: int) -> EpisodeHead | None:
 def _parse_head_json(line: bytes, path: Path, number: int) -> EpisodeHead | None:
     try:
         fields = from_json(line.removeprefix(BOM_UTF8))
-        version = (
-            fields.get("version", EPISODE_VERSION) if isinstance(fields, dict) else EPISODE_VERSION
-        )
+        version = fields.get("version", 1) if isinstance(fields, dict) else 1
         if version == EPISODE_VERSION:
             return EpisodeHead.from_episode(_HeadFields.model_validate(fields))
     except ValueError:
@@ -206,10 +204,7 @@ def find_episode(path: Path, id_or_index: str) -> Episode:
     if not best:
         known = "" if highest is None else f" Its highest index is {highest}."
         raise RunError(f"{path} has no episode {id_or_index!r}.{known}")
-    return _parse_episode(path, *(best.get(True) or best[False]))
-
-
-def _parse_episode(path: Path, number: int, line: bytes) -> Episode:
+    number, line = best.get(True) or best[False]
     try:
         return Episode.from_line(line)
     except ValidationError as error:

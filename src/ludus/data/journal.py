@@ -13,9 +13,8 @@ from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Self
 
-from pydantic_core import from_json
-
 from ludus.data.files import fsync_path, lock_file
+from ludus.data.json_files import is_json_object
 from ludus.errors import RunError
 
 _BLOCK_BYTES = 64 << 10
@@ -84,7 +83,11 @@ class Journal:
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
         except BaseException as error:
-            self._truncate(self._end)
+            try:
+                os.ftruncate(self._descriptor, self._end)
+            except OSError as failed:
+                # The incomplete line stays in the file, and no other may be added to it.
+                self._failure = str(_journal_write_error(self.path, failed))
             if isinstance(error, OSError):
                 raise _journal_write_error(self.path, error) from error
             raise
@@ -122,13 +125,6 @@ class Journal:
                 raise
             error.add_note(str(unclosed))
 
-    def _truncate(self, end: int) -> None:
-        """Remove what a failed write has left. Where that fails too, refuse all further lines."""
-        try:
-            os.ftruncate(self._descriptor, end)
-        except OSError as error:
-            self._failure = str(_journal_write_error(self.path, error))
-
     def _sync_loop(self) -> None:
         while not self._closing.is_set():
             self._has_new_lines.wait()
@@ -162,49 +158,25 @@ def _journal_write_error(path: Path, error: OSError) -> RunError:
 
 def _repair_torn_line(path: Path, descriptor: int) -> str | None:
     """Repair a last line without a newline; returns a note for the user."""
-    size = os.fstat(descriptor).st_size
-    start = _last_line_start(descriptor, size)
+    size = start = os.fstat(descriptor).st_size
+    newline = -1
+    while start > 0 and newline < 0:
+        end, start = start, max(0, start - _BLOCK_BYTES)
+        newline = os.pread(descriptor, end - start, start).rfind(b"\n")
+    start += newline + 1
     if start == size:
         return None
-    if _is_json_object(descriptor, start, size):
+    line = os.pread(descriptor, size - start, start)
+    if is_json_object(line):
         os.write(descriptor, b"\n")
         os.fsync(descriptor)
         return f"The last line of {path} had no newline; it was added."
     torn = path.with_suffix(".torn")
-    _save_torn_line(descriptor, start, size, torn)
-    os.ftruncate(descriptor, start)
-    os.fsync(descriptor)
-    return f"The last line of {path} was incomplete; its {size - start:,} bytes are now in {torn}."
-
-
-def _last_line_start(descriptor: int, size: int) -> int:
-    """The offset after the last newline, searched for from the end of the file."""
-    end = size
-    while end > 0:
-        start = max(0, end - _BLOCK_BYTES)
-        newline = os.pread(descriptor, end - start, start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
-    return 0
-
-
-def _is_json_object(descriptor: int, start: int, size: int) -> bool:
-    # Most incomplete lines are recognized by their end, without parsing all of a long line.
-    ending = os.pread(descriptor, _BLOCK_BYTES, max(start, size - _BLOCK_BYTES))
-    if not ending.rstrip().endswith(b"}"):
-        return False
-    try:
-        return isinstance(from_json(os.pread(descriptor, size - start, start)), dict)
-    except ValueError:
-        return False
-
-
-def _save_torn_line(descriptor: int, start: int, size: int, torn: Path) -> None:
     with torn.open("ab") as file:
-        for offset in range(start, size, _BLOCK_BYTES):
-            file.write(os.pread(descriptor, min(_BLOCK_BYTES, size - offset), offset))
-        file.write(b"\n")
+        file.write(line + b"\n")
         file.flush()
         os.fsync(file.fileno())
     fsync_path(torn.parent)
+    os.ftruncate(descriptor, start)
+    os.fsync(descriptor)
+    return f"The last line of {path} was incomplete; its {size - start:,} bytes are now in {torn}."

@@ -11,7 +11,7 @@ from enum import Enum
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import SchemaValidator, core_schema
@@ -38,11 +38,6 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             line = line.removeprefix(BOM_UTF8)
         if not line.isspace():
             yield number, line
-
-
-def skip_mark(file: BinaryIO) -> int:
-    """Move to the first line of a file, behind a byte-order mark; returns the offset."""
-    return file.seek(len(BOM_UTF8) if file.read(len(BOM_UTF8)) == BOM_UTF8 else 0)
 
 
 def read_lines(path: Path) -> Iterator[bytes]:

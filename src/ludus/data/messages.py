@@ -7,7 +7,7 @@ other providers. The blocks of an observation have MCP's format, in which they a
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Annotated, Literal
 
@@ -193,17 +193,6 @@ def prompt_text(messages: str | Sequence[JsonObject], *, image_text: str | None 
         for message in prompt
         if message["role"] != "system"
     )
-
-
-def completion_text(messages: Iterable[Message]) -> str:
-    """Everything that the model wrote in its messages: reasoning, text and calls."""
-    texts = []
-    for message in messages:
-        if message.role == "assistant":
-            texts += [message.reasoning_content or "", message.text]
-            for call in message.tool_calls or ():
-                texts += [call.function.name, call.function.arguments]
-    return "\n".join(texts)
 
 
 def without_call_ids(messages: Sequence[JsonObject]) -> list[JsonObject]:
