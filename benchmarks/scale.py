@@ -34,7 +34,7 @@ from ludus.data.run_folder import RunFolder
 from ludus.environment.mixture import parse_mixture
 from ludus.rollout.collect import Collector
 from ludus.rollout.config import CollectConfig
-from ludus.rollout.endpoints import open_endpoints
+from ludus.rollout.endpoints import resolve_endpoints
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import ignore_progress
 from ludus.rollout.workers import BlockReply, EpisodeWorkers, Worker, WorkerSource
@@ -99,16 +99,16 @@ async def measure(num_episodes: int, nodes: int, path: Path) -> dict[str, float]
     folder = RunFolder.create(path / "run", config.identity(mixture, agent))
     workers = EpisodeWorkers(InstantWorkers(path), nodes * CORES_PER_NODE)
     await workers.start()
-    async with open_endpoints(mixture) as endpoints:
-        plan = Plan(run_id=folder.metadata.digest, mixture=mixture, endpoints=endpoints)
-        with Journal.open(folder.episodes_path) as journal:
-            index = ResumeIndex(run=folder.metadata.digest, checksum=Checksum())
-            collector = Collector(config, agent, folder, plan, endpoints, index, ignore_progress)
-            collector.workers = workers
-            started_at, cpu_started_at = time.monotonic(), time.process_time()
-            await collector.run(journal)
-            seconds, cpu = time.monotonic() - started_at, time.process_time() - cpu_started_at
-        await workers.close()
+    endpoints = await resolve_endpoints(mixture)
+    plan = Plan(run_id=folder.metadata.digest, mixture=mixture, endpoints=endpoints)
+    with Journal.open(folder.episodes_path) as journal:
+        index = ResumeIndex(run=folder.metadata.digest, checksum=Checksum())
+        collector = Collector(config, agent, folder, plan, endpoints, index, ignore_progress)
+        collector.workers = workers
+        started_at, cpu_started_at = time.monotonic(), time.process_time()
+        await collector.run(journal)
+        seconds, cpu = time.monotonic() - started_at, time.process_time() - cpu_started_at
+    await workers.close()
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     started_at = time.monotonic()
     checksum = Checksum.from_summary(folder.read_summary())

@@ -68,7 +68,7 @@ async def test_sessions_are_used_again() -> None:
     for _ in range(5):
         pool.release(await pool.acquire())
     assert endpoint.most == 1
-    await pool.close()
+    await pool.close_idle()
     assert endpoint.open == 0
 
 
@@ -217,4 +217,4 @@ async def test_a_real_server_with_one_place_serves_everybody_in_turn() -> None:
 
         seen = await asyncio.gather(*(use(number) for number in range(1, 9)))
         assert seen == [f"Reach {number}." for number in range(1, 9)]
-        await pool.close()
+        await pool.close_idle()

@@ -250,6 +250,7 @@ class ProviderErrors:
         )
 
     def from_refusal(self, refusal: Refusal) -> AgentError:
+        error_class: type[AgentError]
         error_class, headline, hint = refusal.reason.value
         key = f"the key from {self._key.source}" if self._key else "requests without a key"
         headline = headline.format(model=self._model, url=self._url, key=key)

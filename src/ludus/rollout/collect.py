@@ -27,9 +27,10 @@ from ludus.rollout.config import CollectConfig
 from ludus.rollout.endpoints import (
     EnvironmentEndpoint,
     SessionPool,
-    open_endpoints,
+    close_endpoints,
     preflight_endpoints,
     preflight_tasks,
+    resolve_endpoints,
 )
 from ludus.rollout.episode_run import EpisodeRun
 from ludus.rollout.loop import build_broken_record, retry_faults, run_attempt
@@ -115,9 +116,10 @@ async def collect(
         if config.ray is not None:
             progress(PhaseProgress(f"Connecting to Ray ({config.ray})"))
             num_cores = await stack.enter_async_context(open_cluster(config.ray))
-        endpoints = await stack.enter_async_context(
-            open_endpoints(mixture, base_url=config.base_url, token=config.token, warn=warn)
+        endpoints = await resolve_endpoints(
+            mixture, base_url=config.base_url, token=config.token, warn=warn
         )
+        stack.push_async_callback(close_endpoints, endpoints)
         reason = reason_against_workers(agent, endpoints)
         if reason is not None and config.ray is not None:
             raise ConfigError(f"`ray` cannot be used: {reason}. Leave it out.")
@@ -317,7 +319,7 @@ class Collector(EpisodeRun):
             await asyncio.gather(self._workers_start, return_exceptions=True)
         if self.workers is not None:
             await self.workers.close()
-        await asyncio.gather(*(pool.close() for pool in self._pools.values()))
+        await asyncio.gather(*(pool.close_idle() for pool in self._pools.values()))
 
     def items(self) -> Iterable[int]:
         return self._pending

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, fields
@@ -30,14 +30,6 @@ _ADDRESS_FIELDS = ("endpoint",)
 """Fields of an agent's description that may change between two starts of one run."""
 
 
-def _parse_prompt(text: str) -> str | None:
-    return text or None
-
-
-def _read_task_file(name: str) -> tuple[JsonObject, ...]:
-    return read_tasks(Path(name).expanduser())
-
-
 @dataclass(frozen=True, kw_only=True)
 class EpisodeConfig:
     """What all stages that play in an environment have in common."""
@@ -54,7 +46,7 @@ class EpisodeConfig:
     """The argument `dataset_config` of reset, as OpenEnv's command line takes it."""
     system_prompt: Annotated[
         str | None,
-        Option("Sampling", advanced=True, default="a general one", parse=_parse_prompt),
+        Option("Sampling", advanced=True, default="a general one", parse=lambda text: text or None),
     ] = SYSTEM_PROMPT
     """System prompt; '' for none."""
     max_turns: Annotated[
@@ -96,7 +88,13 @@ class RolloutConfig(EpisodeConfig):
     ] = None
     """Number of episodes."""
     tasks: Annotated[
-        Sequence[JsonObject], Option("Tasks", advanced=True, metavar="FILE", parse=_read_task_file)
+        Sequence[JsonObject],
+        Option(
+            "Tasks",
+            advanced=True,
+            metavar="FILE",
+            parse=lambda name: read_tasks(Path(name).expanduser()),
+        ),
     ] = ()
     """JSONL file of tasks: reset arguments, or input rows of NeMo Gym."""
     sweep: Annotated[
@@ -199,8 +197,13 @@ class RolloutConfig(EpisodeConfig):
         if self.tasks:
             text = json.dumps(list(self.tasks), sort_keys=True, ensure_ascii=False, default=str)
             settings["tasks"] = f"{len(self.tasks)} tasks {stable_hash(text):016x}"
-        if digests := dict(_task_file_digests(mixture)):
-            settings["task_files"] = digests
+        # MCP servers can name a file of tasks: `mcp:COMMAND#FILE`.
+        for spec in mixture.specs:
+            name = spec.rpartition("#")[2] if spec.startswith("mcp") and "#" in spec else ""
+            with suppress(OSError, ValueError):  # A missing file is reported when it is played.
+                if (file := Path(name).expanduser()).is_file():
+                    digest = f"{stable_hash(file.read_text(encoding='utf-8')):016x}"
+                    settings.setdefault("task_files", {})[name] = digest
         if self.sweep:
             settings["sweep"] = list(self.sweep)
         return {
@@ -292,18 +295,6 @@ class CollectConfig(RolloutConfig):
             max_total_tokens=self.max_total_tokens,
             max_time=self.max_time,
         )
-
-
-def _task_file_digests(mixture: Mixture) -> Iterator[tuple[str, str]]:
-    """Digests of the task files that specs of MCP servers name, `mcp:COMMAND#TASKS`."""
-    for spec in mixture.specs:
-        if not spec.startswith("mcp") or "#" not in spec:
-            continue
-        name = spec.rpartition("#")[2]
-        file = Path(name).expanduser()
-        with suppress(OSError, ValueError):  # A missing file is reported when it is played.
-            if file.is_file():
-                yield name, f"{stable_hash(file.read_text(encoding='utf-8')):016x}"
 
 
 def _without_addresses(description: JsonObject) -> JsonObject:

@@ -1,7 +1,7 @@
 """The environments of a run: in this process or on servers, tried first, with a pool of sessions.
 
-Use `open_endpoints`, or close what `resolve_endpoints` returns with `close_endpoints`: containers
-run until then. A server says which environment it serves, and under which name that is recorded.
+Close what `resolve_endpoints` returns with `close_endpoints`: containers run until then. A server
+says which environment it serves, and under which name that is recorded.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import time
 import warnings
 from collections import deque
 from collections.abc import (
-    AsyncIterator,
     Callable,
     Mapping,
     MutableMapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from urllib.parse import urlsplit
@@ -78,7 +77,10 @@ class SessionPool:
             requested_at = time.monotonic()
             if requested_at - self._refused_at > CAPACITY_RETRY_S:
                 self._capacity = None
-            if self._is_full():
+            limit = self.endpoint.max_sessions
+            if (self._capacity is not None and self._num_open >= self._capacity) or (
+                limit is not None and self._num_open + self._num_opening >= limit
+            ):
                 self._released.clear()
                 await self._released.wait()
                 continue
@@ -89,12 +91,6 @@ class SessionPool:
                 if not await self._back_off(error, requested_at, delay):
                     raise
                 delay = min(2 * delay, MAX_BACKOFF_S)
-
-    def _is_full(self) -> bool:
-        if self._capacity is not None and self._num_open >= self._capacity:
-            return True
-        limit = self.endpoint.max_sessions
-        return limit is not None and self._num_open + self._num_opening >= limit
 
     def release(self, session: Session) -> None:
         """Return a session that the next episode may use."""
@@ -108,14 +104,11 @@ class SessionPool:
         self._released.set()
         await _close_quietly(session)
 
-    async def discard_idle(self) -> None:
+    async def close_idle(self) -> None:
         """Close all idle sessions."""
         idle = list(self._idle)
         self._idle.clear()
         await asyncio.gather(*(self.discard(session) for session in idle))
-
-    async def close(self) -> None:
-        await self.discard_idle()
 
     async def _open_session(self) -> Session:
         session = self.endpoint.session()
@@ -208,22 +201,6 @@ async def resolve_endpoints(
     return endpoints
 
 
-@asynccontextmanager
-async def open_endpoints(
-    mixture: Mixture,
-    *,
-    base_url: str | None = None,
-    token: str | None = None,
-    warn: Callable[[str], None] = warnings.warn,
-) -> AsyncIterator[dict[str, EnvironmentEndpoint]]:
-    """`resolve_endpoints` for the time of a block."""
-    endpoints = await resolve_endpoints(mixture, base_url=base_url, token=token, warn=warn)
-    try:
-        yield endpoints
-    finally:
-        await close_endpoints(endpoints)
-
-
 async def close_endpoints(endpoints: Mapping[str, EnvironmentEndpoint]) -> None:
     """Remove the containers that run for these environments."""
     await asyncio.gather(*(each.endpoint.close() for each in endpoints.values()))
@@ -235,21 +212,20 @@ async def _resolve_endpoint(
     if is_remote(spec):
         endpoint = connect(spec, token=token)
         try:
-            url = await endpoint.server_url()
-            assert url is not None
-            names = await fetch_server_names(url, token)
+            names = await fetch_server_names(await endpoint.server_url() or spec, token)
         except BaseException:
             await endpoint.close()
             raise
         return EnvironmentEndpoint(names[0] if names else spec, endpoint)
+    name = recorded_name(spec)
     if base_url is None:
         endpoint = connect(spec)
         if isinstance(endpoint, LocalEndpoint) and endpoint.env_spec.note:
             warn(endpoint.env_spec.note)
-        return EnvironmentEndpoint(recorded_name(spec), endpoint, _variant_task(spec))
-    name = recorded_name(spec)
-    check_server_name(name, base_url, await fetch_server_names(base_url, token))
-    return EnvironmentEndpoint(name, connect(base_url, token=token), _variant_task(spec))
+    else:
+        check_server_name(name, base_url, await fetch_server_names(base_url, token))
+        endpoint = connect(base_url, token=token)
+    return EnvironmentEndpoint(name, endpoint, _variant_task(spec))
 
 
 def _variant_task(spec: str) -> JsonObject:
@@ -295,7 +271,7 @@ async def preflight_tasks(
 ) -> Sequence[ToolSpec]:
     """Raise unless one of the tasks can be reset there: one alone may crash for its own reasons.
 
-    Returns the tools of the session, or none where the server has no free one.
+    Returns the tools of the session, or none if the server has no free one.
     """
     crash: ExecutionFailed | None = None
     for task in tasks:

@@ -157,7 +157,7 @@ async def run_attempt(
         await pool.discard(session)
         if episode.error.kind == SessionLost.__name__:
             # The server is probably gone, and the idle sessions with it.
-            await pool.discard_idle()
+            await pool.close_idle()
     return episode
 
 

@@ -85,7 +85,7 @@ class EpisodePlay:
 
     async def close(self) -> None:
         for pool in self._pools.values():
-            await pool.close()
+            await pool.close_idle()
 
 
 BLOCKS_PER_WORKER = 2
@@ -263,7 +263,9 @@ class EpisodeWorkers:
                     report_fault(fault)
                 block = worker.blocks.popleft()
                 self._deaths_in_a_row = 0
-                self._block_size = self._next_block_size(reply.seconds / len(block))
+                size = int(self._source.block_s * len(block) / max(reply.seconds, 1e-6))
+                share = MAX_IN_PROGRESS // (self._count * BLOCKS_PER_WORKER)
+                self._block_size = max(1, min(self._source.max_block_size, share, size))
                 self._dispatch()
                 for request, line in zip(block, reply.lines, strict=True):
                     if isinstance(line, LudusError):
@@ -320,8 +322,3 @@ class EpisodeWorkers:
             worker.kill()
         while self._waiting:
             self._waiting.popleft().fail(WorkersFailed(failure))
-
-    def _next_block_size(self, mean_s: float) -> int:
-        size = int(self._source.block_s / max(mean_s, 1e-6))
-        share = MAX_IN_PROGRESS // (self._count * BLOCKS_PER_WORKER)
-        return max(1, min(self._source.max_block_size, share, size))

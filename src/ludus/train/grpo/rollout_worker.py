@@ -99,7 +99,7 @@ class RolloutWorker:
 
     def __exit__(self, *error: object) -> None:
         async def close() -> None:
-            await asyncio.gather(*(pool.close() for pool in self._pools.values()))
+            await asyncio.gather(*(pool.close_idle() for pool in self._pools.values()))
             if self.agent is not None:
                 await self.agent.close()
             await close_endpoints(self.endpoints)
