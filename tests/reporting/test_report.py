@@ -21,7 +21,7 @@ from ludus.evaluation import Candidate
 from ludus.evaluation.results import load_evaluation
 from ludus.reporting import report
 from ludus.reporting.charts import render_chart
-from ludus.reporting.document import Histogram, IntervalChart, LineChart, Section, Series
+from ludus.reporting.document import Histogram, IntervalChart, LineChart, Section
 from ludus.reporting.pipeline import read_section
 from ludus.reporting.transcripts import summarize_episodes
 from ludus.rollout import CollectConfig
@@ -104,7 +104,7 @@ def test_an_evaluation_has_verdicts_and_levels(loop: Path) -> None:
     assert "oracle is better than chance" in section.headline
     assert section.tables[0].title == "Results"
     assert [row[0] for row in section.tables[1].rows] == ["rows=4", "rows=10"]
-    assert any("difficulty" in chart.title for chart in section.charts)
+    assert any("difficulty" in table.title for table in section.tables)
 
 
 def test_a_stored_evaluation_is_the_one_that_was_written(loop: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_training_has_curves_and_a_diagnosis(tmp_path: Path) -> None:
     charts = {chart.title: chart for chart in section.charts}
     reward = charts["Reward"]
     assert isinstance(reward, LineChart)
-    assert [each.label for each in reward.series] == ["training tasks", "held-out tasks"]
+    assert list(reward.lines) == ["training tasks", "held-out tasks"]
     assert "reward 0.135 → 0.675" in section.headline and section.findings
     assert section.command == "ludus train grpo"
 
@@ -141,7 +141,7 @@ def test_the_test_loss_is_a_line_of_the_loss_also_if_it_is_a_single_point(tmp_pa
     lines.append({"step": 60, "eval_loss": 0.5})
     (chart,) = section_of(write_training(tmp_path / "model", "sft", lines)).charts
     assert isinstance(chart, LineChart) and chart.title == "Loss"
-    assert [(each.label, len(each.points)) for each in chart.series] == [
+    assert [(label, len(points)) for label, points in chart.lines.items()] == [
         ("training", 60),
         ("test", 1),
     ]
@@ -164,7 +164,7 @@ def test_the_last_test_loss_of_an_unfinished_training_is_a_fact(tmp_path: Path) 
 
 def test_long_lines_are_means_of_neighbouring_steps() -> None:
     zigzag = [(float(step), float(step % 2)) for step in range(1, 601)]
-    drawn = render_chart(LineChart("Reward", [Series("all", zigzag)]))
+    drawn = render_chart(LineChart("Reward", {"all": zigzag}))
     assert 20 < drawn.count("\nL ") < 120
 
 
@@ -228,8 +228,8 @@ def test_labels_are_text_and_not_markup() -> None:
 
 def test_charts_of_constant_and_single_values_can_be_drawn() -> None:
     for chart in (
-        LineChart("flat", [Series("a", [(1, 0.5), (2, 0.5)])]),
-        LineChart("zero", [Series("a", [(1, 0.0), (1, 0.0)])]),
+        LineChart("flat", {"a": [(1, 0.5), (2, 0.5)]}),
+        LineChart("zero", {"a": [(1, 0.0), (1, 0.0)]}),
         Histogram("one", [0.0]),
         Histogram("many", [number / 7 for number in range(100)]),
     ):

@@ -6,9 +6,9 @@ Colors are drawn as placeholders, which become variables of the page's style, fo
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from html import escape
 from io import StringIO
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from ludus.errors import MissingExtra
@@ -59,8 +59,24 @@ def render_chart(chart: Chart) -> str:
     axes.tick_params(length=0, labelsize=12, pad=6, labelcolor=_MUTED)
     axes.locator_params(nbins=5)
     match chart:
-        case LineChart():
-            _draw_lines(axes, chart)
+        case LineChart(lines=lines):
+            for number, (label, points) in enumerate(lines.items()):
+                # Means of neighbours also smooth a noisy curve.
+                size = max(1, -(-len(points) // _MAX_POINTS))
+                chunks = [points[start : start + size] for start in range(0, len(points), size)]
+                axes.plot(
+                    [chunk[-1][0] for chunk in chunks],
+                    [fmean(y for _, y in chunk) for chunk in chunks],
+                    color=_SERIES[number % len(_SERIES)], linewidth=2, label=label, clip_on=False,
+                    marker="o" if len(chunks) <= _MAX_DOTS else None, markersize=6,
+                    markeredgewidth=0,
+                )  # fmt: skip
+            axes.set_xlabel("step", color=_MUTED, fontsize=12)
+            if len(lines) > 1:
+                axes.legend(
+                    loc="lower left", bbox_to_anchor=(0, 0.97), ncols=len(lines), frameon=False,
+                    fontsize=12, labelcolor=_MUTED, handlelength=1.2, borderpad=0.2,
+                )  # fmt: skip
         case Histogram():
             bins = min(_MAX_BINS, len(set(chart.values)))
             axes.hist(chart.values, bins=bins, color=_SERIES[0], rwidth=0.8)
@@ -80,29 +96,6 @@ def render_chart(chart: Chart) -> str:
     return f"<svg {head}>{content}</svg>"
 
 
-def _draw_lines(axes: Axes, chart: LineChart) -> None:
-    for number, series in enumerate(chart.series):
-        points = _thin(series.points)
-        axes.plot(
-            *zip(*points, strict=True), color=_SERIES[number % len(_SERIES)], linewidth=2,
-            label=series.label, clip_on=False, marker="o" if len(points) <= _MAX_DOTS else None,
-            markersize=6, markeredgewidth=0,
-        )  # fmt: skip
-    axes.set_xlabel("step", color=_MUTED, fontsize=12)
-    if len(chart.series) > 1:
-        axes.legend(
-            loc="lower left", bbox_to_anchor=(0, 0.97), ncols=len(chart.series), frameon=False,
-            fontsize=12, labelcolor=_MUTED, handlelength=1.2, borderpad=0.2,
-        )  # fmt: skip
-
-
-def _thin(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most `_MAX_POINTS`: the means of neighbours, which also smooths a noisy curve."""
-    size = max(1, -(-len(points) // _MAX_POINTS))
-    chunks = [points[start : start + size] for start in range(0, len(points), size)]
-    return [(chunk[-1][0], sum(y for _, y in chunk) / len(chunk)) for chunk in chunks]
-
-
 def _draw_intervals(axes: Axes, chart: IntervalChart) -> None:
     names = [
         label if len(label) <= _MAX_LABEL_CHARS else f"{label[: _MAX_LABEL_CHARS - 1]}…"
@@ -114,7 +107,7 @@ def _draw_intervals(axes: Axes, chart: IntervalChart) -> None:
     axes.set_yticks(range(len(names)), names, color=_TEXT, parse_math=False)
     axes.set_ylim(len(names) - 0.5, -0.5)
     for number, (_, value, below, above) in enumerate(chart.rows):
-        color = _SERIES[(number if chart.color is None else chart.color) % len(_SERIES)]
+        color = _SERIES[number % len(_SERIES)]
         if below is not None and above is not None:
             axes.hlines(
                 number, below, above, color=color, linewidth=3, alpha=0.55, capstyle="round"

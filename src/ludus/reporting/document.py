@@ -20,17 +20,10 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
-    """A line of a chart."""
-
-    label: str
-    points: Sequence[tuple[float, float]]
-
-
-@dataclass(frozen=True, slots=True)
 class LineChart:
     title: str
-    series: Sequence[Series]
+    lines: Mapping[str, Sequence[tuple[float, float]]]
+    """The points of each line by its label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +40,6 @@ class IntervalChart:
     rows: Sequence[tuple[str, float, float | None, float | None]]
     """Label, value, and the ends of the interval."""
     is_share: bool
-    color: int | None = None
-    """The number of the color of all rows; by default each has its own."""
 
 
 Chart = LineChart | Histogram | IntervalChart
@@ -107,11 +98,3 @@ class Section:
 
 REPORT_MARK = "Ludus report"
 """In the head of every report, by which it is recognized."""
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    title: str
-    created: str
-    versions: str
-    sections: Sequence[Section]

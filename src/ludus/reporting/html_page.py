@@ -7,11 +7,12 @@ transcript can cause any.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
 from ludus.reporting.charts import render_chart
-from ludus.reporting.document import REPORT_MARK, Document, Section, Table, Transcript, Turn
+from ludus.reporting.document import REPORT_MARK, Section, Table, Transcript, Turn
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'"
 _WIDE_COLUMNS = 60
@@ -44,7 +45,7 @@ def element(tag: str, *children: str | None, **attributes: str | int | None) -> 
     return Html(f"<{tag}{attribute_text}>{''.join(parts)}</{tag}>")
 
 
-def render_html(document: Document) -> str:
+def render_html(title: str, subtitle: str, sections: Sequence[Section]) -> str:
     """Return the page."""
     style = files("ludus.reporting").joinpath("style.css").read_text(encoding="utf-8")
     head = element(
@@ -54,10 +55,10 @@ def render_html(document: Document) -> str:
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("meta", name="generator", content=REPORT_MARK),
-        element("title", f"{document.title} · {REPORT_MARK}"),
+        element("title", f"{title} · {REPORT_MARK}"),
         Html(f"<style>{style}</style>"),
     )
-    numbered = list(enumerate(document.sections, 1))
+    numbered = list(enumerate(sections, 1))
     overview = [
         element(
             "li",
@@ -78,12 +79,12 @@ def render_html(document: Document) -> str:
     header = element(
         "header",
         element("p", REPORT_MARK, class_="kicker"),
-        element("h1", document.title),
-        element("p", f"{document.created} · {document.versions}", class_="muted"),
+        element("h1", title),
+        element("p", subtitle, class_="muted"),
         element("nav", element("ol", *overview), class_="overview", aria_label="Sections"),
     )
-    sections = [_section(number, each) for number, each in numbered]
-    body = element("body", element("main", header, *sections))
+    content = [_section(number, each) for number, each in numbered]
+    body = element("body", element("main", header, *content))
     return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'
 
 
@@ -106,6 +107,12 @@ def _section(number: int, section: Section) -> Html:
         )
         for each in section.findings
     ]
+    how = [element("h3", "How it was run")]
+    if section.command:
+        how.append(element("pre", section.command))
+    if section.settings:
+        settings = json.dumps(section.settings, indent=2, ensure_ascii=False, default=str)
+        how.append(element("details", element("summary", "Settings"), element("pre", settings)))
     return element(
         "section",
         element(
@@ -127,7 +134,7 @@ def _section(number: int, section: Section) -> Html:
         )
         if section.transcripts
         else None,
-        _reproduction(section),
+        element("div", *how, class_="how") if len(how) > 1 else None,
         id=f"section-{number}",
     )
 
@@ -142,22 +149,20 @@ def _with_code(text: str) -> list[str]:
 
 def _table(table: Table) -> Html:
     head = element("tr", *(element("th", cell, scope="col") for cell in table.header))
-    rows = [
-        element("tr", element("th", first, scope="row"), *map(_cell, cells))
-        for first, *cells in table.rows
-    ]
+    rows = []
+    for first, *cells in table.rows:
+        row = [element("th", first, scope="row")]
+        for text in cells:
+            value, bracket, interval = text.partition(" (")
+            # The interval behind a value is small.
+            small = element("small", f" ({interval}") if bracket else None
+            is_wide = not bracket and len(text) > _WIDE_COLUMNS
+            row.append(element("td", value, small, class_="wide" if is_wide else None))
+        rows.append(element("tr", *row))
     content = element("table", element("thead", head), element("tbody", *rows))
     return element(
         "div", element("h3", table.title), element("div", content, class_="scroll"), class_="table"
     )
-
-
-def _cell(text: str) -> Html:
-    """A cell; the interval behind a value is small."""
-    value, bracket, interval = text.partition(" (")
-    if not bracket:
-        return element("td", text, class_="wide" if len(text) > _WIDE_COLUMNS else None)
-    return element("td", value, " ", element("small", f"({interval}"))
 
 
 def _transcript(transcript: Transcript) -> Html:
@@ -201,19 +206,3 @@ def _turn(turn: Turn) -> Html:
         return element("details", element("summary", "system prompt"), *body, class_="turn system")
     name = turn.role if turn.role in ("user", "assistant", "tool") else "other"
     return element("div", role, *body, class_=f"turn {name}")
-
-
-def _reproduction(section: Section) -> Html | None:
-    """Command and settings, to run it again."""
-    if not section.command and not section.settings:
-        return None
-    settings = json.dumps(section.settings, indent=2, ensure_ascii=False, default=str)
-    return element(
-        "div",
-        element("h3", "How it was run"),
-        element("pre", section.command) if section.command else None,
-        element("details", element("summary", "Settings"), element("pre", settings))
-        if section.settings
-        else None,
-        class_="how",
-    )

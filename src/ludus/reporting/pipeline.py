@@ -11,7 +11,7 @@ from ludus.data.files import write_atomically
 from ludus.data.run_folder import versions
 from ludus.data.stage_output import find_output
 from ludus.errors import ConfigError, NameFlags, RunError, similar_path_hint
-from ludus.reporting.document import REPORT_MARK, Document, Section
+from ludus.reporting.document import REPORT_MARK, Section
 from ludus.reporting.html_page import render_html
 from ludus.reporting.sections import (
     dataset_section,
@@ -54,13 +54,9 @@ def report(
     sections = [
         read_section(path.expanduser(), samples=samples, name_flags=name_flags) for path in paths
     ]
-    document = Document(
-        title=title or ", ".join(dict.fromkeys(section.title for section in sections)),
-        created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        versions=", ".join(f"{name} {version}" for name, version in versions().items()),
-        sections=sections,
-    )
-    page = render_html(document)
+    title = title or ", ".join(dict.fromkeys(section.title for section in sections))
+    used = ", ".join(f"{name} {version}" for name, version in versions().items())
+    page = render_html(title, f"{datetime.now(UTC):%Y-%m-%d %H:%M UTC} · {used}", sections)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, page)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import (
     EPISODES_FILE,
     RECORD_FILE,
-    LogEntry,
     log_points,
     metric_values,
     read_log,
@@ -25,7 +25,7 @@ from ludus.data.training_log import (
 )
 from ludus.diagnose import format_verdict, read_run
 from ludus.errors import NameFlags, RunError
-from ludus.evaluation.results import Evaluation, Outcome, load_evaluation
+from ludus.evaluation.results import Outcome, load_evaluation
 from ludus.evaluation.table import (
     build_notes,
     build_slice_tables,
@@ -40,7 +40,6 @@ from ludus.reporting.document import (
     IntervalChart,
     LineChart,
     Section,
-    Series,
     Table,
     Transcript,
 )
@@ -121,11 +120,27 @@ def training_section(path: Path, *, samples: int, name_flags: NameFlags) -> Sect
     lines = list(read_log(path))
     charts = list[Chart]()
     for title, metrics in _CURVES:
-        curves = [Series(label, log_points(lines, metric)) for metric, label in metrics.items()]
+        curves = {label: log_points(lines, metric) for metric, label in metrics.items()}
         # Beside a line, a single point is worth showing: the test loss at the end.
-        if any(len(each.points) > 1 for each in curves):
-            charts.append(LineChart(title, [each for each in curves if each.points]))
-    facts, tables, transcripts = _training_facts(record, lines), list[Table](), list[Transcript]()
+        if any(len(points) > 1 for points in curves.values()):
+            shown = {label: points for label, points in curves.items() if points}
+            charts.append(LineChart(title, shown))
+    data, final = object_field(record, "data"), object_field(record, "metrics")
+    test_losses = metric_values(lines, "eval_loss")
+    seconds, tokens = final.get("seconds") or 0.0, final.get("tokens")
+    time = f"{seconds / 60:,.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
+    facts = {
+        "Model": str(record.get("model", "")),
+        "Data": f"{data['path']}, {data.get('rows', 0):,} rows" if data.get("path") else "",
+        "Environment": str(object_field(record, "environment").get("spec", "")),
+        "Steps": f"{final['steps']:,}" if final.get("steps") is not None else "not finished",
+        # Also here, because a training of one step has no curve.
+        "Test loss": f"{test_losses[-1]:.4g}" if test_losses else "",
+        "Time": time if seconds else "",
+        "Tokens": f"{tokens:,}" if tokens else "",
+        "Device": ", ".join(map(str, record.get("devices") or ())),
+    }
+    tables, transcripts = list[Table](), list[Transcript]()
     if (path / EPISODES_FILE).is_file():
         summary = summarize_episodes(path / EPISODES_FILE, samples)
         charts += [Histogram("Rewards", summary.rewards)] if summary.rewards else []
@@ -145,24 +160,6 @@ def training_section(path: Path, *, samples: int, name_flags: NameFlags) -> Sect
         transcripts=transcripts,
         settings=object_field(record, "settings"),
     )
-
-
-def _training_facts(record: JsonObject, lines: Sequence[LogEntry]) -> dict[str, str]:
-    data, final = object_field(record, "data"), object_field(record, "metrics")
-    test_losses = metric_values(lines, "eval_loss")
-    seconds, tokens = final.get("seconds") or 0.0, final.get("tokens")
-    time = f"{seconds / 60:,.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
-    return {
-        "Model": str(record.get("model", "")),
-        "Data": f"{data['path']}, {data.get('rows', 0):,} rows" if data.get("path") else "",
-        "Environment": str(object_field(record, "environment").get("spec", "")),
-        "Steps": f"{final['steps']:,}" if final.get("steps") is not None else "not finished",
-        # Also here, because a training of one step has no curve.
-        "Test loss": f"{test_losses[-1]:.4g}" if test_losses else "",
-        "Time": time if seconds else "",
-        "Tokens": f"{tokens:,}" if tokens else "",
-        "Device": ", ".join(map(str, record.get("devices") or ())),
-    }
 
 
 def _diagnose(path: Path, name_flags: NameFlags) -> list[Finding]:
@@ -191,9 +188,9 @@ def evaluation_section(path: Path, *, samples: int, name_flags: NameFlags) -> Se
     settings, table = evaluation.settings, build_wide_table(evaluation)
     findings = [Finding(_FINDINGS[kind], text) for kind, text in evaluation.describe_verdicts()]
     tables = [Table("Results", table.header, table.rows)]
-    for each in build_slice_tables(evaluation):
-        title = f"{each.header[0]} by environment and difficulty"
-        tables.append(Table(title, ["", *each.header[1:]], each.rows))
+    for by_level in build_slice_tables(evaluation):
+        title = f"{by_level.header[0]} by environment and difficulty"
+        tables.append(Table(title, ["", *by_level.header[1:]], by_level.rows))
     # At least one of each, unless `samples` is 0.
     per_candidate, transcripts = max(min(samples, 1), samples // len(evaluation.scores)), []
     for score in evaluation.scores:
@@ -201,11 +198,27 @@ def evaluation_section(path: Path, *, samples: int, name_flags: NameFlags) -> Se
         for sample in summarize_episodes(file, per_candidate).transcripts if file.exists() else ():
             title = f"{score.label}, {sample.title[:1].lower()}{sample.title[1:]}"
             transcripts.append(Transcript(title, sample.kind, sample.detail, sample.turns))
+    first, charts = evaluation.scores[0], list[Chart]()
+    results = "no results"
+    if values := [
+        f"{metric.title.lower()} {metric.format_value(first.metrics[metric.name].value)}"
+        for metric in evaluation.verdict_metrics
+        if metric.name in first.metrics
+    ]:
+        results = ", ".join(values)
+    for metric in evaluation.shown_metrics:
+        rows = [
+            (score.label, each.value, each.low, each.high)
+            for score in evaluation.scores
+            if (each := score.metrics.get(metric.name)) is not None
+        ]
+        if rows:
+            charts.append(IntervalChart(metric.title, rows, metric.is_share))
     return Section(
         kind="Evaluation",
         title=str(settings.get("environment", path.name)),
         path=str(path),
-        headline=findings[0].text if findings else _results_in_short(evaluation),
+        headline=findings[0].text if findings else f"{first.label}: {results}",
         facts={
             "Environment": str(settings.get("environment", "")),
             "Candidates": ", ".join(score.label for score in evaluation.scores),
@@ -215,7 +228,7 @@ def evaluation_section(path: Path, *, samples: int, name_flags: NameFlags) -> Se
         },
         command=evaluation.command,
         findings=findings,
-        charts=_evaluation_charts(evaluation),
+        charts=charts,
         tables=tables,
         notes=[
             describe_method(evaluation),
@@ -224,40 +237,6 @@ def evaluation_section(path: Path, *, samples: int, name_flags: NameFlags) -> Se
         transcripts=transcripts,
         settings=settings,
     )
-
-
-def _results_in_short(evaluation: Evaluation) -> str:
-    score = evaluation.scores[0]
-    parts = [
-        f"{metric.title.lower()} {metric.format_value(score.metrics[metric.name].value)}"
-        for metric in evaluation.verdict_metrics
-        if metric.name in score.metrics
-    ]
-    return f"{score.label}: {', '.join(parts) or 'no results'}"
-
-
-def _evaluation_charts(evaluation: Evaluation) -> list[Chart]:
-    """A chart per metric; for levels of difficulty, one more per metric and candidate."""
-    charts: list[Chart] = []
-    for metric in evaluation.shown_metrics:
-        rows = [
-            (score.label, each.value, each.low, each.high)
-            for score in evaluation.scores
-            if (each := score.metrics.get(metric.name)) is not None
-        ]
-        if rows:
-            charts.append(IntervalChart(metric.title, rows, metric.is_share))
-    for metric in evaluation.verdict_metrics:
-        for number, score in enumerate(evaluation.scores):
-            rows = [
-                (part.level or part.environment, each.value, each.low, each.high)
-                for part in evaluation.slices
-                if (each := part.metrics[number].get(metric.name)) is not None
-            ]
-            if len(rows) > 1:
-                title = f"{metric.title} of {score.label}, by difficulty"
-                charts.append(IntervalChart(title, rows, metric.is_share, color=number))
-    return charts
 
 
 _CONVERSATIONS: tuple[tuple[str, str, FindingKind], ...] = (
@@ -311,11 +290,16 @@ def _read_rows(file: Path | None, samples: int) -> list[Transcript]:
     """The first rows; of pairs, the chosen reply beside the rejected one."""
     if file is None:
         return []
+    rows = list[JsonObject]()
     if file.suffix == ".parquet":
         with ParquetRows(file) as parquet:
             rows = parquet.read(0, samples)
     else:
-        rows = [_parse_row(line) for _, line in islice(numbered_lines(file), samples)]
+        for _, line in islice(numbered_lines(file), samples):
+            row = None
+            with suppress(ValueError):  # `ludus lint` names such rows.
+                row = from_json(line)
+            rows.append(row if isinstance(row, dict) else {})
     transcripts = []
     for number, row in enumerate(rows, 1):
         for field, title, kind in _CONVERSATIONS:
@@ -325,14 +309,6 @@ def _read_rows(file: Path | None, samples: int) -> list[Transcript]:
                 turns = build_turns([*_messages(row, "prompt"), *messages])
                 transcripts.append(Transcript(f"Row {number}{title}", kind, detail, turns))
     return transcripts
-
-
-def _parse_row(line: bytes) -> JsonObject:
-    try:
-        row = from_json(line)
-    except ValueError:  # `ludus lint` names such rows.
-        return {}
-    return row if isinstance(row, dict) else {}
 
 
 def _messages(row: JsonObject, field: str) -> list[JsonObject]:

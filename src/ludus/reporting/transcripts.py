@@ -94,26 +94,24 @@ def build_turns(messages: Sequence[JsonObject], rewards: Sequence[float] = ()) -
     turns, remaining = [], iter(rewards)
     for message in messages:
         is_reply = message.get("role") == "assistant"
-        calls = message.get("tool_calls")
+        calls, call_texts = message.get("tool_calls"), []
+        for call in calls if isinstance(calls, list) else ():
+            function = call.get("function", call) if isinstance(call, Mapping) else {}
+            arguments = function.get("arguments", "")
+            if not isinstance(arguments, str):
+                arguments = json.dumps(arguments, ensure_ascii=False)
+            call_texts.append(_cut(f"{function.get('name', '?')}({arguments})"))
         turns.append(
             Turn(
                 role=str(message.get("role")),
                 text=_cut(message_text(message)),
                 reasoning=_cut(str(message.get("reasoning_content") or "")),
-                calls=[_call_text(call) for call in (calls if isinstance(calls, list) else ())],
+                calls=call_texts,
                 images=_images(message.get("content")),
                 reward=next(remaining, None) if is_reply else None,
             )
         )
     return turns
-
-
-def _call_text(call: object) -> str:
-    function = call.get("function", call) if isinstance(call, Mapping) else {}
-    arguments = function.get("arguments", "")
-    if not isinstance(arguments, str):
-        arguments = json.dumps(arguments, ensure_ascii=False)
-    return _cut(f"{function.get('name', '?')}({arguments})")
 
 
 def _images(content: object) -> list[str]:
