@@ -199,26 +199,18 @@ class DegradationDetector:
         now, best, at = _compare_windows(rewards, WINDOW_STEPS)
         if not self._is_fall(rewards, best, now, WINDOW_STEPS):
             return None
-        if self._tasks_became_harder(best, now):
-            # Later steps are compared with these.
-            self._entries = self._entries[-WINDOW_STEPS:]
-            return None
-        return _describe_fall(self._entries[at : at + WINDOW_STEPS], best, now)
-
-    def _tasks_became_harder(self, best: float, now: float) -> bool:
-        """Whether held-out tasks, the same each time, were never played better than lately.
-
-        That is, when the reward of training had already fallen by most of the difference.
-        """
         held_out = metric_values(self._held_out, "eval_reward")
-        if len(held_out) < 2 or held_out[-1] < max(held_out):
-            return False
-        step = step_number(self._held_out[-1])
-        entries = [entry for entry in self._entries if step_number(entry) <= step]
-        before = metric_values(entries, "reward")[-WINDOW_STEPS:]
-        if len(before) < WINDOW_STEPS:
-            return False
-        return fmean(before) - now < (best - now) / 2
+        if len(held_out) > 1 and held_out[-1] == max(held_out):
+            # Held-out tasks, the same each time, were never played better than lately. If the
+            # reward of training had already fallen by most of the difference, its tasks are harder.
+            step = step_number(self._held_out[-1])
+            entries = [entry for entry in self._entries if step_number(entry) <= step]
+            before = metric_values(entries, "reward")[-WINDOW_STEPS:]
+            if len(before) == WINDOW_STEPS and fmean(before) - now < (best - now) / 2:
+                # Later steps are compared with these.
+                self._entries = self._entries[-WINDOW_STEPS:]
+                return None
+        return _describe_fall(self._entries[at : at + WINDOW_STEPS], best, now)
 
     def _collapse(self, *, rewards_comparable: bool = True) -> str | None:
         """A fall within few steps, which is too large to wait for a whole window."""

@@ -13,7 +13,6 @@ from ludus.data.json_files import int_field, object_field
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import (
     EPISODES_FILE,
-    LOG_FILE,
     RECORD_FILE,
     LogEntry,
     metric_values,
@@ -126,8 +125,8 @@ class RunData:
     """None: the run has not finished."""
     entries: tuple[LogEntry, ...]
     episodes: RunEpisodes
-    notes: tuple[str, ...]
-    """What could not be read."""
+    note: str | None
+    """What is missing."""
 
     @property
     def finished(self) -> bool:
@@ -187,20 +186,5 @@ def read_run(folder: Path) -> RunData:
         completed_steps=completed_steps,
         entries=entries,
         episodes=episodes,
-        notes=tuple(_collect_notes(folder, len(entries), episodes)),
+        note=None if episodes.groups else f"{EPISODES_FILE} has no scored episodes: no intervals.",
     )
-
-
-def _collect_notes(folder: Path, entries_read: int, episodes: RunEpisodes) -> list[str]:
-    """Report skipped lines. One at the end of a file is usual while the run is writing it."""
-    lines = sum(bool(line.strip()) for line in (folder / LOG_FILE).read_bytes().splitlines())
-    skipped = {LOG_FILE: max(0, lines - entries_read), EPISODES_FILE: episodes.unreadable_lines}
-    notes = [
-        f"{count:,} {'line' if count == 1 else 'lines'} of {file} could not be read and "
-        f"{'is' if count == 1 else 'are'} left out."
-        for file, count in skipped.items()
-        if count
-    ]
-    if not episodes.groups:
-        notes.append(f"There are no scored episodes in {EPISODES_FILE}: no interval can be given.")
-    return notes

@@ -99,7 +99,6 @@ class RunEpisodes:
     """Sampled tokens of each episode that was not cut off, in ascending order."""
     last_broken: EpisodeStats | None = None
     """The last episode that a fault ended."""
-    unreadable_lines: int = 0
 
     @property
     def environments(self) -> tuple[str, ...]:
@@ -122,7 +121,7 @@ def zero_variance_share(groups: Collection[EpisodeGroupStats]) -> float | None:
 
 
 def group_episodes(
-    episodes: Iterable[EpisodeStats], *, limits: TokenLimits = _NO_LIMITS, unreadable_lines: int = 0
+    episodes: Iterable[EpisodeStats], *, limits: TokenLimits = _NO_LIMITS
 ) -> RunEpisodes:
     """Group the episodes by step and task.
 
@@ -153,29 +152,26 @@ def group_episodes(
             sorted(episode.sampled_tokens for episode in valid if not episode.cut_off)
         ),
         last_broken=broken[-1] if broken else None,
-        unreadable_lines=unreadable_lines,
     )
 
 
 def read_episode_stats(
     file: Path, *, has_reward_functions: bool = False, limits: TokenLimits = _NO_LIMITS
 ) -> RunEpisodes:
-    """Read the stats of an `episodes.jsonl`; a missing file is an empty one.
+    """Read the stats of an `episodes.jsonl`, without damaged lines; a missing file is empty.
 
     `has_reward_functions`: whether the rewards include the user's functions.
     """
     if not file.exists():
         return RunEpisodes()
-    episodes, index, unreadable_lines = list[EpisodeStats](), ResumeIndex(), 0
+    episodes, index = list[EpisodeStats](), ResumeIndex()
     for number, line in numbered_lines(file):
         episode = parse_episode(line, has_reward_functions=has_reward_functions)
         head = parse_head(line, file, number)
-        if episode is None or head is None:
-            unreadable_lines += 1
-        else:
+        if episode is not None and head is not None:
             episodes.append(episode)
             index.add([head])
-    run = group_episodes(episodes, limits=limits, unreadable_lines=unreadable_lines)
+    run = group_episodes(episodes, limits=limits)
     return replace(run, mean_reward=index.totals.rewards.estimate())
 
 

@@ -7,7 +7,7 @@ group play the same task, so they are not independent.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import fsum
 from statistics import fmean
@@ -79,10 +79,14 @@ def reward_change(
 
     The episodes are used if both windows have some, because only they allow an interval.
     """
-    before, after = (
-        _task_means(groups, environment)
-        for groups in first_and_last_groups(log, episodes, environment)
-    )
+    windows = []
+    for groups in first_and_last_groups(log, episodes, environment):
+        rewards = TaskRewards()
+        for group in groups:
+            for reward in group.rewards_from(environment):
+                rewards.add(group.task, reward)
+        windows.append(rewards.means)
+    before, after = windows
     if not (before and after):
         return _logged_change(log, environment)
     scale = RewardScale.from_rewards(
@@ -165,15 +169,6 @@ def bootstrap_difference(
     rounds = max(_MIN_ROUNDS, min(_MAX_ROUNDS, _MAX_BOOTSTRAP_DRAWS // (len(before) + len(after))))
     observed = fmean(after) - fmean(before)
     return expanded_percentile_interval(resample, observed, n=fewest, rounds=rounds, seed=seed)
-
-
-def _task_means(groups: Iterable[EpisodeGroupStats], environment: str | None) -> list[float]:
-    """The mean reward of each task, over all groups that played it."""
-    rewards = TaskRewards()
-    for group in groups:
-        for reward in group.rewards_from(environment):
-            rewards.add(group.task, reward)
-    return rewards.means
 
 
 def format_reward(value: float, scale: RewardScale, sign: str = "") -> str:

@@ -55,11 +55,9 @@ class RunEvidence:
     """The step at which `early_stop` would have ended the run, and why."""
 
     def mean_at_start(self, key: str) -> float | None:
-        """Mean of a metric over the first window."""
         return metric_mean(self.log.first_window, key)
 
     def mean_at_end(self, key: str) -> float | None:
-        """Mean of a metric over the last window."""
         return metric_mean(self.log.last_window, key)
 
 

@@ -87,7 +87,7 @@ def _as_json(diagnosis: Diagnosis, translate: Callable[[str], str]) -> JsonObjec
 
 
 def _print(run: RunData, diagnosis: Diagnosis, translate: Callable[[str], str]) -> None:
-    """Print the table, the verdicts, and notes on unreadable files."""
+    """Print the table, the verdicts, and what is missing."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -101,8 +101,8 @@ def _print(run: RunData, diagnosis: Diagnosis, translate: Callable[[str], str]) 
         print_text(f"\n{verdict.name}", f"bold {_VERDICT_STYLES[verdict.kind]}")
         console().print(as_sentence(verdict.finding))
         console().print(as_sentence(f"-> {verdict.advice}"))
-    for note in run.notes:
-        print_text(translate(note), "dim")
+    if run.note is not None:
+        print_text(run.note, "dim")
 
 
 def _table_rows(run: RunData, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
