@@ -95,7 +95,7 @@ class Sample:
         scored = None if broken else reward
         return EpisodeStats(
             f"1a2b3c4d-{index:06d}", step, name, f"{group:016x}", reason.value,
-            scored, scored,
+            scored,
         )  # fmt: skip
 
     def _line(

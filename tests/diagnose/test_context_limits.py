@@ -33,7 +33,6 @@ def with_unreadable_tasks(
     broken: dict[str, Any] = {
         "stop_reason": "broken",
         "reward": None,
-        "environment_reward": None,
         "fault": UNREADABLE,
     }
     return lines, [one if _is_readable(one, every) else one._replace(**broken) for one in attempts]

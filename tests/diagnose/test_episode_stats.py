@@ -20,7 +20,7 @@ from ludus.diagnose.episode_stats import (
     zero_variance_share,
 )
 
-ONE = EpisodeStats("1a2b3c4d-000007", 3, "wordle", "00ff00ff00ff00ff", "done", 0.5, 0.5, 7)
+ONE = EpisodeStats("1a2b3c4d-000007", 3, "wordle", "00ff00ff00ff00ff", "done", 0.5, 7)
 
 
 def write_episodes(folder: Path, *attempts: EpisodeStats, rest: bytes = b"") -> Path:
@@ -48,35 +48,18 @@ def test_task_content_does_not_confuse_the_parser(changes: dict[str, object]) ->
     assert parsed == ONE._replace(environment=str(changes.get("environment", "wordle")))
 
 
-def test_environment_reward_is_separate_from_reward_functions() -> None:
-    line = episode(ONE, rewards={"wordle": 0.2, "length": 3.0}).to_line()
-    parsed = parse_episode(line, has_reward_functions=True)
-    assert parsed is not None and (parsed.reward, parsed.environment_reward) == (0.5, 0.2)
-    alone = parse_episode(line)
-    assert alone is not None and alone.environment_reward == 0.5, (
-        "then it is a part of the environment's own"
-    )
-    unscored = parse_episode(
-        episode(ONE, rewards={"length": 3.0}).to_line(), has_reward_functions=True
-    )
-    assert unscored is not None and unscored.environment_reward is None
-
-
 def test_tool_schema_with_rewards_does_not_confuse_the_parser() -> None:
     schema = {"properties": {"a": 1, "rewards": {"wordle": 9.0}, "tokens": []}}
     tools = ({"type": "function", "function": {"name": "guess", "parameters": schema}},)
     words = Message(role="user", content='{"a":1,"rewards":{"wordle":9.0},"tokens":null}')
     parts = {"wordle": 0.2}
-    parsed = parse_episode(
-        episode(ONE, tools=tools, messages=(words,), rewards=parts).to_line(),
-        has_reward_functions=True,
-    )
-    assert parsed == ONE._replace(environment_reward=0.2)
+    line = episode(ONE, tools=tools, messages=(words,), rewards=parts).to_line()
+    assert parse_episode(line) == ONE
 
 
 def test_last_broken_episode_has_its_fault(tmp_path: Path) -> None:
     fault = Fault(kind="RequestRefused", where="model", message='No "rewards":{} are left.')
-    broken = ONE._replace(stop_reason="broken", reward=None, environment_reward=None, fault=fault)
+    broken = ONE._replace(stop_reason="broken", reward=None, fault=fault)
     assert read_episode_stats(write_episodes(tmp_path, ONE, broken)).last_broken == broken
 
 
@@ -87,9 +70,6 @@ def test_cut_off_below_the_token_limit_means_a_full_context(
     cut = ONE._replace(episode_id="1a2b3c4d-000001", stop_reason="max_tokens")
     episodes = read_episode_stats(write_episodes(tmp_path, ONE, cut), limits=TokenLimits(budget))
     assert episodes.cut_off_by == {reached: 1}
-    assert episodes.complete_lengths == (ONE.sampled_tokens,), (
-        "how long a cut-off episode would be is not known"
-    )
 
 
 def test_reply_limit_is_told_from_the_episode_limit(tmp_path: Path) -> None:
@@ -137,9 +117,7 @@ def test_missing_file_has_no_episodes(tmp_path: Path) -> None:
 def test_episodes_are_grouped_without_faults(tmp_path: Path) -> None:
     names = [f"1a2b3c4d-{number:06d}" for number in range(4)]
     one, two, three = (ONE._replace(episode_id=name) for name in names[:3])
-    broken = ONE._replace(
-        episode_id=names[3], stop_reason="broken", reward=None, environment_reward=None
-    )
+    broken = ONE._replace(episode_id=names[3], stop_reason="broken", reward=None)
     episodes = read_episode_stats(
         write_episodes(tmp_path, one, two, three._replace(task="other"), broken)
     )

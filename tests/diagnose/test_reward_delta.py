@@ -23,7 +23,7 @@ from ludus.diagnose.step_log import RewardScale
 def group_by_step(rewards: dict[tuple[int, str], list[float]]) -> RunEpisodes:
     """Build episodes from rewards by step and task."""
     return group_episodes(
-        EpisodeStats(f"{task}-{number}", step, "wordle", task, "done", reward, reward)
+        EpisodeStats(f"{task}-{number}", step, "wordle", task, "done", reward)
         for (step, task), task_rewards in rewards.items()
         for number, reward in enumerate(task_rewards)
     )
@@ -146,15 +146,14 @@ def test_last_entry_of_a_step_counts() -> None:
     assert compute_change([*log(0.0, 0.5), *log(0.0, 1.0)]).final == 1.0
 
 
-def test_environments_have_intervals_and_reward_functions_do_not() -> None:
+def test_environments_and_reward_functions_have_changes_of_their_own() -> None:
     sample = Sample({"wordle": ramp((0.0, 0.2), (1.0, 0.7)), "catch": level(0.5)})
     lines, episodes = sample.read()
     for line in lines:
         line["rewards/brevity/mean"] = 0.25
     parts = {part.name: part for part in diagnose(lines, episodes).parts}
-    assert list(parts) == ["catch", "wordle", "brevity"]
+    assert list(parts) == ["brevity", "catch", "wordle"]
     assert parts["wordle"].delta > 0.3 > abs(parts["catch"].delta)
-    assert parts["wordle"].interval is not None and parts["brevity"].interval is None
 
 
 def test_environment_change_excludes_reward_functions() -> None:
@@ -172,19 +171,17 @@ def test_environment_change_excludes_reward_functions() -> None:
 
 def test_environment_and_reward_function_are_components() -> None:
     diagnosis = diagnose(*with_reward_function(Sample(), worth=2.0))
-    assert [part.name for part in diagnosis.parts] == ["wordle", "brevity"]
+    assert [part.name for part in diagnosis.parts] == ["brevity", "wordle"]
     assert diagnosis.reward is not None
-    assert diagnosis.reward.initial == pytest.approx(diagnosis.parts[0].initial + 2.0)
+    assert diagnosis.reward.initial == pytest.approx(diagnosis.parts[1].initial + 2.0, abs=0.01)
 
 
 def test_each_environment_has_its_own_scale() -> None:
-    mixed = [("wordle", 0.5), ("catch", 5.0)]
-    episodes = group_episodes(
-        EpisodeStats(f"{name}-{step}", step, name, f"{name}-{step}", "done", reward, reward)
+    lines = [
+        {"step": step, "reward": 1.0, "rewards/wordle/mean": 0.5, "rewards/catch/mean": 5.0}
         for step in (1, 2)
-        for name, reward in mixed
-    )
-    catch, wordle = diagnose(log(1.0, 1.0), episodes).parts
+    ]
+    catch, wordle = diagnose(lines).parts
     assert wordle.scale.is_unit and not catch.scale.is_unit
 
 

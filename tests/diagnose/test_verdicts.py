@@ -162,7 +162,7 @@ def test_zero_variance_throughout_means_dead_groups() -> None:
         [line["zero_variance"] for line in sample.draw()[0]],
     )
     assert verdict.finding.startswith(f"{100 * fmean(equal):.0f} % of groups")
-    assert "`zero_variance_groups`" in verdict.advice and "`group_size`" in verdict.advice
+    assert "`group_size`" in verdict.advice
 
 
 def test_saturated_run_has_no_dead_groups() -> None:
@@ -208,10 +208,10 @@ def test_too_small_token_limit_is_the_first_verdict(
     assert "`max_episode_tokens` to 128" in found_verdicts[0].advice
 
 
-def test_cut_off_reports_lengths_and_format_of_complete_episodes() -> None:
+def test_format_of_complete_episodes_is_judged_beside_cut_off_ones() -> None:
     first, second = diagnose(*cut_short(0.6, 40, format=0.1)).verdicts
     assert (first.name, second.name) == ("cut off", "format is the bottleneck")
-    assert "12 tokens at the median" in first.finding and "complete replies" in second.finding
+    assert "complete replies" in second.finding
 
 
 def test_cut_off_considers_only_the_last_window() -> None:

@@ -51,7 +51,7 @@ class Diagnosis:
     reward: RewardChange | None
     """From the first to the last window; None: no episode was scored."""
     parts: tuple[RewardChange, ...]
-    """Reward change for each environment of a mixture and for each reward function."""
+    """Reward change for each environment and each reward function; empty if there is only one."""
     metrics: Mapping[str, tuple[float, float]]
     """Mean of each metric in the first and in the last window."""
     seconds: Mapping[str, float]
@@ -75,7 +75,7 @@ def diagnose(
     if not log.entries:
         return Diagnosis(0, 0, None, None, (), {}, {}, (), log.held_out, (), ())
     buckets = bucket_stats(log.entries)
-    change, components = reward_change(log, episodes), component_changes(log, episodes)
+    change, components = reward_change(log, episodes), component_changes(log)
     windows = {
         key: (metric_mean(log.first_window, key), metric_mean(log.last_window, key))
         for key in WINDOW_METRICS
@@ -171,11 +171,7 @@ def read_run(folder: Path) -> RunData:
             episode=int_field(settings, "max_episode_tokens"),
             reply=int_field(settings, "max_tokens"),
         )
-    episodes = read_episode_stats(
-        folder / EPISODES_FILE,
-        has_reward_functions=bool(settings.get("reward_funcs")),
-        limits=limits,
-    )
+    episodes = read_episode_stats(folder / EPISODES_FILE, limits=limits)
     environment = object_field(record, "environment").get("spec")
     completed_steps = None
     if record.get("metrics") is not None:  # Written when a run finishes.

@@ -35,8 +35,6 @@ class EpisodeStats(NamedTuple):
     """Its `group_id`."""
     stop_reason: str
     reward: float | None
-    environment_reward: float | None
-    """The environment's part of the reward: all of it, unless reward functions were added."""
     sampled_tokens: int = 0
     fault: Fault | None = None
 
@@ -72,13 +70,6 @@ class EpisodeGroupStats:
     environment: str
     task: str
     rewards: tuple[float, ...]
-    environment_rewards: tuple[float, ...]
-
-    def rewards_from(self, environment: str | None) -> tuple[float, ...]:
-        """Return what this environment gave, or the whole rewards for None."""
-        if environment is None:
-            return self.rewards
-        return self.environment_rewards if self.environment == environment else ()
 
     @property
     def has_zero_variance(self) -> bool:
@@ -95,8 +86,6 @@ class RunEpisodes:
     limits: TokenLimits = _NO_LIMITS
     cut_off_by: Mapping[Limit, int] = field(default_factory=dict)
     """Episodes cut off by each limit."""
-    complete_lengths: tuple[int, ...] = ()
-    """Sampled tokens of each episode that was not cut off, in ascending order."""
     last_broken: EpisodeStats | None = None
     """The last episode that a fault ended."""
 
@@ -137,36 +126,22 @@ def group_episodes(
             members[episode.step, episode.environment, episode.task].append(episode)
     return RunEpisodes(
         groups=tuple(
-            EpisodeGroupStats(
-                *key,
-                tuple(each.reward for each in group if each.reward is not None),
-                tuple(
-                    each.environment_reward for each in group if each.environment_reward is not None
-                ),
-            )
+            EpisodeGroupStats(*key, tuple(each.reward for each in group if each.reward is not None))
             for key, group in members.items()
         ),
         limits=limits,
         cut_off_by=Counter(limits.reached(each.sampled_tokens) for each in valid if each.cut_off),
-        complete_lengths=tuple(
-            sorted(episode.sampled_tokens for episode in valid if not episode.cut_off)
-        ),
         last_broken=broken[-1] if broken else None,
     )
 
 
-def read_episode_stats(
-    file: Path, *, has_reward_functions: bool = False, limits: TokenLimits = _NO_LIMITS
-) -> RunEpisodes:
-    """Read the stats of an `episodes.jsonl`, without damaged lines; a missing file is empty.
-
-    `has_reward_functions`: whether the rewards include the user's functions.
-    """
+def read_episode_stats(file: Path, *, limits: TokenLimits = _NO_LIMITS) -> RunEpisodes:
+    """Read the stats of an `episodes.jsonl`, without damaged lines; a missing file is empty."""
     if not file.exists():
         return RunEpisodes()
     episodes, index = list[EpisodeStats](), ResumeIndex()
     for number, line in numbered_lines(file):
-        episode = parse_episode(line, has_reward_functions=has_reward_functions)
+        episode = parse_episode(line)
         head = parse_head(line, file, number)
         if episode is not None and head is not None:
             episodes.append(episode)
@@ -192,12 +167,11 @@ class _EpisodeFields(BaseModel):
     stop_reason: str
     agent: _Agent
     reward: float | None
-    rewards: dict[str, float | None] = {}
     usage: Usage = Usage()
     error: Fault | None = None
 
 
-def parse_episode(line: bytes, *, has_reward_functions: bool = False) -> EpisodeStats | None:
+def parse_episode(line: bytes) -> EpisodeStats | None:
     """Parse a line; None if it is truncated or not an episode of a training step.
 
     An episode is written as head, messages, tools, rewards and so on, tokens. Free-form keys occur
@@ -212,10 +186,6 @@ def parse_episode(line: bytes, *, has_reward_functions: bool = False) -> Episode
     for text in texts:
         with suppress(ValidationError):
             fields = _EpisodeFields.model_validate_json(text)
-            environment_reward = fields.reward
-            if has_reward_functions:
-                # Only then is `rewards` keyed by environment; else its keys are the environment's.
-                environment_reward = fields.rewards.get(fields.environment)
             return EpisodeStats(
                 fields.episode_id,
                 fields.agent.step,
@@ -223,7 +193,6 @@ def parse_episode(line: bytes, *, has_reward_functions: bool = False) -> Episode
                 fields.group_id,
                 fields.stop_reason,
                 fields.reward,
-                environment_reward,
                 fields.usage.completion_tokens,
                 fields.error,
             )

@@ -72,28 +72,24 @@ class RewardChange:
         return abs(self.normalized_delta) < (MIN_DELTA if certain else MIN_UNCERTAIN_DELTA)
 
 
-def reward_change(
-    log: StepLog, episodes: RunEpisodes, environment: str | None = None
-) -> RewardChange | None:
-    """Return the change of the total reward, or of one environment's; None if not measured.
+def reward_change(log: StepLog, episodes: RunEpisodes) -> RewardChange | None:
+    """Return the change of the total reward; None if it was not measured.
 
     The episodes are used if both windows have some, because only they allow an interval.
     """
     windows = []
-    for groups in first_and_last_groups(log, episodes, environment):
+    for groups in first_and_last_groups(log, episodes):
         rewards = TaskRewards()
         for group in groups:
-            for reward in group.rewards_from(environment):
+            for reward in group.rewards:
                 rewards.add(group.task, reward)
         windows.append(rewards.means)
     before, after = windows
     if not (before and after):
-        return _logged_change(log, environment)
-    scale = RewardScale.from_rewards(
-        reward for group in episodes.groups for reward in group.rewards_from(environment)
-    )
+        return _logged_change(log, "reward", "reward", "reward_std")
+    scale = RewardScale.from_rewards(reward for each in episodes.groups for reward in each.rewards)
     interval = bootstrap_difference(before, after)
-    return RewardChange(environment or "reward", fmean(before), fmean(after), scale, interval)
+    return RewardChange("reward", fmean(before), fmean(after), scale, interval)
 
 
 def first_and_last_groups(
@@ -110,30 +106,22 @@ def first_and_last_groups(
     )
 
 
-def component_changes(log: StepLog, episodes: RunEpisodes) -> tuple[RewardChange, ...]:
+def component_changes(log: StepLog) -> tuple[RewardChange, ...]:
     """Return the change for each environment and reward function; nothing if there is only one."""
-    environments = episodes.environments
-    logged_names = sorted(
-        {
-            key.removeprefix("rewards/").removesuffix("/mean")
-            for entry in log.entries
-            for key in entry
-            if key.startswith("rewards/") and key.endswith("/mean")
-        }
+    keys = {key for entry in log.entries for key in entry if key.endswith("/mean")}
+    names = sorted(
+        key.removeprefix("rewards/").removesuffix("/mean")
+        for key in keys
+        if key.startswith("rewards/")
     )
-    functions = [name for name in logged_names if name not in environments]
-    if len(environments) + len(functions) < 2:
-        return ()
-    changes = [reward_change(log, episodes, environment) for environment in environments]
-    changes += [_logged_change(log, name) for name in functions]
-    return tuple(change for change in changes if change is not None)
+    changes = [
+        _logged_change(log, name, f"rewards/{name}/mean", f"rewards/{name}/std") for name in names
+    ]
+    return tuple(each for each in changes if each is not None) if len(changes) > 1 else ()
 
 
-def _logged_change(log: StepLog, component: str | None) -> RewardChange | None:
+def _logged_change(log: StepLog, name: str, key: str, std_key: str) -> RewardChange | None:
     """Return the change of the total reward or of one component, from the log alone."""
-    key, std_key = "reward", "reward_std"
-    if component is not None:
-        key, std_key = f"rewards/{component}/mean", f"rewards/{component}/std"
     initial, final = metric_mean(log.first_window, key), metric_mean(log.last_window, key)
     if initial is None or final is None:
         return None
@@ -146,7 +134,7 @@ def _logged_change(log: StepLog, component: str | None) -> RewardChange | None:
             if (mean := metric(entry, key)) is not None
             for sign in (-1, 1)
         )
-    return RewardChange(component or "reward", initial, final, scale)
+    return RewardChange(name, initial, final, scale)
 
 
 def bootstrap_difference(

@@ -160,11 +160,6 @@ def check_cut_off(log: StepLog, episodes: RunEpisodes) -> Iterator[Verdict]:
             target = f" to {max(MIN_ADVISED_TOKENS, tokens * factor)}"
         advice = f"raise `{argument}`{target}, {_RAMBLING_CAVEAT}"
     finding = f"{format_share(share)} of episodes at the end of the run were cut off by {limit}"
-    if lengths := episodes.complete_lengths:
-        p50, p95 = lengths[len(lengths) // 2], lengths[int(0.95 * (len(lengths) - 1))]
-        finding += (
-            f"; complete ones had {p50:,} tokens at the median, {p95:,} at the 95th percentile"
-        )
     yield problem("cut off", finding=finding, advice=advice)
 
 
