@@ -54,7 +54,7 @@ def _run_round(engine: Any, prompts: Sequence[tuple[int, ...]]) -> Round:
 async def _play(engine: Any, prompts: Sequence[tuple[int, ...]]) -> None:
     from ludus.policy.engine.batcher import RequestBatcher
 
-    batcher = RequestBatcher(None, engine=engine, max_batch=len(prompts), batch_wait_s=0.0)
+    batcher = RequestBatcher(engine, max_batch=len(prompts), batch_wait_s=0.0)
     async with batcher, asyncio.TaskGroup() as group:
         for number, ids in enumerate(prompts):
             group.create_task(_play_episode(batcher, ids, number))

@@ -10,7 +10,7 @@ from tiny_tokenizers import of_family
 
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.load import load
-from ludus.policy.model_ref import _sample_chunks, fingerprint
+from ludus.policy.model_ref import fingerprint, sample_chunks
 from policy.models import adapted, saved
 
 FILE_SIZE = 300_000_000
@@ -61,7 +61,7 @@ def test_a_large_file_is_sampled_densely_but_not_read_completely(tmp_path: Path)
     with file.open("wb") as stream:
         stream.truncate(FILE_SIZE)
     fingerprints = {fingerprint_of(tmp_path)}
-    assert sum(map(len, _sample_chunks(file))) < FILE_SIZE / 50
+    assert sum(map(len, sample_chunks(file))) < FILE_SIZE / 50
     for start in (0, 123_456_789, FILE_SIZE - 300_000):
         with file.open("r+b") as stream:
             stream.seek(start)

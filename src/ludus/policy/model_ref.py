@@ -196,14 +196,14 @@ def fingerprint(name: str) -> str | None:
             for file in files:
                 num_files += 1
                 digest.update(f"{file.name} {file.stat().st_size}\n".encode())
-                for chunk in _sample_chunks(file):
+                for chunk in sample_chunks(file):
                     digest.update(chunk)
     except OSError:
         return None  # Loading the model reports what is wrong with it.
     return digest.hexdigest() if num_files else None
 
 
-def _sample_chunks(file: Path) -> Iterator[bytes]:
+def sample_chunks(file: Path) -> Iterator[bytes]:
     """Yield a small file completely; of a large one its start, its end and chunks between."""
     last = max(0, file.stat().st_size - _CHUNK_BYTES)
     step = max(_CHUNK_BYTES, last // _NUM_CHUNKS)

@@ -105,7 +105,15 @@ def start_engine(
         dtype: The dtype that the user set: the Triton engine decodes in bfloat16.
         max_batch: Most requests at once. Default: depends on the engine.
     """
-    reason = _reason_against_triton(policy, fast, dtype)
+    reason = None
+    if policy.vision is not None:
+        reason = "the model takes images"
+    elif fast is False:
+        reason = "the Triton engine is switched off"
+    elif fast is None and policy.model.device.type != "cuda":
+        reason = "no GPU"
+    elif fast is None and dtype and choose_dtype(dtype, "cuda") != "bfloat16":
+        reason = f"the dtype is {dtype}, and the Triton engine decodes in bfloat16"
     if reason is None:
         from ludus.policy.triton_engine.triton_engine import build_triton_engine
 
@@ -126,8 +134,7 @@ def start_engine(
                 gpu = torch.cuda.get_device_name(policy.model.device)
                 description = f"Triton engine with CUDA graphs on {gpu}"
             # Late requests join a running batch, so there is no need to wait for them.
-            batcher = RequestBatcher(policy.model, max_batch=limit, engine=engine, batch_wait_s=0.0)
-            return batcher, description
+            return RequestBatcher(engine, max_batch=limit, batch_wait_s=0.0), description
         reason = engine
     if fast:
         raise ConfigError(f"`fast` decoding is not supported here: {reason}. Leave it off.")
@@ -138,18 +145,4 @@ def start_engine(
         from ludus.policy.vision.vlm_decoder import VLMDecoder
 
         decoder = VLMDecoder(policy.model, pad_id=pad_id, vision=policy.vision)
-    batcher = RequestBatcher(policy.model, max_batch=max_batch or HF_MAX_BATCH, engine=decoder)
-    return batcher, f"HF decoder: {reason}"
-
-
-def _reason_against_triton(policy: Policy, fast: bool | None, dtype: str | None) -> str | None:
-    """Say why the Triton engine is not even tried, or return None."""
-    if policy.vision is not None:
-        return "the model takes images"
-    if fast is not None:
-        return None if fast else "the Triton engine is switched off"
-    if policy.model.device.type != "cuda":
-        return "no GPU"
-    if dtype and choose_dtype(dtype, "cuda") != "bfloat16":
-        return f"the dtype is {dtype}, and the Triton engine decodes in bfloat16"
-    return None
+    return RequestBatcher(decoder, max_batch=max_batch or HF_MAX_BATCH), f"HF decoder: {reason}"

@@ -79,7 +79,8 @@ class SampledConversation:
         shown = new
         if policy.vision is not None:
             shown = [policy.vision.message_to_text(message) for message in new]
-        if self._num_tool_chars + sum(map(_count_chars, new)) > MAX_CHARS_ON_LOOP:
+        num_chars = self._num_tool_chars + sum(len(str(each)) for each in shown)
+        if num_chars > MAX_CHARS_ON_LOOP:
             ids = await run_off_loop(self._render, shown)
         else:
             ids = self._render(shown)
@@ -158,12 +159,6 @@ class SampledConversation:
         self._length_at_reply, self._images_at_reply = length, num_images
         if not length:
             self._last_reply = None
-
-
-def _count_chars(message: Message) -> int:
-    calls = message.tool_calls or ()
-    num_chars = sum(len(call.function.name) + len(call.function.arguments) for call in calls)
-    return num_chars + len(message.text) + len(message.reasoning_content or "")
 
 
 def is_same_reply(message: Message, reply: Message) -> bool:

@@ -68,7 +68,7 @@ class ControlledEngine:
 
 
 def build_batcher(engine: ControlledEngine | None = None, **kwargs: Any) -> RequestBatcher:
-    return RequestBatcher(model_of("llama"), pad_id=0, engine=engine, **kwargs)
+    return RequestBatcher(engine or HFDecoder(model_of("llama"), pad_id=0), **kwargs)
 
 
 async def sample(
@@ -264,7 +264,7 @@ class Engine:
         print("freed", flush=True)
 
 async def main():
-    batcher = RequestBatcher(None, engine=Engine())
+    batcher = RequestBatcher(Engine())
     await batcher.sample((1,), max_tokens=1, stop_token_ids=(), sampling=SamplingParams(), seed=0)
     await batcher.close()
 
@@ -283,9 +283,10 @@ import asyncio, sys
 sys.path.insert(0, sys.argv[1])
 from policy.forwards import model_of, prompt
 from ludus.policy.engine.batcher import RequestBatcher, SamplingParams
+from ludus.policy.engine.hf_decoder import HFDecoder
 
 async def main():
-    batcher = RequestBatcher(model_of("llama"), pad_id=0)
+    batcher = RequestBatcher(HFDecoder(model_of("llama"), pad_id=0))
     sampling = SamplingParams()
     async with asyncio.timeout(0.2):
         while True:
@@ -312,7 +313,7 @@ async def test_tokens_arrive_in_order_before_their_completion(fast: bool) -> Non
         received.extend(zip(ids, logprobs, strict=True))
 
     done = False
-    async with RequestBatcher(None, engine=engine) as batcher:
+    async with RequestBatcher(engine) as batcher:
         completion = await batcher.sample(
             prompt(5),
             max_tokens=20,
@@ -347,7 +348,7 @@ async def test_a_retried_request_does_not_report_its_tokens_twice() -> None:
                 deliver(index, completion)
 
     received: list[int] = []
-    async with RequestBatcher(None, engine=FailsLate()) as batcher:
+    async with RequestBatcher(FailsLate()) as batcher:
         both = [
             batcher.sample(
                 prompt(5),

@@ -79,7 +79,7 @@ async def test_the_kv_cache_has_as_many_slots_as_the_batch(
 
 async def test_late_requests_join_a_running_batch() -> None:
     engine = build_engine(shared_model())
-    async with RequestBatcher(None, engine=engine, batch_wait_s=0.0) as model:
+    async with RequestBatcher(engine, batch_wait_s=0.0) as model:
         long = asyncio.ensure_future(sample(model, 0, max_tokens=50))
         await until(lambda: engine.stats.sampled_tokens)
         late = await asyncio.gather(*(sample(model, seed) for seed in range(1, 5)))
@@ -104,7 +104,7 @@ async def test_joined_requests_are_retried_after_out_of_memory(
         launch_steps(*args, **kwargs)
 
     monkeypatch.setattr(engine._runner, "launch_steps", fail_once)
-    async with RequestBatcher(None, engine=engine, batch_wait_s=0.0, max_batch=8) as model:
+    async with RequestBatcher(engine, batch_wait_s=0.0, max_batch=8) as model:
         first = asyncio.ensure_future(sample(model, 0, max_tokens=50))
         await until(lambda: engine.stats.sampled_tokens)
         late = await asyncio.gather(*(sample(model, seed, max_tokens=50) for seed in range(1, 4)))
@@ -114,7 +114,7 @@ async def test_joined_requests_are_retried_after_out_of_memory(
 
 async def test_refresh_takes_over_changed_weights() -> None:
     weights = build_model()
-    async with RequestBatcher(None, engine=build_engine(weights)) as model:
+    async with RequestBatcher(build_engine(weights)) as model:
         before = await sample(model, 1)
         with torch.no_grad():
             weights.lm_head.weight.mul_(-1)
@@ -124,7 +124,7 @@ async def test_refresh_takes_over_changed_weights() -> None:
 
 async def test_the_hf_decoder_counts_tokens() -> None:
     decoder = HFDecoder(model_of("llama"), pad_id=0)
-    async with RequestBatcher(None, engine=decoder) as model:
+    async with RequestBatcher(decoder) as model:
         await asyncio.gather(*(sample(model, seed) for seed in range(3)))
         model.refresh()
     stats = model.stats

@@ -128,7 +128,7 @@ async def test_a_continuous_run_keeps_no_resolved_requests(
         batches.append(self)
 
     monkeypatch.setattr(InFlightBatch, "__init__", record_batch)
-    async with RequestBatcher(None, engine=engine, batch_wait_s=0.0, max_batch=4) as batcher:
+    async with RequestBatcher(engine, batch_wait_s=0.0, max_batch=4) as batcher:
         for _ in range(40):
             await sample(batcher)
         # All requests went into one run, which has not ended.
@@ -138,7 +138,7 @@ async def test_a_continuous_run_keeps_no_resolved_requests(
 async def test_the_switch_interval_is_short_only_while_decoding(
     engine: ContinuousEngine, default_interval: float
 ) -> None:
-    async with RequestBatcher(None, engine=engine, batch_wait_s=0.0) as batcher:
+    async with RequestBatcher(engine, batch_wait_s=0.0) as batcher:
         await sample(batcher)
         assert engine.interval == pytest.approx(SWITCH_INTERVAL_S) == sys.getswitchinterval()
         engine.keep_running = False
@@ -158,7 +158,7 @@ async def test_cudnn_attention_is_off_while_decoding(
 ) -> None:
     cudnn_enabled = torch.backends.cuda.cudnn_sdp_enabled
     assert cudnn_enabled()
-    async with RequestBatcher(None, engine=engine, batch_wait_s=0.0) as batcher:
+    async with RequestBatcher(engine, batch_wait_s=0.0) as batcher:
         await sample(batcher)
         assert not cudnn_enabled()
         with without_cudnn_sdpa():
@@ -171,7 +171,7 @@ async def test_cudnn_attention_is_off_while_decoding(
 async def test_an_engine_counts_as_working_until_the_stall_timeout(
     engine: ContinuousEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with RequestBatcher(None, engine=engine, batch_wait_s=0.0) as batcher:
+    async with RequestBatcher(engine, batch_wait_s=0.0) as batcher:
         assert not batcher.is_working
         await sample(batcher)
         assert batcher.is_working
@@ -183,7 +183,7 @@ async def test_refresh_restores_max_batch_after_out_of_memory(
     engine: ContinuousEngine,
 ) -> None:
     engine.fails, engine.keep_running = True, False
-    async with RequestBatcher(None, engine=engine, max_batch=8) as batcher:
+    async with RequestBatcher(engine, max_batch=8) as batcher:
         with pytest.raises(torch.OutOfMemoryError):
             await sample(batcher)
         assert batcher.max_batch == 1
@@ -193,7 +193,7 @@ async def test_refresh_restores_max_batch_after_out_of_memory(
 
 async def test_close_fails_requests_of_other_event_loops_too(engine: ContinuousEngine) -> None:
     engine.silent, engine.keep_running = True, False
-    batcher, errors = RequestBatcher(None, engine=engine), list[str]()
+    batcher, errors = RequestBatcher(engine), list[str]()
 
     def sample_in_other_loop() -> None:
         try:

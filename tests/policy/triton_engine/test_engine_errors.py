@@ -61,7 +61,7 @@ def test_a_group_recovers_when_copying_its_prefix_fails(monkeypatch: pytest.Monk
     fail_once(monkeypatch, engine._runner.cache, "copy_prefixes", at=1)
 
     async def sample_group() -> list[Completion]:
-        async with RequestBatcher(model, engine=engine, batch_wait_s=0.05) as batcher:
+        async with RequestBatcher(engine, batch_wait_s=0.05) as batcher:
             params: dict[str, Any] = {"max_tokens": 12, "stop_token_ids": {1}, "sampling": GREEDY}
             return await asyncio.gather(*(batcher.sample(ids, seed=n, **params) for n in range(4)))
 

@@ -107,9 +107,7 @@ class PausableAgent(PolicyAgent):
     def _start_engine(self, policy: Policy) -> RequestBatcher:
         batcher = super()._start_engine(policy)
         self.engine = PausableEngine(batcher._engine)
-        return RequestBatcher(
-            policy.model, engine=self.engine, max_batch=batcher.max_batch, batch_wait_s=0.0
-        )
+        return RequestBatcher(self.engine, max_batch=batcher.max_batch, batch_wait_s=0.0)
 
 
 @cache

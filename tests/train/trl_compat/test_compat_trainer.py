@@ -14,6 +14,7 @@ from datasets import Dataset
 from ludus.client.event_loop import run_sync
 from ludus.errors import ConfigError
 from ludus.policy.engine.batcher import RequestBatcher
+from ludus.policy.engine.hf_decoder import HFDecoder
 from ludus.policy.load import Policy
 from ludus.train.trl_compat import GRPOConfig, GRPOTrainer
 from ludus.train.trl_compat.trainers import expand_per_completion, is_legacy
@@ -30,7 +31,7 @@ def policy() -> Policy:
 
 @pytest.fixture
 def server(policy: Policy) -> Iterator[PolicyServer]:
-    generator = RequestBatcher(policy.model, pad_id=policy.tokenizer.pad_token_id)
+    generator = RequestBatcher(HFDecoder(policy.model, pad_id=policy.tokenizer.pad_token_id))
     with PolicyServer(0) as served:
         stops = list(policy.chat_format.stop_token_ids)
         served.completions = CompletionService(

@@ -24,11 +24,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ludus.data.tool_schema import JsonObject, parse_arguments
 from ludus.errors import MissingExtra, TemplateRefused, TemplateUnmarked
-from ludus.policy.chat.rendering import (
-    GENERATION_TAG,
-    render,
-    rendered_prompt_length,
-)
+from ludus.policy.chat.rendering import GENERATION_TAG, render, rendered_prompt_length
 from ludus.policy.chat.reply_parser import ReplyParser
 from ludus.policy.chat.response_templates import RESPONSE_TEMPLATES
 from ludus.policy.chat.template_kwargs import (

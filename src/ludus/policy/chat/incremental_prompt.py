@@ -12,11 +12,7 @@ from typing import TYPE_CHECKING
 from ludus.data.tool_schema import JsonObject
 from ludus.policy.chat.chat_format import ChatFormat
 from ludus.policy.chat.encoding import Tools
-from ludus.policy.chat.rendering import (
-    MessageLike,
-    render,
-    to_template_message,
-)
+from ludus.policy.chat.rendering import MessageLike, render, to_template_message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

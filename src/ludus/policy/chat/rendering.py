@@ -23,7 +23,6 @@ from ludus.data.tool_schema import JsonObject
 from ludus.errors import AgentError, TemplateRefused
 from ludus.policy.chat.encoding import (
     ContentGuard,
-    Encoding,
     Messages,
     Tools,
     content_guard,
@@ -139,12 +138,25 @@ def render_many(
     encodings = (
         next(unmarked) if each.guard is None else each.guard.encode(each.text) for each in texts
     )
-    return [
-        each
-        if isinstance(each, TemplateRefused)
-        else _with_tokens(each[0], each[1], next(encodings), next(encodings).ids)
-        for each in results
-    ]
+    rendered: list[RenderedConversation | TemplateRefused] = []
+    for each in results:
+        if isinstance(each, TemplateRefused):
+            rendered.append(each)
+            continue
+        text, spans, _ = each
+        encoding, prompt = next(encodings), next(encodings)
+        ids, ends, mask = encoding.ids, encoding.ends, [0] * len(encoding.ids)
+        for start, end in spans:
+            # As in transformers: from the token of the first character to that of the last one.
+            first, last = bisect_right(ends, start), bisect_right(ends, end - 1)
+            if first == len(mask):
+                break
+            mask[first : last + 1] = [1] * (min(last + 1, len(mask)) - first)
+        prompt_length = rendered_prompt_length(prompt.ids, ids)
+        mask[:prompt_length] = [0] * prompt_length
+        starts = tuple(encoding.starts)
+        rendered.append(RenderedConversation(tuple(ids), tuple(mask), text.unmarked, starts))
+    return rendered
 
 
 def render_text(
@@ -235,23 +247,6 @@ def _render_texts(
             )
         spans = [span for span, weight in zip(spans, weights, strict=True) if weight != 0]
     return text, spans, prompt
-
-
-def _with_tokens(
-    text: _Text, spans: Spans, encoding: Encoding, prompt_ids: Sequence[int]
-) -> RenderedConversation:
-    """Map the characters with loss to tokens, except those of the prompt."""
-    ids, ends = encoding.ids, encoding.ends
-    mask = [0] * len(ids)
-    for start, end in spans:
-        # As in transformers: from the token of the first character to that of the last one.
-        first, last = bisect_right(ends, start), bisect_right(ends, end - 1)
-        if first == len(mask):
-            break
-        mask[first : last + 1] = [1] * (min(last + 1, len(mask)) - first)
-    prompt_length = rendered_prompt_length(prompt_ids, ids)
-    mask[:prompt_length] = [0] * prompt_length
-    return RenderedConversation(tuple(ids), tuple(mask), text.unmarked, tuple(encoding.starts))
 
 
 def _apply_template(

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self, TypeVarTuple
+from typing import TYPE_CHECKING, Self
 from weakref import ref
 
 from ludus.errors import AgentError
@@ -24,13 +24,10 @@ from ludus.policy.engine.engine_api import (
     Request,
     no_more_requests,
 )
-from ludus.policy.engine.hf_decoder import HFDecoder
 from ludus.policy.engine.sampling import SamplingParams
 from ludus.policy.engine.scoped_settings import short_switch_interval, without_cudnn_sdpa
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from ludus.policy.vision.processor import ProcessedImage
 
 __all__ = ["Completion", "Engine", "RequestBatcher", "SamplingParams"]
@@ -43,7 +40,6 @@ JOIN_TIMEOUT_S = 20.0
 """How long the interpreter's exit waits for the engine's thread."""
 
 
-Args = TypeVarTuple("Args")
 Result = Completion | Exception
 ReceiveTokens = Callable[[Sequence[int], Sequence[float]], None]
 """Takes new ids of a completion and their log-probabilities, on the event loop."""
@@ -77,35 +73,36 @@ class PendingRequest:
     def resolve(self, result: Result) -> None:
         """Send the result to the waiting coroutine, from any thread."""
         self.resolved = True
-        self._call_in_loop(self._set_result, result)
 
-    def _call_in_loop(self, call: Callable[[*Args], None], *args: *Args) -> None:
+        def set_result() -> None:
+            if isinstance(result, Completion):
+                self.future.set_result(result)
+            else:
+                self.future.set_exception(result)
+
+        self._call_in_loop(set_result)
+
+    def _call_in_loop(self, call: Callable[[], None]) -> None:
+        """Call it on the coroutine's loop, unless the future is done by then."""
         # The loop may be closed by the time a long decoding step ends.
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(call, *args)
-
-    def _set_result(self, result: Result) -> None:
-        if self.future.done():
-            return
-        if isinstance(result, Completion):
-            self.future.set_result(result)
-        else:
-            self.future.set_exception(result)
+            self._loop.call_soon_threadsafe(lambda: None if self.future.done() else call())
 
     def _queue_tokens(self, start: int, ids: Sequence[int], logprobs: Sequence[float]) -> None:
         # A request that is retried after a failed batch is sampled from its start once more.
         known = max(0, self._num_queued - start)
-        if known < len(ids):
-            self._num_queued = start + len(ids)
-            self._call_in_loop(self._pass_tokens, ids[known:], logprobs[known:])
-
-    def _pass_tokens(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
-        if self._receive_tokens is None or self.future.done():
+        if known >= len(ids):
             return
-        try:
-            self._receive_tokens(ids, logprobs)
-        except Exception as error:
-            self.future.set_exception(error)
+        self._num_queued = start + len(ids)
+
+        def pass_tokens() -> None:
+            try:
+                if self._receive_tokens is not None:
+                    self._receive_tokens(ids[known:], logprobs[known:])
+            except Exception as error:
+                self.future.set_exception(error)
+
+        self._call_in_loop(pass_tokens)
 
 
 class InFlightBatch:
@@ -149,25 +146,17 @@ class RequestBatcher:
     """Samples from a local model for many coroutines. Use it as an async context manager.
 
     Args:
-        model: A causal language model of transformers.
-        pad_id: Pads shorter prompts; masked out of attention.
+        engine: What decodes the batches.
         max_batch: Most sequences that are decoded at once. Halved when memory runs out.
-        engine: What decodes the batches. Default: the model's own forward pass.
         batch_wait_s: A batch starts when no other request has arrived for this long; 0 for engines
             with continuous batching, which need not wait.
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel | None,
-        *,
-        pad_id: int = 0,
-        max_batch: int = 64,
-        engine: Engine | None = None,
-        batch_wait_s: float = BATCH_WAIT_S,
+        self, engine: Engine, *, max_batch: int = 64, batch_wait_s: float = BATCH_WAIT_S
     ) -> None:
         self.max_batch = self._configured_max_batch = max_batch
-        self._engine = engine or HFDecoder(model, pad_id=pad_id)
+        self._engine = engine
         self._batch_wait_s = batch_wait_s
         self._engine_lock = threading.Lock()
         self._last_progress = -STALL_TIMEOUT_S

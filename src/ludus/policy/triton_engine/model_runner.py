@@ -183,16 +183,16 @@ class ModelRunner:
                 self._model.operations.sample(logits, self._batch)
             return
         for number in graph_launch_sizes(steps):
-            work = partial(self._run_steps, number, splits)
-            self._graphs.run(("steps", number, self._padded_rows, splits), work)
+
+            def run_steps(number: int = number) -> None:
+                for _ in range(number):
+                    self._model.operations.sample(self._logits(splits), self._batch)
+
+            self._graphs.run(("steps", number, self._padded_rows, splits), run_steps)
 
     def fetch_output(self) -> StepOutput:
         """Wait for the launched steps, and return their tokens."""
         return self._batch.fetch(len(self._rows))
-
-    def _run_steps(self, number: int, splits: int) -> None:
-        for _ in range(number):
-            self._model.operations.sample(self._logits(splits), self._batch)
 
     def _logits(self, splits: int) -> Tensor:
         state = self._batch.state[:, : self._padded_rows]

@@ -49,7 +49,7 @@ class TrainingPolicyAgent(PolicyAgent):
         if engine is None:
             return super()._start_engine(policy)
         self.engine_description = str(engine)
-        return RequestBatcher(policy.model, max_batch=self.max_batch, engine=engine)
+        return RequestBatcher(engine, max_batch=self.max_batch)
 
     @property
     def decode_stats(self) -> DecodeStats:
