@@ -11,10 +11,8 @@ from ludus.agents.api_keys import ApiKey, find_key
 from ludus.errors import ConfigError
 
 
-def find(
-    provider: str, variable: str | None = None, *, for_endpoint: bool = False
-) -> tuple[str, str]:
-    key = find_key(provider, variable, for_endpoint=for_endpoint)
+def find(provider: str, *, for_endpoint: bool = False) -> tuple[str, str]:
+    key = find_key(provider, for_endpoint=for_endpoint)
     assert key is not None
     return key.source, key.reveal()
 
@@ -61,16 +59,6 @@ def test_for_an_endpoint_the_shared_variable_takes_precedence(
     assert find("openai", for_endpoint=True) == ("OPENAI_API_KEY", "own")
     monkeypatch.setenv("API_KEY", "shared")
     assert find("openai", for_endpoint=True) == ("API_KEY", "shared")
-
-
-def test_a_given_variable_is_the_only_one_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "own")
-    with pytest.raises(ConfigError, match="MY_KEY"):
-        find_key("openai", "MY_KEY", for_endpoint=True)
-    monkeypatch.setenv("MY_KEY", "mine")
-    assert find("openai", "MY_KEY") == ("MY_KEY", "mine")
 
 
 def test_a_missing_key_is_an_error_that_names_the_variable() -> None:

@@ -20,7 +20,7 @@ from ludus.agents.api_agent import (
 from ludus.agents.api_keys import ApiKey
 from ludus.agents.provider_errors import response_object, response_token_count
 from ludus.data.episode import Usage
-from ludus.data.messages import Call, Message, Part, Text
+from ludus.data.messages import Message, Text
 from ludus.data.tool_schema import JsonObject, ToolSpec, parse_arguments
 from ludus.errors import BadReply
 
@@ -52,34 +52,10 @@ def build_messages(messages: Sequence[Message], history: BlockHistory) -> list[J
 
 
 def _message_blocks(message: Message) -> Blocks:
-    blocks = _content_blocks(message.content)
-    if message.role == "tool":
-        result: JsonObject = {
-            "type": "tool_result",
-            "tool_use_id": sanitize_name(message.tool_call_id or ""),
-            "content": blocks,
-        }
-        if message.text.startswith("Error:"):
-            result["is_error"] = True
-        return [result]
-    for call in message.tool_calls or ():
-        blocks.append(
-            {
-                "type": "tool_use",
-                "id": sanitize_name(call.id),
-                "name": sanitize_name(call.function.name),
-                "input": parse_arguments(call.function.arguments) or {},
-            }
-        )
-    return blocks if blocks or message.role == "assistant" else [_EMPTY_TEXT_BLOCK]
-
-
-def _content_blocks(content: str | tuple[Part, ...]) -> Blocks:
-    """Text and image blocks. Blank text is left out, because the API refuses it."""
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}] if content.strip() else []
+    """Text, images, calls and results. Blank text is left out, because the API refuses it."""
     blocks: Blocks = []
-    for part in content:
+    content = message.content
+    for part in [Text(text=content)] if isinstance(content, str) else content:
         if isinstance(part, Text):
             if part.text.strip():
                 blocks.append({"type": "text", "text": part.text})
@@ -90,7 +66,25 @@ def _content_blocks(content: str | tuple[Part, ...]) -> Blocks:
             media_type = head.removeprefix("data:").partition(";")[0]
             source = {"type": "base64", "media_type": media_type, "data": data}
         blocks.append({"type": "image", "source": source})
-    return blocks
+    if message.role == "tool":
+        result: JsonObject = {
+            "type": "tool_result",
+            "tool_use_id": sanitize_name(message.tool_call_id or ""),
+            "content": blocks,
+        }
+        if message.text.startswith("Error:"):
+            result["is_error"] = True
+        return [result]
+    blocks += [
+        {
+            "type": "tool_use",
+            "id": sanitize_name(call.id),
+            "name": sanitize_name(call.function.name),
+            "input": parse_arguments(call.function.arguments) or {},
+        }
+        for call in message.tool_calls or ()
+    ]
+    return blocks if blocks or message.role == "assistant" else [_EMPTY_TEXT_BLOCK]
 
 
 def parse_reply(body: JsonObject, messages: Sequence[Message]) -> tuple[Reply, Blocks]:
@@ -98,24 +92,11 @@ def parse_reply(body: JsonObject, messages: Sequence[Message]) -> tuple[Reply, B
     content = body.get("content")
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
         raise BadReply("the reply has no content")
-    blocks, calls = _assign_call_ids(content, messages)
-    message = Message(
-        role="assistant",
-        content=_join_blocks(blocks, "text"),
-        reasoning_content=_join_blocks(blocks, "thinking") or None,
-        tool_calls=calls or None,
-    )
-    finish_reason = _FINISH_REASONS.get(str(body.get("stop_reason")), FinishReason.STOP)
-    return Reply(message, finish_reason, parse_usage(body.get("usage"))), blocks
-
-
-def _assign_call_ids(
-    content: Blocks, messages: Sequence[Message]
-) -> tuple[Blocks, tuple[Call, ...]]:
-    """The blocks and the tool calls in them, with the same ids in both. Drops blank text."""
     uses = [block for block in content if block.get("type") == "tool_use"]
-    raw_calls = [RawToolCall(use.get("id"), use.get("name"), use.get("input")) for use in uses]
-    calls = parse_tool_calls(raw_calls, messages)
+    calls = parse_tool_calls(
+        [RawToolCall(use.get("id"), use.get("name"), use.get("input")) for use in uses], messages
+    )
+    # The blocks get the ids of the calls.
     next_call = iter(calls)
     blocks: Blocks = []
     for block in content:
@@ -130,7 +111,14 @@ def _assign_call_ids(
         elif block.get("type") == "text" and not str(block.get("text", "")).strip():
             continue
         blocks.append(block)
-    return blocks, calls
+    message = Message(
+        role="assistant",
+        content=_join_blocks(blocks, "text"),
+        reasoning_content=_join_blocks(blocks, "thinking") or None,
+        tool_calls=calls or None,
+    )
+    finish_reason = _FINISH_REASONS.get(str(body.get("stop_reason")), FinishReason.STOP)
+    return Reply(message, finish_reason, parse_usage(body.get("usage"))), blocks
 
 
 def _join_blocks(blocks: Blocks, kind: str) -> str:

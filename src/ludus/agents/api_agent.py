@@ -136,7 +136,20 @@ class APIAgent(Agent):
         self.model = model
         self.endpoint = base_url(endpoint) if endpoint is not None else None
         self.provider = f"{self.vendor}-compatible" if self.endpoint else self.vendor
-        self._request_options = _build_request_options(temperature, extra)
+        self._request_options: JsonObject = {}
+        """Those that were set, which are recorded and sent."""
+        if temperature is not None:
+            if not math.isfinite(temperature) or temperature < 0:
+                raise ConfigError(f"`temperature` must be 0 or more, got {temperature}.")
+            self._request_options["temperature"] = temperature
+        if extra:
+            if reserved := sorted(_RESERVED_FIELDS & set(extra)):
+                raise ConfigError(f"`extra` must not hold {reserved[0]!r}: Ludus sets it.")
+            try:
+                fields = json.loads(json.dumps(dict(extra), allow_nan=False))
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"`extra` cannot be sent as JSON: {error}.") from None
+            self._request_options["extra"] = fields
         if isinstance(key, str):
             key = ApiKey(key)
         elif key is None:
@@ -235,25 +248,6 @@ class _APIPlayer(Player):
             return Reply(Message(role="assistant"), FinishReason.LENGTH)
         except ContentFiltered:
             return Reply(Message(role="assistant"), FinishReason.REFUSED)
-
-
-def _build_request_options(
-    temperature: float | None, extra: Mapping[str, object] | None
-) -> JsonObject:
-    """Validate the options; only those that were set are recorded and sent."""
-    options: JsonObject = {}
-    if temperature is not None:
-        if not math.isfinite(temperature) or temperature < 0:
-            raise ConfigError(f"`temperature` must be 0 or more, got {temperature}.")
-        options["temperature"] = temperature
-    if extra:
-        if reserved := sorted(_RESERVED_FIELDS & set(extra)):
-            raise ConfigError(f"`extra` must not hold {reserved[0]!r}: Ludus sets it.")
-        try:
-            options["extra"] = json.loads(json.dumps(dict(extra), allow_nan=False))
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"`extra` cannot be sent as JSON: {error}.") from None
-    return options
 
 
 _INVALID_NAME_CHARS = re.compile(r"[^a-zA-Z0-9_-]")

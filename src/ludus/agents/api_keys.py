@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from typing import NoReturn
 from urllib.parse import quote
 
@@ -62,25 +61,17 @@ class ApiKey:
         raise TypeError("An API key cannot be pickled: it would end up in a file.")
 
 
-def find_key(
-    provider: str, variable: str | None = None, *, for_endpoint: bool = False
-) -> ApiKey | None:
+def find_key(provider: str, *, for_endpoint: bool = False) -> ApiKey | None:
     """The key from the environment, or else from a `.env` file in the current folder or above it.
 
     A local server may need no key, so for an endpoint a missing one is None. There API_KEY takes
     precedence, so that the provider's own key is not sent to another server if there is a choice.
-    A variable that is given by name must be set.
     """
-    if variable:
-        names = [variable]
-    elif for_endpoint:
-        names = [_SHARED_VARIABLE, _KEY_VARIABLES[provider]]
-    else:
-        names = [_KEY_VARIABLES[provider], _SHARED_VARIABLE]
-    for name in names:
+    names = [_KEY_VARIABLES[provider], _SHARED_VARIABLE]
+    for name in reversed(names) if for_endpoint else names:
         if secret := find_variable(name):
             return ApiKey(secret, name)
-    if for_endpoint and not variable:
+    if for_endpoint:
         return None
     raise MissingCredentials(
         f"No API key for {provider}. Set {names[0]} in the environment or in a .env file of this "
@@ -90,16 +81,11 @@ def find_key(
 
 def find_variable(name: str) -> str | None:
     """A variable of the environment, or else of a `.env` file; None where it is empty."""
-    values = (source.get(name) for source in (os.environ, _load_dotenv()))
-    return next((text for value in values if (text := (value or "").strip())), None)
-
-
-def _load_dotenv() -> Mapping[str, str | None]:
     path = find_dotenv(usecwd=True)
-    if not path:
-        return {}
     try:
         # No interpolation: a key may contain "$".
-        return dotenv_values(path, interpolate=False, encoding="utf-8-sig")
+        dotenv = dotenv_values(path, interpolate=False, encoding="utf-8-sig") if path else {}
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}. Fix or remove it.") from None
+    values = (source.get(name) for source in (os.environ, dotenv))
+    return next((text for value in values if (text := (value or "").strip())), None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -106,13 +106,22 @@ def parse_reply(body: JsonObject, messages: Sequence[Message]) -> Reply:
     reasoning = _content_text(message.get("reasoning_content") or message.get("reasoning"))
     if not reasoning:
         reasoning, content = split_reasoning(content)
+    calls = message.get("tool_calls")
+    if not calls and message.get("function_call"):
+        calls = [{"function": message["function_call"]}]  # OpenAI's older form.
+    raw_calls = []
+    for call in map(response_object, calls if isinstance(calls, list) else []):
+        function = response_object(call.get("function"))
+        raw_calls.append(
+            RawToolCall(call.get("id"), function.get("name"), function.get("arguments"))
+        )
     finish_reason = _FINISH_REASONS.get(str(choice.get("finish_reason")), FinishReason.STOP)
     return Reply(
         Message(
             role="assistant",
             content=content or refusal,
             reasoning_content=reasoning or None,
-            tool_calls=parse_tool_calls(_raw_tool_calls(message), messages) or None,
+            tool_calls=parse_tool_calls(raw_calls, messages) or None,
         ),
         FinishReason.REFUSED if refusal else finish_reason,
         parse_usage(body.get("usage")),
@@ -144,20 +153,6 @@ def split_reasoning(text: str) -> tuple[str, str]:
     return reasoning.strip(), content.lstrip() if closing else ""
 
 
-def _raw_tool_calls(message: JsonObject) -> list[RawToolCall]:
-    calls = message.get("tool_calls")
-    if not calls and message.get("function_call"):
-        calls = [{"function": message["function_call"]}]  # OpenAI's older form.
-    raw_calls = []
-    for call in calls if isinstance(calls, list) else []:
-        call = response_object(call)
-        function = response_object(call.get("function"))
-        raw_calls.append(
-            RawToolCall(call.get("id"), function.get("name"), function.get("arguments"))
-        )
-    return raw_calls
-
-
 def parse_usage(fields: object) -> Usage:
     """Token counts, 0 where missing. Gateways also send the cost."""
     usage = response_object(fields)
@@ -172,8 +167,6 @@ def parse_usage(fields: object) -> Usage:
         cost=float(cost) if isinstance(cost, int | float) and math.isfinite(cost) else None,
     )
 
-
-PostFn = Callable[[JsonObject], Awaitable[Reply]]
 
 _LEGACY_LIMIT_FIELD, _LIMIT_FIELD = "max_tokens", "max_completion_tokens"
 _TEMPLATE_KWARGS = "chat_template_kwargs"
@@ -233,10 +226,8 @@ class OpenAIAgent(APIAgent):
             reply = parse_reply(response, messages)
             return replace(reply, usage=self._with_cost(reply.usage))
 
-        return await (post({}) if max_tokens is None else self._post_with_limit(post, max_tokens))
-
-    async def _post_with_limit(self, post: PostFn, max_tokens: int) -> Reply:
-        """Post with a token limit, and find out under which name the server knows it."""
+        if max_tokens is None:
+            return await post({})
         field = self._limit_field
         try:
             return await post({field: max_tokens})
@@ -247,6 +238,7 @@ class OpenAIAgent(APIAgent):
         except RequestRefused as error:
             if field not in str(error):
                 raise
+        # The server may know the limit under the other name.
         other = _LIMIT_FIELD if field == _LEGACY_LIMIT_FIELD else _LEGACY_LIMIT_FIELD
         reply = await post({other: max_tokens})
         self._limit_field = other

@@ -45,8 +45,20 @@ def lock_dir(out: Path) -> Iterator[None]:
         raise RunError(f"{out} is a file, not a folder. Use another `out`.")
     created = [folder for folder in (out, *out.parents) if not folder.exists()]
     file = out / LOCK_FILE
+    descriptor = None
     try:
-        descriptor = _open_locked(out, file)
+        while descriptor is None:
+            out.mkdir(parents=True, exist_ok=True)
+            # The holder removes the file and perhaps the folder: then another try is made.
+            with suppress(FileNotFoundError):
+                opened = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+                try:
+                    lock_file(out, opened)
+                    if file.stat().st_ino == os.fstat(opened).st_ino:
+                        descriptor = opened
+                finally:
+                    if descriptor is None:
+                        os.close(opened)
     except OSError as error:
         raise RunError(f"{out} cannot be written: {error.strerror or error}.") from error
     try:
@@ -57,26 +69,6 @@ def lock_dir(out: Path) -> Iterator[None]:
         with suppress(OSError):
             for folder in created:
                 folder.rmdir()
-
-
-def _open_locked(out: Path, file: Path) -> int:
-    """Open and lock the file, again if its holder has removed it in between."""
-    while True:
-        out.mkdir(parents=True, exist_ok=True)
-        try:
-            descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
-        except FileNotFoundError:
-            continue  # The folder stayed empty and was removed.
-        try:
-            lock_file(out, descriptor)
-            if file.stat().st_ino == os.fstat(descriptor).st_ino:
-                return descriptor
-        except FileNotFoundError:
-            pass
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
 
 
 DRAFT_SUFFIX = ".draft"

@@ -132,14 +132,14 @@ class ParquetRows:
         """Read the rows from `start` to before `stop`, in the order of the file."""
         window = f"LIMIT {max(0, stop - start)} OFFSET {start}"
         rows = self._query(f"SELECT to_json(row) FROM (FROM {{file}} {window}) AS row")
-        return [self._parse(text) for (text,) in rows]
-
-    def _parse(self, text: str) -> JsonObject:
-        # As for training: a struct has nulls for missing fields, JSON text has only its own.
-        return {
-            name: value if name in self._json_columns else prune_nulls(value)
-            for name, value in from_json(text).items()
-        }
+        return [
+            # As for training: a struct has nulls for missing fields, JSON text has only its own.
+            {
+                name: value if name in self._json_columns else prune_nulls(value)
+                for name, value in from_json(text).items()
+            }
+            for (text,) in rows
+        ]
 
     @cached_property
     def _json_columns(self) -> set[str]:

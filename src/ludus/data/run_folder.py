@@ -71,7 +71,15 @@ class RunFolder:
             raise RunError(f"{path} is a file, not a folder. Use another `out`.")
         try:
             path.mkdir(parents=True, exist_ok=True)
-            _require_empty_run_folder(path)
+            names = sorted(file.name for file in path.iterdir() if file.suffix != DRAFT_SUFFIX)
+            if RUN_FILE in names:
+                raise RunError(f"{path} holds a run already. Use another `out`.")
+            if names:
+                more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+                raise RunError(
+                    f"{path} is not empty ({names[0]}{more}) and holds no run: it has no "
+                    "run.json. Use another `out`."
+                )
             if not create_atomically(path / RUN_FILE, text):
                 raise RunError(f"Another process has just started a run in {path}.")
             fsync_path(path)
@@ -116,7 +124,16 @@ class RunFolder:
                 "Use another `out`."
             )
         if run.metadata.digest != config_digest(settings):
-            raise OtherSettings(run._describe_mismatch(settings))
+            lines = list(describe_differences(run.metadata.settings, settings))
+            if not lines:
+                lines = [f"its run.json was edited: its digest is not {run.metadata.digest}"]
+            if len(lines) > _MAX_SHOWN:
+                lines[_MAX_SHOWN:] = [f"and {len(lines) - _MAX_SHOWN} more"]
+            listed = "\n".join(f"  {line}" for line in lines)
+            raise OtherSettings(
+                f"{path} holds a run with other settings:\n{listed}\n"
+                "Use `resume=False` to start a new run beside it, or use another `out`."
+            )
         return run
 
     @property
@@ -136,19 +153,6 @@ class RunFolder:
             return _read_json_object(self.path / SUMMARY_FILE) or {}
         except RunError:
             return {}
-
-    def _describe_mismatch(self, settings: JsonObject) -> str:
-        """The settings that differ from those of this run, for an error message."""
-        lines = list(describe_differences(self.metadata.settings, settings))
-        if not lines:
-            lines = [f"its run.json was edited: its digest is not {self.metadata.digest}"]
-        if len(lines) > _MAX_SHOWN:
-            lines[_MAX_SHOWN:] = [f"and {len(lines) - _MAX_SHOWN} more"]
-        listed = "\n".join(f"  {line}" for line in lines)
-        return (
-            f"{self.path} holds a run with other settings:\n{listed}\n"
-            "Use `resume=False` to start a new run beside it, or use another `out`."
-        )
 
 
 def find_unused_dir(path: Path) -> Path:
@@ -197,19 +201,6 @@ def walk_run_folders(root: Path, max_depth: int = _MAX_DEPTH) -> Iterator[Path]:
                 yield from walk(child, depth - 1)
 
     return walk(root, max_depth)
-
-
-def _require_empty_run_folder(path: Path) -> None:
-    """Raise `RunError` if a run cannot be started, because its folder has files."""
-    names = sorted(file.name for file in path.iterdir() if file.suffix != DRAFT_SUFFIX)
-    if RUN_FILE in names:
-        raise RunError(f"{path} holds a run already. Use another `out`.")
-    if names:
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        raise RunError(
-            f"{path} is not empty ({names[0]}{more}) and holds no run: it has no run.json. "
-            "Use another `out`."
-        )
 
 
 def _read_json_object(file: Path) -> JsonObject | None:

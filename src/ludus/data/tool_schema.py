@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
@@ -92,22 +92,6 @@ def parse_arguments(text: str) -> JsonObject | None:
     return arguments if isinstance(arguments, dict) else None
 
 
-def _coerce_to_number(value: object) -> object:
-    """Parse an argument that is the text of a number; other values are left unchanged."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value.strip())
-    except (ValueError, RecursionError):
-        return value
-
-
-def _coerce_to_structure(value: object) -> object:
-    """Parse an argument that is the JSON text of a list or an object."""
-    parsed = _coerce_to_number(value)
-    return parsed if isinstance(parsed, dict | list) else value
-
-
 _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
@@ -117,24 +101,21 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
     "null": (type(None),),
 }
-_JSON_TYPE_OF: dict[type, str] = {
-    str: "string",
-    int: "integer",
-    float: "number",
-    bool: "boolean",
-    list: "array",
-    dict: "object",
-}
-_COERCIONS: dict[str, Callable[[object], object]] = {
-    "string": lambda value: json.dumps(value) if isinstance(value, int | float) else value,
-    "integer": _coerce_to_number,
-    "number": _coerce_to_number,
-    "boolean": lambda value: (
-        {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
-    ),
-    "array": _coerce_to_structure,
-    "object": _coerce_to_structure,
-}
+_JSON_TYPE_OF = {types[-1]: name for name, types in _JSON_TYPES.items() if name != "null"}
+
+
+def _coerce(value: object, kind: str) -> object:
+    """Convert a number to text, or text to the value that it is in JSON."""
+    if kind == "string":
+        return json.dumps(value) if isinstance(value, int | float) else value
+    if kind not in _JSON_TYPES or kind == "null" or not isinstance(value, str):
+        return value
+    if kind == "boolean":
+        return {"true": True, "false": False}.get(value, value)
+    try:
+        return json.loads(value.strip())
+    except (ValueError, RecursionError):
+        return value
 
 
 def json_types(schema: object) -> list[str]:
@@ -169,7 +150,7 @@ def coerce_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) ->
         if any(_argument_fits_type(value, kind) for kind in kinds):
             continue
         for kind in kinds:
-            candidate = _COERCIONS[kind](value) if kind in _COERCIONS else value
+            candidate = _coerce(value, kind)
             if _argument_fits_type(candidate, kind):
                 coerced[name] = candidate
                 break

@@ -178,6 +178,12 @@ class EpisodeRun(ABC):
         self.write_summary()
         self.progress(RunStarted(self))
         ticker = asyncio.create_task(self._tick())
+
+        def on_done(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            self.stats.active -= 1
+            self._slot_freed.set()
+
         try:
             await self.open()
             async with asyncio.TaskGroup() as group:
@@ -187,7 +193,7 @@ class EpisodeRun(ABC):
                     task = group.create_task(self.work(item))
                     self._tasks.add(task)
                     self.stats.active += 1
-                    task.add_done_callback(self._on_task_done)
+                    task.add_done_callback(on_done)
         finally:
             ticker.cancel()
             if self.stop_reason is None:
@@ -221,11 +227,6 @@ class EpisodeRun(ABC):
                 async with asyncio.timeout(TICK_INTERVAL_S):
                     await self._slot_freed.wait()
         return False
-
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self.stats.active -= 1
-        self._slot_freed.set()
 
     async def _tick(self) -> None:
         """Write the summary now and then, and enforce the time limit."""

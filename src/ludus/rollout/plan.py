@@ -147,12 +147,32 @@ def read_tasks(path: Path) -> tuple[JsonObject, ...]:
     if not path.is_file():
         problem = "is not a regular file" if path.exists() else "does not exist"
         raise ConfigError(f"The task file {path} {problem}.")
-    tasks = tuple(_parse_task(line, f"{path}:{number}") for number, line in numbered_lines(path))
+    tasks = []
+    for number, line in numbered_lines(path):
+        where = f"{path}:{number}"
+        try:
+            fields = from_json(line)
+        except ValueError as error:
+            raise ConfigError(f"{where} is not JSON: {error}.") from None
+        if not isinstance(fields, dict):
+            raise ConfigError(f"{where} is not a JSON object of reset arguments.")
+        check_seed(fields, where)
+        task = {
+            name: value
+            for name, value in fields.items()
+            if _REQUEST_FIELD not in fields
+            or not (name in _NON_TASK_FIELDS or name.startswith("_ng_"))
+        }
+        if fields and not task:
+            raise ConfigError(
+                f"{where} has a prompt and no reset arguments: it does not say which task to play."
+            )
+        tasks.append(task)
     if not tasks:
         raise ConfigError(
             f"{path} holds no tasks. Write a JSON object of reset arguments per line."
         )
-    return tasks
+    return tuple(tasks)
 
 
 def check_seed(task: Mapping[str, object], where: str) -> None:
@@ -160,25 +180,3 @@ def check_seed(task: Mapping[str, object], where: str) -> None:
     seed = task.get("seed")
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise ConfigError(f"{where}: the seed must be an integer, got {seed!r}.")
-
-
-def _parse_task(line: bytes, where: str) -> JsonObject:
-    try:
-        fields = from_json(line)
-    except ValueError as error:
-        raise ConfigError(f"{where} is not JSON: {error}.") from None
-    if not isinstance(fields, dict):
-        raise ConfigError(f"{where} is not a JSON object of reset arguments.")
-    check_seed(fields, where)
-    if _REQUEST_FIELD not in fields:
-        return fields
-    task = {
-        name: value
-        for name, value in fields.items()
-        if name not in _NON_TASK_FIELDS and not name.startswith("_ng_")
-    }
-    if not task:
-        raise ConfigError(
-            f"{where} has a prompt and no reset arguments: it does not say which task to play."
-        )
-    return task

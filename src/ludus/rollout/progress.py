@@ -238,5 +238,5 @@ class Watchdog:
             self._warn(waits[key][1])
         if len(due) > MAX_NAMED:
             self._warn(f"{len(due) - MAX_NAMED} more episodes have waited for as long.")
-        warned = {key: waited for key, waited in self._warned.items() if key in waits}
-        self._warned = warned | {key: waits[key][0] for key in due}
+        self._warned = {key: at for key, at in self._warned.items() if key in waits}
+        self._warned |= {key: waits[key][0] for key in due}

@@ -135,14 +135,19 @@ class Budget:
         """
         if self.max_time is not None and stats.seconds >= self.max_time:
             return f"the time limit of {self.max_time:g} s is used up"
-        if self.max_cost is not None:
-            cost = _projected_spend(stats, active, lambda usage: usage.cost or 0.0)
-            if cost > self.max_cost:
-                return f"the cost limit of ${self.max_cost:g} is used up"
-        if self.max_total_tokens is not None:
-            tokens = _projected_spend(stats, active, lambda usage: usage.total_tokens)
-            if tokens > self.max_total_tokens:
-                return f"the token limit of {self.max_total_tokens:,} is used up"
+
+        def exceeds(limit: float | None, price: Callable[[Usage], float]) -> bool:
+            """Whether all active episodes, and one more, would use more than the limit."""
+            if limit is None:
+                return False
+            spent = price(stats.usage_before) + price(stats.usage_now)
+            mean = spent / stats.costed_attempts if stats.costed_attempts else 0.0
+            return spent + mean + sum(max(mean, price(usage)) for usage in active) > limit
+
+        if exceeds(self.max_cost, lambda usage: usage.cost or 0.0):
+            return f"the cost limit of ${self.max_cost:g} is used up"
+        if exceeds(self.max_total_tokens, lambda usage: usage.total_tokens):
+            return f"the token limit of {self.max_total_tokens:,} is used up"
         return None
 
     def max_active(self, stats: RunStats) -> float:
@@ -152,15 +157,6 @@ class Budget:
         concurrency grows with the number of episodes that have ended.
         """
         return INITIAL_CONCURRENCY + stats.costed_attempts if self.limits_spending else float("inf")
-
-
-def _projected_spend(
-    stats: RunStats, active: Sequence[Usage], price: Callable[[Usage], float]
-) -> float:
-    """The spending once all active episodes, and one more, have ended."""
-    spent = price(stats.usage_before) + price(stats.usage_now)
-    mean = spent / stats.costed_attempts if stats.costed_attempts else 0.0
-    return spent + mean + sum(max(mean, price(usage)) for usage in active)
 
 
 def summarize_run(folder: RunFolder, *, verify: bool = False) -> JsonObject:
