@@ -282,7 +282,7 @@ async def test_verdicts_are_in_summary_and_report(tmp_path: Path) -> None:
     assert "wrong is worse than right" in worse and "not resolved" in same
     assert worse in (out / "README.md").read_text()
     stored = json.loads((out / "summary.json").read_text())["candidates"][1]["verdicts"]
-    assert stored["accuracy"] == {"outcome": "worse", "episodes_needed": None}
+    assert stored["accuracy"] == "worse"
 
 
 async def test_a_second_evaluation_in_the_same_folder_raises(tmp_path: Path) -> None:

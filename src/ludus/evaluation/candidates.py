@@ -160,15 +160,10 @@ async def check_local_models(candidates: Sequence[Candidate], progress: Progress
         check_model(config.model or "", device=config.device, dtype=config.dtype)
     progress(PhaseProgress("Checking the candidates", in_log=bool(local)))
     for config in local:
-        await asyncio.to_thread(_check_loading, config)
-
-
-def _check_loading(config: AgentConfig) -> None:
-    """Raise if the device of a local model, its tokenizer or its chat template cannot be used."""
-    require_transformers("Evaluating a local model", "torch")
-    choose_dtype(config.dtype, choose_device(config.device))
-    tokenizer = load_tokenizer_from(resolve_model(config.model or ""))
-    try:
-        find_chat_format(tokenizer, chat_template_kwargs=config.chat_template_kwargs)
-    except TemplateUnmarked as error:
-        raise TemplateUnmarked(f"{config.model} cannot be evaluated. {error}") from None
+        require_transformers("Evaluating a local model", "torch")
+        choose_dtype(config.dtype, choose_device(config.device))
+        tokenizer = await asyncio.to_thread(load_tokenizer_from, resolve_model(config.model or ""))
+        try:
+            find_chat_format(tokenizer, chat_template_kwargs=config.chat_template_kwargs)
+        except TemplateUnmarked as error:
+            raise TemplateUnmarked(f"{config.model} cannot be evaluated. {error}") from None

@@ -153,7 +153,16 @@ class InspectAgent(Agent):
 class _InspectPlayer(Player):
     def __init__(self, agent: InspectAgent, tools: Sequence[ToolSpec]) -> None:
         self.agent = agent
-        self.tools = list(map(_tool_info, tools))
+        from inspect_ai.tool import ToolInfo, ToolParams
+
+        self.tools: list[ToolInfo] = []
+        for tool in tools:
+            schema = {"type": "object", "properties": {}, **tool.input_schema}
+            supported = {key: schema.get(key, []) for key in ("type", "properties", "required")}
+            parameters = ToolParams.model_validate(supported)
+            self.tools.append(
+                ToolInfo(name=tool.name, description=tool.description or "", parameters=parameters)
+            )
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
         from inspect_ai.model import GenerateConfig, get_model
@@ -211,13 +220,3 @@ def _to_inspect(message: Message) -> ChatMessage:
     if message.role == "tool":
         return ChatMessageTool(content=content, tool_call_id=message.tool_call_id)
     return ChatMessageUser(content=content)
-
-
-def _tool_info(tool: ToolSpec) -> ToolInfo:
-    from inspect_ai.tool import ToolInfo, ToolParams
-
-    schema = {"type": "object", "properties": {}, **tool.input_schema}
-    parameters = ToolParams.model_validate(
-        {key: schema[key] for key in ("type", "properties", "required") if key in schema}
-    )
-    return ToolInfo(name=tool.name, description=tool.description or "", parameters=parameters)

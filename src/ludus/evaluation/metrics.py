@@ -104,7 +104,12 @@ def newcombe_interval(both: float, first: float, second: float, neither: float) 
     p, q = (both + first) / n, (both + second) / n
     p_low, p_high = wilson_interval(both + first, n)
     q_low, q_high = wilson_interval(both + second, n)
-    phi = _phi_coefficient(both, first, second, neither)
+    # The correlation, with Newcombe's continuity correction, which can only shrink it.
+    margins, phi = (both + first) * (second + neither) * (both + second) * (first + neither), 0.0
+    if margins > 0:
+        product = both * neither - first * second
+        corrected = max(0.0, product - n / 2) if product > 0 else product
+        phi = max(-1.0, min(1.0, corrected / sqrt(margins)))
     below = _combine_margins(p - p_low, q_high - q, phi)
     above = _combine_margins(p_high - p, q - q_low, phi)
     return Interval(max(-1.0, p - q - below), min(1.0, p - q + above))
@@ -112,17 +117,6 @@ def newcombe_interval(both: float, first: float, second: float, neither: float) 
 
 def _combine_margins(one: float, other: float, phi: float) -> float:
     return sqrt(max(0.0, one * one - 2 * phi * one * other + other * other))
-
-
-def _phi_coefficient(both: float, first: float, second: float, neither: float) -> float:
-    """Return phi with Newcombe's continuity correction, which can only shrink it."""
-    n = both + first + second + neither
-    margins = (both + first) * (second + neither) * (both + second) * (first + neither)
-    if margins <= 0:
-        return 0.0
-    product = both * neither - first * second
-    corrected = max(0.0, product - n / 2) if product > 0 else product
-    return max(-1.0, min(1.0, corrected / sqrt(margins)))
 
 
 ACCURACY = "accuracy"

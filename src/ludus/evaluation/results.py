@@ -1,7 +1,6 @@
 """Results of an evaluation: metrics of each candidate, differences from the first, and verdicts.
 
-A difference is resolved if its 95 % interval excludes 0. If it is not, the verdict has the number
-of episodes that would probably resolve a difference of the observed size.
+A difference is resolved if its 95 % interval excludes 0.
 """
 
 from __future__ import annotations
@@ -9,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import ceil, floor, fsum, log10
 from pathlib import Path
-from statistics import NormalDist
 from typing import TypeVar
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json, to_jsonable_python
 
-from ludus.data.estimates import MIN_SAMPLES, Z_975, MeanEstimate
+from ludus.data.estimates import MIN_SAMPLES, MeanEstimate
 from ludus.data.run_folder import SUMMARY_FILE
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
@@ -29,31 +26,16 @@ from ludus.evaluation.metrics import (
     PASS_PREFIX,
     Attempt,
     Metric,
-    PairedTask,
     build_metrics,
     estimate_all,
     estimate_differences,
-    mean,
     pair_tasks,
 )
 from ludus.evaluation.slices import Slice
 
 T = TypeVar("T")
 
-POWER = 0.8
-"""Probability with which so many tasks resolve a difference of the given size."""
-_QUANTILES = Z_975 + NormalDist().inv_cdf(POWER)
-_MAX_EPISODES = 10_000_000
-"""Above it the proposal would be of no use, and the difference of no consequence."""
 NO_INTERVAL = "(no interval)"
-
-
-def tasks_to_detect(effect: float, variance: float) -> float:
-    """Tasks with which the 95 % interval of a difference of `effect` probably excludes zero.
-
-    `variance` is the variance of the difference on one task.
-    """
-    return _QUANTILES**2 * variance / effect**2
 
 
 class Outcome(StrEnum):
@@ -62,36 +44,16 @@ class Outcome(StrEnum):
     NOT_RESOLVED = "not resolved"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether a candidate is better or worse than the first one, in one metric."""
-
-    outcome: Outcome
-    episodes_needed: int | None = None
-    """Episodes per candidate that would resolve a difference of this size; None if it is resolved,
-    or if no number can be given."""
-
-
-def judge_difference(difference: MeanEstimate, tasks: Sequence[PairedTask]) -> Verdict:
-    """Return the verdict of a difference between two candidates, which `tasks` gave."""
+def judge_difference(difference: MeanEstimate, tasks: int) -> Outcome:
+    """Return the verdict on a difference between two candidates over a number of tasks."""
     if difference.low is not None and difference.low > 0:
-        return Verdict(Outcome.BETTER)
+        return Outcome.BETTER
     if difference.high is not None and difference.high < 0:
-        return Verdict(Outcome.WORSE)
-    n = len(tasks)
-    if n < MIN_SAMPLES or difference.value == 0:
-        return Verdict(Outcome.NOT_RESOLVED)
-    if difference.low is None:
-        # Without an interval, because it is the same for every task.
-        return Verdict(Outcome.BETTER if difference.value > 0 else Outcome.WORSE)
-    center = mean([task.difference for task in tasks])
-    variance = fsum((task.difference - center) ** 2 for task in tasks) / (n - 1)
-    episodes = max(n + 1, tasks_to_detect(center, variance)) * difference.n / n
-    if episodes > _MAX_EPISODES:
-        return Verdict(Outcome.NOT_RESOLVED)
-    # Rounded up to two digits.
-    unit = int(10 ** max(0, floor(log10(episodes)) - 1))
-    return Verdict(Outcome.NOT_RESOLVED, ceil(episodes / unit) * unit)
+        return Outcome.WORSE
+    if tasks < MIN_SAMPLES or difference.value == 0 or difference.low is not None:
+        return Outcome.NOT_RESOLVED
+    # Without an interval, because it is the same for every task.
+    return Outcome.BETTER if difference.value > 0 else Outcome.WORSE
 
 
 def format_difference(difference: MeanEstimate, metric: Metric) -> str:
@@ -104,22 +66,17 @@ def format_difference(difference: MeanEstimate, metric: Metric) -> str:
 
 
 def describe_verdict(
-    verdict: Verdict, difference: MeanEstimate, metric: Metric, *, label: str, base: str
+    outcome: Outcome, difference: MeanEstimate, metric: Metric, *, label: str, base: str
 ) -> str:
-    """Return the verdict as one or two sentences."""
+    """Return the verdict as a sentence."""
     title = metric.title if metric.name.startswith(PASS_PREFIX) else metric.title.lower()
     result = format_difference(difference, metric)
-    if verdict.outcome is not Outcome.NOT_RESOLVED:
-        comparison = f"{label} is {verdict.outcome} than {base} in {title}"
-        return f"{comparison}: {result}, n = {difference.n:,}."
-    text = (
+    if outcome is not Outcome.NOT_RESOLVED:
+        return f"{label} is {outcome} than {base} in {title}: {result}, n = {difference.n:,}."
+    return (
         f"The difference between {label} and {base} in {title} is not resolved at "
         f"n = {difference.n:,}: {result}."
     )
-    if verdict.episodes_needed is None:
-        return text
-    needed = f"{verdict.episodes_needed:,} episodes"
-    return f"{text} About {needed} would resolve a difference of this size."
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +100,7 @@ class CandidateScore:
     metrics: Mapping[str, MeanEstimate]
     deltas: Mapping[str, MeanEstimate]
     """Difference from the first candidate, by metric; empty for that one."""
-    verdicts: Mapping[str, Verdict]
+    verdicts: Mapping[str, Outcome]
     """Whether it is better or worse than the first, in accuracy and in mean reward."""
 
 
@@ -205,29 +162,18 @@ class Evaluation:
     @property
     def worse_candidates(self) -> tuple[CandidateScore, ...]:
         """Those that are worse than the first one, in accuracy or in mean reward."""
-        return tuple(
-            score
-            for score in self.scores
-            if any(each.outcome is Outcome.WORSE for each in score.verdicts.values())
-        )
+        return tuple(score for score in self.scores if Outcome.WORSE in score.verdicts.values())
 
     def describe_verdicts(self) -> list[tuple[Outcome, str]]:
         """Return how each candidate compares with the first one, in words."""
-        return [
-            (
-                verdict.outcome,
-                describe_verdict(
-                    verdict,
-                    score.deltas[metric.name],
-                    metric,
-                    label=score.label,
-                    base=self.scores[0].label,
-                ),
-            )
-            for score in self.scores[1:]
-            for metric in self.verdict_metrics
-            if (verdict := score.verdicts.get(metric.name)) is not None
-        ]
+        base, described = self.scores[0].label, list[tuple[Outcome, str]]()
+        for score in self.scores[1:]:
+            for metric in self.verdict_metrics:
+                if (outcome := score.verdicts.get(metric.name)) is not None:
+                    delta = score.deltas[metric.name]
+                    text = describe_verdict(outcome, delta, metric, label=score.label, base=base)
+                    described.append((outcome, text))
+        return described
 
     def as_json(self) -> JsonObject:
         """The content of `summary.json`, which `parse_evaluation` reads."""
@@ -302,7 +248,7 @@ def score_candidates(
         attempts = candidate.attempts
         deltas = estimate_differences(metrics, base, attempts) if number else {}
         verdicts = {
-            metric.name: judge_difference(delta, pair_tasks(metric, base, attempts))
+            metric.name: judge_difference(delta, len(pair_tasks(metric, base, attempts)))
             for metric in metrics
             if metric.name in COMPARED_METRICS and (delta := deltas.get(metric.name)) is not None
         }
