@@ -188,11 +188,10 @@ class LineIndex:
 
     def read_line(self, file: int, at: int) -> bytes:
         """Read any line."""
-        starts = self._offsets[file].starts
+        source, starts, _ = self._offsets[file]
         if at >= len(starts) - 1:
             raise self._truncated_error(file)
-        descriptor = self._sources[file].fileno()
-        return os.pread(descriptor, starts[at + 1] - starts[at], starts[at]).strip()
+        return os.pread(source.fileno(), starts[at + 1] - starts[at], starts[at]).strip()
 
     def count_lines(self, file: int) -> int:
         return len(self._offsets[file].starts) - 1
@@ -215,28 +214,21 @@ class LineIndex:
             raise self._read_error(file, error) from error
 
     @cached_property
-    def _sources(self) -> list[BinaryIO]:
-        sources: list[BinaryIO] = []
-        for at, file in enumerate(self._files):
-            try:
-                sources.append(self._exit_stack.enter_context(file.open("rb", buffering=0)))
-            except OSError as error:
-                raise self._read_error(at, error) from error
-        return sources
-
-    @cached_property
     def _offsets(self) -> list[_LineOffsets]:
         offsets = []
-        for file in self._files:
+        for at, file in enumerate(self._files):
             starts, numbers, position = array("q"), array("q"), 0
-            with file.open("rb", buffering=_READ_BLOCK_BYTES) as source:
+            try:
+                source = self._exit_stack.enter_context(file.open("rb", _READ_BLOCK_BYTES))
                 for number, line in enumerate(source, 1):
                     if not line.isspace():
                         starts.append(position)
                         numbers.append(number)
                     position += len(line)
+            except OSError as error:
+                raise self._read_error(at, error) from error
             starts.append(position)
-            offsets.append(_LineOffsets(starts, numbers))
+            offsets.append(_LineOffsets(source, starts, numbers))
         return offsets
 
     def _truncated_error(self, file: int) -> RunError:
@@ -249,6 +241,7 @@ class LineIndex:
 class _LineOffsets(NamedTuple):
     """The non-blank lines of a file. A blank line is trailing whitespace of the one before it."""
 
+    source: BinaryIO
     starts: array[int]
     """Offset of each line, and at the end the size of the file."""
     numbers: array[int]

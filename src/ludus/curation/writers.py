@@ -37,6 +37,7 @@ CurateProgress = Callable[[str, int, int | None], None]
 _PROGRESS_INTERVAL_ROWS = 1_000
 _EPISODE_CACHE_SIZE = 256
 """Parsed episodes kept for the next pairs: a good attempt is part of many pairs."""
+_CONTENT_COLUMNS = ("messages", "prompt", "chosen", "rejected")
 _NOT_IN_ANY_PAIR = """rowid NOT IN (
     SELECT unnest([chosen, rejected]) FROM (FROM pairs EXCEPT FROM same)
     WHERE chosen NOT IN (SELECT row FROM unwritten) AND rejected NOT IN (SELECT row FROM unwritten)
@@ -88,15 +89,11 @@ def write_rows(
             written.by_split[split] += 1
             if number % _PROGRESS_INTERVAL_ROWS == 0:
                 progress("writing rows", number, total)
-    if written.unwritten or written.equal_pairs:
-        _exclude_unwritten(catalog, config, written)
-    return written
-
-
-def _exclude_unwritten(catalog: Catalog, config: CurateConfig, written: WrittenRows) -> None:
-    """Exclude what was not written from the catalog, which listed it as kept."""
-    rows = sorted(written.unwritten.items())
-    catalog.create_table("unwritten", {"row": "BIGINT", "reason": "VARCHAR"}, rows)
+    if not written.unwritten and not written.equal_pairs:
+        return written
+    # The catalog lists what was not written as kept.
+    unwritten = sorted(written.unwritten.items())
+    catalog.create_table("unwritten", {"row": "BIGINT", "reason": "VARCHAR"}, unwritten)
     for reason in sorted(set(written.unwritten.values())):
         condition = "rowid IN (SELECT row FROM unwritten WHERE unwritten.reason = ?)"
         catalog.exclude(reason, condition, reason)
@@ -109,6 +106,7 @@ def _exclude_unwritten(catalog: Catalog, config: CurateConfig, written: WrittenR
             detail="the better and the worse attempt are the same",
         )
         catalog.exclude("in no pair", _NOT_IN_ANY_PAIR, detail="the other attempt is unusable")
+    return written
 
 
 def write_left_out(catalog: Catalog, path: Path) -> None:
@@ -185,9 +183,13 @@ def _iter_rows(
         new = rows
         if config.is_for_training and config.dedupe:
             # Episodes can differ in what is not part of the rows.
-            digests = {_hash_contents(each): each for each in rows}
-            new = [each for digest, each in digests.items() if digest not in seen]
-            seen |= digests.keys()
+            new = []
+            for each in rows:
+                parts = [without_call_ids(each[name]) for name in _CONTENT_COLUMNS if name in each]
+                content = to_json([parts, each["tools"]], inf_nan_mode="null")
+                if (digest := stable_hash(content.decode())) not in seen:
+                    seen.add(digest)
+                    new.append(each)
         if not new:
             written.unwritten[row] = DUPLICATE if rows else "no loss"
         for each in new:
@@ -220,13 +222,6 @@ def _iter_pair_rows(
             written.equal_pairs.append((better, worse))
         else:
             yield split or TRAIN, _dump_line(row)
-
-
-def _hash_contents(row: JsonObject) -> int:
-    """A hash of what is trained on in a row."""
-    columns = ("messages", "prompt", "chosen", "rejected")
-    messages = [without_call_ids(row[name]) for name in columns if name in row]
-    return stable_hash(to_json([messages, row["tools"]], inf_nan_mode="null").decode())
 
 
 def _dump_line(row: JsonObject) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from policy.conversations import ENDED, PLAYED, TALK, answer, call, calling, said
+from policy.conversations import ENDED, PLAYED, TALK, answer, said
 
 from curation.lint.checking import ASK, GUESS, REPLY, check_contents, pair, talk
 
@@ -32,37 +32,6 @@ def test_rows_without_an_assistant_turn(row: dict[str, Any]) -> None:
 )
 def test_roles_out_of_order(row: dict[str, Any]) -> None:
     assert check_contents(row)["roles"] == "warning"
-
-
-@pytest.mark.parametrize(
-    ("prompt", "reply"),
-    [
-        ("The word is Crane.", GUESS),
-        ("Do not say 4711!", calling(call("add", {"a": 4711, "b": 1}))),
-        ("Is it Paris, or Rome?", said("assistant", "Paris.")),
-    ],
-)
-def test_answer_in_the_prompt(prompt: str, reply: dict[str, Any]) -> None:
-    assert check_contents(talk(said("user", prompt), reply)) == {"answer-in-prompt": "warning"}
-
-
-@pytest.mark.parametrize(
-    ("prompt", "reply"),
-    [
-        ("The cranes are here.", GUESS),
-        ("Add 17 and 25.", calling(call("add", {"a": 17, "b": 25}))),
-        ("Why?", said("assistant", "Why? " * 20)),
-    ],
-)
-def test_parts_of_words_short_answers_and_long_texts_are_not_leaks(
-    prompt: str, reply: dict[str, Any]
-) -> None:
-    assert check_contents(talk(said("user", prompt), reply)) == {}
-
-
-def test_an_answer_in_a_tool_result_is_not_a_leak() -> None:
-    found = calling(call("guess", {"word": "found"}, "2"))
-    assert check_contents(talk(ASK, GUESS, answer("try found"), found)) == {}
 
 
 def test_pairs_with_equal_sides() -> None:

@@ -32,10 +32,6 @@ def parse_items(value: object, name: str) -> list[JsonObject]:
     return items
 
 
-def _is_model_item(item: JsonObject) -> bool:
-    return item.get("type") in ("function_call", "reasoning") or item.get("role") == "assistant"
-
-
 def to_chat_messages(items: list[JsonObject]) -> Iterator[JsonObject]:
     """Convert items to messages for `chat_messages.parse_messages`.
 
@@ -44,10 +40,9 @@ def to_chat_messages(items: list[JsonObject]) -> Iterator[JsonObject]:
     reply: JsonObject = {}
     for item in items:
         kind = item.get("type") or "message"
-        continues_reply = _is_model_item(item) and (
-            kind == "function_call" or reply.keys() == {"reasoning_content"}
-        )
-        if reply and not continues_reply:
+        only_reasoning = reply.keys() == {"reasoning_content"}
+        follows_reasoning = kind == "reasoning" or item.get("role") == "assistant"
+        if reply and kind != "function_call" and not (only_reasoning and follows_reasoning):
             yield {"role": "assistant", **reply}
             reply = {}
         if kind == "reasoning":

@@ -27,7 +27,6 @@ ADVICE = {
     "arguments-invalid": "Remove the row, or repair the call: it trains calls that are rejected.",
     "unanswered-call": "Add the tool result, or end the row with the call.",
     "answer-without-call": "Give the result the id of its call, or remove it.",
-    "answer-in-prompt": "Check whether the prompt gives the answer away.",
     "duplicate": "Keep one of them, unless it is meant to count twice.",
     "test-in-train": "Split by task: a score on rows that were trained on means nothing.",
     "equal-sides": "Remove the pair: neither side is better.",

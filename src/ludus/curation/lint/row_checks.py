@@ -1,12 +1,10 @@
-"""Checks of a row that need no chat template: the order of roles, leaked answers, tool calls."""
+"""Checks of a row that need no chat template: the order of roles, tool calls."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from itertools import takewhile
 from typing import NamedTuple
 
 from jsonschema.exceptions import SchemaError
@@ -15,15 +13,10 @@ from jsonschema.validators import Draft202012Validator, validator_for
 from referencing import Registry
 
 from ludus.curation.lint.report import Problem
-from ludus.data.messages import message_text
 from ludus.data.tool_schema import JsonObject, coerce_arguments, parse_arguments
 from ludus.data.training_row import RowConversation, TrainingRow
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
-_MIN_ANSWER_CHARS = 4
-"""Shorter answers occur in prompts by chance."""
-_MAX_ANSWER_CHARS = 80
-"""Longer texts are explanations rather than answers."""
 
 
 class _ToolCall(NamedTuple):
@@ -54,7 +47,6 @@ def check_row(row: TrainingRow) -> Iterator[Problem]:
         # A conversation may have been rejected because of its calls.
         if conversation.name != "rejected":
             yield from _check_calls(conversation, tools)
-            yield from _check_leaked_answer(conversation)
     if row.is_pair and row.conversations[0].messages == row.conversations[1].messages:
         yield Problem("equal-sides", "error", "chosen and rejected are the same")
 
@@ -130,42 +122,6 @@ def _check_results(conversation: RowConversation) -> Iterator[Problem]:
             text = f"the call of {call.name} has no result, but the conversation continues"
             yield Problem("unanswered-call", "warning", text)
         pending = _tool_calls(message)
-
-
-def _check_leaked_answer(conversation: RowConversation) -> Iterator[Problem]:
-    """Report the answer if it occurs as a whole word before the first reply.
-
-    The answer is any argument of the last tool calls, or the last text if it is short. At most one
-    problem is reported, because several arguments of one call may occur.
-    """
-    replies = conversation.replies
-    if not replies:
-        return
-    before = takewhile(lambda message: message["role"] != "assistant", conversation.messages)
-    texts = [message_text(message) for message in before if message["role"] != "tool"]
-    prompt = "\n".join(texts).lower()
-    last_calls = next((calls for each in reversed(replies) if (calls := _tool_calls(each))), [])
-    answers = [str(value).strip() for call in last_calls for value in _leaves(call.arguments)]
-    last_text = message_text(replies[-1]).strip().rstrip(".")
-    if len(last_text) <= _MAX_ANSWER_CHARS and not replies[-1].get("tool_calls"):
-        answers.append(last_text)
-    for answer in answers:
-        word = answer.lower()
-        if len(word) < _MIN_ANSWER_CHARS or word not in prompt:
-            continue
-        if re.search(rf"(?<!\w){re.escape(word)}(?!\w)", prompt):
-            message = f"the answer {answer!r} occurs in the prompt"
-            yield Problem("answer-in-prompt", "warning", message)
-            return
-
-
-def _leaves(value: object) -> Iterator[str | int | float]:
-    """Yield the texts and numbers in the arguments of a call, which may be the answer."""
-    if isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _leaves(item)
-    elif isinstance(value, str | int | float) and not isinstance(value, bool):
-        yield value
 
 
 def _tool_calls(message: JsonObject) -> list[_ToolCall]:

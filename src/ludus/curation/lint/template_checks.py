@@ -73,9 +73,10 @@ def _check_tokens(
     if not isinstance(student.chat_format, str):
         # Special tokens too: not every tokenizer marks its end-of-turn token as special.
         stop_tokens = student.special_tokens | student.chat_format.stop_token_ids
-        stops = [
-            _last_visible_token(student, rendered, end) in stop_tokens for _, end in rendered.spans
-        ]
+        decode, stops = student.tokenizer.decode, []
+        for _, end in rendered.spans:
+            visible = (i for i in reversed(rendered.ids[:end]) if decode([i]).strip())
+            stops.append(next(visible, None) in stop_tokens)
         if not any(rendered.mask):
             yield Problem("no-loss", "error", "no token has a loss")
         elif not any(stops):
@@ -91,12 +92,6 @@ def _check_tokens(
     if any(rendered.mask) and not any(rendered.truncate(max_length).mask):
         first = rendered.spans[0][0]
         yield Problem("cut-off", "error", f"the first token with a loss is number {first + 1:,}")
-
-
-def _last_visible_token(student: Student, rendered: RenderedConversation, end: int) -> int:
-    """Return the last token before `end` that is not whitespace; -1 if there is none."""
-    ids = rendered.ids[:end]
-    return next((i for i in reversed(ids) if str(student.tokenizer.decode([i])).strip()), -1)
 
 
 def _renders_list_repr(messages: list[JsonObject], tools: Tools, student: Student) -> bool:

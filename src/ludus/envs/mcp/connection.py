@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TextIO, TypeVar
+from typing import TypeVar
 
 import httpx
 from mcp import ClientSession, McpError, StdioServerParameters, stdio_client
@@ -106,46 +106,45 @@ class Connection:
             self._task.exception()  # Marks it as retrieved.
 
     async def _run_session(self) -> None:
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as stderr:
-            try:
-                await self._serve_calls(stderr)
-            finally:
-                stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _STDERR_TAIL_BYTES))
-                lines = (line.strip() for line in reversed(stderr.read().split("\n")))
-                self._last_line = next(filter(None, lines), "")
-
-    async def _serve_calls(self, stderr: TextIO) -> None:
         """Start the server or connect to it, and hold the session until it is to be closed."""
         config = self._server.config
-        async with AsyncExitStack() as stack:
-            if self._server.url is None:
-                # The server gets `env` and the few variables that are safe to pass on.
-                command, *arguments = self._server.command
-                parameters = StdioServerParameters(
-                    command=command,
-                    args=arguments,
-                    env=config.env,
-                    encoding_error_handler="replace",
+
+        def read_last_line() -> None:
+            stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _STDERR_TAIL_BYTES))
+            lines = (line.strip() for line in reversed(stderr.read().split("\n")))
+            self._last_line = next(filter(None, lines), "")
+
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as stderr:
+            async with AsyncExitStack() as stack:
+                stack.callback(read_last_line)
+                if self._server.url is None:
+                    # The server gets `env` and the few variables that are safe to pass on.
+                    command, *arguments = self._server.command
+                    parameters = StdioServerParameters(
+                        command=command,
+                        args=arguments,
+                        env=config.env,
+                        encoding_error_handler="replace",
+                    )
+                    read_stream, write_stream = await stack.enter_async_context(
+                        stdio_client(parameters, errlog=stderr)
+                    )
+                else:
+                    timeout = httpx.Timeout(config.start_timeout, read=None)
+                    client = await stack.enter_async_context(
+                        httpx.AsyncClient(headers=config.headers, timeout=timeout)
+                    )
+                    read_stream, write_stream, _ = await stack.enter_async_context(
+                        streamable_http_client(self._server.url, http_client=client)
+                    )
+                name = Implementation(name="ludus", version="1")
+                self._session = await stack.enter_async_context(
+                    ClientSession(read_stream, write_stream, client_info=name)
                 )
-                read_stream, write_stream = await stack.enter_async_context(
-                    stdio_client(parameters, errlog=stderr)
-                )
-            else:
-                timeout = httpx.Timeout(config.start_timeout, read=None)
-                client = await stack.enter_async_context(
-                    httpx.AsyncClient(headers=config.headers, timeout=timeout)
-                )
-                read_stream, write_stream, _ = await stack.enter_async_context(
-                    streamable_http_client(self._server.url, http_client=client)
-                )
-            name = Implementation(name="ludus", version="1")
-            self._session = await stack.enter_async_context(
-                ClientSession(read_stream, write_stream, client_info=name)
-            )
-            self.instructions = (await self._session.initialize()).instructions or ""
-            self.tools = await _list_tools(self._session)
-            self._ready.set()
-            await self._closing.wait()
+                self.instructions = (await self._session.initialize()).instructions or ""
+                self.tools = await _list_tools(self._session)
+                self._ready.set()
+                await self._closing.wait()
 
     async def _race(self, request: Awaitable[T], timeout: float, what: str) -> T:
         """Await a request, at most until the connection ends or the time is over."""

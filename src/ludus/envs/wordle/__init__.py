@@ -99,7 +99,15 @@ class Wordle(ToolEnvironment):
         if max_turns < 1:
             raise ValueError(f"max_turns must be positive, got {max_turns}.")
         if words is not None:
-            self.candidates = choices = _check_words(words)
+            if not words:
+                raise ValueError("words is empty: give at least one, or leave it out.")
+            for word in words:
+                if not _is_word(word):
+                    raise ValueError(f"words must have the letters a to z only, got {word!r}.")
+            if len(lengths := sorted({len(word) for word in words})) > 1:
+                raise ValueError(f"words must all have the same length, got lengths {lengths}.")
+            # Sorted, so that their order does not matter.
+            self.candidates = choices = tuple(sorted({word.lower() for word in words}))
         elif length in LENGTHS:
             self.candidates = answers(length)
             choices = secrets(length, pool)
@@ -187,18 +195,6 @@ class Wordle(ToolEnvironment):
         reward, greens, yellows = max(credits, default=(0.0, 0.0, 0.0))
         over = f"{text}\nNo guesses are left. The word was {self.secret.upper()}."
         return self.finish(reward, over, solved=0.0, greens=greens, yellows=yellows)
-
-
-def _check_words(words: list[str]) -> tuple[str, ...]:
-    """Validate custom words, and sort them, so that their order does not matter."""
-    if not words:
-        raise ValueError("words is empty: give at least one, or leave it out.")
-    for word in words:
-        if not _is_word(word):
-            raise ValueError(f"words must have the letters a to z only, got {word!r}.")
-    if len(lengths := sorted({len(word) for word in words})) > 1:
-        raise ValueError(f"words must all have the same length, got lengths {lengths}.")
-    return tuple(sorted({word.lower() for word in words}))
 
 
 def _is_word(word: str) -> bool:
