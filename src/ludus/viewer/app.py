@@ -10,7 +10,7 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,12 +26,13 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ludus.data.stage_output import StageOutput
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, LudusError, NameFlags, RunError
 from ludus.serve.access import AccessMiddleware, AccessPolicy
 from ludus.serve.config import ServeConfig
 from ludus.serve.listening import InterruptibleServer, bind_socket
-from ludus.viewer.dataset_rows import forbid_downloads, has_tokenizer, read_left_out
+from ludus.viewer.dataset_rows import forbid_downloads, read_left_out
 from ludus.viewer.episode_queries import EpisodeFilter, describe_episode, read_fields
 from ludus.viewer.export import ExportRequest, export_episodes
 from ludus.viewer.library import Library
@@ -40,15 +41,39 @@ from ludus.web import file_response, security_headers
 
 _MAX_BODY_BYTES = 4 << 20
 _MAX_PAGE_ROWS = 500
-Answer = Callable[[Library, QueryParams], object]
 
 
 def create_app(library: Library, token: str) -> ASGIApp:
     """The application. All of it is below `/TOKEN/`."""
+
+    async def send_file(request: Request) -> Response:
+        name = request.path_params["name"] or "view.html"
+        return file_response(request, name, security_headers())
+
+    async def answer(request: Request) -> Response:
+        name, query = request.path_params["name"], request.query_params
+        return await _respond(lambda: answer_query(library, name, query))
+
+    async def export(request: Request) -> Response:
+        body = await request.body()
+
+        def write() -> JsonObject:
+            try:
+                wanted = ExportRequest.model_validate_json(body)
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                where = ".".join(map(str, first["loc"]))
+                raise ConfigError(f"`{where}` is invalid: {first['msg']}.") from None
+            report = export_episodes(wanted, library.entries)
+            library.scan()
+            return report
+
+        return await _respond(write)
+
     routes = [
-        *(Route(f"/api/{name}", _json_route(library, answer)) for name, answer in ANSWERS.items()),
-        Route("/api/export", _export_route(library), methods=["POST"]),
-        Route("/{name:path}", _send_file),
+        Route("/api/export", export, methods=["POST"]),
+        Route("/api/{name}", answer),
+        Route("/{name:path}", send_file),
     ]
     access = AccessPolicy(ServeConfig())
     return Starlette(
@@ -80,37 +105,6 @@ class TokenMiddleware:
         await self._app(scope, receive, send)
 
 
-async def _send_file(request: Request) -> Response:
-    return file_response(request, request.path_params["name"] or "view.html", security_headers())
-
-
-def _json_route(library: Library, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
-    async def respond(request: Request) -> Response:
-        return await _respond(lambda: answer(library, request.query_params))
-
-    return respond
-
-
-def _export_route(library: Library) -> Callable[[Request], Awaitable[Response]]:
-    async def respond(request: Request) -> Response:
-        body = await request.body()
-
-        def export() -> JsonObject:
-            try:
-                wanted = ExportRequest.model_validate_json(body)
-            except ValidationError as error:
-                first = error.errors(include_url=False)[0]
-                where = ".".join(map(str, first["loc"]))
-                raise ConfigError(f"`{where}` is invalid: {first['msg']}.") from None
-            report = export_episodes(wanted, library.entries)
-            library.scan()
-            return report
-
-        return await _respond(export)
-
-    return respond
-
-
 async def _respond(compute: Callable[[], object]) -> Response:
     headers = {**security_headers(), "Cache-Control": "no-store"}
     try:
@@ -132,82 +126,65 @@ def _number(query: QueryParams, name: str, default: int | None = None) -> int:
     return int(text)
 
 
-def _filter(query: QueryParams) -> EpisodeFilter:
-    return EpisodeFilter(
-        runs=tuple(query.getlist("run")),
-        where=query.get("where", ""),
-        search=query.get("search", ""),
-        stop_reason=query.get("stop", ""),
-        group_id=query.get("group", ""),
-        sort=query.get("sort", "line"),
-        descending=query.get("descending") == "true",
-    )
-
-
 def _page(query: QueryParams) -> tuple[int, int]:
     return _number(query, "offset", 0), min(_number(query, "limit", 100), _MAX_PAGE_ROWS)
 
 
-def _answer_episodes(library: Library, query: QueryParams) -> JsonObject:
-    revision = _number(query, "revision") if "revision" in query else None
-    return library.queries.page(_filter(query), *_page(query), revision)
+def answer_query(library: Library, name: str, query: QueryParams) -> object:
+    """What answers `GET api/NAME`."""
 
+    def find(parameter: str) -> StageOutput:
+        return library.find(query.get(parameter, ""))
 
-def _answer_tokens(library: Library, query: QueryParams) -> JsonObject:
-    entry = library.find(query.get("run", ""))
-    fields = read_fields(library.index, entry.shown_path, _number(query, "line"))
-    tokens, agent = fields.get("tokens"), fields.get("agent")
-    if not isinstance(tokens, dict):
-        raise RunError("This episode has no tokens: only local policies keep them.")
-    model = query.get("model") or str(agent.get("model") if isinstance(agent, dict) else "")
-    if not query.get("model") and has_tokenizer(entry.path):
-        model = str(entry.path)
-    return {
-        **tokens,
-        "model": model,
-        "texts": library.tokenizers.split_tokens(model, tokens["ids"]),
-    }
-
-
-def _answer_row(library: Library, query: QueryParams) -> JsonObject:
-    entry = library.find(query.get("dataset", ""))
-    return library.rows.read(entry, query.get("split", "train"), _number(query, "number"))
-
-
-def _answer_rendered_row(library: Library, query: QueryParams) -> list[JsonObject]:
-    row = _answer_row(library, query)
-    return library.tokenizers.render_row(query.get("student", ""), row)
-
-
-def _answer_left_out(library: Library, query: QueryParams) -> JsonObject:
-    keys = {
-        entry.episodes.resolve(): key for key, entry in library.entries.items() if entry.episodes
-    }
-    entry = library.find(query.get("dataset", ""))
-    return read_left_out(entry, keys, query.get("reason", ""), *_page(query))
-
-
-ANSWERS: dict[str, Answer] = {
-    "state": lambda library, query: library.describe(),
-    "entry": lambda library, query: describe_entry(
-        library.find(query.get("key", "")), library.index, library.queries, library.name_flags
-    ),
-    "compare": lambda library, query: compare_entries(
-        library.find(query.get("first", "")), library.find(query.get("second", ""))
-    ),
-    "episodes": _answer_episodes,
-    "episode": lambda library, query: describe_episode(
-        library.find(query.get("run", "")), _number(query, "line"), library.index, library.queries
-    ),
-    "tokens": _answer_tokens,
-    "rows": lambda library, query: library.rows.page(
-        library.find(query.get("dataset", "")), query.get("split", "train"), *_page(query)
-    ),
-    "row": _answer_row,
-    "rendered_row": _answer_rendered_row,
-    "left_out": _answer_left_out,
-}
-"""What answers `GET api/NAME`."""
+    match name:
+        case "state":
+            return library.describe()
+        case "entry":
+            return describe_entry(find("key"), library.index, library.queries, library.name_flags)
+        case "compare":
+            return compare_entries(find("first"), find("second"))
+        case "episodes":
+            wanted = EpisodeFilter(
+                runs=tuple(query.getlist("run")),
+                where=query.get("where", ""),
+                search=query.get("search", ""),
+                stop_reason=query.get("stop", ""),
+                group_id=query.get("group", ""),
+                sort=query.get("sort", "line"),
+                descending=query.get("descending") == "true",
+            )
+            revision = _number(query, "revision") if "revision" in query else None
+            return library.queries.page(wanted, *_page(query), revision)
+        case "episode":
+            line = _number(query, "line")
+            return describe_episode(find("run"), line, library.index, library.queries)
+        case "tokens":
+            entry = find("run")
+            fields = read_fields(library.index, entry.shown_path, _number(query, "line"))
+            tokens, agent = fields.get("tokens"), fields.get("agent")
+            if not isinstance(tokens, dict):
+                raise RunError("This episode has no tokens: only local policies keep them.")
+            model = query.get("model") or str(agent.get("model") if isinstance(agent, dict) else "")
+            if not query.get("model") and (entry.path / "tokenizer.json").is_file():
+                model = str(entry.path)
+            texts = library.tokenizers.split_tokens(model, tokens["ids"])
+            return {**tokens, "model": model, "texts": texts}
+        case "rows":
+            return library.rows.page(find("dataset"), query.get("split", "train"), *_page(query))
+        case "row" | "rendered_row":
+            split = query.get("split", "train")
+            row = library.rows.read(find("dataset"), split, _number(query, "number"))
+            if name == "row":
+                return row
+            return library.tokenizers.render_row(query.get("student", ""), row)
+        case "left_out":
+            keys = {
+                entry.episodes.resolve(): key
+                for key, entry in library.entries.items()
+                if entry.episodes
+            }
+            return read_left_out(find("dataset"), keys, query.get("reason", ""), *_page(query))
+    raise ConfigError(f"There is no api/{name[:100]}.")
 
 
 HOST = "127.0.0.1"

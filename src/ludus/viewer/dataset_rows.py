@@ -46,12 +46,14 @@ class DatasetRows:
     def page(self, entry: StageOutput, split: str, offset: int, limit: int) -> JsonObject:
         """A few facts of some rows, and how many there are."""
         file = self._open(entry, split)
-        rows = enumerate(file.read(offset, offset + limit), offset)
-        return {
-            "total": file.count_rows(),
-            "offset": offset,
-            "rows": [_row_facts(number, row) for number, row in rows],
-        }
+        rows: list[JsonObject] = []
+        for number, row in enumerate(file.read(offset, offset + limit), offset):
+            facts = {name: row[name] for name in _FACTS if row.get(name) is not None}
+            question = ""
+            with suppress(KeyError, TypeError, AttributeError):
+                question = prompt_text(row.get("messages") or row.get("prompt") or ())
+            rows.append({"number": number, **facts, "question": question[:_EXCERPT_CHARS]})
+        return {"total": file.count_rows(), "offset": offset, "rows": rows}
 
     def read(self, entry: StageOutput, split: str, number: int) -> JsonObject:
         """One row, counted from 0."""
@@ -131,22 +133,10 @@ def _parse_row(line: bytes) -> JsonObject:
     return fields if isinstance(fields, dict) else {}
 
 
-def _row_facts(number: int, row: JsonObject) -> JsonObject:
-    facts: JsonObject = {name: row[name] for name in _FACTS if row.get(name) is not None}
-    question = ""
-    with suppress(KeyError, TypeError, AttributeError):
-        question = prompt_text(row.get("messages") or row.get("prompt") or ())[:_EXCERPT_CHARS]
-    return {"number": number, **facts, "question": question}
-
-
 def forbid_downloads() -> None:
     """Keep the Hugging Face libraries off the network; to be called before they are imported."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
-
-def has_tokenizer(folder: Path) -> bool:
-    return (folder / "tokenizer.json").is_file()
 
 
 class Tokenizers:

@@ -182,7 +182,8 @@ class EpisodeIndex:
         self.error = ""
         """Why a file could not be read, if one could not."""
         self._stopped, self._write_lock = False, Lock()
-        self._create_table()
+        self._chunk.write_bytes(b"")
+        self._execute(f"CREATE TABLE episodes AS {self._select('', '', 1 << 20)} LIMIT 0")
 
     def __enter__(self) -> Self:
         return self
@@ -221,7 +222,11 @@ class EpisodeIndex:
         # The smallest first, so that a long file does not delay the others.
         for file in sorted(self.files, key=lambda file: file.size - file.position):
             try:
-                self._forget_if_rewritten(file)
+                with self._write_lock:
+                    if file.was_rewritten():
+                        file.reset()
+                        self._execute(f"DELETE FROM episodes WHERE _file = {file.number}")
+                        self.revision += 1
                 while not self._stopped and self._index_chunk(file):
                     pass
             except (RunError, OSError) as failure:
@@ -255,39 +260,26 @@ class EpisodeIndex:
             finally:
                 timer.cancel()
 
-    def _create_table(self) -> None:
-        self._chunk.write_bytes(b"")
-        self._execute(f"CREATE TABLE episodes AS {self._select('', '', 1 << 20)} LIMIT 0")
-
-    def _forget_if_rewritten(self, file: EpisodeFile) -> None:
-        with self._write_lock:
-            if file.was_rewritten():
-                file.reset()
-                self._execute(f"DELETE FROM episodes WHERE _file = {file.number}")
-                self.revision += 1
-
     def _index_chunk(self, file: EpisodeFile) -> bool:
         """Index the next lines of a file; False at its end."""
         with self._write_lock:
             lines = file.read_appended(_CHUNK_BYTES if file.position else _FIRST_CHUNK_BYTES)
-            if lines:
-                self._insert(file, lines)
-        return bool(lines)
-
-    def _insert(self, file: EpisodeFile, lines: Sequence[bytes]) -> None:
-        first = (file.number << LINE_BITS) + file.lines
-        with self._chunk.open("wb") as chunk:
-            chunk.writelines(
-                number_line(first + place, file.count(file.lines + place + 1, line), line)
-                for place, line in enumerate(lines)
-            )
-        # DuckDB's buffers are several times as large as its longest line.
-        longest = max(1 << 16, 2 * max(map(len, lines)))
-        select = self._select(file.path.as_posix(), file.path.parent.name, longest)
-        inserted = self._execute(f"INSERT INTO episodes {select} WHERE {_READABLE}").fetchall()
-        file.unreadable += len(lines) - sum(map(bytes.isspace, lines)) - inserted[0][0]
-        file.add(lines)
-        self.revision += 1
+            if not lines:
+                return False
+            first = (file.number << LINE_BITS) + file.lines
+            with self._chunk.open("wb") as chunk:
+                chunk.writelines(
+                    number_line(first + place, file.count(file.lines + place + 1, line), line)
+                    for place, line in enumerate(lines)
+                )
+            # DuckDB's buffers are several times as large as its longest line.
+            longest = max(1 << 16, 2 * max(map(len, lines)))
+            select = self._select(file.path.as_posix(), file.path.parent.name, longest)
+            inserted = self._execute(f"INSERT INTO episodes {select} WHERE {_READABLE}").fetchall()
+            file.unreadable += len(lines) - sum(map(bytes.isspace, lines)) - inserted[0][0]
+            file.add(lines)
+            self.revision += 1
+        return True
 
     def _select(self, path: str, run: str, longest: int) -> str:
         types = ", ".join(

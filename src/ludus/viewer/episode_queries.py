@@ -108,7 +108,15 @@ class EpisodeQueries:
                 f"WHERE {condition} ORDER BY {order}, _id"
             )
             ids = cursor.execute("SELECT _id FROM selected").fetchnumpy()["_id"]
-            result = EpisodeResult(current, ids, _compute_stats(cursor))
+            row = cursor.execute(f"SELECT {', '.join(_SUMMARY.values())} FROM selected").fetchone()
+            stats = dict(zip(_SUMMARY, row or (), strict=True))
+            stats["broken"] = stats["episodes"] - stats.pop("played")
+            mean = query_mean_reward(cursor, "selected", task="group_id")
+            stats |= {"mean": mean and mean.value, "interval": mean and mean.interval}
+            by_reason = "SELECT stop_reason, count(*) FROM selected GROUP BY 1 ORDER BY 2 DESC, 1"
+            stats["stop_reasons"] = dict(cursor.execute(by_reason).fetchall())
+            stats["histogram"] = _compute_histogram(cursor, stats["low"], stats["high"])
+            result = EpisodeResult(current, ids, stats)
             cursor.execute("DROP TABLE selected")
         with self._lock:
             self._results[current, wanted] = result
@@ -168,25 +176,6 @@ class EpisodeQueries:
         """)
         names = ("step", "reward", "length", "turns")
         return [dict(zip(names, row, strict=True)) for row in rows]
-
-    def find_attempts(self, group_id: str, run: str | None, limit: int) -> list[JsonObject]:
-        """The attempts at a task, of one run or of all."""
-        wanted = EpisodeFilter(runs=(run,) if run else (), group_id=group_id)
-        return self.rows([int(each) for each in self.find(wanted).ids[:limit]])
-
-
-def _compute_stats(cursor: DuckDBPyConnection) -> JsonObject:
-    """Counts, rewards and stop reasons of the table `selected`."""
-    row = cursor.execute(f"SELECT {', '.join(_SUMMARY.values())} FROM selected").fetchall()[0]
-    summary = dict(zip(_SUMMARY, row, strict=True))
-    summary["broken"] = summary["episodes"] - summary.pop("played")
-    mean = query_mean_reward(cursor, "selected", task="group_id")
-    summary |= {"mean": mean.value if mean else None, "interval": mean.interval if mean else None}
-    stop_reasons = cursor.execute(
-        "SELECT stop_reason, count(*) FROM selected GROUP BY 1 ORDER BY 2 DESC, 1"
-    ).fetchall()
-    histogram = _compute_histogram(cursor, summary["low"], summary["high"])
-    return {**summary, "stop_reasons": dict(stop_reasons), "histogram": histogram}
 
 
 def _compute_histogram(
@@ -301,7 +290,8 @@ def describe_episode(
     """An episode without its tokens, the attempts at its task, and its advantages."""
     fields = read_fields(index, entry.shown_path, line)
     has_tokens = fields.pop("tokens", None) is not None
-    attempts = queries.find_attempts(str(fields.get("group_id")), entry.shown_path, _MAX_ATTEMPTS)
+    group = EpisodeFilter(runs=(entry.shown_path,), group_id=str(fields.get("group_id")))
+    attempts = queries.rows([int(each) for each in queries.find(group).ids[:_MAX_ATTEMPTS]])
     return {
         "run": entry.shown_path,
         "line": line,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -52,15 +51,16 @@ def export_episodes(request: ExportRequest, entries: dict[str, StageOutput]) -> 
     out = _check_folder(request.out)
     if request.picked:
         keys = tuple(dict.fromkeys(each.run for each in request.picked))
-        condition = _picked_condition(request.picked, entries)
+        rows = []
+        for each in request.picked:
+            entry = entries.get(each.run)
+            # As `curate` names runs: by the name of the folder that the episodes are in.
+            file = None if entry is None else entry.episodes
+            run = Path(each.run).name if file is None else file.absolute().parent.name
+            rows.append(f"({quote_sql(run)}, {quote_sql(each.episode_id)}, {each.attempt})")
+        condition = f"(run, episode_id, attempt) IN ({', '.join(rows)})"
     else:
-        wanted = EpisodeFilter(
-            runs=request.runs,
-            where=request.where,
-            search=request.search,
-            stop_reason=request.stop_reason,
-            group_id=request.group_id,
-        )
+        wanted = EpisodeFilter(**request.model_dump(exclude={"out", "to", "picked"}))
         keys, condition = wanted.runs, wanted.condition
     runs = [entry for key, entry in entries.items() if entry.episodes and (not keys or key in keys)]
     config = CurateConfig(to=request.to, where=condition or None, keep_unscored=True)
@@ -85,14 +85,3 @@ def _check_folder(name: str) -> Path:
     if path.resolve() == Path.cwd():
         raise ConfigError("`out` must be a new folder, such as data/picked.")
     return path
-
-
-def _picked_condition(picked: tuple[PickedEpisode, ...], entries: Mapping[str, StageOutput]) -> str:
-    rows = []
-    for each in picked:
-        entry = entries.get(each.run)
-        # As `curate` names runs: by the name of the folder that the episodes are in.
-        file = None if entry is None else entry.episodes
-        run = Path(each.run).name if file is None else file.absolute().parent.name
-        rows.append(f"({quote_sql(run)}, {quote_sql(each.episode_id)}, {each.attempt})")
-    return f"(run, episode_id, attempt) IN ({', '.join(rows)})"

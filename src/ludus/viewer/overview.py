@@ -75,7 +75,11 @@ def build_curves(entries: Sequence[LogEntry], *, x: str = "step") -> list[JsonOb
     A line in the chart of another metric may be a single point: the test loss at the end.
     """
     curves = []
-    for key in [*CURVES, *_other_keys(entries)]:
+    logged = dict.fromkeys(key for entry in entries for key in entry)
+    parts = [key for key in logged if key.startswith("rewards/") and key.endswith("/mean")]
+    buckets = [key for key in logged if key.startswith("curriculum/") and key.endswith("/success")]
+    # With the parts of the reward, unless there is only one, and the buckets of a curriculum.
+    for key in [*CURVES, *(parts if len(parts) > 1 else ()), *buckets]:
         chart, line = _LINES.get(key, (key, ""))
         points = [
             (step_number(entry), value)
@@ -84,8 +88,6 @@ def build_curves(entries: Sequence[LogEntry], *, x: str = "step") -> list[JsonOb
         ]
         if len(points) < (2 if chart == key else 1):
             continue
-        stride = -(-len(points) // _MAX_POINTS)
-        kept = points[::stride]
         curves.append(
             {
                 "key": key,
@@ -94,18 +96,10 @@ def build_curves(entries: Sequence[LogEntry], *, x: str = "step") -> list[JsonOb
                 "line": line,
                 "x": x,
                 "is_schedule": key in _SCHEDULES,
-                "points": kept,
+                "points": points[:: -(-len(points) // _MAX_POINTS)],
             }
         )
     return curves
-
-
-def _other_keys(entries: Iterable[LogEntry]) -> list[str]:
-    """Parts of the reward, and buckets of a curriculum."""
-    keys = dict.fromkeys(key for entry in entries for key in entry)
-    parts = [key for key in keys if key.startswith("rewards/") and key.endswith("/mean")]
-    buckets = [key for key in keys if key.startswith("curriculum/") and key.endswith("/success")]
-    return [*(parts if len(parts) > 1 else ()), *buckets]
 
 
 def compare_entries(first: StageOutput, second: StageOutput) -> JsonObject:
