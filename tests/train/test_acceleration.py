@@ -12,6 +12,7 @@ import pytest
 from policy.models import saved
 
 from ludus import sft
+from ludus.train.progress import NoProgress
 from train.sample_rows import sft_data
 from train.short_runs import read_curve, train_config
 
@@ -83,8 +84,12 @@ def reference_varlen_attention(
     return torch.cat(outputs, 2).transpose(1, 2).contiguous(), None
 
 
+@pytest.mark.parametrize("has_memory", [True, False])
 def test_packed_batches_train_the_same_as_padded_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    has_memory: bool,
 ) -> None:
     """Everything but the GPU: with a reference kernel, and without capturing a graph."""
     from ludus.train import acceleration
@@ -99,9 +104,21 @@ def test_packed_batches_train_the_same_as_padded_ones(
     )
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
-    monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda core, *_, **__: core)
+
+    def capture(core: Any, *_: Any, **__: Any) -> Any:
+        if has_memory:
+            return core
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", capture)
+    monkeypatch.setattr(acceleration, "end_failed_capture", lambda pool: None)
+    monkeypatch.setattr(NoProgress, "say", lambda self, words: print(words))
     packed = train(tmp_path, "packed", **on_cpu, compile=True)
-    assert compiled == [False]
+    assert compiled == ([False] if has_memory else [False, True])
+    assert ("memory" in capsys.readouterr().out) is not has_memory
     for name in ("loss", "grad_norm", "eval_loss", "tokens"):
         assert values(packed, name) == pytest.approx(values(plain, name), rel=1e-4)
 

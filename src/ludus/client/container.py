@@ -100,8 +100,8 @@ class Container:
         variables = [part for name in self._env_vars for part in ("--env", name)]
         self._supervisor = subprocess.Popen(
             [
-                *(sys.executable, "-I", _SUPERVISOR, str(os.getpid()), self._engine, self._name),
-                *("--label", CONTAINER_LABEL),
+                *(sys.executable, "-I", _SUPERVISOR, str(os.getpid())),
+                *(self._engine, self._name, "--label", CONTAINER_LABEL),
                 *("--publish", f"127.0.0.1:{self._port or ''}:{SERVER_PORT}"),
                 *variables,
                 self.image,
@@ -116,12 +116,20 @@ class Container:
 
     async def _find_port(self) -> int:
         """Wait until the container has started, and ask the engine for its port on this machine."""
-        delay = _MIN_POLL_S
+        command, delay = (self._engine, "port", self._name, f"{SERVER_PORT}/tcp"), _MIN_POLL_S
         while True:
             await self._raise_if_exited()
-            output = await _run_engine(self._engine, "port", self._name, f"{SERVER_PORT}/tcp")
-            if output is not None and (match := re.search(r":(\d+)\s*$", output, re.MULTILINE)):
-                return int(match[1])
+            with suppress(OSError, subprocess.SubprocessError):
+                done = await asyncio.to_thread(
+                    subprocess.run,
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    timeout=_ENGINE_TIMEOUT_S,
+                )
+                match = re.search(rb":(\d+)\s*$", done.stdout, re.MULTILINE)
+                if match and not done.returncode:
+                    return int(match[1])
             await asyncio.sleep(delay)
             delay = min(2 * delay, _MAX_POLL_S)
 
@@ -151,9 +159,14 @@ class Container:
             return
         log = await self._remove_and_read_log()
         if code == _ENGINE_ERROR_CODE:
+            # The engine's own error, besides progress and usage hints.
+            prefix = re.compile(rf"(?:{'|'.join(ENGINES)}|Error): ")
+            lines = [line.strip() for line in log.splitlines() if line.strip()]
+            line = next(filter(prefix.match, lines), lines[-1] if lines else "no reason given")
+            reason = re.sub(r"(?<![.?!])$", ".", prefix.sub("", line).rstrip("."))
             raise ContainerFailed(
-                f"{self._engine} could not run {self.image!r}: {_engine_message(log)} "
-                "`ludus build` builds the image of an environment."
+                f"{self._engine} could not run {self.image!r}: {reason} `ludus build` builds the "
+                "image of an environment."
             )
         raise ContainerFailed(
             f"The container of {self.image} ended at its start, with exit code {code}. "
@@ -181,34 +194,6 @@ def find_engine() -> str:
     if override:
         raise ContainerFailed(f"{ENGINE_VARIABLE} is {override!r}, which is not installed.")
     raise ContainerFailed("There is no container engine on this machine: install Docker or Podman.")
-
-
-async def _run_engine(*command: str) -> str | None:
-    """The output of a command of the engine; None if it fails."""
-
-    def run() -> str | None:
-        try:
-            return subprocess.run(
-                command,
-                check=True,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                timeout=_ENGINE_TIMEOUT_S,
-            ).stdout
-        except (OSError, subprocess.SubprocessError):
-            return None
-
-    return await asyncio.to_thread(run)
-
-
-def _engine_message(log: str) -> str:
-    """The engine's own error in its output, besides progress and usage hints; one sentence."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    prefix = re.compile(rf"(?:{'|'.join(ENGINES)}|Error): ")
-    line = next(filter(prefix.match, lines), lines[-1] if lines else "no reason given")
-    return re.sub(r"(?<![.?!])$", ".", prefix.sub("", line).rstrip("."))
 
 
 def _describe_log(log: str) -> str:

@@ -160,24 +160,20 @@ class WebSocketClient:
         """Send a request and return its reply, with a new connection if one breaks."""
         arrived = False
         while True:
+            assert self._connection is not None
             try:
                 # Each connection gets the whole time; reconnecting has a timeout of its own.
                 async with asyncio.timeout(self._message_timeout):
-                    reply = await self._send_and_receive(text, arrived=arrived)
+                    if not arrived:
+                        # A server that refuses a session sends the reason and closes the
+                        # connection, perhaps before this is sent: the reason can still be read.
+                        with suppress(ConnectionClosed):
+                            await self._connection.send(text)
+                    reply = await self._connection.recv()
                 self._replies_received += 1
-                return reply
+                return reply if isinstance(reply, str) else reply.decode()
             except (ConnectionClosed, ConnectionError) as error:
                 arrived = await self._resume(error)
-
-    async def _send_and_receive(self, text: str, *, arrived: bool) -> str:
-        assert self._connection is not None
-        if not arrived:
-            # A server that refuses a session sends the reason and closes the connection, perhaps
-            # before this is sent: then the reason can still be read.
-            with suppress(ConnectionClosed):
-                await self._connection.send(text)
-        reply = await self._connection.recv()
-        return reply if isinstance(reply, str) else reply.decode()
 
     async def _resume(self, error: Exception) -> bool:
         """Reconnect to the session. Returns whether the server has received the request."""

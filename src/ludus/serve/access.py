@@ -84,7 +84,17 @@ class AccessPolicy:
                 HTTPStatus.UNAUTHORIZED,
                 "This server requires a token: send 'Authorization: Bearer TOKEN'.",
             )
-        return None if scope["type"] == "websocket" else _check_content_type(scope, headers)
+        if scope["type"] == "websocket" or scope["method"] not in ("POST", "PUT", "PATCH"):
+            return None
+        # A page may post forms and plain text without a preflight.
+        kind = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip()
+        if not kind or kind.lower().endswith(("/json", "+json")):
+            return None
+        return Refusal(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            f"The content type {kind[:100]!r} is not supported: send "
+            "'Content-Type: application/json'.",
+        )
 
     def _check_host_and_origin(
         self, scope: Scope, headers: Mapping[bytes, bytes]
@@ -161,19 +171,6 @@ def parse_hostname(netloc: str) -> str:
     return netloc.rstrip(".") if netloc.count(":") > 1 else netloc.partition(":")[0].rstrip(".")
 
 
-def _check_content_type(scope: Scope, headers: Mapping[bytes, bytes]) -> Refusal | None:
-    """Refuse bodies that are not JSON: a page may post forms and plain text without a preflight."""
-    kind = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
-    if scope["method"] not in ("POST", "PUT", "PATCH") or not kind:
-        return None
-    if kind.endswith(("/json", "+json")):
-        return None
-    return Refusal(
-        HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-        f"The content type {kind[:100]!r} is not supported: send 'Content-Type: application/json'.",
-    )
-
-
 class AccessMiddleware:
     """Applies the policy to every request, and limits the size of its body."""
 
@@ -189,19 +186,6 @@ class AccessMiddleware:
         self._to_response = to_response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-        elif (refusal := self._access.check(scope)) is None:
-            is_http = scope["type"] == "http"
-            await self._app(scope, self._limit_body(receive) if is_http else receive, send)
-        elif scope["type"] == "http":
-            await self._to_response(refusal)(scope, receive, send)
-        else:
-            # Upgrades get here only on other ASGI servers; see `ws_fast_path`.
-            await receive()
-            await send({"type": "websocket.close", "code": 1008})
-
-    def _limit_body(self, receive: Receive) -> Receive:
         received = 0
 
         async def receive_limited() -> Message:
@@ -212,7 +196,17 @@ class AccessMiddleware:
                 raise HTTPException(413, f"The body is larger than {self._max_body} bytes.")
             return message
 
-        return receive_limited
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+        elif (refusal := self._access.check(scope)) is None:
+            is_http = scope["type"] == "http"
+            await self._app(scope, receive_limited if is_http else receive, send)
+        elif scope["type"] == "http":
+            await self._to_response(refusal)(scope, receive, send)
+        else:
+            # Upgrades get here only on other ASGI servers; see `ws_fast_path`.
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
 
 
 def add_access_middleware(

@@ -57,7 +57,16 @@ class SessionCapacity:
                 await asyncio.shield(turn)
         except TimeoutError:
             if not turn.done():
-                raise self._capacity_error(timeout) from None
+                raise CapacityReached(
+                    f"All {self.max_sessions} sessions are in use, and none was closed within "
+                    f"{timeout:g} s. Try again later, or start the server with a larger "
+                    "`max_sessions`.",
+                    details={
+                        "active_sessions": self.in_use,
+                        "max_sessions": self.max_sessions,
+                        "retry_after_s": max(1.0, timeout),
+                    },
+                ) from None
         except asyncio.CancelledError:
             if turn.done():
                 self.release()
@@ -88,14 +97,3 @@ class SessionCapacity:
     def _poll(self) -> None:
         self._timer = None
         self._grant_waiting()
-
-    def _capacity_error(self, waited: float) -> CapacityReached:
-        return CapacityReached(
-            f"All {self.max_sessions} sessions are in use, and none was closed within {waited:g} "
-            "s. Try again later, or start the server with a larger `max_sessions`.",
-            details={
-                "active_sessions": self.in_use,
-                "max_sessions": self.max_sessions,
-                "retry_after_s": max(1.0, waited),
-            },
-        )

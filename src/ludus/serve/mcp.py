@@ -63,21 +63,6 @@ class RpcError(Exception):
         self.code, self.data = code, data
 
 
-def parse_request(body: str | bytes | JsonObject) -> RpcRequest:
-    try:
-        if isinstance(body, dict):
-            return RpcRequest.model_validate(body)
-        return RpcRequest.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        if first["type"] == "json_invalid":
-            raise RpcError(RpcCode.PARSE_ERROR, first["msg"]) from None
-        where = ".".join(str(part) for part in first["loc"])
-        raise RpcError(
-            RpcCode.INVALID_REQUEST, f"Invalid request: {where}: {first['msg']}"
-        ) from None
-
-
 def error_response(error: RpcError, id: str | int | None = None) -> JsonObject:
     fields: JsonObject = {"code": int(error.code), "message": str(error)}
     if error.data is not None:
@@ -174,10 +159,19 @@ class McpEndpoint:
         self, body: str | bytes | JsonObject, session: ServedSession | None
     ) -> JsonObject | None:
         """The response to one request; None for a notification."""
-        id = None
         try:
-            request = parse_request(dict(body) if isinstance(body, Mapping) else body)
-            id = request.id
+            if isinstance(body, str | bytes):
+                request = RpcRequest.model_validate_json(body)
+            else:
+                request = RpcRequest.model_validate(body)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            if first["type"] == "json_invalid":
+                return error_response(RpcError(RpcCode.PARSE_ERROR, first["msg"]))
+            message = f"Invalid request: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+            return error_response(RpcError(RpcCode.INVALID_REQUEST, message))
+        id = request.id
+        try:
             if request.method.startswith("notifications/"):
                 return None
             if request.method == "ping":
@@ -234,7 +228,24 @@ class McpEndpoint:
                 await session.reset({})
             action = {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}
             payload = result_payload(await session.step(action))
-            return _tool_result(payload, errors_as_results=session.speaks_mcp)
+        observation = payload["observation"]
+        fault = observation.get("error")
+        if fault and not session.speaks_mcp:
+            is_params = fault["error_type"] in _INVALID_PARAMS_FAULTS
+            code = RpcCode.INVALID_PARAMS if is_params else RpcCode.INTERNAL_ERROR
+            raise RpcError(code, fault["message"])
+        data = None if fault else observation.get("result")
+        content: Content = fault["message"] if fault else render_tool_result(data)
+        blocks = [Text(text=content)] if isinstance(content, str) else content
+        if isinstance(data, Mapping) and "data" in data:
+            data = data["data"]
+        return {
+            "content": [block.model_dump(mode="json", by_alias=True) for block in blocks],
+            "data": data,
+            "is_error": bool(fault),
+            "isError": bool(fault),
+            "_meta": {"reward": payload["reward"], "done": payload["done"]},
+        }
 
     async def _create(self, request: RpcRequest, session: ServedSession | None) -> JsonObject:
         if session is None:
@@ -280,27 +291,3 @@ class McpEndpoint:
             yield temporary
         finally:
             await self._sessions.destroy(temporary)
-
-
-def _tool_result(payload: JsonObject, *, errors_as_results: bool) -> JsonObject:
-    observation = payload["observation"]
-    fault = observation.get("error")
-    if fault and not errors_as_results:
-        code = (
-            RpcCode.INVALID_PARAMS
-            if fault["error_type"] in _INVALID_PARAMS_FAULTS
-            else RpcCode.INTERNAL_ERROR
-        )
-        raise RpcError(code, fault["message"])
-    data = None if fault else observation.get("result")
-    content: Content = fault["message"] if fault else render_tool_result(data)
-    blocks = [Text(text=content)] if isinstance(content, str) else content
-    if isinstance(data, Mapping) and "data" in data:
-        data = data["data"]
-    return {
-        "content": [block.model_dump(mode="json", by_alias=True) for block in blocks],
-        "data": data,
-        "is_error": bool(fault),
-        "isError": bool(fault),
-        "_meta": {"reward": payload["reward"], "done": payload["done"]},
-    }

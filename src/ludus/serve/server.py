@@ -126,7 +126,14 @@ class _Supervisor:
                         Metrics(self._metrics, index).set_sessions(0)
                         workers[index] = self._start(index)
         finally:
-            self._stop_workers(workers)
+            for process in workers:
+                if process.is_alive() and process.pid:
+                    os.kill(process.pid, signal.SIGTERM)
+            deadline = time.monotonic() + self._stop_timeout
+            for process in workers:
+                process.join(max(0.0, deadline - time.monotonic()))
+                if process.is_alive():
+                    process.kill()
             self._folder.cleanup()
 
     def _start(self, index: int) -> SpawnProcess:
@@ -135,16 +142,6 @@ class _Supervisor:
         )
         process.start()
         return process
-
-    def _stop_workers(self, workers: list[SpawnProcess]) -> None:
-        for process in workers:
-            if process.is_alive() and process.pid:
-                os.kill(process.pid, signal.SIGTERM)
-        deadline = time.monotonic() + self._stop_timeout
-        for process in workers:
-            process.join(max(0.0, deadline - time.monotonic()))
-            if process.is_alive():
-                process.kill()
 
 
 def _run_worker(
@@ -166,12 +163,7 @@ def _run_worker(
     app = create_app(
         find_environment(spec),
         config,
-        capacity=SessionCapacity(
-            config.sessions,
-            held=held,
-            lock=lock,
-            worker=index,
-        ),
+        capacity=SessionCapacity(config.sessions, held=held, lock=lock, worker=index),
         metrics=Metrics(metrics, index),
         worker=index,
         proxy=WorkerProxy(index, socket_paths),

@@ -196,9 +196,21 @@ class WsEndpoint:
             await connection.close()
 
     async def _open_session(self, connection: Connection) -> ServedSession:
+        """Attach the connection to the session that it requests, or to a new one."""
         assert connection.session_id is not None
         if connection.has_session_id:
-            return await self._attach(connection, connection.session_id)
+            session = self._sessions.get(connection.session_id)
+            previous, resumes = session.owner, connection.replies_received is not None
+            if previous is not None and not resumes:
+                raise SessionError(f"Session {session.id} already has an attached WebSocket.")
+            session.owner, session.disconnected_at = connection, None
+            if resumes:
+                self._sessions.metrics.count(RESUMED)
+            if isinstance(previous, Connection):
+                # The client has reconnected before its old connection was detected as dead.
+                previous.direct_handler = None
+                await previous.close(1012)
+            return session
         creation = asyncio.ensure_future(self._sessions.create(id=connection.session_id))
         try:
             session = await connection.wait_while_connected(creation)
@@ -210,21 +222,6 @@ class WsEndpoint:
                 await self._sessions.destroy(creation.result())
             raise
         session.owner, session.resumable = connection, connection.resumable
-        return session
-
-    async def _attach(self, connection: Connection, id: str) -> ServedSession:
-        """Attach a connection to an existing session."""
-        session = self._sessions.get(id)
-        previous, resumes = session.owner, connection.replies_received is not None
-        if previous is not None and not resumes:
-            raise SessionError(f"Session {id} already has an attached WebSocket.")
-        session.owner, session.disconnected_at = connection, None
-        if resumes:
-            self._sessions.metrics.count(RESUMED)
-        if isinstance(previous, Connection):
-            # The client has reconnected before its old connection was detected as dead.
-            previous.direct_handler = None
-            await previous.close(1012)
         return session
 
     async def _serve_messages(self, connection: Connection, session: ServedSession) -> None:

@@ -103,7 +103,13 @@ class UpgradingProtocol(HttpToolsProtocol):
             return
         self.connections.discard(self)
         connection = FastConnection(scope, upgrade_config.endpoint, self.connections)
-        protocol = _build_protocol(connection, upgrade_config.config)
+        config = upgrade_config.config
+        # Its arguments have no names.
+        protocol = WSProtocol(
+            *(None, None, False, connection.upgrade, _log, True, None, True),
+            *(config.ping_interval, config.ping_interval, WSAutoPingStrategy.PING_WHEN_IDLE),
+            *(True, config.max_frame, None, 2048),
+        )
         protocol.connection_made(self.transport)
         _feed_request(protocol, self.url, headers)
         self.transport.set_protocol(protocol)
@@ -244,26 +250,6 @@ class FastConnection(WSListener, Connection):
             # The client sends faster than it is answered: let the rest wait on its side.
             self._queue_full = True
             self._pause_or_resume_reading()
-
-
-def _build_protocol(connection: FastConnection, config: ServeConfig) -> Any:
-    return WSProtocol(
-        None,
-        None,
-        False,
-        connection.upgrade,
-        _log,
-        True,
-        None,
-        True,
-        config.ping_interval,
-        config.ping_interval,
-        WSAutoPingStrategy.PING_WHEN_IDLE,
-        True,
-        config.max_frame,
-        None,
-        2048,
-    )
 
 
 def _feed_request(protocol: Any, url: bytes, headers: list[tuple[bytes, bytes]]) -> None:

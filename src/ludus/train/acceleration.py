@@ -13,7 +13,7 @@ to itself, `varlen_attn`; here it is registered with transformers. It has no KV 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from datasets import Dataset
-    from torch import Tensor, nn
+    from torch import Tensor
     from transformers import PreTrainedModel, Trainer, TrainingArguments
     from transformers.modeling_outputs import BaseModelOutputWithPast
 
@@ -43,7 +43,6 @@ _SUPPORTED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 Say = Callable[[str], None]
 _GRAPH_INPUTS = ("input_ids", "position_ids", "cu_seq_lens_q")
 """Tensors of a packed batch that a graph reads."""
-GraphedForward = Callable[..., "Tensor"]
 
 
 def accelerate(
@@ -100,6 +99,8 @@ def _supports_varlen_training(trainer: TrainerMixin) -> bool:
 
 def _use_cuda_graph(trainer: TrainerMixin, say: Say) -> bool:
     """Capture the layers as a CUDA graph; False if that is not possible."""
+    import torch
+
     args, test_rows = trainer.args, trainer.eval_dataset
     # Arrays are concatenated much faster than lists.
     rows = trainer.train_dataset.with_format("numpy")
@@ -113,14 +114,18 @@ def _use_cuda_graph(trainer: TrainerMixin, say: Say) -> bool:
     if collator.wasted_fraction(lengths, batch_size) > MAX_WASTED_FRACTION:
         return False
     first_batch = collator([rows[index] for index in range(min(batch_size, len(rows)))])
-    base_model = trainer.model.base_model
-    forward = base_model.forward
     try:
         compile_layers(trainer.model, dynamic=False)
+        base_model = trainer.model.base_model
         replace_forward_by_graph(base_model, first_batch, collator.longest_row, args)
     except Exception as error:
-        base_model.forward = forward
-        reason = describe_capture_error(error)
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        # An error during a capture makes its end fail, too, and that is what is raised last.
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, torch.OutOfMemoryError):
+            cause = cause.__context__
+        if cause is not None:
+            reason = "there is not enough free GPU memory for them"
         say(f"Training without CUDA graphs, which is slower: {reason}")
         return False
     trainer.train_dataset, trainer.eval_dataset = rows, test_rows
@@ -270,70 +275,13 @@ def supports_cuda_graphs(trainer: Trainer, distributed: Distributed) -> bool:
     return one_batch and not any(changes_model) and model.base_model is not model
 
 
-def capture_graph(
-    module: nn.Module,
-    compute: GraphedForward,
-    example_inputs: Sequence[Tensor],
-    dtype: torch.dtype,
-    *,
-    pool: tuple[int, int] | None = None,
-) -> GraphedForward:
-    """Capture a forward pass and its backward pass, for inputs of one shape.
-
-    Args:
-        module: The module whose weights are trained.
-        compute: Its forward pass, from tensors to a tensor.
-        example_inputs: Tensors of the shapes that the graph is for.
-        dtype: The dtype of autocast.
-        pool: Memory shared by graphs of which only one runs at a time.
-    """
-    import torch
-
-    def forward(*inputs: Tensor) -> Tensor:
-        # Without the cache of autocast: a replay must cast the weights of its own step.
-        with torch.autocast("cuda", dtype, cache_enabled=False):
-            return compute(*inputs)
-
-    before = module.forward
-    pool = torch.cuda.graph_pool_handle() if pool is None else pool
-    module.train()
-    module.forward = forward
-    try:
-        # Capturing fails under an autocast with a cache.
-        with gc_disabled(), torch.autocast("cuda", enabled=False):
-            torch.cuda.make_graphed_callables(
-                module, tuple(example_inputs), allow_unused_input=True, pool=pool
-            )
-        graphed: GraphedForward = module.forward
-        return graphed
-    except BaseException:
-        end_failed_capture(pool)
-        raise
-    finally:
-        module.forward = before
-        # The warm-up ran in a stream of its own, whose memory no other stream can reuse.
-        torch.cuda.empty_cache()
-
-
-def describe_capture_error(error: BaseException) -> str:
-    """Why a graph could not be captured, in one line.
-
-    An error during a capture makes its end fail, too, and that is what is raised last.
-    """
-    import torch
-
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, torch.OutOfMemoryError):
-        cause = cause.__context__
-    if cause is not None:
-        return "there is not enough free GPU memory for them"
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
-
-
 def replace_forward_by_graph(
     base_model: PreTrainedModel, example: Batch, longest_row: int, args: TrainingArguments
 ) -> None:
-    """Replace the forward pass of the model below its head by a CUDA graph."""
+    """Replace the forward pass below the head, and its backward pass, by CUDA graphs.
+
+    They are captured for batches of the shapes of the example.
+    """
     import torch
     from transformers.modeling_outputs import BaseModelOutputWithPast
 
@@ -341,13 +289,30 @@ def replace_forward_by_graph(
 
     def compute(*inputs: Tensor) -> Tensor:
         named = dict(zip(_GRAPH_INPUTS, inputs, strict=True))
-        outputs: BaseModelOutputWithPast = forward(
-            **named, max_length_q=longest_row, use_cache=False
-        )
-        return outputs.last_hidden_state
+        # Without the cache of autocast: a replay must cast the weights of its own step.
+        with torch.autocast("cuda", dtype, cache_enabled=False):
+            outputs = forward(**named, max_length_q=longest_row, use_cache=False)
+        hidden: Tensor = outputs.last_hidden_state
+        return hidden
 
-    inputs = [example[name].to(args.device) for name in _GRAPH_INPUTS]
-    graphed = capture_graph(base_model, compute, inputs, dtype)
+    inputs = tuple(example[name].to(args.device) for name in _GRAPH_INPUTS)
+    pool = torch.cuda.graph_pool_handle()
+    base_model.train()
+    base_model.forward = compute
+    try:
+        # Capturing fails under an autocast with a cache.
+        with gc_disabled(), torch.autocast("cuda", enabled=False):
+            torch.cuda.make_graphed_callables(
+                base_model, inputs, allow_unused_input=True, pool=pool
+            )
+    except BaseException:
+        base_model.forward = forward
+        end_failed_capture(pool)
+        raise
+    finally:
+        # The warm-up ran in a stream of its own, whose memory no other stream can reuse.
+        torch.cuda.empty_cache()
+    graphed = base_model.forward
 
     def run(**inputs: Any) -> BaseModelOutputWithPast:
         hidden = graphed(*(inputs[name] for name in _GRAPH_INPUTS))

@@ -55,24 +55,8 @@ class RunCallback:
         self._started_at = self._saved_at = self._stepped_at = clock()
         self._checkpoint_due = False
 
-    @property
-    def episode_bytes(self) -> int:
-        """Size of the episode log that checkpoints refer to; 0 for methods without episodes."""
-        return 0
-
-    @property
-    def rollbacks(self) -> int:
-        """How often the run went back to its best model; 0 for methods that do not."""
-        return 0
-
-    @property
-    def trust_factor(self) -> float:
-        """The factor of the learning rate that a trust region has found; 1 for other methods."""
-        return 1.0
-
-    @property
-    def curriculum_state(self) -> JsonObject:
-        """What a curriculum knows of its buckets; empty for methods without one."""
+    def checkpoint_fields(self) -> JsonObject:
+        """Fields of `CheckpointState` that only GRPO has."""
         return {}
 
     @property

@@ -55,7 +55,15 @@ def find_previous_run(context: TrainContext, *, overwrite: bool) -> PreviousRun:
     if previous.metrics is not None and not extends:
         progress.say(f"{out} is trained already, with the same settings. Nothing is left to do.")
         return PreviousRun(previous)
-    checkpoint = _find_intact_checkpoint(context)
+    # The checkpoint to resume from is the same on all ranks.
+    step, damages = None, list[str]()
+    if context.distributed.is_main:
+        step, damages = checkpoints.find_intact_step(out)
+    for damage in damages:
+        used = "no other is intact" if step is None else f"going back to that of step {step:,}"
+        progress.say(f"{damage}; {used}")
+    (agreed,) = context.distributed.all_reduce_max([-1 if step is None else step])
+    checkpoint = checkpoints.checkpoint_folder(out, agreed) if agreed >= 0 else None
     state = checkpoints.read_state(checkpoint) if checkpoint is not None else None
     if extends and state is not None:
         progress.say(
@@ -69,18 +77,6 @@ def find_previous_run(context: TrainContext, *, overwrite: bool) -> PreviousRun:
             f"a new optimizer, set `model` to {out} and use another `out`."
         )
     return PreviousRun(previous, checkpoint, state, extends)
-
-
-def _find_intact_checkpoint(context: TrainContext) -> Path | None:
-    """The checkpoint to resume from, the same on all ranks; says which later ones are damaged."""
-    step, damages = None, list[str]()
-    if context.distributed.is_main:
-        step, damages = checkpoints.find_intact_step(context.out)
-    for damage in damages:
-        used = "no other is intact" if step is None else f"going back to that of step {step:,}"
-        context.progress.say(f"{damage}; {used}")
-    (agreed,) = context.distributed.all_reduce_max([-1 if step is None else step])
-    return checkpoints.checkpoint_folder(context.out, agreed) if agreed >= 0 else None
 
 
 def start_or_resume(

@@ -159,8 +159,7 @@ class TrainerMixin(Trainer):  # type: ignore[misc]  # transformers is not typed.
             metrics = {name: list(values) for name, values in self._metrics["train"].items()}
             state = CheckpointState(
                 step, self._total_train_tokens, callback.seconds, loss,
-                self._globalstep_last_logged, metrics, callback.episode_bytes,
-                callback.rollbacks, callback.trust_factor, callback.curriculum_state,
+                self._globalstep_last_logged, metrics, **callback.checkpoint_fields(),
             )  # fmt: skip
             mark_complete(checkpoint_folder(callback.out, step), state)
 

@@ -12,7 +12,6 @@ from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import AgentError, LudusError, TemplateRefused
 from ludus.policy.chat.reply_parser import ReplyDelta
-from ludus.policy.runtime import PolicyRuntime
 from ludus.policy.sampled_conversation import SampledConversation
 from ludus.serve.model.api_errors import ApiError, to_api_error
 from ludus.serve.model.generator import Generation, Generator, OnText, SamplingPlan
@@ -76,37 +75,25 @@ class ChatSampler:
         """Take a place in the queue and render the prompt, or raise what is wrong with it."""
         async with AsyncExitStack() as stack:
             stack.enter_context(self._generator.admission.admit(body.n))
-            messages = _to_messages(body)
+            messages, tools = _to_messages(body), body.offered_tools
             runtime = self._generator.with_template_kwargs(body.chat_template_kwargs)
-            choices = await self._open_choices(body, messages, runtime, session_id, stack)
+            if self._recorder is not None and session_id is not None and body.n > 1:
+                raise ApiError("n must be 1 in a session, which is one conversation.", param="n")
+            choices = []
+            for index in range(body.n):
+                if self._recorder is None:
+                    session, conversation = None, new_conversation(runtime, tools)
+                else:
+                    session = await stack.enter_async_context(
+                        self._recorder.use_session(session_id, messages, tools)
+                    )
+                    conversation = session.conversation_for(runtime, tools)
+                choices.append(ChatChoice(index, conversation, session))
             for choice in choices:
                 choice.prompt_ids = await _render_prompt(choice.conversation, messages)
             plan = self._generator.plan(body, choices[0].prompt_ids)
             return ChatCall(body, messages, plan, choices, stack.pop_all())
         raise AssertionError  # The stack swallows no exception.
-
-    async def _open_choices(
-        self,
-        body: ChatBody,
-        messages: tuple[Message, ...],
-        runtime: PolicyRuntime,
-        session_id: str | None,
-        stack: AsyncExitStack,
-    ) -> list[ChatChoice]:
-        tools = body.offered_tools
-        choices = []
-        if self._recorder is not None and session_id is not None and body.n > 1:
-            raise ApiError("n must be 1 in a session, which is one conversation.", param="n")
-        for index in range(body.n):
-            if self._recorder is None:
-                session, conversation = None, new_conversation(runtime, tools)
-            else:
-                session = await stack.enter_async_context(
-                    self._recorder.use_session(session_id, messages, tools)
-                )
-                conversation = session.conversation_for(runtime, tools)
-            choices.append(ChatChoice(index, conversation, session))
-        return choices
 
     async def tokenize(self, body: Conversation) -> tuple[int, ...]:
         """The ids of the prompt of a chat request with these messages."""

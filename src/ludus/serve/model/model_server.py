@@ -132,9 +132,37 @@ def create_model_app(
     add("/v1/chat/completions", ChatCompletions(sampler, names[0]))
     add("/v1/responses", Responses(sampler, names[0]))
     _add_info_routes(app, sampler, generator, metrics, names=names)
-    if recorder is not None:
-        _add_session_routes(app, recorder, config)
-    _add_error_handlers(app)
+
+    @app.post("/sessions/{session_id:path}/reward")
+    async def reward(session_id: str, request: Request) -> JsonObject:
+        body = await parse_body(request, RewardBody)
+        if recorder is None:
+            raise ApiError("This server records no sessions.", status=404)
+        episode_id = await recorder.end(session_id, body)
+        if episode_id is None:
+            raise ApiError(
+                f"There is no open session {session_id!r}. A session ends with its reward, or "
+                f"without one after {config.session_timeout:g} s without a call.",
+                status=404,
+                code="session_not_found",
+            )
+        return {"episode_id": episode_id, "run": str(recorder.run.path), "reward": body.reward}
+
+    @app.exception_handler(ApiError)
+    @app.exception_handler(LudusError)
+    async def on_api_error(request: Request, error: ApiError | LudusError) -> Response:
+        return to_api_error(error).to_response()
+
+    @app.exception_handler(HTTPException)
+    async def on_http_error(request: Request, error: HTTPException) -> Response:
+        path = request.url.path
+        message = f"There is no route {path}." if error.status_code == 404 else str(error.detail)
+        return ApiError(message, status=error.status_code).to_response()
+
+    @app.exception_handler(Exception)
+    async def on_error(request: Request, error: Exception) -> Response:
+        return ApiError(f"The server failed: {type(error).__name__}.", status=500).to_response()
+
     add_access_middleware(
         app,
         AccessPolicy(config),
@@ -193,38 +221,3 @@ def _add_info_routes(
     @app.get("/metrics")
     async def prometheus() -> Response:
         return Response(generate_latest(metrics.registry), media_type="text/plain; version=0.0.4")
-
-
-def _add_session_routes(app: FastAPI, recorder: Recorder, config: ModelServeConfig) -> None:
-    @app.post("/sessions/{session_id:path}/reward")
-    async def reward(session_id: str, request: Request) -> JsonObject:
-        body = await parse_body(request, RewardBody)
-        episode_id = await recorder.end(session_id, body)
-        if episode_id is None:
-            raise ApiError(
-                f"There is no open session {session_id!r}. A session ends with its reward, or "
-                f"without one after {config.session_timeout:g} s without a call.",
-                status=404,
-                code="session_not_found",
-            )
-        return {"episode_id": episode_id, "run": str(recorder.run.path), "reward": body.reward}
-
-
-def _add_error_handlers(app: FastAPI) -> None:
-    @app.exception_handler(ApiError)
-    async def on_api_error(request: Request, error: ApiError) -> Response:
-        return error.to_response()
-
-    @app.exception_handler(LudusError)
-    async def on_ludus_error(request: Request, error: LudusError) -> Response:
-        return to_api_error(error).to_response()
-
-    @app.exception_handler(HTTPException)
-    async def on_http_error(request: Request, error: HTTPException) -> Response:
-        path = request.url.path
-        message = f"There is no route {path}." if error.status_code == 404 else str(error.detail)
-        return ApiError(message, status=error.status_code).to_response()
-
-    @app.exception_handler(Exception)
-    async def on_error(request: Request, error: Exception) -> Response:
-        return ApiError(f"The server failed: {type(error).__name__}.", status=500).to_response()

@@ -109,9 +109,17 @@ class Session:
         prompt = messages_before_reply(self._messages)
         task = {"task": [message.model_dump(mode="json") for message in prompt]}
         sampling = {} if self._sampling is None else asdict(self._sampling)
+        if self._truncated:
+            stop_reason = StopReason.MAX_TOKENS
+        elif is_scored:
+            stop_reason = StopReason.DONE
+        else:
+            # Without a reward, the client has just made no further call.
+            has_call = bool(self._messages[-1].tool_calls)
+            stop_reason = StopReason.MAX_TURNS if has_call else StopReason.NO_TOOL_CALL
         return Episode(
             episode_id=episode_id,
-            stop_reason=self._stop_reason(is_scored=is_scored),
+            stop_reason=stop_reason,
             reward=None if reward is None else reward.reward,
             usage=self._usage,
             environment=ENVIRONMENT,
@@ -131,15 +139,6 @@ class Session:
             timing=Timing(started_at=self.started_at, ended_at=self._ended_at),
             tokens=self._tokens,
         )
-
-    def _stop_reason(self, *, is_scored: bool) -> StopReason:
-        if self._truncated:
-            return StopReason.MAX_TOKENS
-        if is_scored:
-            return StopReason.DONE
-        # Without a reward, the client has just made no further call.
-        has_call = bool(self._messages[-1].tool_calls)
-        return StopReason.MAX_TURNS if has_call else StopReason.NO_TOOL_CALL
 
 
 def new_conversation(runtime: PolicyRuntime, tools: Sequence[JsonObject]) -> SampledConversation:
@@ -187,7 +186,19 @@ class Recorder:
         """Episodes that were written since it was opened."""
         self._sessions: dict[str, Session] = {}
         self._open_path = path / OPEN_SESSIONS_FOLDER
-        self._write_interrupted()
+        # Write the sessions that were open when an earlier process was killed.
+        try:
+            self._open_path.mkdir(exist_ok=True)
+            for session_file in sorted(self._open_path.glob("*.json")):
+                episode = Episode.from_line(session_file.read_bytes())
+                self._append(episode.model_copy(update={"episode_id": self._next_id()}))
+                session_file.unlink()
+        except (OSError, ValueError) as error:
+            self._journal.close()
+            raise RunError(
+                f"The sessions in {self._open_path} cannot be read: {error}. Move the folder away "
+                "to continue without them."
+            ) from error
 
     @asynccontextmanager
     async def use_session(
@@ -195,7 +206,16 @@ class Recorder:
     ) -> AsyncIterator[Session]:
         """The session of a call, which waits for an earlier call of the same session."""
         if session_id is not None:
-            _check_name(session_id)
+            is_ascii = session_id.isascii() and session_id.isprintable() and " " not in session_id
+            fits = 1 <= len(session_id) <= _MAX_NAME_CHARS
+            # It is written in the path of a reward. Clients resolve the two names in a path, also
+            # when they are percent-encoded.
+            if not is_ascii or not fits or session_id in (".", ".."):
+                raise ApiError(
+                    f"A session's name must be 1 to {_MAX_NAME_CHARS} printable ASCII characters "
+                    f"without spaces, and not `.` or `..`, got {session_id[:100]!r}.",
+                    param="Ludus-Session",
+                )
         session = self._find(session_id, messages, tools)
         await session.lock.acquire()
         while self._sessions.get(session.id) is not session:
@@ -208,10 +228,15 @@ class Recorder:
         finally:
             session.lock.release()
             session.last_used = time.monotonic()
-            if session.has_reply:
-                self._save(session)
-            else:
+            if not session.has_reply:
                 del self._sessions[session.id]
+            elif self._sessions.get(session.id) is session:
+                path = self._path_of(session)
+                draft = path.with_suffix(".draft")
+                # Without waiting for the disk; a reward or the server's end reports the error.
+                with suppress(OSError):
+                    draft.write_bytes(session.to_episode("open", self._agent, None).to_line())
+                    draft.replace(path)
 
     async def end(self, session_id: str, reward: RewardBody) -> str | None:
         """Write a session's episode with its reward; returns its id, or None without a session."""
@@ -240,31 +265,6 @@ class Recorder:
         with suppress(OSError):
             self._open_path.rmdir()
         self.run.write_summary(summarize_run(self.run))
-
-    def _write_interrupted(self) -> None:
-        """Write the sessions that were open when an earlier process was killed."""
-        try:
-            self._open_path.mkdir(exist_ok=True)
-            for file in sorted(self._open_path.glob("*.json")):
-                episode = Episode.from_line(file.read_bytes())
-                self._append(episode.model_copy(update={"episode_id": self._next_id()}))
-                file.unlink()
-        except (OSError, ValueError) as error:
-            self._journal.close()
-            raise RunError(
-                f"The sessions in {self._open_path} cannot be read: {error}. Move the folder away "
-                "to continue without them."
-            ) from error
-
-    def _save(self, session: Session) -> None:
-        """Write an open session to a file, without waiting for the disk."""
-        if self._sessions.get(session.id) is session:
-            path = self._path_of(session)
-            draft = path.with_suffix(".draft")
-            # A reward or the end of the server reports the error.
-            with suppress(OSError):
-                draft.write_bytes(session.to_episode("open", self._agent, None).to_line())
-                draft.replace(path)
 
     def _path_of(self, session: Session) -> Path:
         started_at = session.started_at.strftime("%Y%m%dT%H%M%S.%f")
@@ -307,15 +307,3 @@ class Recorder:
         self._journal.append(episode.to_line())
         self._num_episodes += 1
         self.num_recorded += 1
-
-
-def _check_name(session_id: str) -> None:
-    """Raise for a name that cannot be written in the path of a reward."""
-    is_ascii = session_id.isascii() and session_id.isprintable() and " " not in session_id
-    # Clients resolve the two names in a path, also when they are percent-encoded.
-    if not is_ascii or not 1 <= len(session_id) <= _MAX_NAME_CHARS or session_id in (".", ".."):
-        raise ApiError(
-            f"A session's name must be 1 to {_MAX_NAME_CHARS} printable ASCII characters without "
-            f"spaces, and not `.` or `..`, got {session_id[:100]!r}.",
-            param="Ludus-Session",
-        )

@@ -112,11 +112,10 @@ class PartBody(RequestBody):
         return ImagePart(image_url=ImageUrl(url=url))
 
 
-def _text_to_parts(content: object) -> object:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
-
-
-Parts = Annotated[Items[PartBody], BeforeValidator(_text_to_parts)]
+Parts = Annotated[
+    Items[PartBody],
+    BeforeValidator(lambda v: [{"type": "text", "text": v}] if isinstance(v, str) else v),
+]
 """The content of a message, which may also be written as a text."""
 
 

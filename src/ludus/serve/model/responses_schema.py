@@ -130,7 +130,14 @@ class ResponsesBody(SamplingBody):
 
     def to_chat_body(self) -> ChatBody:
         """The chat request that gets the same reply."""
-        messages = _to_chat_messages(self.input)
+        # Messages in which the reasoning, the text and the calls of one reply are together.
+        groups: list[list[InputItem]] = []
+        for item in self.input:
+            if groups and _continues_reply(groups[-1][-1], item):
+                groups[-1].append(item)
+            else:
+                groups.append([item])
+        messages = [_to_chat_message(group) for group in groups]
         if self.instructions:
             system = [PartBody(type="text", text=self.instructions)]
             first = self.input[0]
@@ -148,17 +155,6 @@ class ResponsesBody(SamplingBody):
             max_completion_tokens=self.max_output_tokens,
             chat_template_kwargs=self.chat_template_kwargs,
         )
-
-
-def _to_chat_messages(items: Sequence[InputItem]) -> list[MessageBody]:
-    """Messages in which the reasoning, the text and the calls of one reply are together."""
-    groups: list[list[InputItem]] = []
-    for item in items:
-        if groups and _continues_reply(groups[-1][-1], item):
-            groups[-1].append(item)
-        else:
-            groups.append([item])
-    return [_to_chat_message(group) for group in groups]
 
 
 def _continues_reply(item: InputItem, next_item: InputItem) -> bool:

@@ -72,23 +72,14 @@ class GRPOCallback(RunCallback):
         self._curriculum = curriculum
         self._curriculum_state = curriculum.state if curriculum else {}
 
-    @property
-    def episode_bytes(self) -> int:
-        """Size of the episode log after the last whole step: later episodes are played again."""
-        return self._episode_bytes
-
-    @property
-    def rollbacks(self) -> int:
-        return self.health.rollbacks
-
-    @property
-    def trust_factor(self) -> float:
-        return 1.0 if self.trust_region is None else self.trust_region.factor
-
-    @property
-    def curriculum_state(self) -> JsonObject:
-        """The state after the last whole step: later tasks are drawn again."""
-        return self._curriculum_state
+    def checkpoint_fields(self) -> JsonObject:
+        """As of the last whole step: later episodes are played again, and their tasks drawn."""
+        return {
+            "episodes": self._episode_bytes,
+            "rollbacks": self.health.rollbacks,
+            "trust_factor": 1.0 if self.trust_region is None else self.trust_region.factor,
+            "curriculum": self._curriculum_state,
+        }
 
     @property
     def buckets(self) -> tuple[BucketRecord, ...]:

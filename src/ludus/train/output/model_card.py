@@ -45,10 +45,16 @@ def build_model_card(record: TrainingRecord, *, name: str, plot: bool = True) ->
         "tags": ["ludus", "trl", record.kind, "tool-use"],
     }
     versions = ", ".join(f"{package} {version}" for package, version in record.versions.items())
+    metrics: JsonObject = {}
+    if record.metrics is not None:
+        fields = record.metrics.model_dump(exclude={"buckets", "peak_memory"})
+        metrics = {name.replace("_", " ").capitalize(): value for name, value in fields.items()}
+        if memory := record.metrics.peak_memory:
+            metrics["Peak memory"] = f"{memory / 2**30:.1f} GiB"
     parts = (
         f"# {to_single_line(name.rstrip('/').rpartition('/')[2] or name)}",
         _introduction(record),
-        _metrics_table(record),
+        f"## Metrics\n\n{_table(metrics)}" if metrics else "",
         f"![Training curve]({PLOT_FILES[record.kind]})" if plot else "",
         _usage_section(record, name),
         _provenance_table(record),
@@ -90,16 +96,6 @@ def _introduction(record: TrainingRecord) -> str:
         f"{trained_on}, with Ludus and TRL. Its chat template ({record.chat_format.name}) is saved "
         f"with the model{template}."
     )
-
-
-def _metrics_table(record: TrainingRecord) -> str:
-    if record.metrics is None:
-        return ""
-    metrics = record.metrics.model_dump(exclude={"buckets", "peak_memory"})
-    rows = {name.replace("_", " ").capitalize(): value for name, value in metrics.items()}
-    if memory := record.metrics.peak_memory:
-        rows["Peak memory"] = f"{memory / 2**30:.1f} GiB"
-    return f"## Metrics\n\n{_table(rows)}"
 
 
 def _usage_section(record: TrainingRecord, name: str) -> str:

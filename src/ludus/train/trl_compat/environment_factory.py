@@ -241,12 +241,20 @@ def environment_factory(
             tools = tuple(run_sync(session.open()).tools)
         finally:
             run_sync(session.close())
+        # The arguments of reset. A server does not tell them, an installed environment does.
+        columns: Sequence[str] = ()
+        if isinstance(endpoint.endpoint, LocalEndpoint):
+            columns = endpoint.endpoint.env_spec.task_arguments
+        else:
+            with suppress(LudusError):
+                name = endpoint.name if is_remote(spec) else spec
+                columns = find_environment(name).task_arguments
         attributes = {
             "__doc__": f"Episodes of {endpoint.name}.",
             "__module__": __name__,
             "_endpoint": endpoint,
             "_task": dict(task or {}),
-            "_columns": frozenset(_reset_columns(endpoint, spec)) | {"seed"},
+            "_columns": frozenset((*columns, "seed")) - {"prompt", "environment"},
             "_reconnect_timeout": reconnect_timeout,
             "_allow_unseeded": allow_unseeded,
             "_tools": tools,
@@ -254,18 +262,6 @@ def environment_factory(
         methods = {tool.name: build_method(tool, TRLEnvironment._call) for tool in tools}
         classes[spec] = type(endpoint.name, (TRLEnvironment,), {**methods, **attributes})
     return classes if len(classes) > 1 else next(iter(classes.values()))
-
-
-def _reset_columns(endpoint: EnvironmentEndpoint, spec: str) -> Sequence[str]:
-    """The arguments of reset. A server does not tell them, an installed environment does."""
-    if isinstance(endpoint.endpoint, LocalEndpoint):
-        names = endpoint.endpoint.env_spec.task_arguments
-    else:
-        try:
-            names = find_environment(endpoint.name if is_remote(spec) else spec).task_arguments
-        except LudusError:
-            names = ()
-    return [name for name in names if name not in ("prompt", "environment")]
 
 
 def tool_schemas(environment_class: type[TRLEnvironment]) -> list[JsonObject]:
