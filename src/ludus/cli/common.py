@@ -109,11 +109,6 @@ Debug = Annotated[
     "Print tracebacks of exceptions in the environment's code.",
 ]
 JsonObject = Annotated[bool, Option("Output", advanced=True, name="json"), "Print one JSON object."]
-JsonLines = Annotated[
-    bool,
-    Option("Output", advanced=True, name="json"),
-    "Print JSON lines: progress events and the result.",
-]
 Private = Annotated[bool, Option("Output"), "Make the Hub repository private."]
 
 _Config = TypeVar("_Config")

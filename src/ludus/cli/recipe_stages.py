@@ -161,68 +161,32 @@ def check_options(recipe: Recipe, outputs: Mapping[str, Path | None]) -> dict[st
 
 def check_inputs(stages: Iterable[Stage]) -> None:
     """Raise for the first stage that names something which is not there."""
-    for stage in stages:
-        try:
-            _check_environment(stage)
-            _check_files(stage)
-            if stage.command in _TRAINERS:
-                _check_training(stage)
-        except LudusError as error:
-            raise ConfigError(f"[{stage.name}] {name_flags(str(error))}") from error
-
-
-def _check_environment(stage: Stage) -> None:
-    from ludus.environment.mixture import parse_mixture
-    from ludus.environment.registry import find_environment, is_remote
-
-    (env,) = _named(stage, "env") or ("",)
-    if not env or "base_url" in stage.options:
-        return
-    mixture = parse_mixture(env)
-    mixture.check_installed()
-    task = stage.options.get("task")
-    spec = mixture.specs[0]
-    if len(mixture.specs) > 1 or is_remote(spec) or not isinstance(task, Mapping):
-        return
-    env_spec = find_environment(spec)
-    if env_spec.accepts_any_task or not env_spec.native:
-        return
-    # Both together select a task of the environment.
-    selection = {"split", "index"} if {"split", "index"} <= task.keys() else set[str]()
-    for name in sorted(task.keys() - selection):
-        if name not in env_spec.task_arguments:
-            known = ", ".join(env_spec.task_arguments)
-            hint = did_you_mean(name, env_spec.task_arguments, f"It has: {known}.")
-            raise ConfigError(f"`task`: {spec} has no argument {name!r}. {hint}")
-
-
-def _check_files(stage: Stage) -> None:
     from ludus.cli.common import resolve_run_path
     from ludus.data.hub import is_hub_id
-    from ludus.train.data.loading import open_data
-    from ludus.train.data.tokenization import check_rows
-
-    if stage.command in _TRAINERS:
-        for name in _named(stage, "data"):
-            if Path(name).expanduser().exists() or not is_hub_id(name):
-                check_rows(open_data(name), "dpo" if stage.command == "dpo" else "sft")
-    for name in _named(stage, "runs"):
-        if not (path := resolve_run_path(name)).exists():
-            raise RunError(f"There is no run {path}.")
-
-
-def _check_training(stage: Stage) -> None:
+    from ludus.environment.mixture import parse_mixture
     from ludus.policy.model_ref import check_name
     from ludus.scoring.reward_functions import import_reward_functions
-    from ludus.train.grpo.policy_agent import check_vllm_installed
+    from ludus.train.data.loading import open_data
     from ludus.train.trl_config import parse_overrides
 
-    for name in _named(stage, "model"):
-        check_name(name)
-    parse_overrides(_TRAINERS[stage.command], parse_assignments(_named(stage, "set")))
-    if "vllm_mode" in stage.options:
-        check_vllm_installed()
-    import_reward_functions(_named(stage, "reward_func"), argument="reward_func")
+    for stage in stages:
+        try:
+            for env in _named(stage, "env") if "base_url" not in stage.options else ():
+                parse_mixture(env).check_installed()
+            for name in _named(stage, "runs"):
+                if not (path := resolve_run_path(name)).exists():
+                    raise RunError(f"There is no run {path}.")
+            if stage.command not in _TRAINERS:
+                continue
+            for name in _named(stage, "data"):
+                if Path(name).expanduser().exists() or not is_hub_id(name):
+                    open_data(name)
+            for name in _named(stage, "model"):
+                check_name(name)
+            parse_overrides(_TRAINERS[stage.command], parse_assignments(_named(stage, "set")))
+            import_reward_functions(_named(stage, "reward_func"), argument="reward_func")
+        except LudusError as error:
+            raise ConfigError(f"[{stage.name}] {name_flags(str(error))}") from error
 
 
 def _named(stage: Stage, key: str) -> list[str]:

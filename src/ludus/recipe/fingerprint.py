@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 
@@ -20,8 +20,8 @@ from ludus.environment.source_file import SourceFile, user_module_path
 from ludus.errors import RunError
 from ludus.recipe.recipe_file import Stage, texts_in
 
-_ENVIRONMENT_KEYS = ("env", "spec")
-_FUNCTION_KEYS = ("reward_func",)
+_CODE_KEYS = ("env", "spec", "reward_func")
+"""Options that name environments and functions."""
 _INPUT_KEYS = (
     *("candidate", "data", "exclude_tasks_in", "held_out", "model", "runs", "source", "sources"),
     *("tasks", "tutor"),
@@ -39,17 +39,12 @@ _WEIGHT = re.compile(r"=\s*[\d.]+\s*$")
 
 
 def fingerprint_stage(
-    stage: Stage,
-    outputs: Mapping[str, Path | None],
-    state: RecipeState,
-    code: Mapping[str, str] | None = None,
+    stage: Stage, outputs: Mapping[str, Path | None], state: RecipeState
 ) -> StageRecord:
-    """What the stage would be run with now; `code` has digests, by default of the code as it is."""
-    if code is None:
-        code = {"ludus": ludus.__version__, **dict(user_code(stage))}
+    """What the stage would be run with now."""
     inputs = {name: output_digest(outputs[name], state.stages.get(name)) for name in stage.inputs}
-    for name, path in input_paths(stage):
-        inputs[name] = content_digest(path)
+    inputs |= {name: content_digest(path) for name, path in input_paths(stage)}
+    inputs |= {name: content_digest(path) for name, path in code_paths(stage)}
     return StageRecord(
         command=stage.command,
         settings={
@@ -57,8 +52,7 @@ def fingerprint_stage(
             for key, value in stage.options.items()
             if key not in (*_SECRET_KEYS, *_RESULT_NEUTRAL_KEYS)
         },
-        inputs=inputs,
-        code=dict(code),
+        inputs={"ludus": ludus.__version__, **inputs},
     )
 
 
@@ -85,44 +79,22 @@ def input_paths(stage: Stage) -> Iterator[tuple[str, Path]]:
                     break
 
 
-def user_code(stage: Stage) -> Iterator[tuple[str, str]]:
-    """Digests of the code of environments and reward functions that do not ship with Ludus."""
-    for key in _ENVIRONMENT_KEYS:
-        specs = stage.options.get(key)
-        if isinstance(specs, str) and not is_remote(specs):
-            yield from _environment_code(_without_weight(spec) for spec in specs.split(","))
-    for key in _FUNCTION_KEYS:
-        for text in texts_in(stage.options.get(key)):
-            yield from _module_code(_without_weight(text).partition(":")[0])
-
-
-def _environment_code(specs: Iterable[str]) -> Iterator[tuple[str, str]]:
-    registered = registered_environments()
-    for spec in specs:
+def code_paths(stage: Stage) -> Iterator[tuple[str, Path]]:
+    """Files and packages of environments and reward functions that do not ship with Ludus."""
+    texts = [text for key in _CODE_KEYS for text in texts_in(stage.options.get(key))]
+    parts = [part for text in texts if not is_remote(text) for part in text.split(",")]
+    for spec in (_WEIGHT.sub("", part).strip() for part in parts):
         if (source := SourceFile.parse(spec)) is not None:
-            yield str(source.path), content_digest(source.path)
+            yield str(source.path), source.path
             continue
-        name, _, rest = spec.partition(":")
-        if name.startswith("mcp"):  # Its task file, and files among the words of its command.
-            target, _, tasks = rest.rpartition("#")
-            for word in (*target.split(), tasks):
-                if word and _exists(path := Path(word)) and path.expanduser().is_file():
-                    yield word, content_digest(path.expanduser())
-        point = registered.get(name)
-        yield from _module_code(name if point is None else point.module)
-
-
-def _module_code(module: str) -> Iterator[tuple[str, str]]:
-    package = module.partition(".")[0]
-    # A command of an MCP server, for instance, is not the name of a module.
-    if package == ludus.__name__ or not module.replace(".", "").isidentifier():
-        return
-    if (path := user_module_path(package)) is not None:
-        yield module, content_digest(path)
-
-
-def _without_weight(spec: str) -> str:
-    return _WEIGHT.sub("", spec).strip()
+        name = spec.partition(":")[0]
+        point = registered_environments().get(name)
+        module = name if point is None else point.module
+        package = module.partition(".")[0]
+        # The command of an MCP server, for instance, is not the name of a module.
+        is_module = package != ludus.__name__ and module.replace(".", "").isidentifier()
+        if is_module and (path := user_module_path(package)) is not None:
+            yield module, path
 
 
 def _exists(path: Path) -> bool:
@@ -196,9 +168,7 @@ class StageRecord(BaseModel):
     command: str
     settings: JsonObject
     inputs: dict[str, str] = Field(default_factory=dict)
-    """Digests of the results of earlier stages, and of files that the settings name."""
-    code: dict[str, str] = Field(default_factory=dict)
-    """Version of Ludus, and digests of the code of environments."""
+    """Version of Ludus, and digests of results of earlier stages, files and code."""
     done: bool = False
     seconds: float = 0.0
     """Over all starts; what a killed start has spent is not known."""
@@ -239,8 +209,3 @@ class RecipeState(BaseModel):
         """Write the state, completely or not at all."""
         text = json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False)
         write_atomically(folder / STATE_FILE, text + "\n")
-
-
-def changed_keys(before: JsonObject, now: JsonObject) -> list[str]:
-    """The keys whose values differ, or that only one of the two has."""
-    return sorted(key for key in {*before, *now} if before.get(key) != now.get(key))

@@ -14,7 +14,6 @@ from ludus.errors import ConfigError, OtherSettings, RunError, did_you_mean
 from ludus.recipe.fingerprint import (
     RecipeState,
     StageRecord,
-    changed_keys,
     content_digest,
     fingerprint_stage,
     stat_digest,
@@ -43,18 +42,10 @@ class StagePlan:
         return bool(self.reason)
 
 
-def plan_stage(
-    stage: Stage,
-    outputs: Mapping[str, Path | None],
-    state: RecipeState,
-    code: Mapping[str, str] | None = None,
-) -> StagePlan:
-    """Compare what a stage was run with, and what it would be run with now.
-
-    `code` has the digests of its code, by default those of now.
-    """
+def plan_stage(stage: Stage, outputs: Mapping[str, Path | None], state: RecipeState) -> StagePlan:
+    """Compare what a stage was run with, and what it would be run with now."""
     output, before = outputs[stage.name], state.stages.get(stage.name)
-    record = fingerprint_stage(stage, outputs, state, code)
+    record = fingerprint_stage(stage, outputs, state)
 
     def plan(reason: str, *, replaces: bool = False) -> StagePlan:
         return StagePlan(stage, output, record, reason, replaces)
@@ -65,10 +56,9 @@ def plan_stage(
         return plan("result missing" if before.done else RESUMES)
     if before.command != record.command:
         return plan(f"command changed: {before.command} -> {record.command}", replaces=True)
-    if inputs := changed_keys(before.inputs, record.inputs):
+    names = sorted({*before.inputs, *record.inputs})
+    if inputs := [name for name in names if before.inputs.get(name) != record.inputs.get(name)]:
         return plan(f"input changed: {', '.join(inputs)}", replaces=True)
-    if modules := changed_keys(before.code, record.code):
-        return plan(f"code changed: {', '.join(modules)}", replaces=True)
     if changes := list(describe_changes(before.settings, record.settings)):
         return plan(f"settings changed: {', '.join(changes)}")
     return plan("" if before.done else RESUMES)
@@ -155,56 +145,44 @@ def run_recipe(
 ) -> int:
     """Run the planned stages that are not up to date; stop at the first that fails.
 
-    Each is planned once more when its turn comes, because its inputs may have changed. Its code is
-    recorded as it was at first: modules that were imported since stay as they were.
+    Each is planned once more when its turn comes, because its inputs may have changed.
 
     Returns the exit code of the last command. The state is written before and after each stage:
     whenever this process is killed, the next call goes on with the same stage.
     """
-    with lock_dir(recipe.output_dir):
+    folder = recipe.output_dir
+    with lock_dir(folder):
         for planned in plans:
-            state = RecipeState.load(recipe.output_dir)
-            plan = plan_stage(planned.stage, outputs, state, planned.record.code)
+            state, name = RecipeState.load(folder), planned.stage.name
+            plan = plan_stage(planned.stage, outputs, state)
             if not plan.runs:
                 progress.skip(plan)
                 continue
             progress.start(plan)
-            if code := _run_planned(recipe, plan, run_stage, progress):
+            if plan.replaces:
+                _set_aside(recipe, plan, progress)
+            before, record = state.stages.get(name), plan.record
+            resumes = before is not None and not before.done and not plan.replaces
+            seconds = before.seconds if before is not None and resumes else 0.0
+            state.with_record(name, record).save(folder)
+            started_at = time.monotonic()
+            try:
+                code = run_stage(plan.stage)
+            except OtherSettings:
+                _set_aside(recipe, plan, progress)
+                code = run_stage(plan.stage)
+            finally:
+                seconds = round(seconds + time.monotonic() - started_at, 3)
+                record = record.model_copy(update={"seconds": seconds})
+                state.with_record(name, record).save(folder)
+            if code:
                 return code
+            result: dict[str, object] = {"done": True}
+            if (output := plan.output) is not None:
+                result |= {"output": content_digest(output), "output_stat": stat_digest(output)}
+            state.with_record(name, record.model_copy(update=result)).save(folder)
+            progress.finish(plan, seconds)
     return 0
-
-
-def _run_planned(
-    recipe: Recipe, plan: StagePlan, run_stage: StageFunction, progress: RecipeProgress
-) -> int:
-    name, folder, state = plan.stage.name, recipe.output_dir, RecipeState.load(recipe.output_dir)
-    if plan.replaces:
-        _set_aside(recipe, plan, progress)
-    before, seconds = state.stages.get(name), 0.0
-    if before is not None and not before.done and not plan.replaces:
-        seconds = before.seconds
-    state.with_record(name, plan.record).save(folder)
-    started_at = time.monotonic()
-    try:
-        code = run_stage(plan.stage)
-    except OtherSettings:
-        _set_aside(recipe, plan, progress)
-        code = run_stage(plan.stage)
-    finally:
-        seconds = round(seconds + time.monotonic() - started_at, 3)
-        record = plan.record.model_copy(update={"seconds": seconds})
-        state.with_record(name, record).save(folder)
-    if code == 0:
-        state.with_record(name, _complete(record, plan.output)).save(folder)
-        progress.finish(plan, seconds)
-    return code
-
-
-def _complete(record: StageRecord, output: Path | None) -> StageRecord:
-    digests = {}
-    if output is not None:
-        digests = {"output": content_digest(output), "output_stat": stat_digest(output)}
-    return record.model_copy(update={"done": True, **digests})
 
 
 def _set_aside(recipe: Recipe, plan: StagePlan, progress: RecipeProgress) -> None:

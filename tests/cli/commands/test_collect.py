@@ -22,7 +22,7 @@ from cli.collect_cli import (
 from ludus.agents.agent import EpisodeContext, Player
 from ludus.agents.oracle import OracleAgent
 from ludus.cli.display.run_display import RunDisplay
-from ludus.cli.display.status import JsonStatus, LogStatus
+from ludus.cli.display.status import LogStatus
 from ludus.data.episode_reader import episodes
 from ludus.rollout import CollectConfig
 from ludus.rollout.collect import collect as collect_episodes
@@ -65,13 +65,11 @@ def test_a_long_path_is_printed_in_full(tmp_path: Path) -> None:
     assert str(folder) in done.stdout.replace("\n", "")
 
 
-def test_with_json_every_line_is_json_and_the_last_is_the_summary(tmp_path: Path) -> None:
+def test_with_json_stdout_has_the_summary_alone(tmp_path: Path) -> None:
     done = collect("catch", "-n", "4", "--json", "-o", tmp_path / "run")
-    assert (done.returncode, done.stderr) == (0, "")
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    last = events[-1]
-    assert last["event"] == "summary"
-    assert {name: last[name] for name in ("episodes", "mean_reward", "complete", "folder")} == {
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert {name: printed[name] for name in ("episodes", "mean_reward", "complete", "folder")} == {
         "episodes": 4,
         "mean_reward": 1.0,
         "complete": True,
@@ -99,17 +97,6 @@ async def test_a_log_file_gets_plain_lines(
     assert stdout == ""
     lines = [line for line in stderr.splitlines() if line != "Checking catch"]
     assert lines and all(re.match(r"\d/8 episodes, \d[\d.,]*/s", line) for line in lines), lines
-
-
-async def test_json_progress_is_printed_periodically(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    await collect_with_display(RunDisplay(JsonStatus(interval_s=0.05)), tmp_path / "run")
-    stdout, stderr = capfd.readouterr()
-    assert stderr == ""
-    events = [json.loads(line) for line in stdout.splitlines()]
-    first = next(event for event in events if event["event"] != "phase")
-    assert (first["event"], first["planned"], first["remaining"]) == ("progress", 8, 8)
 
 
 def test_no_resume_starts_a_second_run_beside_the_first(tmp_path: Path) -> None:
@@ -237,14 +224,12 @@ def test_a_tutor_and_random_actions_are_chosen_by_flags(tmp_path: Path) -> None:
         assert episode.agent["explore"] == 0.5 and episode.agent["tutor"]["working"] is True
 
 
-def test_limits_and_prices_are_those_of_the_tutor_where_the_player_has_no_model(
+def test_a_server_is_that_of_the_tutor_if_the_player_has_no_model(
     tmp_path: Path,
 ) -> None:
-    prices = tmp_path / "prices.json"
-    prices.write_text('{"stub": {"input": 100, "output": 100}}')
     with chat_stub() as stub:
         tutor = ("--provider", "random", "--tutor", "openai:stub", "--llm-endpoint", stub.url)
-        limits = ("--prices", prices, "--max-cost", "1000", "--max-tokens", "50")
+        limits = ("--max-tokens", "50")
         done = collect(COUNTER, "-n", "1", *tutor, *limits, "-o", tmp_path / "run")
         assert done.returncode == 0, done.stderr
         asked = {body.get("max_completion_tokens", body.get("max_tokens")) for body in stub.bodies}
@@ -262,7 +247,7 @@ def test_an_unknown_tutor_is_refused_in_one_line(tmp_path: Path) -> None:
     assert done.returncode == 1 and "oracle" in error_line(done)
 
 
-def test_what_an_environment_prints_does_not_get_between_json_lines(tmp_path: Path) -> None:
+def test_what_an_environment_prints_is_not_on_stdout(tmp_path: Path) -> None:
     (tmp_path / "loud.py").write_text(
         "from world import Counter\n"
         "class Loud(Counter):\n"
@@ -273,5 +258,5 @@ def test_what_an_environment_prints_does_not_get_between_json_lines(tmp_path: Pa
     )
     done = collect("loud.py:Loud", "-n", "3", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert [json.loads(line) for line in done.stdout.splitlines()]
+    assert json.loads(done.stdout)
     assert "HELLO" in done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 import tomllib
 from pathlib import Path
 
@@ -138,7 +137,6 @@ def test_more_episodes_are_added_and_what_depends_on_them_runs_again(folder: Pat
         (("--set", "collect.explore=2"), "[collect]"),
         (("--set", "stf.steps=3"), "--set"),
         (("--set", "eval.env=wordel"), "'wordle'"),
-        (("--set", "eval.env=wordle", "--set", "eval.task={nope = 1}"), "'nope'"),
         (("--set", "eval.candidate.b=openai:gpt-5-mini"), "[eval] No API key"),
         (("--set", "sft.set={warmup_step = 3}"), "'warmup_steps'"),
         (("--set", "sft.model=./missing"), "[sft] There is no model"),
@@ -156,19 +154,6 @@ def test_mistakes_are_named_before_anything_starts(
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     assert words in error_of("quickstart", *arguments)
     assert not [*tmp_path.iterdir()]
-
-
-def test_missing_vllm_is_named_before_anything_starts(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "loop.toml").write_text(
-        '[collect]\nenv = "catch"\nnum_episodes = 2\n'
-        '[grpo]\nenv = "catch"\nmodel = "smollm2"\nsteps = 1\nvllm_mode = "colocate"\n'
-    )
-    monkeypatch.setitem(sys.modules, "vllm", None)
-    message = error_of("loop.toml")
-    assert message.startswith("[grpo]") and "needs vLLM" in message
-    assert not (folder / "runs").exists()
 
 
 @pytest.mark.parametrize(

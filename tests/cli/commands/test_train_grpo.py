@@ -1,4 +1,4 @@
-"""`ludus train grpo`: events, episodes, summary, signals and errors of small runs."""
+"""`ludus train grpo`: log, episodes, summary, signals and errors of small runs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from cli.in_process import Result, Runner
 from cli.train_cli import (
     error_message,
     invoke_train,
-    parse_events,
     read_log,
     save_model,
     start_train,
 )
-from ludus.cli.display.train_summary import summarize_training
+from ludus.cli.display.train_summary import result_lines
 from ludus.data.episode import Episode
 from ludus.train import TrainResult
 from ludus.train.output.record import read_record
@@ -69,7 +68,7 @@ def wait_for_log(out: Path) -> None:
 class TrainedRun:
     model: Path
     out: Path
-    events: list[dict[str, Any]]
+    printed: dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -81,32 +80,23 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     options = ("--reward-func", REWARD_SPEC, "--eval-every", "3", "--eval-episodes", "2", "--json")
     done = invoke_train(*command, *options)
     assert done.exit_code == 0, (done.output, done.exception)
-    return TrainedRun(model, out, parse_events(done.stdout))
+    return TrainedRun(model, out, json.loads(done.stdout))
 
 
-def test_every_step_is_an_event_with_all_metrics(trained: TrainedRun) -> None:
-    assert {line["event"] for line in trained.events} <= {
-        "phase",
-        "notice",
-        "begin",
-        "step",
-        "done",
-    }
-    steps = [line for line in trained.events if line["event"] == "step"]
+def test_every_step_is_logged_with_all_metrics(trained: TrainedRun) -> None:
+    steps = read_log(trained.out)
     assert [line["step"] for line in steps if "reward" in line] == [1, 2, 3]
     for line in steps:
-        del line["event"], line["seconds_left"]
         assert all(isinstance(value, int | float) for value in line.values()), line
-    assert steps == read_log(trained.out)
     assert all(line.keys() >= LOGGED_METRICS for line in steps if "reward" in line)
     assert "rewards/vowels/mean" in next(line for line in steps if "reward" in line)
     tests = [line for line in steps if "eval_reward" in line]
     assert [(line["step"], line["eval_episodes"]) for line in tests] == [(0, 2), (3, 2)]
 
 
-def test_the_last_event_is_the_result(trained: TrainedRun) -> None:
-    last, record = trained.events[-1], read_record(trained.out)
-    assert (last["event"], last["steps"], last["stopped"]) == ("done", 3, None)
+def test_with_json_the_result_is_printed(trained: TrainedRun) -> None:
+    last, record = trained.printed, read_record(trained.out)
+    assert (last["steps"], last["stopped"]) == (3, None)
     assert last["folder"] == str(trained.out) and isinstance(last["verdicts"], list)
     assert record is not None and record.environment is not None and record.metrics is not None
     assert record.environment.names == (COUNTER, "catch")
@@ -158,7 +148,7 @@ def test_an_early_stop_is_reported(trained: TrainedRun, tmp_path: Path) -> None:
     about = json.loads((tmp_path / "training.json").read_text())
     about["settings"] |= {"steps": 150, "early_stop": True}
     (tmp_path / "training.json").write_text(json.dumps(about))
-    lines = dict(summarize_training(TrainResult(tmp_path, 3, None, 1.0, 10), "model").lines)
+    lines = dict(result_lines(TrainResult(tmp_path, 3, None, 1.0, 10)))
     assert "3 of 150" in lines["steps"]
 
 

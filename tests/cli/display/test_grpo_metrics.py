@@ -1,9 +1,8 @@
-"""GRPO metrics on a terminal, in a log file and as JSON events."""
+"""GRPO metrics on a terminal and in a log file."""
 
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +12,7 @@ from rich.console import Console
 
 from ludus.cli.display import status
 from ludus.cli.display import train_display as train_display_module
-from ludus.cli.display.train_display import TrainMetrics, train_display
+from ludus.cli.display.train_display import TrainMetrics, training_progress
 from ludus.data.training_log import first_and_last_means, sparkline
 
 LINE = {
@@ -40,8 +39,7 @@ def numbers(text: str) -> list[str]:
 
 
 def metrics_after(*lines: Mapping[str, Any]) -> TrainMetrics:
-    metrics = TrainMetrics()
-    metrics.begin(100, None)
+    metrics = TrainMetrics(100)
     for number, line in enumerate(lines, 1):
         metrics.add({**LINE, "step": number, **line})
     return metrics
@@ -76,19 +74,8 @@ def test_the_reward_change_compares_first_and_last_means() -> None:
     )
 
 
-def test_a_resumed_run_keeps_its_first_rewards() -> None:
-    past = [{"step": step, "reward": 0.1} for step in (1, 2, 3)] + [{"step": 9, "reward": 0.9}]
-    metrics = TrainMetrics(lambda: past)
-    metrics.begin(100, 3)
-    metrics.add({**LINE, "step": 4, "reward": 0.5})
-    assert row_texts(metrics)["reward"].startswith("0.500  (+0.200 since the start)"), (
-        "step 9 was undone"
-    )
-
-
 def test_missing_metrics_are_left_out() -> None:
-    metrics = TrainMetrics()
-    metrics.begin(10, None)
+    metrics = TrainMetrics(10)
     assert metrics.rows() == [] and metrics.log_texts() == []
     metrics.add({"step": 1, "zero_variance": 1.0, "unscored": 1.0})
     assert row_texts(metrics) == {"groups": "zero variance 100%  unscored 100%"}
@@ -125,7 +112,7 @@ def draw(width: int, patch: pytest.MonkeyPatch, **more: Any) -> str:
     )
     for module in (status, train_display_module):
         patch.setattr(module, "console", lambda **_: terminal)
-    with train_display(TrainMetrics(), as_json=False) as display:
+    with training_progress() as display:
         display.begin(150, None)
         for step in range(1, 31):
             display.step({**LINE, **MIXED, "step": step, "tokens": step * 1000, **more})
@@ -154,7 +141,7 @@ def test_control_characters_in_names_are_escaped(
 
 
 def test_a_log_file_gets_one_line_per_interval(capfd: pytest.CaptureFixture[str]) -> None:
-    with train_display(TrainMetrics(), as_json=False) as display:
+    with training_progress() as display:
         display.begin(150, None)
         for step in range(1, 4):
             display.step({**LINE, **MIXED, "step": step})
@@ -164,31 +151,3 @@ def test_a_log_file_gets_one_line_per_interval(capfd: pytest.CaptureFixture[str]
     start = "step 1/150, reward 0.250, parts wordle 0.125  catch 0.500, groups std 0.300  "
     assert line.startswith(start) and "cut off 5%, policy entropy 0.412" in line
     assert line.endswith(" left")
-
-
-def test_a_step_is_logged_once_its_own_metrics_are_there(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(status, "LOG_INTERVAL_S", 0.0)
-    with train_display(TrainMetrics(), as_json=False) as display:
-        display.begin(2, None)
-        display.step({"step": 0, "eval_reward": 0.125})
-        display.step({**LINE, "step": 1, "reward": 0.25})
-        # Held-out tasks come before the line of their step.
-        display.step({"step": 2, "eval_reward": 0.5})
-        display.step({**LINE, "step": 2, "reward": 0.75})
-    before, first, second = capfd.readouterr().err.splitlines()
-    assert before.startswith("step 0/2, held out reward 0.125")
-    assert first.startswith("step 1/2, reward 0.250") and "held out reward 0.125" in first
-    assert second.startswith("step 2/2, reward 0.750") and "held out reward 0.500" in second
-
-
-def test_json_events_hold_every_metric_of_every_step(capfd: pytest.CaptureFixture[str]) -> None:
-    with train_display(TrainMetrics(), as_json=True) as display:
-        display.begin(3, None)
-        display.step({**LINE, **MIXED})
-        display.step({"step": 1, "eval_reward": float("nan")})
-    _, step, test = (json.loads(line) for line in capfd.readouterr().out.splitlines())
-    assert step.pop("seconds_left") >= 0
-    assert step == {"event": "step", **LINE, **MIXED}
-    assert test["eval_reward"] is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from collections.abc import Sequence
@@ -161,17 +160,6 @@ def test_a_log_file_gets_each_phase_once_and_no_control_characters(
     assert lines[:2] == [f"Checking {COUNTER}", f"Loading {model}"]
     assert len({*lines}) == len(lines)
     assert "\x1b" not in stderr and "\r" not in stderr
-
-
-def test_with_json_nothing_else_is_printed(
-    model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    command = ("collect", COUNTER, "--agent", f"hf:{model}", "-n", "2", *SHORT)
-    assert run([*command, "--json", "-o", str(tmp_path / "run")]) == 0
-    stdout, stderr = capfd.readouterr()
-    first, second, *_, last = map(json.loads, stdout.splitlines())
-    assert stderr == "" and last["event"] == "summary"
-    assert [first["phase"], second["phase"]] == [f"Checking {COUNTER}", f"Loading {model}"]
 
 
 def test_a_log_file_gets_one_progress_line_per_interval(capfd: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import signal
 from pathlib import Path
@@ -15,7 +14,7 @@ from rich.console import Console
 from ludus.cli.commands.train import TrainRun, run_training
 from ludus.cli.display import status
 from ludus.cli.display import train_display as display_module
-from ludus.cli.display.train_display import train_display
+from ludus.cli.display.train_display import training_progress
 from ludus.errors import ConfigError
 from ludus.train import TrainProgress, TrainResult
 from ludus.train.output.checkpoints import CheckpointState, mark_complete
@@ -24,7 +23,7 @@ LINE = {"step": 2, "loss": 1.25, "learning_rate": 2e-4, "tokens": 100, "seconds"
 
 
 def test_a_log_file_gets_plain_lines(capfd: pytest.CaptureFixture[str]) -> None:
-    with train_display(as_json=False) as display:
+    with training_progress() as display:
         display.say("Reading rows.")
         display.begin(10, None)
         for step in range(1, 11):
@@ -40,7 +39,7 @@ def test_log_lines_are_printed_once_per_interval(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "LOG_INTERVAL_S", 0.0)
-    with train_display(as_json=False) as display:
+    with training_progress() as display:
         display.begin(10, 3)
         display.step({**LINE, "step": 4})
         display.step({"step": 5, "eval_loss": 0.5})
@@ -49,24 +48,11 @@ def test_log_lines_are_printed_once_per_interval(
     assert "test loss 0.5000" in lines[1] and "loss 1.2500" in lines[1]
 
 
-def test_json_events_hold_every_logged_metric(capfd: pytest.CaptureFixture[str]) -> None:
-    with train_display(as_json=True) as display:
-        display.say("Reading rows.")
-        display.begin(10, 1)
-        display.step({**LINE, "loss": float("nan")})
-    output = capfd.readouterr().out
-    words, begun, step = (json.loads(line) for line in output.splitlines())
-    assert words == {"event": "notice", "message": "Reading rows."}
-    assert begun == {"event": "begin", "total_steps": 10, "resumed_from": 1}
-    assert step.pop("seconds_left") >= 0
-    assert step == {"event": "step", **LINE, "loss": None}
-
-
 def test_a_terminal_bar_is_drawn_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Console(file=io.StringIO(), force_terminal=True, width=120, legacy_windows=False)
     for module in (status, display_module):
         monkeypatch.setattr(module, "console", lambda **_: terminal)
-    with train_display(as_json=False) as display:
+    with training_progress() as display:
         display.begin(10, None)
         display.step(LINE)
         display.step({**LINE, "step": 3, "tokens": 300})
@@ -76,7 +62,7 @@ def test_a_terminal_bar_is_drawn_and_removed(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_quiet_display_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    with train_display(as_json=True, quiet=True) as display:
+    with training_progress(quiet=True) as display:
         display.say("x")
         display.begin(10, None)
         display.step(LINE)
@@ -91,7 +77,7 @@ def test_the_first_signal_requests_a_stop_and_the_second_raises(
 ) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler), signal.getsignal(number)
     try:
-        with pytest.raises(KeyboardInterrupt), train_display(as_json=False) as display:
+        with pytest.raises(KeyboardInterrupt), training_progress() as display:
             display.begin(10, None)
             assert display.stopping is None
             os.kill(os.getpid(), number)
@@ -131,7 +117,7 @@ def test_a_second_ctrl_c_reports_where_the_run_resumes(
 def test_a_signal_before_the_first_step_raises(number: signal.Signals, raised: Any) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with pytest.raises(raised), train_display(as_json=False):
+        with pytest.raises(raised), training_progress():
             os.kill(os.getpid(), number)
     finally:
         signal.signal(signal.SIGINT, before)
@@ -143,7 +129,7 @@ def test_on_checked_runs_before_the_first_step(capfd: pytest.CaptureFixture[str]
 
     with (
         pytest.raises(ConfigError, match="refused"),
-        train_display(as_json=True, on_checked=refuse) as display,
+        training_progress(on_checked=refuse) as display,
     ):
         display.begin(10, None)
     assert capfd.readouterr().out == ""

@@ -27,12 +27,8 @@ from ludus.policy.agent_factory import AgentConfig
 from ludus.rollout.config import CollectConfig
 
 if TYPE_CHECKING:
-    from ludus.agents.agent import Agent
     from ludus.cli.display.run_display import RunDisplay
     from ludus.rollout import CollectResult
-
-_API_PROVIDERS = ("openai", "anthropic")
-_API_OPTIONS = ("call_timeout", "max_retries", "prices")
 
 
 @command
@@ -60,7 +56,7 @@ def collect(
     ] = None,
     push_to_hub: common.Push = None,
     debug: common.Debug = False,
-    as_json: common.JsonLines = False,
+    as_json: common.JsonObject = False,
 ) -> None:
     """Play episodes concurrently and store all of them.
 
@@ -77,91 +73,66 @@ def collect(
     ludus collect wordle --agent models/wordle --tutor oracle -n 500
     """
     from ludus.cli.display.run_display import run_display
+    from ludus.cli.display.signals import EXIT_CODES, exit_if_signalled
+    from ludus.cli.hub_uploads import push_run
+    from ludus.policy.agent_factory import agent_from_config, agent_from_spec, parse_agent
 
     if push_to_hub is not None:
         push_to_hub.check()
-    player, labeller = _build_agents(agent, tutor, common.with_thinking(options, thinking))
+    options = common.with_thinking(options, thinking)
+    if agent is not None:
+        if options.provider or options.model:
+            raise ConfigError("`agent` and `provider` both say who plays. Give one.")
+        provider, model = parse_agent(agent)
+        options = replace(options, provider=provider, model=model)
+    labeller = None
+    if tutor is not None:
+        endpoint = None
+        if tutor.startswith("openai:") and options.provider not in (None, "openai"):
+            # The player has no use for a server.
+            endpoint, options = options.llm_endpoint, replace(options, llm_endpoint=None)
+        labeller = agent_from_spec(tutor, llm_endpoint=endpoint, concurrency=options.concurrency)
+    player = agent_from_config(options)
     config = replace(config, agent=player, tutor=labeller)
     is_human = player.provider == "human"
     if is_human:
         config = replace(config, episode_timeout=None, concurrency=1, stall_warning=math.inf)
     end_if_checking()
 
-    def create_repo() -> None:
-        """Create the Hub repository before the first episode, so that a refusal costs nothing."""
-        if push_to_hub is not None:
-            push_to_hub.create()
+    async def play(display: RunDisplay) -> CollectResult:
+        from ludus.rollout.collect import collect
+
+        async with player, labeller or nullcontext():
+            return await collect(env, out, config, progress=display)
 
     with (
         common.record_environment_errors(debug=debug) as errors,
-        run_display(as_json=as_json, quiet=is_human) as display,
+        run_display(quiet=is_human) as display,
     ):
-        display.on_checked = create_repo
-        result = display.run(_collect(env, out, config, display))
-    _print_result(result, errors, as_json=as_json)
-    if push_to_hub is not None:
-        _push_run(result, push_to_hub, as_json=as_json)
-
-
-def _build_agents(
-    spec: str | None, tutor: str | None, options: AgentConfig
-) -> tuple[Agent, Agent | None]:
-    """The agent that plays and the one that labels.
-
-    A server, and the limits of its calls, are those of the tutor if the player has no use for them.
-    """
-    from ludus.policy.agent_factory import agent_from_config, agent_from_spec, parse_agent
-
-    if spec is not None:
-        if options.provider or options.model:
-            raise ConfigError("`agent` and `provider` both say who plays. Give one.")
-        provider, model = parse_agent(spec)
-        options = replace(options, provider=provider, model=model)
-    tutor_calls_api = (tutor or "").startswith(tuple(f"{name}:" for name in _API_PROVIDERS))
-    defaults = AgentConfig()
-    api_options = {name: getattr(options, name) for name in _API_OPTIONS}
-    if options.provider not in (None, *_API_PROVIDERS):
-        if tutor_calls_api:
-            options = replace(options, **{name: getattr(defaults, name) for name in _API_OPTIONS})
-        for name in ("call_timeout", "max_retries"):
-            if getattr(options, name) != getattr(defaults, name):
-                raise ConfigError(
-                    f"`{name}` is not supported by provider {options.provider!r}, which calls no "
-                    "API. Use `episode_timeout` or `max_attempts`."
-                )
-    endpoint = None
-    if options.provider not in (None, "openai") and (tutor or "").startswith("openai:"):
-        endpoint, options = options.llm_endpoint, replace(options, llm_endpoint=None)
-    player = agent_from_config(options)
-    if tutor is None:
-        return player, None
-    more = {"llm_endpoint": endpoint, **(api_options if tutor_calls_api else {})}
-    return player, agent_from_spec(tutor, concurrency=options.concurrency, **more)
-
-
-async def _collect(
-    env: str, out: Path | None, config: CollectConfig, display: RunDisplay
-) -> CollectResult:
-    from ludus.rollout.collect import collect
-
-    assert config.agent is not None
-    async with config.agent, config.tutor or nullcontext():
-        return await collect(env, out, config, progress=display)
-
-
-def _print_result(result: CollectResult, errors: Sequence[str], *, as_json: bool) -> None:
-    from ludus.cli.display.signals import exit_if_signalled
-
+        if push_to_hub is not None:
+            # Before the first episode, so that a refusal costs nothing.
+            display.on_checked = push_to_hub.create
+        result = display.run(play(display), is_human=is_human)
+    if not as_json:
+        print_result(result, errors)
+    fields = {"folder": str(result.folder), "stopped": result.stop_reason, **result.summary}
+    fields["environment_faults"] = list(errors)
+    if push_to_hub is not None and result.stop_reason not in EXIT_CODES:
+        fields["url"] = push_run(
+            result.folder,
+            push_to_hub.repo_id,
+            private=push_to_hub.private,
+            retry_command="the same command",
+            command=typed_command(),
+        )
+        if not as_json:
+            print(f"Data set: {fields['url']}")
     if as_json:
-        fields = {"folder": str(result.folder), "stopped": result.stop_reason, **result.summary}
-        fields["environment_faults"] = list(errors)
-        print(json.dumps({"event": "summary", **fields}, allow_nan=False))
-    else:
-        _print_summary(result, errors)
+        print(json.dumps(fields, allow_nan=False))
     exit_if_signalled(result.stop_reason)
 
 
-def _print_summary(result: CollectResult, errors: Sequence[str]) -> None:
+def print_result(result: CollectResult, errors: Sequence[str]) -> None:
     """Print counts, reward, tokens and stop reasons; `errors` are the environment's exceptions."""
     summary, usage = result.summary, result.summary["usage"]
     reward, tokens = format_reward(summary, label="95 % interval "), ""
@@ -196,16 +167,3 @@ def _print_summary(result: CollectResult, errors: Sequence[str]) -> None:
         print_text(f"Broken and not scored: {broken}. Retry with --retry-broken.", "yellow")
     for error in errors:
         print_text(f"The environment raised  {error}", "red")
-
-
-def _push_run(result: CollectResult, target: common.HubTarget, *, as_json: bool) -> None:
-    from ludus.cli.hub_uploads import push_run
-
-    url = push_run(
-        result.folder,
-        target.repo_id,
-        private=target.private,
-        retry_command="the same command",
-        command=typed_command(),
-    )
-    print(json.dumps({"event": "pushed", "url": url}) if as_json else f"Data set: {url}")

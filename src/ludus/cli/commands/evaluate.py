@@ -41,7 +41,7 @@ def eval_(
         common.output_option("in evals/, named after the settings"),
         "Folder of the evaluation.",
     ] = None,
-    as_json: common.JsonLines = False,
+    as_json: common.JsonObject = False,
 ) -> None:
     """Let candidates play the same held-out tasks, and compare them with the first.
 
@@ -65,7 +65,7 @@ def eval_(
         raise ConfigError("`fail_if_worse` needs a second `candidate` to compare with the first.")
     agents = parse_candidates(candidates, common.with_thinking(options, thinking))
     end_if_checking()
-    with run_display(as_json=as_json) as display:
+    with run_display() as display:
         greedy = [each.label for each in agents if each.is_greedy]
         if greedy and config.group_size > 1:
             display.warn(
@@ -78,7 +78,7 @@ def eval_(
         )
     if as_json:
         fields = {"folder": str(evaluation.folder), **evaluation.as_json()}
-        print(json.dumps({"event": "summary", **fields}, allow_nan=False))
+        print(json.dumps(fields, allow_nan=False))
     else:
         print_evaluation(evaluation)
     exit_if_signalled(evaluation.stop_request)

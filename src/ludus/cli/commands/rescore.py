@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from contextlib import nullcontext, redirect_stdout
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -81,7 +80,13 @@ def rescore(
     from ludus.scoring.judge import Judge, default_cache_dir
     from ludus.scoring.judge_prompt import DEFAULT_CRITERIA
 
-    criteria = DEFAULT_CRITERIA if judge_prompt is None else _read_criteria(judge_prompt)
+    criteria = DEFAULT_CRITERIA
+    if judge_prompt is not None:
+        try:
+            criteria = read_text(judge_prompt)
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"`judge_prompt` {judge_prompt} cannot be read: {reason}.") from error
     if judge is not None:
         provider, model = parse_agent(judge)
         judge_model = Judge(
@@ -100,33 +105,21 @@ def rescore(
             if value is not None and value is not False and value != {}:
                 raise ConfigError(f"`{name}` needs a `judge`, such as openai:MODEL.")
     path = common.resolve_run_path(run)
-    # With --json, what a reward function prints must not get between the lines.
-    quiet = redirect_stdout(sys.stderr) if as_json else nullcontext()
-    with quiet, progress() as display:
-        result = display.run(_rescore(path, out, config, display))
+
+    async def score(display: RunDisplay) -> RescoreResult:
+        from ludus.scoring.rescore import rescore
+
+        async with config.judge or nullcontext():
+            return await rescore(path, out, config, progress=display)
+
+    with progress() as display:
+        result = display.run(score(display))
     if as_json:
         fields = {"folder": str(result.folder), "stopped": result.stop_reason, **result.summary}
         print(json.dumps(fields, allow_nan=False))
     else:
         _print_result(result)
     exit_if_signalled(result.stop_reason)
-
-
-async def _rescore(
-    run: Path, out: Path | None, config: RescoreConfig, display: RunDisplay
-) -> RescoreResult:
-    from ludus.scoring.rescore import rescore
-
-    async with config.judge or nullcontext():
-        return await rescore(run, out, config, progress=display)
-
-
-def _read_criteria(file: Path) -> str:
-    try:
-        return read_text(file)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"`judge_prompt` {file} cannot be read: {reason}.") from error
 
 
 def _print_result(result: RescoreResult) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,16 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ludus.cli import common
-from ludus.cli.command_line import end_if_checking, is_stage, typed_command
-from ludus.cli.program import command, name_flags, to_texts
-from ludus.errors import LudusError
+from ludus.cli.command_line import end_if_checking, typed_command
+from ludus.cli.program import command, to_texts
 from ludus.options import Option, expand_path
 from ludus.train.config import TrainConfig
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.tutoring.config import TutorConfig
 
 if TYPE_CHECKING:
-    from ludus.data.tool_schema import JsonObject
     from ludus.train import TrainProgress, TrainResult
 
 Data = Annotated[
@@ -33,7 +31,6 @@ Data = Annotated[
     Option(metavar="DATA", parse=expand_path),
     "Folder of `ludus curate`, a file of rows, or a data set on the Hub.",
 ]
-_MIN_NAME_WIDTH = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,7 @@ class TrainRun:
     thinking: common.Thinking = None
     overwrite: common.Overwrite = False
     push_to_hub: common.Push = None
-    as_json: common.JsonLines = False
+    as_json: common.JsonObject = False
 
 
 @command(without=("beta",))
@@ -142,15 +139,14 @@ def grpo(
             overwrite=run.overwrite, command=typed_command(), progress=progress,
         )  # fmt: skip
 
-    def read_past_log() -> list[JsonObject]:
-        from ludus.data.training_log import read_log
-
-        return list(read_log(run.out.expanduser()))
-
     # With a curriculum over variants, the record has the environments.
     has_variants = any(axis.partition("=")[0].strip() == "variant" for axis in config.curriculum)
-    arguments = None if has_variants else _eval_arguments(env, config)
-    run_training(stage, run, past_log=read_past_log, environment=arguments)
+    words = [env, *(["--base-url", config.base_url] if config.base_url else [])]
+    for text in to_texts(config.task) if config.task else ():
+        words += ["--task", text]
+    if config.system_prompt != GRPOConfig().system_prompt:
+        words += ["--system-prompt", config.system_prompt or ""]
+    run_training(stage, run, environment=None if has_variants else words)
 
 
 @command(without=("beta",))
@@ -195,22 +191,11 @@ def tutor(
     run_training(stage, run, without_checkpoint="continues the round")
 
 
-def _eval_arguments(env: str, config: GRPOConfig) -> tuple[str, ...]:
-    """The words with which `ludus eval` plays the same tasks."""
-    words = [env, *(["--base-url", config.base_url] if config.base_url else [])]
-    for text in to_texts(config.task) if config.task else ():
-        words += ["--task", text]
-    if config.system_prompt != GRPOConfig().system_prompt:
-        words += ["--system-prompt", config.system_prompt or ""]
-    return tuple(words)
-
-
 def run_training(
     stage: Callable[[TrainProgress], TrainResult],
     run: TrainRun,
     *,
-    past_log: Callable[[], Iterable[JsonObject]] = tuple,
-    environment: tuple[str, ...] | None = None,
+    environment: Sequence[str] | None = None,
     without_checkpoint: str = "starts anew",
 ) -> None:
     """Train, print the result, and upload the model.
@@ -218,89 +203,59 @@ def run_training(
     Args:
         stage: trains.
         run: the options of all methods.
-        past_log: reads the log of a run that is resumed.
-        environment: arguments of `ludus eval` that name the environment.
+        environment: arguments of `ludus eval` that name the environment; None: the environment
+            that the rows come from.
         without_checkpoint: what the same command does after a run was killed before its first one.
     """
     from ludus.cli.display.signals import EXIT_CODES
-    from ludus.cli.display.train_display import TrainMetrics, train_display
+    from ludus.cli.display.train_display import training_progress
+    from ludus.cli.display.train_summary import print_summary, training_fields
     from ludus.cli.hub_uploads import push_trained_model
     from ludus.publish.hub_upload import MODEL
+    from ludus.tutoring import TutorResult
 
-    push, as_json = run.push_to_hub, run.as_json
+    push = run.push_to_hub
     if push is not None:
         push.check(MODEL)
     end_if_checking()
     is_rank_0 = os.environ.get("RANK", "0") == "0"
     again = "the same command without --overwrite" if run.overwrite else "the same command"
     on_checked = partial(push.create, MODEL) if push is not None and is_rank_0 else None
-    try:
-        with (
-            train_display(
-                TrainMetrics(past_log),
-                as_json=as_json,
-                quiet=not is_rank_0,
-                on_checked=on_checked,
-            ) as display,
-            # Experiment trackers print on stdout, which is for results.
-            redirect_stdout(sys.stderr),
-        ):
-            try:
-                result = stage(display)
-            except KeyboardInterrupt:
-                if not display.has_begun:
-                    raise
-                effect = _describe_resume(run.out.expanduser()) or without_checkpoint
-                raise KeyboardInterrupt(f"Stopped at once; {again} {effect}.") from None
-        if is_rank_0:
-            _print_result(result, run, environment, again)
-        # A signal after the last step: the model is complete, but nothing else should follow.
-        stopped = result.stopped or display.stopping
-        if stopped is not None:
-            sys.exit(EXIT_CODES.get(stopped, 1))
-        if is_rank_0 and push is not None:
+    with (
+        training_progress(quiet=not is_rank_0, on_checked=on_checked) as display,
+        # Experiment trackers print on stdout, which is for results.
+        redirect_stdout(sys.stderr),
+    ):
+        try:
+            result = stage(display)
+        except KeyboardInterrupt:
+            if not display.has_begun:
+                raise
+            from ludus.train.output.checkpoints import latest_checkpoint, read_state
+
+            checkpoint = latest_checkpoint(run.out.expanduser())
+            state = None if checkpoint is None else read_state(checkpoint)
+            effect = f"resumes after step {state.step:,}" if state else without_checkpoint
+            raise KeyboardInterrupt(f"Stopped at once; {again} {effect}.") from None
+    # A signal after the last step: the model is complete, but nothing else should follow.
+    stopped = result.stopped or display.stopping
+    if is_rank_0:
+        if result.stopped is None and not run.as_json:
+            print_summary(result, run.model, environment)
+        elif not run.as_json:
+            where = f"at step {result.steps:,}"
+            if isinstance(result, TutorResult):
+                where = f"in round {len(result.rounds) + 1}"
+            print(f"Stopped {where}; {again} resumes there.")
+        fields = training_fields(result) if run.as_json else {}
+        if push is not None and stopped is None:
             url = push_trained_model(
                 result.folder, push.repo_id, private=push.private, retry_command=again
             )
-            print(json.dumps({"event": "pushed", "url": url}) if as_json else f"Model: {url}")
-    except LudusError as error:
-        if not is_rank_0:
-            sys.exit(1)
-        if as_json:
-            print(json.dumps({"event": "error", "message": name_flags(str(error))}))
-        raise
-
-
-def _describe_resume(out: Path) -> str:
-    """From which step a run can be resumed; empty where there is no checkpoint."""
-    from ludus.train.output.checkpoints import latest_checkpoint, read_state
-
-    checkpoint = latest_checkpoint(out)
-    state = None if checkpoint is None else read_state(checkpoint)
-    return f"resumes after step {state.step:,}" if state else ""
-
-
-def _print_result(
-    result: TrainResult, run: TrainRun, environment: tuple[str, ...] | None, again: str
-) -> None:
-    from ludus.cli.display.console import escape_control_chars
-    from ludus.cli.display.train_summary import summarize_training
-    from ludus.tutoring import TutorResult
-
-    summary = summarize_training(result, run.model, environment)
-    if run.as_json:
-        fields = {"folder": str(result.folder), **summary.fields}
-        fields |= {"steps": result.steps, "stopped": result.stopped}
-        print(json.dumps({"event": "done", **fields}, allow_nan=False))
-    elif result.stopped is not None:
-        where = f"at step {result.steps:,}"
-        if isinstance(result, TutorResult):
-            where = f"in round {len(result.rounds) + 1}"
-        print(f"Stopped {where}; {again} resumes there.")
-    else:
-        width = max(_MIN_NAME_WIDTH, *(len(name) + 2 for name, _ in summary.lines))
-        for name, value in summary.lines:
-            print(escape_control_chars(f"{name:<{width}}{value}"))
-        # A recipe has its own next stage.
-        for line in [] if is_stage() else summary.advice:
-            print(escape_control_chars(line))
+            if not run.as_json:
+                print(f"Model: {url}")
+            fields["url"] = url
+        if run.as_json:
+            print(json.dumps(fields, allow_nan=False))
+    if stopped is not None:
+        sys.exit(EXIT_CODES.get(stopped, 1))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext, redirect_stdout
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -18,7 +20,7 @@ from ludus.cli.display.formatting import (
 )
 from ludus.cli.display.signals import INTERRUPTED, TERMINATED, handle_signals
 from ludus.cli.display.status import (
-    NoticesOnlyStatus,
+    LogStatus,
     PhaseView,
     Status,
     bar_line,
@@ -28,7 +30,6 @@ from ludus.cli.display.status import (
 )
 from ludus.cli.program import name_flags
 from ludus.client.event_loop import run_async
-from ludus.errors import LudusError
 from ludus.rollout.collect import Collector
 from ludus.rollout.episode_run import EpisodeRun
 from ludus.rollout.progress import (
@@ -44,7 +45,6 @@ from ludus.rollout.progress import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ludus.data.tool_schema import JsonObject
     from ludus.scoring.judge import Judge
 
 T = TypeVar("T")
@@ -74,7 +74,6 @@ class RunDisplay:
                 if self.on_checked is not None:
                     self.on_checked()
                 if self.label:
-                    self._status.emit("candidate", label=self.label)
                     started = PhaseProgress(f"{self.label} plays", in_log=True)
                     self._status.show(PhaseView(started))
             case RunStarted():
@@ -89,18 +88,18 @@ class RunDisplay:
     def warn(self, message: str) -> None:
         self._status.notify(name_flags(message), "yellow")
 
-    def run(self, stage: Coroutine[Any, Any, T]) -> T:
-        """Run a stage to its end, or to a signal; an error is reported as an event, too."""
+    def run(self, stage: Coroutine[Any, Any, T], *, is_human: bool = False) -> T:
+        """Run a stage to its end, or to a signal.
+
+        What is printed meanwhile goes to stderr, unless it is for a human who plays.
+        """
 
         async def main() -> T:
             with handle_signals(self.request_stop):
                 return await stage
 
-        try:
+        with nullcontext() if is_human else redirect_stdout(sys.stderr):
             return run_async(main())
-        except LudusError as error:
-            self._status.emit("error", message=name_flags(str(error)))
-            raise
 
     def request_stop(self, reason: str, count: int) -> bool:
         """Drain on the first Ctrl-C, abort on the second or on SIGTERM.
@@ -135,7 +134,7 @@ class RunDisplay:
 class RunView:
     """Progress of the episodes of a run that plays or scores them."""
 
-    headline = None
+    headline: str | None = None
 
     def __init__(self, run: EpisodeRun, label: str = "") -> None:
         self._run = run
@@ -149,24 +148,6 @@ class RunView:
         line = ", ".join([title, *_metric_texts(self._run)])
         problems = _problem_text(self._run)
         return f"{line}; {problems}" if problems else line
-
-    def progress(self) -> JsonObject | None:
-        run, decoding = self._run, dict[str, float | None]()
-        if not isinstance(run, Collector):
-            return None
-        if run.decoding.tokens is not None:
-            rate = run.decoding.tokens_per_second
-            decoding["sampled_tokens"] = run.decoding.tokens
-            decoding["tokens_per_second"] = None if rate is None else round(rate, 1)
-        return {
-            **run.stats.summary(),
-            "rate": round(run.stats.rate, 3),
-            "seconds_left": run.stats.seconds_left,
-            "active": run.stats.active,
-            "level": run.agent.concurrency_limit,
-            "faults": _fault_counts(run),
-            **decoding,
-        }
 
     def render(self) -> RenderableType:
         from rich.console import Group
@@ -186,7 +167,16 @@ def _metric_texts(run: EpisodeRun) -> list[str]:
     mean = totals.rewards.mean
     reward = f"reward {mean:.3f}" if mean is not None else ""
     if not isinstance(run, Collector):
-        texts = [format_rate(stats.rate), reward, *_judge_texts(getattr(run, "judge", None))]
+        texts = [format_rate(stats.rate), reward]
+        judge: Judge | None = getattr(run, "judge", None)
+        if judge is not None:
+            used = judge.stats
+            texts += [
+                plural(used.calls, "call"),
+                f"{used.cached:,} cached" if used.cached else "",
+                f"{used.failed:,} failed" if used.failed else "",
+                format_dollars(used.usage.cost),
+            ]
     elif run.decoding.tokens is not None:
         # Tokens per second say more than episodes per second.
         tokens = decode_texts(run.decoding.tokens, run.decoding.tokens_per_second)
@@ -204,21 +194,10 @@ def _metric_texts(run: EpisodeRun) -> list[str]:
     return [text for text in (*texts, broken, *time_left(run.stats.seconds_left)) if text]
 
 
-def _judge_texts(judge: Judge | None) -> list[str]:
-    if judge is None:
-        return []
-    stats = judge.stats
-    return [
-        plural(stats.calls, "call"),
-        f"{stats.cached:,} cached" if stats.cached else "",
-        f"{stats.failed:,} failed" if stats.failed else "",
-        format_dollars(stats.usage.cost),
-    ]
-
-
 def _problem_text(run: EpisodeRun) -> str:
     """Retries, throttling, outages, and why the run is ending."""
-    faults = _fault_counts(run)
+    calls = Counter(run.agent.faults) if run.agent is not None else Counter[str]()
+    faults = calls + run.stats.faults
     parts = [f"retried: {format_counts(faults)}"] if faults else []
     if run.agent is not None:
         limit = run.agent.concurrency_limit
@@ -233,12 +212,6 @@ def _problem_text(run: EpisodeRun) -> str:
     return "; ".join(parts)
 
 
-def _fault_counts(run: EpisodeRun) -> dict[str, int]:
-    """Failed calls and broken attempts, by kind."""
-    calls = Counter(run.agent.faults) if run.agent is not None else Counter[str]()
-    return dict(calls + run.stats.faults)
-
-
 def progress(label: str = "") -> RunDisplay:
     """Create a progress display for scripts and notebooks.
 
@@ -250,6 +223,6 @@ def progress(label: str = "") -> RunDisplay:
     return RunDisplay(create_status(), label)
 
 
-def run_display(*, as_json: bool, quiet: bool = False) -> RunDisplay:
-    """Create JSON output, or the status display that suits stderr; `quiet`: notices only."""
-    return RunDisplay(NoticesOnlyStatus() if quiet else create_status(as_json=as_json))
+def run_display(*, quiet: bool = False) -> RunDisplay:
+    """Create the status display that suits stderr; `quiet`: notices only, as a person types."""
+    return RunDisplay(LogStatus(interval_s=0) if quiet else create_status())

@@ -1,4 +1,4 @@
-"""The one progress display of a command: on a terminal, in a log file, or as JSON events.
+"""The one progress display of a command: on a terminal, or in a log file.
 
 It shows one view at a time; a command replaces the view when the next phase begins. On a terminal
 the view is redrawn at the bottom. A log file gets a line when a long phase begins, and its progress
@@ -7,13 +7,11 @@ every half minute, without repetitions.
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
-from functools import cache
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, Self
 
 from ludus.cli.display.console import console, escape_control_chars
@@ -25,32 +23,26 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-    from ludus.data.tool_schema import JsonObject
-
 ProgressCallback = Callable[[str, int, int | None], None]
 
 LOG_INTERVAL_S = 30.0
 """Seconds between two progress lines in a log file."""
-JSON_INTERVAL_S = 10.0
-"""Seconds between two progress events."""
 REFRESHES_PER_SECOND = 5
 MIN_REDRAW_INTERVAL_S = 0.1
 """Least number of seconds between two redraws that the work itself asks for."""
 BAR_WIDTH, _MIN_BAR_WIDTH = 30, 8
+_spinners: dict[str, RenderableType] = {}
+"""The spinner of all phases: shared, so that it does not restart with each phase."""
 
 
 class StatusView(Protocol):
     """The progress of a phase, read again for every redraw."""
 
-    @property
-    def headline(self) -> str | None:
-        """The first line of the status in a log file; None: no line."""
+    headline: str | None
+    """The first line of the status in a log file; None: no line."""
 
     def log_line(self) -> str:
         """Progress as one line of a log file; empty: no line."""
-
-    def progress(self) -> JsonObject | None:
-        """Progress as the fields of a JSON event; None: no event."""
 
     def render(self) -> RenderableType:
         """Progress on a terminal."""
@@ -68,21 +60,11 @@ class Status:
     def notify(self, message: str, style: str = "") -> None:
         """Print a message that stays. May be called from any thread."""
 
-    def emit(self, event: str, **fields: object) -> None:
-        """Print an event, where the output is JSON."""
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         """Remove the display."""
-
-
-class NoticesOnlyStatus(Status):
-    """Prints notices and shows no progress, because a person types on this terminal."""
-
-    def notify(self, message: str, style: str = "") -> None:
-        print(escape_control_chars(message), file=sys.stderr, flush=True)
 
 
 class LiveStatus(Status):
@@ -137,29 +119,6 @@ class LiveStatus(Status):
             self._live = None
 
 
-class _Timer(threading.Thread):
-    """A thread that calls a function every `interval_s` seconds, from `start_once` to `stop`."""
-
-    def __init__(self, function: Callable[[], None], interval_s: float) -> None:
-        super().__init__(daemon=True)
-        self._function, self._interval_s = function, interval_s
-        self._stop_event = threading.Event()
-
-    def run(self) -> None:
-        while not self._stop_event.wait(self._interval_s):
-            self._function()
-
-    def start_once(self) -> None:
-        if self.ident is None:
-            self.start()
-
-    def stop(self) -> None:
-        """Wait until the thread has ended, if it was started."""
-        self._stop_event.set()
-        if self.ident is not None:
-            self.join()
-
-
 class LogStatus(Status):
     """Prints lines without control characters, for log files and pipes."""
 
@@ -169,14 +128,21 @@ class LogStatus(Status):
         self._last_line = ""
         self._reported_at = float("-inf")
         self._lock = threading.Lock()
-        self._timer = _Timer(self.refresh, self._interval_s)
+        self._ended = threading.Event()
+        self._timer: threading.Thread | None = None
 
     def show(self, view: StatusView) -> None:
         self._view = view
         if view.headline:
             self.notify(view.headline)
-        if self._interval_s > 0:
-            self._timer.start_once()
+        if self._timer is None and self._interval_s > 0:
+
+            def report() -> None:
+                while not self._ended.wait(self._interval_s):
+                    self.refresh()
+
+            self._timer = threading.Thread(target=report, daemon=True)
+            self._timer.start()
 
     def refresh(self) -> None:
         """Print the progress, at most once per interval."""
@@ -191,7 +157,9 @@ class LogStatus(Status):
             self._write(message)
 
     def __exit__(self, *error: object) -> None:
-        self._timer.stop()
+        self._ended.set()
+        if self._timer is not None:
+            self._timer.join()
 
     def _write(self, line: str) -> None:
         if line and line != self._last_line:
@@ -199,47 +167,8 @@ class LogStatus(Status):
             print(escape_control_chars(line), file=sys.stderr, flush=True)
 
 
-class JsonStatus(Status):
-    """Prints one JSON object per line on stdout; what is printed there meanwhile goes to stderr."""
-
-    def __init__(self, interval_s: float = JSON_INTERVAL_S) -> None:
-        self._stream = sys.stdout
-        self._redirection = redirect_stdout(sys.stderr)
-        self._view: StatusView | None = None
-        self._timer = _Timer(self._report, interval_s)
-
-    def show(self, view: StatusView) -> None:
-        self._view = view
-        if view.headline:
-            self.emit("phase", phase=view.headline)
-        self._timer.start_once()
-
-    def notify(self, message: str, style: str = "") -> None:
-        self.emit("notice", message=message)
-
-    def emit(self, event: str, **fields: object) -> None:
-        from ludus.data.json_files import to_jsonable
-
-        line = json.dumps(to_jsonable({"event": event, **fields}), allow_nan=False)
-        print(line, file=self._stream, flush=True)
-
-    def _report(self) -> None:
-        if self._view is not None and (fields := self._view.progress()) is not None:
-            self.emit("progress", **fields)
-
-    def __enter__(self) -> Self:
-        self._redirection.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._timer.stop()
-        self._redirection.__exit__(None, None, None)
-
-
-def create_status(*, as_json: bool = False) -> Status:
-    """JSON, or the display that suits stderr: redrawn on a terminal, lines in a log file."""
-    if as_json:
-        return JsonStatus()
+def create_status() -> Status:
+    """The display that suits stderr: redrawn on a terminal, lines in a log file."""
     return LiveStatus() if _is_live_terminal() else LogStatus()
 
 
@@ -259,20 +188,11 @@ class PhaseView:
     def __init__(self, progress: PhaseProgress, label: str = "") -> None:
         self._progress = progress
         self._title = f"{label}: {progress.phase}" if label else progress.phase
-
-    @property
-    def headline(self) -> str | None:
-        return self._title if self._progress.in_log else None
-
-    @property
-    def has_counts(self) -> bool:
-        return bool(self._progress.unit)
+        self.headline = self._title if progress.in_log else None
+        self.has_counts = bool(progress.unit)
 
     def log_line(self) -> str:
         return ", ".join([self._title, *progress_counts(self._progress)])
-
-    def progress(self) -> None:
-        return None
 
     def render(self) -> RenderableType:
         return spinner_line(self._title, self._progress)
@@ -303,7 +223,10 @@ def status_callback() -> Iterator[ProgressCallback]:
 
 def spinner_line(title: str, progress: PhaseProgress | None = None) -> RenderableType:
     """Render a phase: spinner, title, and a bar with counts where something is counted."""
-    spinner = _spinner(ascii_only=console(stderr=True).options.ascii_only)
+    from rich.spinner import Spinner
+
+    name = "line" if console(stderr=True).options.ascii_only else "dots"
+    spinner = _spinners.setdefault(name, Spinner(name))
     if progress is None:
         return bar_line(title, [], lead=[spinner])
     texts = progress_counts(progress)
@@ -360,11 +283,3 @@ def decode_texts(tokens: int | None, rate: float | None) -> list[str]:
 def time_left(seconds: float | None) -> list[str]:
     """The estimate `~3 min left`; empty where there is none."""
     return [] if seconds is None else [f"{format_estimate(seconds)} left"]
-
-
-@cache
-def _spinner(*, ascii_only: bool) -> RenderableType:
-    """The spinner of all phases: shared, so that it does not restart with each phase."""
-    from rich.spinner import Spinner
-
-    return Spinner("line" if ascii_only else "dots")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Self
@@ -63,27 +63,16 @@ _STOPPING_NOTICE = "Stopping after this step; Ctrl-C again stops at once."
 
 
 class TrainMetrics:
-    """The latest value of every logged metric, and the pace of training.
+    """The latest value of every logged metric, and the pace of training."""
 
-    `past_log` reads the log of a run that is resumed.
-    """
-
-    def __init__(self, past_log: Callable[[], Iterable[LogLine]] = tuple) -> None:
-        self._past_log = past_log
+    def __init__(self, total_steps: int, resumed_from: int | None = None) -> None:
         self._rewards: list[float] = []
-        self.total_steps = self.step = self._first_step = 0
+        self.total_steps = total_steps
+        self.step = self._first_step = resumed_from or 0
         self._started_at = self._last_logged_at = time.monotonic()
         self._first_tokens: int | None = None
         self.tokens_per_second: float | None = None
         self.latest: JsonObject = {}
-
-    def begin(self, total_steps: int, resumed_from: int | None) -> None:
-        self.total_steps = total_steps
-        self.step = self._first_step = resumed_from or 0
-        self._started_at = self._last_logged_at = time.monotonic()
-        if resumed_from is not None:
-            lines = (line for line in self._past_log() if line.get("step", 0) <= resumed_from)
-            self._rewards = metric_values(lines, "reward")
 
     def add(self, line: LogLine) -> None:
         """Add a line of the log."""
@@ -111,24 +100,10 @@ class TrainMetrics:
         left = step_s * max(0, self.total_steps - self.step)
         return max(0.0, left - (time.monotonic() - self._last_logged_at))
 
-    def is_step_complete(self, line: LogLine) -> bool:
-        """Whether no other line follows for the step of this one.
-
-        Held-out rewards of a step are logged right before its own metrics, which have a loss.
-        """
-        return "loss" in line or not self._rewards
-
     def log_texts(self) -> list[str]:
         """Metrics and pace, for one line of a log file."""
-        return [*self.metric_texts(), *self.pace_texts()]
-
-    def heading_texts(self) -> list[str]:
-        """Texts beside the progress bar."""
-        return self.pace_texts() if self.rows() else self.log_texts()
-
-    def metric_texts(self) -> list[str]:
         rows = [f"{name} {text}" for name, text in self.rows(ascii_only=True)]
-        return rows or format_metrics(self.latest, _LOSS_FORMATS)
+        return [*(rows or format_metrics(self.latest, _LOSS_FORMATS)), *self.pace_texts()]
 
     def pace_texts(self) -> list[str]:
         """Tokens per second, and the time left."""
@@ -142,34 +117,21 @@ class TrainMetrics:
         """Names and texts of the table of GRPO's metrics, below the progress bar."""
         if self.latest.keys().isdisjoint(_GRPO_KEYS):
             return []
-        curve = "" if ascii_only else sparkline(self._rewards)
-        formatted = [
-            (name, format_metrics(self.latest, formats)) for name, formats in _GRPO_ROWS.items()
-        ]
-        rows = [("reward", [*self._reward_change(), curve]), ("parts", self._reward_parts())]
-        return [
-            (name, "  ".join(filter(None, texts)))
-            for name, texts in (*rows, *formatted)
-            if any(texts)
-        ]
-
-    def _reward_change(self) -> list[str]:
-        """The latest reward, and its change since the first steps."""
-        if not self._rewards:
-            return []
-        latest = f"{self._rewards[-1]:.3f}"
-        if len(self._rewards) < 2 or (means := first_and_last_means(self._rewards)) is None:
-            return [latest]
-        return [latest, f"({means[1] - means[0]:+.3f} since the start)"]
-
-    def _reward_parts(self) -> list[str]:
-        """The mean reward of each environment or function, where there are several."""
-        means = {
-            key.removeprefix("rewards/").removesuffix("/mean"): value
+        reward = [f"{value:.3f}" for value in self._rewards[-1:]]
+        if len(self._rewards) > 1 and (means := first_and_last_means(self._rewards)) is not None:
+            reward.append(f"({means[1] - means[0]:+.3f} since the start)")
+        reward.append("" if ascii_only else sparkline(self._rewards))
+        # The mean reward of each environment or function, if there are several.
+        parts = [
+            f"{key.removeprefix('rewards/').removesuffix('/mean')} {value:.3f}"
             for key, value in self.latest.items()
             if key.startswith("rewards/") and key.endswith("/mean")
-        }
-        return [f"{name} {value:.3f}" for name, value in means.items()] if len(means) > 1 else []
+        ]
+        rows = {"reward": reward, "parts": parts if len(parts) > 1 else []}
+        rows |= {name: format_metrics(self.latest, each) for name, each in _GRPO_ROWS.items()}
+        return [
+            (name, "  ".join(filter(None, texts))) for name, texts in rows.items() if any(texts)
+        ]
 
 
 def format_metrics(line: LogLine, formats: Mapping[str, str]) -> list[str]:
@@ -178,39 +140,34 @@ def format_metrics(line: LogLine, formats: Mapping[str, str]) -> list[str]:
 
 
 class TrainDisplay:
-    """Shows the phases of a training, and from the first step on its metrics.
+    """Shows the phases of a training, and from the first step on its metrics above them.
 
     `stopping` is the stop reason after a signal; the trainer reads it after each step.
     `on_checked` is called before the first step.
     """
 
-    def __init__(
-        self, metrics: TrainMetrics, status: Status, on_checked: Callable[[], None] | None = None
-    ) -> None:
-        self.metrics = metrics
+    def __init__(self, status: Status, on_checked: Callable[[], None] | None = None) -> None:
         self.stopping: str | None = None
         self.has_begun = False
         self._status, self._on_checked = status, on_checked
+        self._metrics: TrainMetrics | None = None
 
     def phase(self, progress: PhaseProgress) -> None:
         """Show a phase; once training has begun, below the metrics."""
         view = PhaseView(progress)
-        self._status.show(StepsView(self.metrics, view) if self.metrics.total_steps else view)
+        self._status.show(StepsView(self._metrics, view) if self._metrics else view)
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
         if self._on_checked is not None:
             self._on_checked()
         self.has_begun = True
-        self.metrics.begin(total_steps, resumed_from)
-        self._status.emit("begin", total_steps=total_steps, resumed_from=resumed_from)
+        self._metrics = TrainMetrics(total_steps, resumed_from)
         self.phase(PhaseProgress("Training"))
 
     def step(self, line: LogLine) -> None:
-        """Add a line of the log, and show it once its step is complete."""
-        self.metrics.add(line)
-        left = self.metrics.seconds_left
-        self._status.emit("step", **line, seconds_left=None if left is None else round(left, 1))
-        if self.metrics.is_step_complete(line):
+        """Add a line of the log."""
+        if self._metrics is not None:
+            self._metrics.add(line)
             self._status.refresh()
 
     def say(self, message: str) -> None:
@@ -239,18 +196,12 @@ class StepsView:
 
     def __init__(self, metrics: TrainMetrics, phase: PhaseView) -> None:
         self._metrics, self._phase = metrics, phase
-
-    @property
-    def headline(self) -> str | None:
-        return self._phase.headline
+        self.headline = phase.headline
 
     def log_line(self) -> str:
         metrics = self._metrics
         steps = ", ".join([f"step {metrics.step:,}/{metrics.total_steps:,}", *metrics.log_texts()])
         return f"{steps}; {self._phase.log_line()}" if self._phase.has_counts else steps
-
-    def progress(self) -> None:
-        return None
 
     def render(self) -> RenderableType:
         from rich.console import Group
@@ -258,38 +209,36 @@ class StepsView:
         from rich.text import Text
 
         metrics = self._metrics
-        texts = [f"{metrics.step:,}/{metrics.total_steps:,}", *metrics.heading_texts()]
-        heading = bar_line("", texts, total=metrics.total_steps, done=metrics.step)
+        rows = metrics.rows(ascii_only=console(stderr=True).options.ascii_only)
+        texts = metrics.pace_texts() if rows else metrics.log_texts()
+        heading = bar_line(
+            "",
+            [f"{metrics.step:,}/{metrics.total_steps:,}", *texts],
+            total=metrics.total_steps,
+            done=metrics.step,
+        )
         table = Table.grid(padding=(0, 2))
-        for name, text in metrics.rows(ascii_only=console(stderr=True).options.ascii_only):
+        for name, text in rows:
             table.add_row(Text(name, style="bold"), Text(escape_control_chars(text)))
         return Group(heading, table, self._phase.render())
 
 
 @contextmanager
-def training_progress() -> Iterator[TrainDisplay]:
+def training_progress(
+    *, quiet: bool = False, on_checked: Callable[[], None] | None = None
+) -> Iterator[TrainDisplay]:
     """Create a progress display for `ludus.sft`, `ludus.dpo` and `ludus.grpo` in scripts.
 
         with ludus.training_progress() as progress:
             ludus.grpo("wordle", "models/wordle", "models/wordle-grpo", progress=progress)
 
     Ctrl-C stops after the current step; the same call resumes there.
+
+    Args:
+        quiet: show nothing, on ranks other than 0.
+        on_checked: called before the first step.
     """
-    with train_display(as_json=False) as display:
-        yield display
-
-
-@contextmanager
-def train_display(
-    metrics: TrainMetrics | None = None,
-    *,
-    as_json: bool,
-    quiet: bool = False,
-    on_checked: Callable[[], None] | None = None,
-) -> Iterator[TrainDisplay]:
-    """Show training and handle signals; `quiet`: show nothing, on ranks other than 0."""
-    status = Status() if quiet else create_status(as_json=as_json)
-    display = TrainDisplay(metrics or TrainMetrics(), status, on_checked)
+    display = TrainDisplay(Status() if quiet else create_status(), on_checked)
     # Only rank 0 is told when training begins; the other ranks stop after a step when it does.
     display.has_begun = quiet
     with display, handle_signals(display.request_stop):

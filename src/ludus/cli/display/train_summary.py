@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ludus.cli.command_line import is_stage
+from ludus.cli.display.console import escape_control_chars
 from ludus.cli.display.formatting import format_change, format_clock, format_count
 from ludus.cli.program import name_flags
 
@@ -15,27 +17,48 @@ if TYPE_CHECKING:
     from ludus.data.tool_schema import JsonObject
     from ludus.diagnose import Diagnosis
     from ludus.train import TrainResult
-    from ludus.train.output.record import FinalMetrics
     from ludus.tutoring import TutorResult
 
+_MIN_NAME_WIDTH = 10
 _ROUND_HEADER = f"{'success':>8}{'reward':>9}{'agreement':>11}{'rows':>10}"
 
 
-@dataclass(frozen=True, slots=True)
-class TrainSummary:
-    """What is printed of a finished training."""
+def diagnose(folder: Path) -> Diagnosis | None:
+    """The diagnosis of a GRPO run; None for another training, and without a log."""
+    from ludus.diagnose import read_run
+    from ludus.errors import RunError
+    from ludus.train.output.record import read_record
 
-    lines: list[tuple[str, str]]
-    """Names and texts."""
-    fields: JsonObject
-    """What --json prints instead."""
-    advice: list[str]
+    record = read_record(folder)
+    try:
+        return read_run(folder).diagnose() if record and record.kind == "grpo" else None
+    except RunError:
+        return None
 
 
-def summarize_training(
-    result: TrainResult, model: str, environment: tuple[str, ...] | None = None
-) -> TrainSummary:
-    """Summarize a training of a model.
+def training_fields(result: TrainResult) -> JsonObject:
+    """What --json prints."""
+    from ludus.data.json_files import to_jsonable
+    from ludus.train.output.record import read_record
+    from ludus.tutoring import TutorResult
+
+    record = read_record(result.folder)
+    metrics = record.metrics if record is not None else None
+    fields: JsonObject = {"folder": str(result.folder)}
+    fields |= metrics.model_dump() if metrics is not None else {}
+    fields |= {"steps": result.steps, "stopped": result.stopped}
+    if isinstance(result, TutorResult):
+        fields["rounds"] = [each.as_json() for each in result.rounds]
+        fields["kept_round"] = result.kept_round
+    if result.stopped is None and (diagnosis := diagnose(result.folder)) is not None:
+        fields["verdicts"] = to_jsonable(diagnosis.verdicts)
+    return fields
+
+
+def print_summary(
+    result: TrainResult, model: str, environment: Sequence[str] | None = None
+) -> None:
+    """Print the summary of a training.
 
     Args:
         result: what the stage has returned.
@@ -43,103 +66,60 @@ def summarize_training(
         environment: arguments of `ludus eval` that name the environment; None: the environment
             that the rows come from.
     """
-    from ludus.train.output.model_card import UNKNOWN_ENVIRONMENT, environment_arguments
-    from ludus.train.output.record import read_record
     from ludus.tutoring import TutorResult
 
-    record, advice = read_record(result.folder), list[str]()
-    metrics = record.metrics if record is not None else None
-    fields: JsonObject = metrics.model_dump() if metrics is not None else {}
-    is_grpo = record is not None and record.kind == "grpo"
-    diagnosis = _diagnose(result.folder) if is_grpo else None
-    if isinstance(result, TutorResult):
-        lines = _round_lines(result)
-        fields["rounds"] = [each.as_json() for each in result.rounds]
-        fields["kept_round"] = result.kept_round
-    else:
-        planned = record.settings.get("steps") if is_grpo and record is not None else None
-        lines = [("steps", _steps_text(result, planned))]
-        if metrics is not None:
-            lines += _reward_lines(diagnosis) if is_grpo else _loss_lines(metrics)
-            if metrics.seconds is not None:
-                rate = metrics.tokens_per_second
-                speed = f", {format_count(rate)} tokens/s" if rate else ""
-                lines.append(("time", f"{format_clock(metrics.seconds)}{speed}"))
+    lines = round_lines(result) if isinstance(result, TutorResult) else result_lines(result)
     lines.append(("model", str(result.folder)))
-    if is_grpo:
-        advice = _grpo_advice(result.folder, diagnosis)
-    if result.stopped is None and diagnosis is not None:
-        from ludus.data.json_files import to_jsonable
-
-        fields["verdicts"] = to_jsonable(diagnosis.verdicts)
-    recorded = environment_arguments(record) if record is not None else (UNKNOWN_ENVIRONMENT,)
-    kwargs = record.chat_format.chat_template_kwargs if record is not None else {}
-    command = ["ludus", "eval", *(environment or recorded)]
-    command += ["-c", f"hf:{model}", "-c", f"hf:{result.folder}", "-n", "100"]
-    # Both models need the chat template arguments of the training.
-    command += ["--chat-template-kwargs", json.dumps(kwargs)] if kwargs else []
-    return TrainSummary(lines, fields, [*advice, f"Next: {shlex.join(command)}"])
+    width = max(_MIN_NAME_WIDTH, *(len(name) + 2 for name, _ in lines))
+    for name, value in lines:
+        print(escape_control_chars(f"{name:<{width}}{value}"))
+    if not is_stage():  # A recipe has its own next stage.
+        for line in advice(result.folder, model, environment):
+            print(escape_control_chars(line))
 
 
-def _steps_text(result: TrainResult, planned: int | None) -> str:
-    """The number of steps, and how many were planned where --early-stop ended the run."""
+def result_lines(result: TrainResult) -> list[tuple[str, str]]:
+    """Steps, loss or reward, and time of SFT, DPO and GRPO."""
+    from ludus.diagnose.reward_delta import format_change_with_interval, format_reward
+    from ludus.train.output.record import read_record
+
+    record = read_record(result.folder)
+    is_grpo = record is not None and record.kind == "grpo"
     steps = f"{result.steps:,}"
     if result.resumed_from is not None:
         all_done = result.resumed_from >= result.steps
         resumed = "all done before" if all_done else f"resumed after {result.resumed_from:,}"
         steps += f" ({resumed})"
+    planned = record.settings.get("steps") if is_grpo and record is not None else None
     if planned is not None and result.steps < planned:
         steps += f" of {planned:,}: stopped early"
-    return steps
-
-
-def _loss_lines(metrics: FinalMetrics) -> list[tuple[str, str]]:
-    lines = []
-    if (loss := format_change(metrics.first_loss, metrics.last_loss)) is not None:
-        lines.append(("loss", loss))
-    if metrics.eval_loss is not None:
-        lines.append(("test loss", f"{metrics.eval_loss:.4g}"))
+    lines = [("steps", steps)]
+    if record is None or (metrics := record.metrics) is None:
+        return lines
+    diagnosis = diagnose(result.folder)
+    if is_grpo and (diagnosis is None or diagnosis.reward is None):
+        lines.append(("reward", "no episode was scored"))
+    elif diagnosis is not None and diagnosis.reward is not None:
+        lines.append(("reward change", format_change_with_interval(diagnosis.reward)))
+        lines += [(part.name, format_change_with_interval(part)) for part in diagnosis.parts]
+        if diagnosis.held_out:
+            scale = diagnosis.reward.scale
+            ends = diagnosis.held_out[:1] + diagnosis.held_out[1:][-1:]
+            texts = (f"{format_reward(value, scale)} (step {step:,})" for step, value in ends)
+            lines.append(("held out", " -> ".join(texts)))
+    else:
+        if (loss := format_change(metrics.first_loss, metrics.last_loss)) is not None:
+            lines.append(("loss", loss))
+        if metrics.eval_loss is not None:
+            lines.append(("test loss", f"{metrics.eval_loss:.4g}"))
+    if metrics.seconds is not None:
+        rate = metrics.tokens_per_second
+        speed = f", {format_count(rate)} tokens/s" if rate else ""
+        lines.append(("time", f"{format_clock(metrics.seconds)}{speed}"))
     return lines
 
 
-def _diagnose(folder: Path) -> Diagnosis | None:
-    from ludus.diagnose import read_run
-    from ludus.errors import RunError
-
-    try:
-        return read_run(folder).diagnose()
-    except RunError:  # The folder holds no log.
-        return None
-
-
-def _reward_lines(diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
-    from ludus.diagnose.reward_delta import format_change_with_interval, format_reward
-
-    if diagnosis is None or diagnosis.reward is None:
-        return [("reward", "no episode was scored")]
-    lines = [("reward change", format_change_with_interval(diagnosis.reward))]
-    lines += [(part.name, format_change_with_interval(part)) for part in diagnosis.parts]
-    if diagnosis.held_out:
-        scale = diagnosis.reward.scale
-        ends = diagnosis.held_out[:1] + diagnosis.held_out[1:][-1:]
-        texts = (f"{format_reward(value, scale)} (step {step:,})" for step, value in ends)
-        lines.append(("held out", " -> ".join(texts)))
-    return lines
-
-
-def _grpo_advice(folder: Path, diagnosis: Diagnosis | None) -> list[str]:
-    """The verdicts, and how to extend the run."""
-    from ludus.diagnose.diagnosis import format_verdict
-    from ludus.train.output.checkpoints import latest_checkpoint
-
-    verdicts = diagnosis.verdicts if diagnosis is not None else ()
-    advice = [name_flags(format_verdict(verdict)) for verdict in verdicts]
-    if (checkpoint := latest_checkpoint(folder)) is not None:
-        advice.append(f"More: the same command with more --steps resumes from {checkpoint}.")
-    return advice
-
-
-def _round_lines(result: TutorResult) -> list[tuple[str, str]]:
+def round_lines(result: TutorResult) -> list[tuple[str, str]]:
     """A line for each round of a tutor."""
 
     def share(value: float | None) -> str:
@@ -152,3 +132,24 @@ def _round_lines(result: TutorResult) -> list[tuple[str, str]]:
         kept = "  kept" if each.number == result.kept_round else ""
         lines.append((str(each.number), f"{row}{kept}"))
     return [*lines, ("time", format_clock(result.seconds))]
+
+
+def advice(folder: Path, model: str, environment: Sequence[str] | None) -> list[str]:
+    """The verdicts on a GRPO run, how to extend it, and the command that evaluates the model."""
+    from ludus.diagnose.diagnosis import format_verdict
+    from ludus.train.output.checkpoints import latest_checkpoint
+    from ludus.train.output.model_card import UNKNOWN_ENVIRONMENT, environment_arguments
+    from ludus.train.output.record import read_record
+
+    record, diagnosis = read_record(folder), diagnose(folder)
+    lines = [name_flags(format_verdict(each)) for each in (diagnosis.verdicts if diagnosis else ())]
+    is_grpo = record is not None and record.kind == "grpo"
+    if is_grpo and (checkpoint := latest_checkpoint(folder)) is not None:
+        lines.append(f"More: the same command with more --steps resumes from {checkpoint}.")
+    recorded = environment_arguments(record) if record is not None else (UNKNOWN_ENVIRONMENT,)
+    kwargs = record.chat_format.chat_template_kwargs if record is not None else {}
+    command = ["ludus", "eval", *(environment or recorded)]
+    command += ["-c", f"hf:{model}", "-c", f"hf:{folder}", "-n", "100"]
+    # Both models need the chat template arguments of the training.
+    command += ["--chat-template-kwargs", json.dumps(kwargs)] if kwargs else []
+    return [*lines, f"Next: {shlex.join(command)}"]
