@@ -38,10 +38,6 @@ class Option:
     """Another name than the field's: `set` for `overrides`."""
     short: str = ""
     """A letter: `n` for -n."""
-    aliases: tuple[str, ...] = ()
-    """Flags that other tools have for it, listed nowhere; `--use-vllm=colocate` takes no value."""
-    bare: str = ""
-    """The value of the option if it is given without one."""
     metavar: str = ""
     default: str = ""
     """What is done if the option is not given, where the default value does not say it."""
@@ -87,7 +83,10 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, Any]:
     table: dict[str, Any] = {}
     for text in texts:
         if text.lstrip().startswith("{"):
-            value = _json(text)
+            try:
+                value = json.loads(text)
+            except ValueError as error:
+                raise ValueError(f"{text} is not valid JSON: {error}") from None
             if not isinstance(value, dict):
                 raise ValueError(f"{text} is not a JSON object")
             table |= value
@@ -111,10 +110,3 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any] | None:
     if parts in (["off"], ["false"]):
         return None
     return parse_assignments([part for part in parts if part not in ("on", "true")])
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{text} is not valid JSON: {error}") from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import sys
 from collections.abc import Sequence
 
@@ -18,12 +17,10 @@ from ludus.cli.program import (
     describe_usage_error,
     examples_of,
     find_command,
-    flags_of,
     name_flags,
 )
 from ludus.errors import LudusError
 
-_SETTING = re.compile(r"\w+=|\{|(on|off)$")
 _COMPLETE = "__complete"
 """The scripts of the shells ask `ludus __complete collect wo` what they may offer."""
 _ABOUT_HELP_ALL = f"With {HELP_ALL}, a command lists all of its options."
@@ -35,6 +32,14 @@ def build_app(arguments: Sequence[str]) -> App:
 
     A script of --install-completion knows the options of all commands.
     """
+
+    def versions() -> str:
+        from ludus.cli.commands.doctor import RELEVANT_PACKAGES
+        from ludus.data.run_folder import versions
+
+        found = versions(*RELEVANT_PACKAGES)
+        return "\n".join(f"{name} {version}" for name, version in found.items())
+
     words = arguments[1:] if arguments[:1] == [_COMPLETE] else arguments
     help_flags = ["--help", "-h", HELP_ALL]
     app = App(
@@ -43,7 +48,7 @@ def build_app(arguments: Sequence[str]) -> App:
         help_format="plaintext",
         help_epilogue=_ABOUT_HELP_ALL,
         help_flags=help_flags,
-        version=_versions,
+        version=versions,
         config=(apply_settings,),
         result_action="return_value",
         exit_on_error=False,
@@ -80,7 +85,7 @@ def run(arguments: Sequence[str]) -> int:
     from ludus.cli.display.signals import EXIT_CODES, INTERRUPTED
 
     try:
-        build_app(arguments)(expand_aliases(arguments))
+        build_app(arguments)(list(arguments))
     except CycloptsError as error:
         print_error(describe_usage_error(error))
         return 2
@@ -104,36 +109,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def expand_aliases(arguments: Sequence[str]) -> list[str]:
-    """Replace what other tools call an option, and complete options that need no value."""
-    words = list(arguments)
-    for path in (path for section in SECTIONS.values() for path in section):
-        if words[: len(path.split())] != path.split():
-            continue
-        flags = flags_of(find_command(path)).values()
-        aliases = {
-            alias.partition("=")[0]: flag.name + "".join(alias.partition("=")[1:])
-            for flag in flags
-            for alias in flag.option.aliases
-        }
-        bare = {flag.name: f"{flag.name}={flag.option.bare}" for flag in flags if flag.option.bare}
-        for index, word in enumerate(words):
-            name, equals, value = word.partition("=")
-            if name in aliases:
-                words[index] = aliases[name] + equals + value
-            elif word in bare and not _SETTING.match("".join(words[index + 1 : index + 2])):
-                words[index] = bare[word]
-    return words
-
-
 def main() -> None:
     """The entry point."""
     arguments = sys.argv[1:]
     sys.exit(run(arguments or ["--help"]))
-
-
-def _versions() -> str:
-    from ludus.cli.commands.doctor import RELEVANT_PACKAGES
-    from ludus.data.run_folder import versions
-
-    return "\n".join(f"{name} {version}" for name, version in versions(*RELEVANT_PACKAGES).items())

@@ -5,7 +5,7 @@
 
 What stands before `*` are the arguments of the command. Options are declared where the config is;
 see `ludus.options`. Their values come from the command line (the last one counts, and `--set` is
-after all others), from the TOML file of `--config`, and from the table of a recipe, in this order.
+after all others), or from the table of a recipe.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import json
 import re
 import sys
 import textwrap
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache
@@ -36,14 +35,15 @@ from ludus.errors import ConfigError, did_you_mean
 from ludus.options import Option
 
 if TYPE_CHECKING:
-    from ludus.data.tool_schema import JsonObject
+    pass
 
 HELP_ALL, INSTALL_COMPLETION = "--help-all", "--install-completion"
-CONFIG, SET = "config", "set"
+SET = "set"
 _ARGUMENT = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)(?:=([^`]+))?`")
 _running: Mapping[str, Flag] = {}
 """The options of the running command. A process runs one."""
 Command = Callable[..., Any]
+_PANELS = {name: Group(name, sort_key=order) for order, name in enumerate(get_args(options.Group))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Flag:
             more["required"] = required
         default = self.default_text
         parameter = Parameter(
-            group=_panel(option.group),
+            group=_PANELS[option.group],
             show=not option.hidden and (not option.advanced or lists_all),
             help=name_flags(self.help),
             metavar=option.metavar or None,
@@ -169,7 +169,9 @@ def command(function: Command | None = None, *, without: Sequence[str] = ()) -> 
     }
     flags = {flag.key: flag for flag in _flags(function) if flag.key not in without}
     if configs:
-        flags |= {flag.key: flag for flag in _setting_flags() if flag.key not in flags}
+        option = Option("Basics", advanced=True, metavar="KEY=VALUE", combine=refuse_settings)
+        text = "Any setting, also a rare one; repeatable."
+        flags.setdefault(SET, Flag(SET, list[str], option, text, None, ()))
     arguments = [flag.key for flag in flags.values() if flag.positional]
 
     def run(*given: Any, **values: Any) -> Any:
@@ -318,7 +320,7 @@ def _by_key(arguments: ArgumentCollection) -> dict[str, Argument]:
 
 
 def apply_settings(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Give options the values of `--set` and of the file of `--config`."""
+    """Give options the values of `--set`."""
     global _running
     _running = flags_of(app.default_command) if app.default_command else {}
     known = _by_key(arguments)
@@ -327,13 +329,11 @@ def apply_settings(app: App, commands: tuple[str, ...], arguments: ArgumentColle
         for token in settings.tokens:
             key, equals, value = token.value.partition("=")
             key = key.strip().replace("-", "_")
-            if equals and key in known and key not in (SET, CONFIG):
+            if equals and key in known and key != SET:
                 known[key].append(Token(keyword=key, value=value, source=f"--set {key}"))
             else:
                 rest.append(token)
         settings.tokens[:] = rest
-    for token in known[CONFIG].tokens if CONFIG in known else ():
-        Table(_read_table(token.value), token.value)(app, commands, arguments)
 
 
 def to_texts(value: object) -> list[str]:
@@ -358,26 +358,8 @@ def to_text(value: object) -> str:
     raise ConfigError(f"{value!r} is neither a text, a number, true, false nor a table.")
 
 
-def _read_table(name: str) -> JsonObject:
-    from ludus.data.json_files import read_text
-
-    try:
-        return tomllib.loads(read_text(Path(name).expanduser()))
-    except OSError as error:
-        raise ConfigError(f"--config {name} cannot be read: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"--config {name} is not valid TOML: {error}") from None
-
-
-def _setting_flags() -> Iterator[Flag]:
-    option = Option("Basics", metavar="FILE", advanced=True)
-    text = "TOML file with options of this command, for those that are not given."
-    yield Flag(CONFIG, Path | None, option, text, None, ())
-    option = Option("Basics", advanced=True, metavar="KEY=VALUE", combine=_refuse_settings)
-    yield Flag(SET, list[str], option, "Any setting, also a rare one; repeatable.", None, ())
-
-
-def _refuse_settings(texts: Sequence[str]) -> None:
+def refuse_settings(texts: Sequence[str]) -> None:
+    """Raise for a setting that no option of the command took."""
     for text in texts:
         key, equals, _ = text.partition("=")
         if not equals:
@@ -391,34 +373,32 @@ def _flags(function: Command) -> Iterator[Flag]:
     hints = get_type_hints(function, include_extras=True)
     for name, parameter in inspect.signature(function).parameters.items():
         hint = hints[name]
+        each = []
         if is_dataclass(hint):
-            each = list(_config_flags(name, hint if isinstance(hint, type) else type(hint)))
+            config = hint if isinstance(hint, type) else type(hint)
+            types, texts = get_type_hints(config, include_extras=True), field_texts(config)
+            for field in fields(config):
+                if (option := _option_of(of := types[field.name])) is None:
+                    continue
+                default = field.default
+                if field.default_factory is not MISSING:
+                    default = field.default_factory()
+                text, target = texts.get(field.name) or _text_of(of), (name, field.name)
+                key = option.name or field.name
+                each.append(Flag(key, get_args(of)[0], option, text, default, (target,)))
         else:
             default = MISSING if parameter.default is parameter.empty else parameter.default
             positional = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
             option = _option_of(hint)
             assert option is not None, f"{name} has no Option"
             key, text, target = option.name or name, _text_of(hint), (name, "")
-            each = [Flag(key, get_args(hint)[0], option, text, default, (target,), positional)]
+            each.append(Flag(key, get_args(hint)[0], option, text, default, (target,), positional))
         for flag in each:
             if (before := found.get(flag.key)) is not None:
                 # Two configs of the command have the field: the option sets both.
                 flag = replace(before, targets=(*before.targets, *flag.targets))
             found[flag.key] = flag
     return iter(found.values())
-
-
-def _config_flags(parameter: str, config: type) -> Iterator[Flag]:
-    hints, texts = get_type_hints(config, include_extras=True), field_texts(config)
-    for field in fields(config):
-        if (option := _option_of(hints[field.name])) is None:
-            continue
-        default = field.default
-        if field.default_factory is not MISSING:
-            default = field.default_factory()
-        hint, target = hints[field.name], (parameter, field.name)
-        text = texts.get(field.name) or _text_of(hint)
-        yield Flag(option.name or field.name, get_args(hint)[0], option, text, default, (target,))
 
 
 def _option_of(hint: Any) -> Option | None:
@@ -444,8 +424,3 @@ def field_texts(config: type) -> dict[str, str]:
                 text = after.value if isinstance(after, ast.Expr) else None
                 texts[line.target.id] = " ".join(str(getattr(text, "value", "")).split())
     return texts
-
-
-@cache
-def _panel(name: str) -> Group:
-    return Group(name, sort_key=get_args(options.Group).index(name))

@@ -18,7 +18,6 @@ from cyclopts import CycloptsError
 from ludus.cli.command_line import check_only, stage_arguments
 from ludus.cli.commands import STAGES
 from ludus.cli.program import (
-    CONFIG,
     Flag,
     find_command,
     flags_of,
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from ludus.train.config import Method
 
 _OUTPUTS = ("output_dir", "output")
-MANAGED_KEYS = (*_OUTPUTS, "overwrite", "resume", "json", CONFIG)
+MANAGED_KEYS = (*_OUTPUTS, "overwrite", "resume", "json")
 """Options that `ludus run` sets."""
 _TRAINERS: Mapping[str, Method] = {"sft": "sft", "dpo": "dpo", "tutor": "sft", "grpo": "grpo"}
 """The method of TRL that trains, by command."""

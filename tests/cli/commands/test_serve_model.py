@@ -81,8 +81,6 @@ def test_the_model_has_the_name_of_its_folder_or_the_given_one(model: Path) -> N
         (("{model}", "--host", "0.0.0.0"), "token"),
         (("{model}", "--port", "70000"), "70000"),
         (("{model}", "--session-timeout", "soon"), "--session-timeout"),
-        (("{model}", "--extra", '{"top_q": 1}'), "top_q"),
-        (("{model}", "--chat-template-kwargs", '{"enable_thikning": true}'), "enable_thinking"),
         (("{model}", "--record", "{model}"), "holds no run"),
     ],
 )

@@ -180,26 +180,16 @@ def test_help_states_the_defaults_of_the_config() -> None:
         assert f"[default: {default}]" in text.partition(f" {option} ")[2][:160], option
 
 
-def test_settings_come_from_flags_then_set_then_a_file(calls: list[Any], tmp_path: Path) -> None:
-    file = tmp_path / "grpo.toml"
-    file.write_text(
-        """
-        steps = 3
-        groups = 2
-        seed = 4
-        zero_variance_groups = "keep"
-        lora = {r = 4, targets = ["q_proj", "v_proj"], dropout = 0.1}
-        task = {length = 6, word = "5", deep = {a = 1.5}}
-        set = {warmup_steps = 5, lr_scheduler_kwargs = {x = 1}}
-        """
-    )
+def test_set_comes_after_flags_and_takes_settings_of_a_method(calls: list[Any]) -> None:
     config = parse_config(
-        calls, "--config", str(file), "--steps", "7", "--set", "groups=5", "--set", "top-k=3"
+        calls,
+        *("--steps", "7", "--groups", "2", "--set", "groups=5", "--set", "top-k=3"),
+        *("--set", "lora=r=4,targets=q_proj+v_proj,dropout=0.1"),
+        *("--task", '{"length": 6, "deep": {"a": 1.5}}', "--task", "word=x"),
     )
-    assert (config.steps, config.groups, config.seed, config.top_k) == (7, 5, 4, 3)
-    assert config.zero_variance_groups == "keep"
+    assert (config.steps, config.groups, config.top_k) == (7, 5, 3)
     assert config.lora == Lora(rank=4, target_modules=("q_proj", "v_proj"), dropout=0.1)
-    assert config.task == {"length": 6, "word": "5", "deep": {"a": 1.5}}
+    assert config.task == {"length": 6, "word": "x", "deep": {"a": 1.5}}
 
 
 def test_set_takes_hidden_options_and_fields_of_trl(calls: list[Any]) -> None:
@@ -207,13 +197,3 @@ def test_set_takes_hidden_options_and_fields_of_trl(calls: list[Any]) -> None:
     config = parse_config(calls, *options)
     assert config.max_rollbacks == 0
     assert config.overrides == {"warmup_steps": 3, "adam_beta1": 0.8}
-
-
-def test_names_of_trl_are_aliases(calls: list[Any]) -> None:
-    config = parse_config(
-        calls,
-        *("--max-steps", "3", "--num-generations=8", "--max-completion-length", "99"),
-        *("--per-device-train-batch-size", "2", "--use-vllm"),
-    )
-    assert (config.steps, config.group_size, config.max_episode_tokens) == (3, 8, 99)
-    assert (config.batch_size, config.vllm_mode) == (2, "colocate")

@@ -149,22 +149,40 @@ def lint(
     if as_json:
         print(json.dumps(report.as_json(strict=strict), ensure_ascii=False, allow_nan=False))
     else:
-        _print_lint_report(report, strict=strict)
+        print_lint_report(report, strict=strict)
     if not report.passed(strict=strict):
         raise SystemExit(1)
 
 
-def _print_lint_report(report: LintReport, *, strict: bool) -> None:
-    """Print the whole report; `strict` counts warnings as errors."""
+def print_lint_report(report: LintReport, *, strict: bool) -> None:
+    """Print findings with an example and the advice, rendered rows, lengths and the verdict."""
+    from rich.text import Text
 
-    _print_findings(report)
+    rows = []
+    for finding in report.findings:
+        share = "<0.1%" if 0 < finding.share < 0.001 else f"{finding.share:.1%}"
+        location = escape_control_chars(str(finding.examples[0][0]))
+        cells = (finding.level, finding.check, f"{finding.rows:,}", share, location)
+        style = _LINT_STYLES.get(finding.level, "bold")
+        rows.append([Text(cell, style=style) for cell in cells])
+    if rows:
+        print_table(("", "check", "rows", "share", "first"), rows, right=("rows", "share"))
+    for finding in report.findings:
+        message = finding.examples[0][1]
+        stop = "" if message.endswith((".", "!", "?")) else "."
+        text = Text(escape_control_chars(f"{finding.check}: {message}{stop} "))
+        text.append(name_flags(finding.advice), "dim")
+        console().print(text, soft_wrap=True)
     for example in report.shown:
-        _print_lint_example(example)
-    lines = [_coverage_text(report)]
+        print_rendered_row(example)
     if report.lengths is not None and report.lengths.count:
-        lines.insert(0, str(report.lengths))
-    for line in lines:
-        print_text(line)
+        print_text(str(report.lengths))
+    coverage = f"all rendered with the chat template of {report.student}"
+    if report.student is None:
+        coverage = "checked without a chat template: --student shows which tokens bear the loss"
+    elif report.rendered < report.rows:
+        coverage = f"{report.rendered:,} of them rendered; --all renders every row"
+    print_text(f"{plural(report.rows, 'row')}, {coverage}.")
     errors, warnings = report.count_checks("error"), report.count_checks("warning")
     counts = f"{plural(errors, 'error')}, {plural(warnings, 'warning')}"
     if report.passed(strict=strict):
@@ -174,60 +192,21 @@ def _print_lint_report(report: LintReport, *, strict: bool) -> None:
         print_text(f"Not fit to train on: {counts}{reason} (exit code 1).", "bold red")
 
 
-def _print_findings(report: LintReport) -> None:
-    """Print a line per finding, and below them an example of each with the advice."""
-    from rich.text import Text
-
-    if not report.findings:
-        return
-    rows = []
-    for finding in report.findings:
-        share = "<0.1%" if 0 < finding.share < 0.001 else f"{finding.share:.1%}"
-        cells = (finding.level, finding.check, f"{finding.rows:,}", share)
-        style = _LINT_STYLES.get(finding.level, "bold")
-        location = escape_control_chars(str(finding.examples[0][0]))
-        rows.append([Text(cell, style=style) for cell in (*cells, location)])
-    print_table(("", "check", "rows", "share", "first"), rows, right=("rows", "share"))
-    for finding in report.findings:
-        message = finding.examples[0][1]
-        stop = "" if message.endswith((".", "!", "?")) else "."
-        text = Text(escape_control_chars(f"{finding.check}: {message}{stop} "))
-        text.append(name_flags(finding.advice), "dim")
-        console().print(text, soft_wrap=True)
-
-
-def _print_lint_example(example: LintExample) -> None:
-    """Print a rendered row of the report; what bears the loss is coloured or in brackets."""
+def print_rendered_row(example: LintExample) -> None:
+    """Print the text of a row; what bears the loss is coloured or in brackets."""
     from rich.text import Text
 
     out, rendered = console(), example.rendered
     side = f" {example.side}" if example.side else ""
     counts = f"{len(rendered.ids):,} tokens, {sum(rendered.mask):,} bear the loss"
-    head = f"{example.location}{side}  {counts}"
-    print_text(head, "bold")
+    print_text(f"{example.location}{side}  {counts}", "bold")
     has_brackets = out.no_color or not out.is_terminal
     text, in_loss = Text(), False
     for span in rendered.text_spans(example.special_tokens):
         if has_brackets and span.has_loss != in_loss:
             text.append(_LOSS_OPEN if span.has_loss else _LOSS_CLOSE)
         in_loss = span.has_loss
-        if in_loss:
-            style = "bold green underline" if span.special else "bold green"
-        else:
-            style = "cyan" if span.special else "dim"
+        style = "bold green" if in_loss else "dim"
         text.append(escape_control_chars(span.text), style)
     text.append(_LOSS_CLOSE if has_brackets and in_loss else "")
     out.print(text, soft_wrap=True)
-
-
-def _coverage_text(report: LintReport) -> str:
-
-    rows = plural(report.rows, "row")
-    if report.student is None:
-        return (
-            f"{rows}, checked without a chat template: give --student to see which tokens bear "
-            "the loss, what its template drops, and how long rows are."
-        )
-    if report.rendered < report.rows:
-        return f"{rows}, {report.rendered:,} of them rendered; --all renders every row."
-    return f"{rows}, all rendered with the chat template of {report.student}."

@@ -26,24 +26,11 @@ if TYPE_CHECKING:
 
 _SPARKLINE_WIDTH = 60
 _VERDICT_STYLES = {"problem": "yellow", "note": "cyan", "good": "green"}
-_SHARE_LABELS = {
-    "zero_variance": "zero variance",
-    "format": "format",
-    "done": "done",
-    "cut_off": "cut off",
-}
-_NONZERO_LABELS = {
-    "out_of_turns": "out of turns",
-    "unscored": "unscored",
-}
-"""Shares that are printed only where they are not zero."""
-_NUMBER_LABELS = {
-    "length": "length",
-    "turns": "turns",
-    "entropy": "entropy",
-    "grad_norm": "gradient",
-}
-_UNITS = {"length": " tokens"}
+_LABELS = {"zero_variance": "zero variance", "cut_off": "cut off", "grad_norm": "gradient"}
+_SHARES = ("zero_variance", "format", "done", "cut_off", "out_of_turns", "unscored")
+_RARE = ("out_of_turns", "unscored")
+"""Shares that are printed if they are not zero."""
+_NUMBERS = ("length", "turns", "entropy", "grad_norm")
 
 
 @command
@@ -96,7 +83,7 @@ def _print(run: RunData, diagnosis: Diagnosis, translate: Callable[[str], str]) 
         return Padding(Text(escape_control_chars(sentence)), (0, 0, 0, 2))
 
     print_text(run.title, "bold")
-    print_facts(_table_rows(run, diagnosis))
+    print_facts(table_rows(run, diagnosis))
     for verdict in diagnosis.verdicts:
         print_text(f"\n{verdict.name}", f"bold {_VERDICT_STYLES[verdict.kind]}")
         console().print(as_sentence(verdict.finding))
@@ -105,8 +92,14 @@ def _print(run: RunData, diagnosis: Diagnosis, translate: Callable[[str], str]) 
         print_text(run.note, "dim")
 
 
-def _table_rows(run: RunData, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    from ludus.diagnose.reward_delta import format_number, format_share
+def table_rows(run: RunData, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    from ludus.data.estimates import format_mean
+    from ludus.diagnose.reward_delta import (
+        format_change_with_interval,
+        format_number,
+        format_reward,
+        format_share,
+    )
 
     steps = f"{diagnosis.steps:,}"
     if run.planned_steps and run.planned_steps > diagnosis.steps:
@@ -114,14 +107,28 @@ def _table_rows(run: RunData, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]
     state = "" if run.finished else " (not finished)"
     window = diagnosis.window
     yield "steps", f"{steps}{state}; the first {window} logged steps are compared with the last"
-    yield from _reward_rows(diagnosis)
+    if (mean := diagnosis.mean_reward) is not None:
+        text = format_mean(mean.value, mean.interval, label="95 % interval ")
+        yield "mean reward", f"{text}, n = {mean.n:,} of all steps"
+    if (change := diagnosis.reward) is None:
+        yield "reward change", "no episode was scored"
+    else:
+        scale = change.scale
+        yield "reward change", format_change_with_interval(change)
+        yield "", sparkline(diagnosis.curve, low=scale.low, high=scale.high, width=_SPARKLINE_WIDTH)
+        for part in diagnosis.parts:
+            yield part.name, format_change_with_interval(part)
+        if diagnosis.held_out:
+            ends = diagnosis.held_out[:1] + diagnosis.held_out[1:][-1:]
+            texts = (f"{format_reward(value, scale)} (step {step:,})" for step, value in ends)
+            yield "held out", " -> ".join(texts)
     for key, (first, last) in diagnosis.metrics.items():
-        if key in _SHARE_LABELS or (key in _NONZERO_LABELS and max(first, last) > 0):
-            label = _SHARE_LABELS.get(key) or _NONZERO_LABELS[key]
+        label = _LABELS.get(key, key.replace("_", " "))
+        if key in _SHARES and (key not in _RARE or max(first, last) > 0):
             yield label, f"{format_share(first)} -> {format_share(last)}"
-        elif key in _NUMBER_LABELS:
-            change = f"{format_number(first)} -> {format_number(last)}"
-            yield _NUMBER_LABELS[key], f"{change}{_UNITS.get(key, '')}"
+        elif key in _NUMBERS:
+            unit = " tokens" if key == "length" else ""
+            yield label, f"{format_number(first)} -> {format_number(last)}{unit}"
     for bucket in diagnosis.curriculum:
         rates = (bucket.first_success, bucket.last_success)
         success = " -> ".join(format_share(rate) for rate in rates if rate is not None)
@@ -129,27 +136,3 @@ def _table_rows(run: RunData, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]
     if diagnosis.seconds:
         seconds = (f"{phase} {value:.2g} s" for phase, value in diagnosis.seconds.items())
         yield "time", ", ".join(seconds)
-
-
-def _reward_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    from ludus.data.estimates import format_mean
-    from ludus.diagnose.reward_delta import format_change_with_interval, format_reward
-
-    change, mean = diagnosis.reward, diagnosis.mean_reward
-    if mean is not None:
-        text = format_mean(mean.value, mean.interval, label="95 % interval ")
-        yield "mean reward", f"{text}, n = {mean.n:,} of all steps"
-    if change is None:
-        yield "reward change", "no episode was scored"
-        return
-    scale = change.scale
-    yield "reward change", format_change_with_interval(change)
-    yield "", sparkline(diagnosis.curve, low=scale.low, high=scale.high, width=_SPARKLINE_WIDTH)
-    for part in diagnosis.parts:
-        yield part.name, format_change_with_interval(part)
-    if diagnosis.held_out:
-        (first, before), (last, after) = diagnosis.held_out[0], diagnosis.held_out[-1]
-        text = f"{format_reward(before, scale)} (step {first:,})"
-        if last > first:
-            text += f" -> {format_reward(after, scale)} (step {last:,})"
-        yield "held out", text

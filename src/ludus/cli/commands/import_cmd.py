@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from ludus.cli import common
 from ludus.cli.display.console import print_text
 from ludus.cli.display.formatting import plural
 from ludus.cli.program import command
 from ludus.options import Option
-
-if TYPE_CHECKING:
-    from ludus.curation.formats.run_import import ImportReport
 
 
 class ImportFormat(StrEnum):
@@ -46,7 +43,7 @@ def import_(
     Example: ludus import nemo-gym results/rollouts.jsonl -o runs/gym
     """
     from ludus.cli.display.status import status_callback
-    from ludus.curation.formats.run_import import import_files
+    from ludus.curation.formats.run_import import UNREADABLE_FILE, import_files
     from ludus.data.run_folder import find_unused_dir
 
     folder = out or find_unused_dir(Path("runs") / f"{format}-{paths[0].stem}")
@@ -65,13 +62,7 @@ def import_(
             "not_read": [str(path) for path in report.unread_files],
         }
         print(json.dumps(fields))
-    else:
-        _print_report(report)
-
-
-def _print_report(report: ImportReport) -> None:
-    from ludus.curation.formats.run_import import UNREADABLE_FILE
-
+        return
     for example in report.examples:
         print_text(f"not read: {example}", "yellow", stderr=True)
     if (hidden := report.unreadable - len(report.examples)) > 0:

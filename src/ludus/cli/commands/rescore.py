@@ -118,11 +118,11 @@ def rescore(
         fields = {"folder": str(result.folder), "stopped": result.stop_reason, **result.summary}
         print(json.dumps(fields, allow_nan=False))
     else:
-        _print_result(result)
+        print_result(result)
     exit_if_signalled(result.stop_reason)
 
 
-def _print_result(result: RescoreResult) -> None:
+def print_result(result: RescoreResult) -> None:
     """Print rewards before and after, the agreement, what the judge used, and the folder."""
 
     comparison = result.comparison

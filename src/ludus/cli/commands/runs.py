@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from ludus.cli.common import newest_run, resolve_run_path
 from ludus.cli.display.console import print_table
 from ludus.cli.display.formatting import format_count, format_dollars, format_reward
 from ludus.cli.program import command
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 from ludus.options import Option, expand_path
-
-if TYPE_CHECKING:
-    from ludus.data.tool_schema import JsonObject
 
 
 @command
@@ -39,7 +37,7 @@ def runs(
     if not folders:
         raise RunError(f"There is no run in {root}. `ludus collect` creates one.")
     folders.sort(key=lambda run: (run.metadata.created_at, run.path))
-    summaries = [
+    summaries: list[JsonObject] = [
         {
             "run": str(run.path),
             "kind": run.metadata.kind,
@@ -54,28 +52,26 @@ def runs(
         for summary in summaries:
             print(json.dumps(summary, allow_nan=False))
         return
-    rows = [_table_row(summary) for summary in summaries]
+    rows = []
+    for summary in summaries:
+        usage, agent = summary["usage"], summary["agent"]
+        tokens = usage["prompt_tokens"] + usage["completion_tokens"]
+        planned = f"/{summary['planned']:,}" if summary["remaining"] else ""
+        row = {
+            "run": summary["run"],
+            "kind": summary["kind"],
+            "environment": summary["environment"],
+            "agent": str(agent.get("model") or agent.get("provider", "")),
+            "episodes": f"{summary['episodes']:,}{planned}",
+            "mean reward (95 % interval)": format_reward(summary),
+            "broken": f"{summary['broken']:,}" if summary["broken"] else "",
+            "tokens": format_count(tokens) if tokens else "",
+            "cost": format_dollars(usage["cost"]),
+        }
+        rows.append(row)
     header = [name for name in rows[0] if any(row[name] for row in rows)]
     right = [name for name in header if name not in ("run", "kind", "environment", "agent")]
     print_table(header, ([row[name] for name in header] for row in rows), right=right)
-
-
-def _table_row(summary: JsonObject) -> dict[str, str]:
-
-    usage, agent = summary["usage"], summary["agent"]
-    tokens = usage["prompt_tokens"] + usage["completion_tokens"]
-    planned = f"/{summary['planned']:,}" if summary["remaining"] else ""
-    return {
-        "run": str(summary["run"]),
-        "kind": str(summary["kind"]),
-        "environment": str(summary["environment"]),
-        "agent": str(agent.get("model") or agent.get("provider", "")),
-        "episodes": f"{summary['episodes']:,}{planned}",
-        "mean reward (95 % interval)": format_reward(summary),
-        "broken": f"{summary['broken']:,}" if summary["broken"] else "",
-        "tokens": format_count(tokens) if tokens else "",
-        "cost": format_dollars(usage["cost"]),
-    }
 
 
 @command
@@ -101,6 +97,17 @@ def show(
 
     ludus show data/wordle 3
     """
+    from ludus.cli.display.eval_table import print_stored_evaluation
+    from ludus.cli.display.transcript import (
+        find_viewable_rows,
+        print_row,
+        print_transcript,
+        read_row,
+    )
+    from ludus.data.episode_reader import find_episode, holds_episodes
+    from ludus.data.run_folder import find_runs
+    from ludus.data.stage_output import find_output
+
     *names, last = target
     # The last word is the episode, unless it is the only one or a path.
     episode = last if names and (last.isdecimal() or not Path(last).exists()) else None
@@ -109,25 +116,24 @@ def show(
     if len(paths) > 1:  # From a pattern of the shell.
         path = newest_run(paths)
         print(f"{len(paths)} paths given; showing the newest, {path}.", file=sys.stderr)
-    _show_path(path, episode, as_json=as_json)
-
-
-def _show_path(path: Path, episode: str | None, *, as_json: bool) -> None:
-    from ludus.cli.display.transcript import (
-        find_viewable_rows,
-        print_row,
-        print_transcript,
-        read_row,
-    )
-    from ludus.data.episode_reader import find_episode, holds_episodes
-
     file = path / "episodes.jsonl" if path.is_dir() else path
     if path.is_dir() and not file.is_file():
-        if _show_evaluation(path, episode, as_json=as_json):
+        output = find_output(path)
+        if output is not None and output.kind == "evaluation":
+            if episode is not None:
+                runs = [str(path / one["label"]) for one in output.record["candidates"]]
+                commands = " or ".join(f"`ludus show {run} {episode}`" for run in runs)
+                raise RunError(f"{path} is an evaluation. Choose a candidate: {commands}.")
+            if as_json:
+                print(json.dumps(output.record, ensure_ascii=False))
+            else:
+                print_stored_evaluation(path)
             return
-        rows = find_viewable_rows(path)
-        if rows is None:
-            raise _nothing_to_show(path)
+        if (rows := find_viewable_rows(path)) is None:
+            hint = ""
+            if held := find_runs(path):
+                hint = f" `ludus runs {path}` lists the runs in it, such as {held[-1].path}."
+            raise RunError(f"{path} is no run, data set in JSONL or evaluation.{hint}")
         file = rows
     if holds_episodes(file):
         record = find_episode(file, episode or "0")
@@ -141,38 +147,3 @@ def _show_path(path: Path, episode: str | None, *, as_json: bool) -> None:
         print(json.dumps(row, ensure_ascii=False))
     else:
         print_row(file, episode or "0", row)
-
-
-def _show_evaluation(path: Path, episode: str | None, *, as_json: bool) -> bool:
-    """Print the evaluation in this folder; False if there is none."""
-    from ludus.cli.display.eval_table import print_stored_evaluation
-    from ludus.data.stage_output import find_output
-
-    output = find_output(path)
-    if output is None or output.kind != "evaluation":
-        return False
-    if episode is not None:
-        runs = [str(path / one["label"]) for one in output.record["candidates"]]
-        commands = " or ".join(f"`ludus show {run} {episode}`" for run in runs)
-        raise RunError(f"{path} is an evaluation. Choose a candidate: {commands}.")
-    if as_json:
-        print(json.dumps(output.record, ensure_ascii=False))
-    else:
-        print_stored_evaluation(path)
-    return True
-
-
-def _nothing_to_show(path: Path) -> RunError:
-    """An error that says what the folder holds instead, and what to type."""
-    from ludus.data.run_folder import find_runs
-
-    if any(path.glob("*.parquet")) or (path / "dataset_dict.json").is_file():
-        return RunError(
-            f"{path} is a data set, but not in JSONL. `ludus curate` writes one that can be shown."
-        )
-    if runs := find_runs(path):
-        return RunError(
-            f"{path} is a folder of runs. Choose one, such as `ludus show {runs[-1].path}`; "
-            f"`ludus runs {path}` lists them."
-        )
-    return RunError(f"{path} cannot be shown: it is no run, data set or evaluation.")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from ludus.cli import common
 from ludus.cli.program import command
 from ludus.errors import MissingExtra
-from ludus.options import Option, parse_assignments
+from ludus.options import Option
 from ludus.serve.config import ModelServeConfig, ServeConfig, limit_sessions
 
 if TYPE_CHECKING:
@@ -63,31 +62,15 @@ def serve_model(
     model: Annotated[str, Option(metavar="MODEL"), "Folder, Hub id or smollm2."],
     *,
     config: ModelServeConfig,
-    max_batch: Annotated[
-        int | None,
-        Option("Limits", hidden=True, default="256 with the Triton engine, otherwise 64"),
-        "Maximum number of replies that are decoded at once.",
-    ] = None,
     temperature: Annotated[
         float | None,
         Option("Sampling", default="the model's default"),
         "Sampling temperature, if a request has none.",
     ] = None,
-    extra: Annotated[
-        Mapping[str, Any],
-        Option("Sampling", hidden=True, metavar="KEY=VALUE|JSON", combine=parse_assignments),
-        "Other defaults of sampling, such as top_p=0.9; repeatable.",
-    ] = {},
-    chat_template_kwargs: Annotated[
-        Mapping[str, Any],
-        Option("Sampling", hidden=True, metavar="KEY=VALUE|JSON", combine=parse_assignments),
-        "Argument of the chat template; repeatable.",
-    ] = {},
     thinking: common.Thinking = None,
     device: Annotated[
         str | None, Option(default="the fastest available"), "cuda, cuda:1, mps or cpu."
     ] = None,
-    dtype: Annotated[str | None, Option(hidden=True), "bfloat16, float16 or float32."] = None,
 ) -> None:
     """Serve a model to any client of OpenAI's API, and record its conversations.
 
@@ -110,11 +93,8 @@ def serve_model(
     agent = PolicyAgent(
         expand_home(model),
         temperature=temperature,
-        extra=extra,
         device=device,
-        dtype=dtype,
-        chat_template_kwargs=common.template_kwargs(chat_template_kwargs, thinking),
-        max_batch=max_batch,
+        chat_template_kwargs=common.template_kwargs({}, thinking),
     )
     console(stderr=True).print(f"Loading {model} ...", style="dim", markup=False)
 
