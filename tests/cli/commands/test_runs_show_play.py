@@ -150,7 +150,7 @@ def test_control_characters_of_a_model_are_escaped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("paid", "99"), "0 to 3"),
+        (("paid", "99"), "highest index is 3"),
         (("paid", "nobody"), "'nobody'"),
         (("some",), "`ludus show some/broken`"),
         (("nowhere",), "'nowhere'"),

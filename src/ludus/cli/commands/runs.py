@@ -130,10 +130,10 @@ def show(
                 print_stored_evaluation(path)
             return
         if (rows := find_viewable_rows(path)) is None:
-            hint = ""
+            hint = "`ludus curate` writes data sets that can be shown."
             if held := find_runs(path):
-                hint = f" `ludus runs {path}` lists the runs in it, such as {held[-1].path}."
-            raise RunError(f"{path} is no run, data set in JSONL or evaluation.{hint}")
+                hint = f"It holds runs: `ludus show {held[-1].path}`, or `ludus runs {path}`."
+            raise RunError(f"{path} is no run, data set in JSONL or evaluation. {hint}")
         file = rows
     if holds_episodes(file):
         record = find_episode(file, episode or "0")
