@@ -85,12 +85,10 @@ def test_an_adapter_is_applied_without_changing_the_model() -> None:
     assert second.ids == hf_generate(model, ids) != first.ids
 
 
-def test_modules_to_save_are_applied() -> None:
-    model, ids = with_lora(target_modules=["q_proj"], modules_to_save=["lm_head"]), prompt(9)
-    with torch.no_grad():
-        model.get_base_model().lm_head.modules_to_save["default"].weight.mul_(-1)
-    (completion,) = complete(build_engine(model), [request(ids, sampling=GREEDY)])
-    assert completion.ids == hf_generate(model, ids)
+@pytest.mark.parametrize("name", ["lm_head", "input_layernorm"])
+def test_modules_that_are_trained_beside_an_adapter_are_refused(name: str) -> None:
+    model = with_lora(target_modules=["q_proj"], modules_to_save=[name])
+    assert "beside its adapter" in refusal_reason(model)
 
 
 @pytest.mark.parametrize(
@@ -105,15 +103,6 @@ def test_a_variant_of_lora_is_refused(config: dict[str, Any]) -> None:
     # Qwen2 has biases, without which `lora_bias` is not possible.
     model = with_lora(model=build_model("qwen2"), target_modules=["q_proj"], **config)
     assert "adapter" in refusal_reason(model)
-
-
-def test_modules_to_save_are_not_applied_while_the_adapter_is_disabled() -> None:
-    model, ids = with_lora(target_modules=["q_proj"], modules_to_save=["lm_head"]), prompt(9)
-    with torch.no_grad():
-        model.get_base_model().lm_head.modules_to_save["default"].weight.mul_(-1)
-    with model.disable_adapter():
-        (completion,) = complete(build_engine(model), [request(ids, sampling=GREEDY)])
-        assert completion.ids == hf_generate(model, ids)
 
 
 def with_bias(linear: Any) -> Any:

@@ -10,8 +10,7 @@ unmerging would leave it with slightly different weights.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -83,8 +82,8 @@ def _unsupported_feature(base: PreTrainedModel) -> str | None:
     config, layers = base.config, base.model.layers
     head_dim = layers[0].self_attn.head_dim
     rope_type = getattr(base.model.rotary_emb, "rope_type", "default")
-    vocab_in = getattr(_active_module(base.model.embed_tokens), "num_embeddings", None)
-    vocab_out = getattr(_active_module(base.lm_head), "out_features", None)
+    vocab_in = getattr(base.model.embed_tokens, "num_embeddings", None)
+    vocab_out = getattr(base.lm_head, "out_features", None)
     layer_types = getattr(config, "layer_types", None)
     if layer_types is None:
         window = getattr(config, "sliding_window", None)
@@ -110,6 +109,9 @@ def _unsupported_feature(base: PreTrainedModel) -> str | None:
         "has a bias in some of its attention projections": any(len(x) > 1 for x in qkv_biases),
         f"embeds {vocab_in} tokens and predicts {vocab_out}": vocab_in != vocab_out
         and None not in (vocab_in, vocab_out),
+        "trains modules beside its adapter": any(
+            hasattr(module, "modules_to_save") for module in base.modules()
+        ),
         "is spread over several devices": len({each.device for each in base.parameters()}) > 1,
     }
     return next((feature for feature, present in features.items() if present), None)
@@ -117,13 +119,13 @@ def _unsupported_feature(base: PreTrainedModel) -> str | None:
 
 def _unsupported_module(base: PreTrainedModel) -> str | None:
     """Why some module is neither plain nor a plain module with LoRA, if there is such a one."""
-    embedding, modules = _active_module(base.model.embed_tokens), [_active_module(base.lm_head)]
+    embedding, modules = base.model.embed_tokens, [base.lm_head]
     if type(embedding) is not torch.nn.Embedding:
         return f"its embedding is a {type(embedding).__name__}"
     for layer in base.model.layers:
         for block in (layer.self_attn, layer.mlp):
             children = block.named_children()
-            modules += [_active_module(each) for name, each in children if name.endswith("_proj")]
+            modules += [each for name, each in children if name.endswith("_proj")]
     for module in modules:
         if hasattr(module, "base_layer"):
             variants = ("lora_variant", "lora_bias", "use_dora")
@@ -153,76 +155,63 @@ class PackedLayer:
 class PackedWeights:
     """All weights that a forward pass reads."""
 
-    def __init__(self, model: PreTrainedModel, shape: ModelShape, *, dtype: torch.dtype) -> None:
+    def __init__(self, model: PreTrainedModel, *, dtype: torch.dtype) -> None:
         self.dtype = dtype
         self._model = model
         base = base_model(model)
         self.device = base.model.embed_tokens.weight.device
-        self.layers = [self._allocate_layer(layer, shape) for layer in base.model.layers]
-        self.embedding = self._empty(shape.vocab_size, shape.hidden_size)
-        self.lm_head = self._empty(shape.vocab_size, shape.hidden_size)
-        self.sync()
+        with torch.no_grad():
+            self.layers = [self._pack_layer(layer) for layer in base.model.layers]
+            self.embedding = base.model.embed_tokens.weight.to(dtype, copy=True)
+            self.lm_head = self._pack(base.lm_head, norm=base.model.norm)
 
     def sync(self) -> None:
         """Copy the model's current weights."""
         base = base_model(self._model)
-        with torch.inference_mode():
+        with torch.no_grad():
             for layer, source in zip(self.layers, base.model.layers, strict=True):
-                attention, mlp = source.self_attn, source.mlp
-                qkv = [attention.q_proj, attention.k_proj, attention.v_proj]
-                gate_up = [mlp.gate_proj, mlp.up_proj]
-                _pack(layer.qkv, qkv, norm=source.input_layernorm)
-                _pack(layer.o_proj, [attention.o_proj])
-                _pack(layer.gate_up, gate_up, norm=source.post_attention_layernorm)
-                _pack(layer.down_proj, [mlp.down_proj])
-                if layer.qkv_bias is not None:
-                    layer.qkv_bias.copy_(torch.cat([_effective_bias(linear) for linear in qkv]))
-                if layer.o_bias is not None:
-                    layer.o_bias.copy_(_effective_bias(attention.o_proj))
-                if layer.q_norm is not None and layer.k_norm is not None:
-                    layer.q_norm.copy_(_effective_weight(attention.q_norm))
-                    layer.k_norm.copy_(_effective_weight(attention.k_norm))
-            self.embedding.copy_(_effective_weight(base.model.embed_tokens))
-            _pack(self.lm_head, [base.lm_head], norm=base.model.norm)
+                current = self._pack_layer(source)
+                for name in (field.name for field in fields(PackedLayer)):
+                    if (weight := getattr(current, name)) is not None:
+                        getattr(layer, name).copy_(weight)
+            self.embedding.copy_(base.model.embed_tokens.weight)
+            self.lm_head.copy_(self._pack(base.lm_head, norm=base.model.norm))
 
-    def _empty(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        return torch.empty(shape, dtype=dtype or self.dtype, device=self.device)
-
-    def _allocate_layer(self, source: Module, shape: ModelShape) -> PackedLayer:
-        attention, hidden = source.self_attn, shape.hidden_size
-        q_size = shape.num_heads * shape.head_dim
-        qkv_size = q_size + 2 * shape.num_kv_heads * shape.head_dim
-
-        def vector(exists: bool, length: int) -> Tensor | None:
-            return self._empty(length, dtype=torch.float32) if exists else None
-
+    def _pack_layer(self, source: Module) -> PackedLayer:
+        attention, mlp = source.self_attn, source.mlp
+        qkv = attention.q_proj, attention.k_proj, attention.v_proj
+        qkv_biases = [bias for linear in qkv if (bias := _effective_bias(linear)) is not None]
+        o_bias = _effective_bias(attention.o_proj)
+        qk_norms = [
+            norm.weight.to(torch.float32, copy=True)
+            for norm in (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
+            if norm is not None
+        ]
+        q_norm, k_norm = qk_norms or (None, None)
         return PackedLayer(
-            qkv=self._empty(qkv_size, hidden),
-            qkv_bias=vector(_effective_bias(attention.q_proj) is not None, qkv_size),
-            q_norm=vector(shape.qk_norm, shape.head_dim),
-            k_norm=vector(shape.qk_norm, shape.head_dim),
-            o_proj=self._empty(hidden, q_size),
-            o_bias=vector(_effective_bias(attention.o_proj) is not None, hidden),
-            gate_up=self._empty(2 * shape.intermediate_size, hidden),
-            down_proj=self._empty(hidden, shape.intermediate_size),
+            qkv=self._pack(*qkv, norm=source.input_layernorm),
+            qkv_bias=torch.cat(qkv_biases).float() if qkv_biases else None,
+            q_norm=q_norm,
+            k_norm=k_norm,
+            o_proj=self._pack(attention.o_proj),
+            o_bias=None if o_bias is None else o_bias.to(torch.float32, copy=True),
+            gate_up=self._pack(mlp.gate_proj, mlp.up_proj, norm=source.post_attention_layernorm),
+            down_proj=self._pack(mlp.down_proj),
         )
 
-
-def _pack(target: Tensor, linears: Sequence[Module], *, norm: Module | None = None) -> None:
-    """Copy the weights one below the other, each column multiplied by the norm's weight."""
-    scale = None if norm is None else _effective_weight(norm).float()
-    start = 0
-    for linear in linears:
-        weight = _effective_weight(linear)
-        end = start + len(weight)
-        if scale is not None:
-            if not hasattr(_active_module(linear), "base_layer"):
-                # A trainer that computes in this dtype rounds the weight too. Small changes by an
-                # adapter, which it adds to the output, would be lost.
-                weight = weight.to(target.dtype)
-            weight = weight.float() * scale
-        target[start:end].copy_(weight)
-        start = end
+    def _pack(self, *linears: Module, norm: Module | None = None) -> Tensor:
+        """The weights one below the other, each column multiplied by the norm's weight."""
+        packed = []
+        for linear in linears:
+            weight = _effective_weight(linear)
+            if norm is not None:
+                if not hasattr(linear, "base_layer"):
+                    # A trainer that computes in this dtype rounds the weight too. Small changes by
+                    # an adapter, which it adds to the output, would be lost.
+                    weight = weight.to(self.dtype)
+                weight = weight.float() * norm.weight.float()
+            packed.append(weight.to(self.dtype))
+        return torch.cat(packed)
 
 
 def base_model(model: PreTrainedModel) -> PreTrainedModel:
@@ -230,29 +219,18 @@ def base_model(model: PreTrainedModel) -> PreTrainedModel:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def _effective_weight(module: Module) -> Tensor:
-    """The weight of a linear module with its active LoRA adapters added, or of a norm."""
-    module = _active_module(module)
-    if not hasattr(module, "base_layer"):
-        return module.weight
-    weight = module.base_layer.weight
-    if module.merged or module.disable_adapters:
+def _effective_weight(linear: Module) -> Tensor:
+    """The weight of a linear module with its active LoRA adapters added."""
+    if not hasattr(linear, "base_layer"):
+        return linear.weight
+    weight = linear.base_layer.weight
+    if linear.merged or linear.disable_adapters:
         return weight
-    for name in module.active_adapters:
-        if name in module.lora_A:
-            weight = weight.float() + module.get_delta_weight(name).float()
+    for name in linear.active_adapters:
+        if name in linear.lora_A:
+            weight = weight.float() + linear.get_delta_weight(name).float()
     return weight
 
 
-def _effective_bias(module: Module) -> Tensor | None:
-    module = _active_module(module)
-    return getattr(getattr(module, "base_layer", module), "bias", None)
-
-
-def _active_module(module: Module) -> Module:
-    """The trained copy of a module that PEFT lists in `modules_to_save`, or the module itself."""
-    copies = getattr(module, "modules_to_save", None)
-    if copies is None:
-        return module
-    active = [copies[name] for name in module.active_adapters if name in copies]
-    return active[0] if active and not module.disable_adapters else module.original_module
+def _effective_bias(linear: Module) -> Tensor | None:
+    return getattr(getattr(linear, "base_layer", linear), "bias", None)

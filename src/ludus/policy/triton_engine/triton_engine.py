@@ -117,7 +117,7 @@ def build_triton_engine(
 
         operations = TritonOps()
     with _engine_device_guard(device):
-        weights = PackedWeights(model, shape, dtype=dtype)
+        weights = PackedWeights(model, dtype=dtype)
         forward = LlamaForward(shape, weights, operations)
         cache = KVCache(shape, base_model(model).model.rotary_emb, dtype=dtype, device=device)
         if (reason := check_logits(model, forward, cache)) is not None:
