@@ -105,43 +105,6 @@ class PendingRequest:
         self._call_in_loop(pass_tokens)
 
 
-class InFlightBatch:
-    """The requests that an engine is working on, by the engine's indices.
-
-    Resolved requests are removed: an engine with continuous batching may run forever.
-    """
-
-    def __init__(self, requests: Sequence[PendingRequest]) -> None:
-        self._requests = dict(enumerate(requests))
-        self._next_index = len(requests)
-        self.peak_size = len(requests)
-        """The most requests that were in the batch at the same time."""
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    @property
-    def unresolved(self) -> list[PendingRequest]:
-        return [request for request in self._requests.values() if request.is_open]
-
-    def add(self, requests: Sequence[PendingRequest]) -> None:
-        self._requests.update(enumerate(requests, self._next_index))
-        self._next_index += len(requests)
-        self.peak_size = max(self.peak_size, len(self._requests))
-
-    def is_wanted(self, index: int) -> bool:
-        """Whether a coroutine still waits for this request; cancelled requests are removed."""
-        request = self._requests.get(index)
-        if request is not None and not request.is_open:
-            del self._requests[index]
-        return index in self._requests
-
-    def resolve(self, index: int, completion: Completion) -> None:
-        request = self._requests.pop(index, None)
-        if request is not None:
-            request.resolve(completion)
-
-
 class RequestBatcher:
     """Samples from a local model for many coroutines. Use it as an async context manager.
 
@@ -278,51 +241,30 @@ class RequestBatcher:
     def _process_batch(
         self, requests: Sequence[PendingRequest], *, allow_joining: bool = True
     ) -> None:
-        """Run the engine on the requests; retry a failed batch in halves.
+        """Run the engine on the requests that are still open; retry a failed batch in halves.
 
         So an error reaches only the request that causes it, and a batch fits into memory.
         """
-        failure = self._try_batch(requests, allow_joining=allow_joining)
-        if failure is None:
-            return
-        import torch
-
-        batch, error = failure
-        if isinstance(error, torch.OutOfMemoryError):
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()  # So that the retry has the memory.
-            self.max_batch = (min(self.max_batch, batch.peak_size) + 1) // 2
-        unresolved = batch.unresolved
-        if len(unresolved) <= 1:
-            for pending in unresolved:
-                pending.resolve(error)
-            return
-        middle = len(unresolved) // 2
-        for half in (unresolved[:middle], unresolved[middle:]):
-            self._process_batch(half, allow_joining=False)
-
-    def _try_batch(
-        self, requests: Sequence[PendingRequest], *, allow_joining: bool
-    ) -> tuple[InFlightBatch, Exception] | None:
-        """Run the engine on the requests that are still open.
-
-        If it fails, return the error and the batch, which includes the requests that have joined.
-        """
         requests = [pending for pending in requests if pending.is_open]
         if not requests or self._closed:
-            return None
-        batch = InFlightBatch(requests)
+            return
+        # By the engine's indices. An engine with continuous batching may run forever, so only those
+        # that are not resolved are kept.
+        in_flight = dict(enumerate(requests))
+        num_requests = peak_size = len(requests)
+        counted_until = self._last_progress = time.monotonic()
 
         def poll_requests(room: int) -> Sequence[Request]:
+            nonlocal num_requests, peak_size
             with self._condition:
-                room = max(0, min(room, self.max_batch - len(batch)))
+                room = max(0, min(room, self.max_batch - len(in_flight)))
                 if self._closed:
                     return ()
                 joining, self._pending = self._pending[:room], self._pending[room:]
-            batch.add(joining)
+            in_flight.update(enumerate(joining, num_requests))
+            num_requests += len(joining)
+            peak_size = max(peak_size, len(in_flight))
             return [pending.request for pending in joining]
-
-        counted_until = self._last_progress = time.monotonic()
 
         def deliver(index: int, completion: Completion) -> None:
             # Count first: whoever gets the last completion may read the stats at once.
@@ -330,24 +272,41 @@ class RequestBatcher:
             now = time.monotonic()
             self.stats.busy_s += now - counted_until
             counted_until = now
-            batch.resolve(index, completion)
+            if (pending := in_flight.pop(index, None)) is not None:
+                pending.resolve(completion)
 
         def is_wanted(index: int) -> bool:
             # The engine asks in every step, which makes this the sign of its progress.
             self._last_progress = time.monotonic()
-            return batch.is_wanted(index) and not self._closed
+            pending = in_flight.get(index)
+            if pending is not None and not pending.is_open:
+                del in_flight[index]
+            return index in in_flight and not self._closed
 
         poll = poll_requests if allow_joining else no_more_requests
         try:
             with self._engine_lock, short_switch_interval(), without_cudnn_sdpa():
                 self._engine.run([each.request for each in requests], deliver, is_wanted, poll)
+            return
         except Exception as error:
             # The traceback's frames would keep the failed batch's tensors alive during the retry.
             error.__traceback__ = error.__context__ = None
-            return batch, error
+            failure = error
         finally:
             self.stats.busy_s += time.monotonic() - counted_until
-        return None
+        import torch
+
+        if isinstance(failure, torch.OutOfMemoryError):
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()  # So that the retry has the memory.
+            self.max_batch = (min(self.max_batch, peak_size) + 1) // 2
+        unresolved = [pending for pending in in_flight.values() if pending.is_open]
+        if len(unresolved) == 1:
+            unresolved[0].resolve(failure)
+            return
+        middle = len(unresolved) // 2
+        for half in (unresolved[:middle], unresolved[middle:]):
+            self._process_batch(half, allow_joining=False)
 
 
 def _join_at_exit(batcher: ref[RequestBatcher], thread: threading.Thread) -> None:
