@@ -98,12 +98,9 @@ def test_template_kwargs_are_passed_to_providers_that_render_templates() -> None
         assert agent.describe()["chat_template_kwargs"] == THINKING_OFF
 
 
-@pytest.mark.parametrize(
-    ("provider", "advice"),
-    [("oracle", "Leave them out"), ("openai", "reasoning_effort"), ("anthropic", "budget_tokens")],
-)
+@pytest.mark.parametrize("provider", ["oracle", "openai", "anthropic"])
 def test_template_kwargs_are_rejected_by_other_providers(
-    provider: str, advice: str, monkeypatch: pytest.MonkeyPatch
+    provider: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-nobody")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-nobody")
@@ -112,7 +109,7 @@ def test_template_kwargs_are_rejected_by_other_providers(
         agent_from_config(
             AgentConfig(provider=provider, model=model, chat_template_kwargs=THINKING_OFF)
         )
-    assert advice in str(caught.value) and "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 async def test_the_error_of_an_unusable_oracle_names_the_other_providers() -> None:

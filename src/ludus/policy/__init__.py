@@ -1,4 +1,1 @@
-"""Local models: loading, chat formats, sampling, and an agent that plays with them.
-
-torch and transformers are imported at use.
-"""
+"""Local models: loading, chat formats, sampling, and an agent that plays with them."""

@@ -71,11 +71,6 @@ _BASE_URL_VARIABLE = "OPENAI_BASE_URL"
 _PROVIDERS = ("oracle", "openai", "anthropic", "hf", "random", "human")
 _EXAMPLE_MODELS = {"openai": "gpt-5-mini", "anthropic": "claude-haiku-4-5", "hf": "smollm2"}
 """The providers that need a model, with an example."""
-_THINKING_EXTRAS = {
-    "openai": '{"reasoning_effort": "low"}',
-    "anthropic": '{"thinking": {"type": "enabled", "budget_tokens": 2000}}',
-}
-"""The request field that sets the amount of thinking, for APIs without a chat template."""
 _API_PROVIDERS = ("openai", "anthropic")
 _OPTION_PROVIDERS = {
     "model": (*_API_PROVIDERS, "hf"),
@@ -116,14 +111,10 @@ def agent_from_config(config: AgentConfig) -> Agent:
             raise ConfigError(f"`{option}` {problem}. It is for `provider` {others}.")
     renders_template = provider == "hf" or (provider == "openai" and config.llm_endpoint)
     if config.chat_template_kwargs and not renders_template:
-        advice = (
-            f"Set `extra` to '{_THINKING_EXTRAS[provider]}' instead, as its API does."
-            if provider in _THINKING_EXTRAS
-            else "Leave them out."
-        )
         raise ConfigError(
             "`thinking` and `chat_template_kwargs` are for `provider` hf and for an "
-            f"`llm_endpoint`; {provider!r} renders no chat template. {advice}"
+            f"`llm_endpoint`; {provider!r} renders no chat template. Leave them out, or set the "
+            "API's own fields in `extra`."
         )
     if provider in _EXAMPLE_MODELS and not config.model:
         example = _EXAMPLE_MODELS[provider]

@@ -153,12 +153,6 @@ def test_arguments_that_are_nested_too_deeply() -> None:
     assert check_under("qwen3", row) == {}
 
 
-def test_content_parts_are_marked_too() -> None:
-    parts = [{"type": "text", "text": "Look."}, {"type": "text", "text": "And say."}]
-    row = {"messages": [{"role": "user", "content": parts}, said("assistant", "Done.")]}
-    assert check_under("qwen3_5_think", row) == {}
-
-
 def test_flat_tools_are_accepted() -> None:
     flat = [tool["function"] for tool in TOOLS]
     assert check_under("qwen3", {**ENDED, "tools": flat}) == {}

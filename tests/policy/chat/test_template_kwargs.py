@@ -13,7 +13,6 @@ from ludus.policy.chat.template_kwargs import (
     check_kwargs_used,
     check_template_kwargs,
     split_default_kwargs,
-    template_variables,
     with_default_kwargs,
 )
 
@@ -58,26 +57,6 @@ def test_default_filters_of_the_template_itself_are_kept(template: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "names"),
-    [
-        ("qwen3", {"enable_thinking"}),
-        ("qwen3_training", {"enable_thinking"}),
-        ("qwen2_5", set[str]()),
-        ("llama3_2", {"custom_tools", "date_string", "tools_in_user_message"}),
-        ("gptoss", {"builtin_tools", "model_identity", "reasoning_effort"}),
-    ],
-)
-def test_template_variables_are_those_that_a_user_can_set(family: str, names: set[str]) -> None:
-    assert template_variables(template_of(family)) == names
-    defaults = dict.fromkeys(names, 1)
-    assert template_variables(with_default_kwargs(template_of(family), defaults)) == names
-
-
-def test_invalid_jinja_has_no_variables() -> None:
-    assert template_variables("{% if %}") == frozenset()
-
-
-@pytest.mark.parametrize(
     "kwargs", [{"messages": []}, {"a": None}, {"a": [{"b": None}]}, {"a": float("nan")}, {"a": {1}}]
 )
 def test_values_that_are_not_json_are_rejected(kwargs: dict[str, Any]) -> None:
@@ -87,9 +66,10 @@ def test_values_that_are_not_json_are_rejected(kwargs: dict[str, Any]) -> None:
 
 def test_unused_variables_are_rejected_by_name() -> None:
     check_kwargs_used({"enable_thinking": True}, template_of("qwen3"), template_name="qwen3")
-    with pytest.raises(ConfigError, match="'enable_thinking'"):
-        check_kwargs_used({"enable_thinkin": True}, template_of("qwen3"), template_name="qwen3")
-    with pytest.raises(ConfigError, match=r"`thinking`.*reads: none"):
+    for name in ("enable_thinkin", "enable_thinking ", "%}"):
+        with pytest.raises(ConfigError, match="has no variable"):
+            check_kwargs_used({name: True}, template_of("qwen3"), template_name="qwen3")
+    with pytest.raises(ConfigError, match="`thinking`"):
         check_kwargs_used(
             {"enable_thinking": False}, template_of("qwen2_5"), template_name="qwen2_5"
         )

@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from json import JSONDecodeError, JSONDecoder
 from pathlib import Path
 
 from ludus.data.tool_schema import JsonObject
-from ludus.errors import ConfigError, did_you_mean
+from ludus.errors import ConfigError
 from ludus.policy.model_ref import ModelKind, model_chain
 
 TEMPLATE_FILE = "chat_template.jinja"
@@ -23,6 +22,7 @@ THINKING_VARIABLE = "enable_thinking"
 """The variable that switches thinking in Qwen3's template and most others."""
 _MANAGED_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 _DEFAULT_HEAD = re.compile(r"\{%- set (\w+) = \1 \| default\(")
+_COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
 _DEFAULT_TAIL = ") %}"
 
 
@@ -80,51 +80,15 @@ def check_template_kwargs(kwargs: Mapping[str, object]) -> None:
 
 
 def check_kwargs_used(kwargs: Mapping[str, object], template: str, *, template_name: str) -> None:
-    """Raise for template arguments that the chat template does not use."""
-    known = template_variables(template)
+    """Raise for template arguments whose names do not occur in the chat template."""
+    words = set(re.findall(r"\w+", _COMMENT.sub("", template)))
     for name in kwargs:
-        if name in known:
-            continue
-        others = ", ".join(sorted(known)) or "none"
-        hint = did_you_mean(name, known, f"Leave it out. Variables it reads: {others}.")
-        switch = " (`thinking`)" if name == THINKING_VARIABLE else ""
-        raise ConfigError(
-            f"The chat template ({template_name}) has no variable {name!r}{switch}. {hint}"
-        )
-
-
-@lru_cache(64)
-def template_variables(template: str) -> frozenset[str]:
-    """Return the variables that a user can set; none if the template is not valid Jinja."""
-    from jinja2 import Environment, TemplateError, meta, nodes
-
-    # The tags of transformers mark a part of the template, which is parsed without them.
-    plain = _GENERATION_TAGS.sub("", template)
-    try:
-        tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain)
-    except TemplateError:
-        return frozenset()
-    # Jinja also reports variables that are assigned on one branch only. Of those, a user can set
-    # the ones with a default (`x is defined`, `x | default(...)`).
-    assigned = {node.name for node in tree.find_all(nodes.Name) if node.ctx == "store"}
-    optional = {
-        node.node.name
-        for node in tree.find_all((nodes.Test, nodes.Filter))
-        if node.name in ("defined", "undefined", "default") and isinstance(node.node, nodes.Name)
-    }
-    unset = meta.find_undeclared_variables(tree) - (assigned - optional)
-    return frozenset(
-        name
-        for name in unset - _MANAGED_VARIABLES - _TEMPLATE_FUNCTIONS
-        if not name.endswith("_token")
-    )
-
-
-_GENERATION_TAGS = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")
-_TEMPLATE_FUNCTIONS = frozenset(
-    {"raise_exception", "strftime_now", "namespace", "dict", "range", "caller"}
-)
-"""Functions that transformers provides to templates."""
+        if not (name.isidentifier() and name in words):
+            switch = " (`thinking`)" if name == THINKING_VARIABLE else ""
+            raise ConfigError(
+                f"The chat template ({template_name}) has no variable {name!r}{switch}. "
+                "Leave it out."
+            )
 
 
 def _template_literal(value: object) -> str:

@@ -62,13 +62,6 @@ def _mark_message(message: JsonObject, kinds: dict[str, str]) -> JsonObject:
     kind, content = _KIND_BY_ROLE.get(message["role"]), message.get("content")
     if kind is not None and isinstance(content, str) and content.strip():
         marked["content"] = _insert_word(content, _next_word(kind, kinds))
-    elif kind is not None and isinstance(content, list):
-        marked["content"] = [
-            {**part, "text": _insert_word(part["text"], _next_word(kind, kinds))}
-            if isinstance(part, dict) and _is_text(part.get("text"))
-            else part
-            for part in content
-        ]
     if reasoning_keys := [name for name in _REASONING_KEYS if _is_text(message.get(name))]:
         word = _next_word("reasoning", kinds)
         marked |= {name: _insert_word(message[name], word) for name in reasoning_keys}

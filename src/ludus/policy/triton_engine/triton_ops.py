@@ -1,11 +1,8 @@
 """The operations of a forward pass and of sampling, as launches of Triton kernels.
 
-A decoding step of a small model on
-a large GPU is bound by memory bandwidth and launches, not by arithmetic. So there are five kernels
-to a layer: norms, biases, rotary embeddings, activations and residuals are fused into the matrix
-products and the attention next to them.
-
-Imports triton and torch at the top: import this only where there is a GPU.
+A decoding step of a small model on a large GPU is bound by memory bandwidth and launches. So there
+are five kernels to a layer: norms, biases, rotary embeddings, activations and residuals are fused
+into the matrix products and the attention beside them. Import this only on a machine with a GPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""Images for vision-language models: preprocessing, decoding and trainer inputs.
-
-A policy of such a model has a `VisionProcessor`; that of a text-only model has none.
-"""
+"""Images for vision-language models: preprocessing, decoding and trainer inputs."""
