@@ -8,9 +8,10 @@ from typing import Any
 
 from evaluation.small_evaluations import attempt
 from ludus.cli.display.eval_table import print_results
+from ludus.data.tool_schema import JsonObject
 from ludus.evaluation.metrics import Attempt, build_metrics
 from ludus.evaluation.results import CandidateAttempts, Evaluation, score_candidates
-from ludus.evaluation.slices import ResultCurves, build_level_curves, build_slices
+from ludus.evaluation.slices import build_level_curves, build_slices
 
 
 def evaluation_of(*candidates: Sequence[Attempt]) -> Evaluation:
@@ -29,7 +30,7 @@ def evaluation_of(*candidates: Sequence[Attempt]) -> Evaluation:
     )
 
 
-def curves_of(*candidates: Sequence[Attempt]) -> list[ResultCurves]:
+def curves_of(*candidates: Sequence[Attempt]) -> list[JsonObject]:
     evaluation = evaluation_of(*candidates)
     return build_level_curves(evaluation.slices, evaluation.verdict_metrics)
 
@@ -43,8 +44,10 @@ def at_levels(name: str, solved: Sequence[int], start: int = 0, **more: Any) -> 
     ]
 
 
-def values_of(curves: ResultCurves) -> list[list[float | None]]:
-    return [[None if each is None else each.value for each in one] for one in curves.candidates]
+def values_of(curves: JsonObject) -> list[list[float | None]]:
+    return [
+        [None if each is None else each["value"] for each in one] for one in curves["candidates"]
+    ]
 
 
 def test_each_environment_has_curves_of_its_own() -> None:
@@ -52,11 +55,11 @@ def test_each_environment_has_curves_of_its_own() -> None:
     first += at_levels("rows", [1, 1], 6, environment="catch")
     second = at_levels("digits", [2, 2, 2], environment="sums")
     catch, sums = curves_of(first, second)
-    assert (catch.x_title, catch.labels) == ("rows", ("2", "3"))
+    assert (catch["x_title"], catch["labels"]) == ("rows", ["2", "3"])
     assert values_of(catch) == [[0.5, 0.5], [None, None]]
-    assert (sums.x_title, sums.labels) == ("digits", ("2", "3", "4"))
+    assert (sums["x_title"], sums["labels"]) == ("digits", ["2", "3", "4"])
     assert values_of(sums) == [[1.0, 0.5, 0.0], [1.0, 1.0, 1.0]]
-    assert "sums" in sums.title
+    assert "sums" in sums["title"]
 
 
 def test_a_candidate_without_results_can_be_printed(capsys: Any) -> None:
@@ -73,4 +76,4 @@ def test_levels_of_several_arguments_name_them() -> None:
         attempt(at, 1.0, arguments={"digits": 2 + at % 2, "terms": 5 + at // 2}) for at in range(4)
     ]
     curves, *_ = curves_of(attempts)
-    assert curves.x_title == "" and curves.labels[0] == "digits=2 terms=5"
+    assert curves["x_title"] == "" and curves["labels"][0] == "digits=2 terms=5"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Literal
 
@@ -88,7 +88,15 @@ async def run_checks(
             for name in CHECKS:
                 on_check(name)
                 finding = await _run_check(name, checks, remote=is_remote(spec))
-                findings.append(_skip_if_reported(finding, findings))
+                if finding.verdict == "fail":
+                    # Errors at the same line count as the same, though their values may differ.
+                    reason = _error_of(finding)
+                    for earlier in findings:
+                        if earlier.verdict == "fail" and _error_of(earlier) == reason:
+                            detail = f"not checked: see {earlier.check!r}"
+                            finding = CheckFinding(check=name, verdict="skip", detail=detail)
+                            break
+                findings.append(finding)
                 if name == "starts" and findings[-1].verdict == "fail":
                     break
     return CheckReport(spec=spec, findings=tuple(findings), seconds=time.monotonic() - start)
@@ -124,18 +132,6 @@ def _failed(name: str, detail: str, advice: str = "") -> CheckFinding:
     return CheckFinding(check=name, verdict="fail", detail=detail, advice=advice or default)
 
 
-def _skip_if_reported(finding: CheckFinding, before: Sequence[CheckFinding]) -> CheckFinding:
-    """Turn a failure into a skip if an earlier check failed by the same error.
-
-    Errors at the same line count as the same, though their messages may contain other values.
-    """
-
-    def error_of(finding: CheckFinding) -> str:
-        location = ERROR_LOCATION.match(finding.detail)
-        return location.group() if location else finding.detail
-
-    for earlier in before if finding.verdict == "fail" else ():
-        if earlier.verdict == "fail" and error_of(earlier) == error_of(finding):
-            detail = f"not checked: see {earlier.check!r}"
-            return CheckFinding(check=finding.check, verdict="skip", detail=detail)
-    return finding
+def _error_of(finding: CheckFinding) -> str:
+    location = ERROR_LOCATION.match(finding.detail)
+    return location.group() if location else finding.detail

@@ -7,7 +7,6 @@ group play the same task, so they are not independent.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import fsum
 from statistics import fmean
@@ -88,7 +87,19 @@ def reward_change(log: StepLog, episodes: RunEpisodes) -> RewardChange | None:
     if not (before and after):
         return _logged_change(log, "reward", "reward", "reward_std")
     scale = RewardScale.from_rewards(reward for each in episodes.groups for reward in each.rewards)
-    interval = bootstrap_difference(before, after)
+    change, interval = fmean(after) - fmean(before), None
+
+    def resample(rng: random.Random) -> float:
+        drawn = rng.choices(after, k=len(after)), rng.choices(before, k=len(before))
+        return fsum(drawn[0]) / len(after) - fsum(drawn[1]) / len(before)
+
+    # If all tasks of each side have the same mean, every resample would give the same difference,
+    # which is not certainty.
+    means_differ = len(set(before)) > 1 or len(set(after)) > 1
+    fewest, draws = min(len(before), len(after)), len(before) + len(after)
+    if fewest >= MIN_SAMPLES and means_differ:
+        rounds = max(_MIN_ROUNDS, min(_MAX_ROUNDS, _MAX_BOOTSTRAP_DRAWS // draws))
+        interval = expanded_percentile_interval(resample, change, n=fewest, rounds=rounds, seed=0)
     return RewardChange("reward", fmean(before), fmean(after), scale, interval)
 
 
@@ -135,28 +146,6 @@ def _logged_change(log: StepLog, name: str, key: str, std_key: str) -> RewardCha
             for sign in (-1, 1)
         )
     return RewardChange(name, initial, final, scale)
-
-
-def bootstrap_difference(
-    before: Sequence[float], after: Sequence[float], *, seed: int = 0
-) -> Interval | None:
-    """Return the 95 % interval of mean(after) - mean(before), by resampling the means of tasks.
-
-    None with too few tasks on either side, and if all tasks of each side have the same mean:
-    every resample would give the same difference, which is not certainty.
-    """
-    fewest = min(len(before), len(after))
-    means_differ = any(len(set(means)) > 1 for means in (before, after))
-    if fewest < MIN_SAMPLES or not means_differ:
-        return None
-
-    def resample(rng: random.Random) -> float:
-        drawn = rng.choices(after, k=len(after)), rng.choices(before, k=len(before))
-        return fsum(drawn[0]) / len(after) - fsum(drawn[1]) / len(before)
-
-    rounds = max(_MIN_ROUNDS, min(_MAX_ROUNDS, _MAX_BOOTSTRAP_DRAWS // (len(before) + len(after))))
-    observed = fmean(after) - fmean(before)
-    return expanded_percentile_interval(resample, observed, n=fewest, rounds=rounds, seed=seed)
 
 
 def format_reward(value: float, scale: RewardScale, sign: str = "") -> str:

@@ -327,7 +327,8 @@ def check_reward_fell(run: RunEvidence) -> Iterator[Verdict]:
     """Past saturation if the reward rose before it fell, else getting worse."""
     log, change = run.log, run.change
     best, final = log.best_window(), run.mean_at_end("reward")
-    if best is None or final is None or log.held_out_rose:
+    held_out = [reward for _, reward in log.held_out]
+    if best is None or final is None or (held_out and held_out[-1] == max(held_out) > held_out[0]):
         # Held-out tasks are the same each time; the last steps had harder ones.
         return
 

@@ -136,12 +136,6 @@ class StepLog:
         return cls(ordered, tuple(sorted(held_out.items())), completed_steps)
 
     @property
-    def held_out_rose(self) -> bool:
-        """Whether held-out tasks were never played better than the last time."""
-        rewards = [reward for _, reward in self.held_out]
-        return len(rewards) > 1 and rewards[-1] == max(rewards) > rewards[0]
-
-    @property
     def window_size(self) -> int:
         """Entries in the first and in the last window, which overlap only in a run of one entry."""
         return window_size(len(self.entries))

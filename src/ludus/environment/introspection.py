@@ -45,8 +45,18 @@ def build_env_spec(
     if (sessions := getattr(getattr(environment, "state", None), "sessions", None)) is not None:
         env_spec: EnvSpec = sessions.env_spec
         return replace(env_spec, name=name or env_spec.name)
-    if (served := read_app(environment)) is not None:
-        return replace(build_env_spec(served[0], name=name), **served[1], note=None)
+    for route in getattr(environment, "routes", ()):
+        for cell in getattr(getattr(route, "endpoint", None), "__closure__", None) or ():
+            server = cell.cell_contents
+            if hasattr(server, "_env_factory") and hasattr(server, "action_cls"):
+                return replace(
+                    build_env_spec(server._env_factory, name=name),
+                    action=server.action_cls,
+                    observation=server.observation_cls,
+                    reset_observation=server.reset_observation_cls or server.observation_cls,
+                    state=server.state_cls,
+                    note=None,
+                )
     factory = partial(environment, variant=variant) if variant else environment
     if inspect.isclass(environment):
         cls: type = environment
@@ -239,21 +249,6 @@ def _is_model(hint: object) -> TypeGuard[type[BaseModel]]:
 
 
 _BASE_FIELDS = {"Action": {"metadata"}, "Observation": {"metadata", "reward", "done"}}
-
-
-def read_app(app: object) -> tuple[Callable[[], object], JsonObject] | None:
-    """The factory and the types of an app that OpenEnv has created; None for anything else."""
-    for route in getattr(app, "routes", ()):
-        for cell in getattr(getattr(route, "endpoint", None), "__closure__", None) or ():
-            server = cell.cell_contents
-            if hasattr(server, "_env_factory") and hasattr(server, "action_cls"):
-                return server._env_factory, {
-                    "action": server.action_cls,
-                    "observation": server.observation_cls,
-                    "reset_observation": server.reset_observation_cls or server.observation_cls,
-                    "state": server.state_cls,
-                }
-    return None
 
 
 def is_base(model: type[BaseModel]) -> bool:

@@ -13,10 +13,10 @@ URLs and container images (`docker:IMAGE`) are specs too, but this module cannot
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
 
 from ludus.environment.faults import log_fault
 from ludus.environment.introspection import build_env_spec
@@ -68,36 +68,48 @@ def find_environment(spec: str) -> EnvSpec:
     if name in registered:
         return _load_registered(registered[name], rest or None)
     if rest:
-        found = _import_class(spec, name, rest)
+        with _explain_faults(name, name):
+            try:
+                module = import_user_module(name)
+            except ModuleNotFoundError as error:
+                if error.name and not name.startswith(error.name):
+                    raise
+                hint = did_you_mean(name, registered, "See `ludus envs`.")
+                raise EnvironmentNotFound(
+                    f"{spec!r} is neither a registered environment nor an importable class. {hint}"
+                ) from None
+        if not hasattr(module, rest):
+            hint = did_you_mean(rest, vars(module))
+            raise EnvironmentNotFound(f"Module {name!r} has no {rest!r}. {hint}")
+        found = getattr(module, rest)
         # An app has no name by which it could be found again.
         return build_env_spec(found, name=spec if hasattr(found, "routes") else None)
     hint = did_you_mean(name, registered, "See `ludus envs`, or give file.py:Class or a URL.")
     raise EnvironmentNotFound(f"No environment named {name!r} is installed. {hint}")
 
 
-def _load_file(source: SourceFile) -> EnvSpec:
+@contextmanager
+def _explain_faults(what: str, module: str) -> Iterator[None]:
+    """Exceptions of the author's module leave the block as `BadEnvironment`."""
     try:
-        cls = source.load()
+        yield
     except LudusError:
         raise
     except Exception as error:
-        raise _load_error(str(source.path), source.import_name(), error) from error
+        raise BadEnvironment(f"{what} cannot be loaded: {log_fault(error, module)}") from error
+
+
+def _load_file(source: SourceFile) -> EnvSpec:
+    with _explain_faults(str(source.path), source.import_name()):
+        cls = source.load()
     _loaded_files[source.name] = replace(source, path=source.path.absolute())
     return build_env_spec(cls, name=source.name)
 
 
-def _load_error(what: str, module: str, error: Exception) -> BadEnvironment:
-    return BadEnvironment(f"{what} cannot be loaded: {log_fault(error, module)}")
-
-
 def _load_registered(point: EntryPoint, variant: str | None) -> EnvSpec:
     name = point.name
-    try:
+    with _explain_faults(f"{name!r} ({point.value})", point.module):
         cls = point.load()
-    except LudusError:
-        raise
-    except Exception as error:
-        raise _load_error(f"{name!r} ({point.value})", point.module, error) from error
     if variant is None:
         return build_env_spec(cls, name=name)
     known = list(cls.variants()) if hasattr(cls, "variants") else []
@@ -108,22 +120,3 @@ def _load_registered(point: EntryPoint, variant: str | None) -> EnvSpec:
         hint = did_you_mean(variant, known, f"See `ludus envs {name}`.")
         raise EnvironmentNotFound(f"{name!r} has no variant {variant!r}. {hint}")
     return build_env_spec(cls, name=name, variant=variant)
-
-
-def _import_class(spec: str, module: str, attribute: str) -> Any:
-    try:
-        loaded = import_user_module(module)
-    except ModuleNotFoundError as error:
-        if error.name and not module.startswith(error.name):
-            raise _load_error(module, module, error) from error
-        hint = did_you_mean(module, registered_environments(), "See `ludus envs`.")
-        raise EnvironmentNotFound(
-            f"{spec!r} is neither a registered environment nor an importable class. {hint}"
-        ) from None
-    except Exception as error:
-        raise _load_error(module, module, error) from error
-    try:
-        return getattr(loaded, attribute)
-    except AttributeError:
-        hint = did_you_mean(attribute, vars(loaded))
-        raise EnvironmentNotFound(f"Module {module!r} has no {attribute!r}. {hint}") from None

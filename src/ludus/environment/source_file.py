@@ -52,19 +52,6 @@ class SourceFile:
 
     def load(self) -> Any:
         """Load the class. Exceptions of the module itself are not wrapped."""
-        module = self.load_module()
-        if not self.attribute:
-            raise EnvironmentNotFound(
-                f"{self.path} is a file: name the class in it. {self._classes_hint(module)}".strip()
-            )
-        try:
-            return getattr(module, self.attribute)
-        except AttributeError:
-            hint = did_you_mean(self.attribute, vars(module), self._classes_hint(module))
-            raise EnvironmentNotFound(f"{self.path} has no {self.attribute!r}. {hint}") from None
-
-    def load_module(self) -> ModuleType:
-        """Load the file."""
         if not self.path.is_file():
             folder = self.path.parent
             names = [file.name for file in folder.glob("*.py")] if folder.is_dir() else []
@@ -72,19 +59,35 @@ class SourceFile:
             raise EnvironmentNotFound(f"There is no file {self.path}. {hint}".strip())
         name = self.import_name()
         if name in sys.modules:
-            return sys.modules[name]
-        if "." in name:
-            return importlib.import_module(name)
-        spec = importlib.util.spec_from_file_location(name, self.path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-        return module
+            module = sys.modules[name]
+        elif "." in name:
+            module = importlib.import_module(name)
+        else:
+            spec = importlib.util.spec_from_file_location(name, self.path)
+            assert spec is not None and spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[name] = module
+            try:
+                spec.loader.exec_module(module)
+            except BaseException:
+                del sys.modules[name]
+                raise
+        if hasattr(module, self.attribute):
+            return getattr(module, self.attribute)
+        specs = [
+            f"{self.path}:{name}"
+            for name, value in vars(module).items()
+            if isinstance(value, type)
+            and value.__module__ == module.__name__
+            and hasattr(value, "reset")
+            and hasattr(value, "step")
+        ]
+        listed = f"It has {', '.join(specs)}." if specs else ""
+        if not self.attribute:
+            problem = f"{self.path} is a file: name the class in it. {listed}"
+            raise EnvironmentNotFound(problem.strip())
+        hint = did_you_mean(self.attribute, vars(module), listed)
+        raise EnvironmentNotFound(f"{self.path} has no {self.attribute!r}. {hint}")
 
     def import_name(self) -> str:
         """The name of the module in this process: `module`, unless that name is taken.
@@ -98,17 +101,6 @@ class SourceFile:
         if _is_name_free(self.module, path):
             return self.module
         return f"{self.module}_{hashlib.blake2b(bytes(path), digest_size=4).hexdigest()}"
-
-    def _classes_hint(self, module: ModuleType) -> str:
-        specs = [
-            f"{self.path}:{name}"
-            for name, value in vars(module).items()
-            if isinstance(value, type)
-            and value.__module__ == module.__name__
-            and hasattr(value, "reset")
-            and hasattr(value, "step")
-        ]
-        return f"It has {', '.join(specs)}." if specs else ""
 
 
 def recorded_name(spec: str) -> str:

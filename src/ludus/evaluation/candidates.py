@@ -17,7 +17,12 @@ from pathlib import Path
 from ludus.agents.agent import Agent
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, TemplateUnmarked
-from ludus.policy.agent_factory import AgentConfig, agent_from_config, parse_agent
+from ludus.policy.agent_factory import (
+    OPTION_PROVIDERS,
+    AgentConfig,
+    agent_from_config,
+    parse_agent,
+)
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.device import choose_device, choose_dtype
 from ludus.policy.hf_loading import require_transformers
@@ -26,16 +31,8 @@ from ludus.policy.model_ref import check_model, find_local_model, resolve_model
 from ludus.rollout.progress import PhaseProgress, ProgressCallback
 
 _LABEL_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_MODEL_PROVIDERS = ("openai", "anthropic", "hf")
-_PROVIDERS = {
-    "llm_endpoint": ("openai",),
-    "temperature": _MODEL_PROVIDERS,
-    "extra": _MODEL_PROVIDERS,
-    "prices": ("openai", "anthropic"),
-    "device": ("hf",),
-    "dtype": ("hf",),
-}
-"""Options of agents, and the providers that they apply to."""
+_PROVIDERS = {**OPTION_PROVIDERS, "llm_endpoint": ("openai",)}
+"""An endpoint that candidates share is not Anthropic's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +87,7 @@ def parse_candidates(texts: Sequence[str], config: AgentConfig | None = None) ->
         unset: JsonObject = {
             option: {} if option == "extra" else None
             for option, supported in _PROVIDERS.items()
-            if provider not in supported
+            if provider not in supported and option != "model"
         }
         if provider not in with_template:
             unset["chat_template_kwargs"] = {}

@@ -51,9 +51,3 @@ class EvalConfig(RolloutConfig):
                     f"`pass_k` must be from 1 to `group_size`, the number of attempts at each "
                     f"task, got {k} with `group_size` {self.group_size}."
                 )
-
-    @property
-    def shown_pass_k(self) -> tuple[int, ...]:
-        """The numbers of attempts for which pass@k is computed; pass@1 is the accuracy."""
-        default = (self.group_size,) if self.group_size > 1 else ()
-        return tuple(sorted(set(self.pass_k))) or default

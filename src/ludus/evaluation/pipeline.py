@@ -121,7 +121,9 @@ async def evaluate(
             if stop_request is not None:
                 complete = complete and len(played) == len(parsed)
                 break
-        metrics = build_metrics(config.solved_at, config.shown_pass_k)
+        # The default is the only one that is not the accuracy.
+        default_k = (config.group_size,) if config.group_size > 1 else ()
+        metrics = build_metrics(config.solved_at, sorted(set(config.pass_k)) or default_k)
         evaluation = Evaluation(
             folder=folder,
             settings={"episodes": num_episodes, **shared},

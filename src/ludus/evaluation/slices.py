@@ -117,49 +117,38 @@ def _format_value(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-@dataclass(frozen=True, slots=True)
-class ResultCurves:
-    """The same metric of all candidates at the same levels."""
+def build_level_curves(slices: Sequence[Slice], metrics: Sequence[Metric]) -> list[JsonObject]:
+    """Return the curves over levels of difficulty, for each metric and each environment.
 
-    title: str
-    metric: Metric
-    environment: str
-    """The environment of the levels, if there are several; else empty."""
-    x_title: str
-    """The argument that the labels are values of, such as `max_digits`; empty for several."""
-    labels: tuple[str, ...]
-    candidates: tuple[tuple[MeanEstimate | None, ...], ...]
-    """For each candidate an estimate at each label."""
-
-
-def build_level_curves(slices: Sequence[Slice], metrics: Sequence[Metric]) -> list[ResultCurves]:
-    """Return the curves over levels of difficulty, for each metric and each environment."""
+    A curve has the estimates of each candidate at all levels. `x_title` is the argument that the
+    labels are values of, such as `max_digits`; empty for several.
+    """
     levels: dict[str, list[Slice]] = {}
     for part in slices:
         if part.level is not None:
             levels.setdefault(part.environment, []).append(part)
-    curves = []
+    curves = list[JsonObject]()
     for metric in metrics:
         for environment, parts in levels.items():
             texts = [part.level or "" for part in parts]
             # A name that all levels have in common is said once.
             names = {text.partition("=")[0] for text in texts}
-            common = (
-                names.pop() if len(names) == 1 and not any(" " in each for each in texts) else ""
-            )
+            is_common = len(names) == 1 and not any(" " in each for each in texts)
+            common = names.pop() if is_common else ""
             shown = environment if len(levels) > 1 else ""
-            title = (metric.title, shown, "by", common or "difficulty")
+            estimates = [
+                [part.metrics[number].get(metric.name) for part in parts]
+                for number in range(len(parts[0].metrics))
+            ]
             curves.append(
-                ResultCurves(
-                    title=" ".join(filter(None, title)),
-                    metric=metric,
-                    environment=shown,
-                    x_title=common,
-                    labels=tuple(text.removeprefix(f"{common}=") for text in texts),
-                    candidates=tuple(
-                        tuple(part.metrics[number].get(metric.name) for part in parts)
-                        for number in range(len(parts[0].metrics))
+                {
+                    "title": " ".join(
+                        filter(None, (metric.title, shown, "by", common or "difficulty"))
                     ),
-                )
+                    "is_share": metric.is_share,
+                    "x_title": common,
+                    "labels": [text.removeprefix(f"{common}=") for text in texts],
+                    "candidates": [[each and each.as_json() for each in one] for one in estimates],
+                }
             )
     return curves

@@ -72,7 +72,7 @@ _PROVIDERS = ("oracle", "openai", "anthropic", "hf", "random", "human")
 _EXAMPLE_MODELS = {"openai": "gpt-5-mini", "anthropic": "claude-haiku-4-5", "hf": "smollm2"}
 """The providers that need a model, with an example."""
 _API_PROVIDERS = ("openai", "anthropic")
-_OPTION_PROVIDERS = {
+OPTION_PROVIDERS = {
     "model": (*_API_PROVIDERS, "hf"),
     "llm_endpoint": _API_PROVIDERS,
     "temperature": (*_API_PROVIDERS, "hf"),
@@ -100,7 +100,7 @@ def agent_from_config(config: AgentConfig) -> Agent:
             raise ConfigError(f"{_BASE_URL_VARIABLE} is wrong. {error}") from None
         if endpoint != OpenAIAgent.default_base_url:
             config = replace(config, llm_endpoint=endpoint)
-    for option, providers in _OPTION_PROVIDERS.items():
+    for option, providers in OPTION_PROVIDERS.items():
         if getattr(config, option) not in (None, "", {}) and provider not in providers:
             problem = (
                 "needs a `provider`"

@@ -151,16 +151,7 @@ def describe_evaluation(evaluation: Evaluation, name_flags: NameFlags) -> JsonOb
             }
             for metric in evaluation.shown_metrics
         ],
-        "curves": [
-            {
-                "title": curves.title,
-                "is_share": curves.metric.is_share,
-                "x_title": curves.x_title,
-                "labels": curves.labels,
-                "candidates": list(map(_as_json, curves.candidates)),
-            }
-            for curves in build_level_curves(evaluation.slices, evaluation.verdict_metrics)
-        ],
+        "curves": build_level_curves(evaluation.slices, evaluation.verdict_metrics),
     }
 
 
