@@ -110,8 +110,10 @@ class EnvSpec:
         """Whether any of its methods is a coroutine function."""
         names = ["reset", "step", "state", "progress", "list_tools"]
         names += [tool.name for tool in self.tools or ()]
+        members = [getattr(self.cls, name, None) for name in names]
         return bool(self.async_methods) or any(
-            inspect.iscoroutinefunction(getattr(self.cls, name, None)) for name in names
+            inspect.iscoroutinefunction(each.fget if isinstance(each, property) else each)
+            for each in members
         )
 
     @cached_property
