@@ -148,6 +148,8 @@ def parse_call(line: str, tools: Sequence[ToolSpec]) -> ToolCall:
 
 
 def _parse_arguments(tool: ToolSpec, line: str) -> JsonObject:
+    from jsonschema import Draft202012Validator
+
     parameters = tool.parameters()
     if line.startswith("{"):
         try:
@@ -177,22 +179,19 @@ def _parse_arguments(tool: ToolSpec, line: str) -> JsonObject:
         if name not in parameters:
             hint = did_you_mean(name, parameters, f"Usage: {usage_line(tool)}.")
             raise InvalidCall(f"{tool.name} has no argument {name!r}. {hint}")
-    return {name: _parse_value(tool, name, value) for name, value in arguments.items()}
-
-
-def _parse_value(tool: ToolSpec, name: str, typed: object) -> object:
-    """The value of an argument, in the type of its schema."""
-    from jsonschema import Draft202012Validator
-
-    schema = tool.parameters()[name]
-    value = coerce_arguments({name: typed}, {"properties": {name: schema}})[name]
-    if "boolean" in json_types(schema) and isinstance(value, str):
-        value = _BOOLEAN_WORDS.get(value.lower(), value)
-    whole = {**schema, "$defs": tool.input_schema.get("$defs", {})}
-    if not Draft202012Validator(whole).is_valid(value):
-        hint = did_you_mean(str(typed), [str(choice) for choice in schema.get("enum", ())])
-        raise InvalidCall(f"{name} must be {describe_type(schema)}, not {typed!r}. {hint}".strip())
-    return value
+    values: JsonObject = {}
+    for name, typed in arguments.items():
+        schema = parameters[name]
+        argument: object = coerce_arguments({name: typed}, {"properties": {name: schema}})[name]
+        if "boolean" in json_types(schema) and isinstance(argument, str):
+            argument = _BOOLEAN_WORDS.get(argument.lower(), argument)
+        whole = {**schema, "$defs": tool.input_schema.get("$defs", {})}
+        if not Draft202012Validator(whole).is_valid(argument):
+            hint = did_you_mean(str(typed), [str(choice) for choice in schema.get("enum", ())])
+            reason = f"{name} must be {describe_type(schema)}, not {typed!r}. {hint}"
+            raise InvalidCall(reason.strip())
+        values[name] = argument
+    return values
 
 
 def describe_type(schema: Mapping[str, object]) -> str:

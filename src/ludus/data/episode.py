@@ -9,12 +9,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 from pydantic_core import to_json
 
 from ludus.data.files import stable_hash
 from ludus.data.messages import Message
-from ludus.data.tool_schema import JsonObject
+from ludus.data.tool_schema import FrozenModel, JsonObject
 
 
 class StopReason(StrEnum):
@@ -51,10 +51,8 @@ OMITTED_IF_EMPTY = ("turn_rewards", "progress", "explored_turns", "tutor_replies
 """Fields of an episode that are left out of its line if they are empty."""
 
 
-class Fault(BaseModel):
+class Fault(FrozenModel):
     """The error that broke an attempt."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: str
     """The name of the error's class."""
@@ -68,10 +66,8 @@ class Fault(BaseModel):
         return self.message if has_name else f"{self.kind}: {self.message}"
 
 
-class Usage(BaseModel):
+class Usage(FrozenModel):
     """Tokens and cost, as counted by the model's provider."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -97,10 +93,8 @@ class Usage(BaseModel):
         )
 
 
-class Timing(BaseModel):
+class Timing(FrozenModel):
     """Start and end of an episode, and the seconds spent in the model and the environment."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     started_at: datetime
     ended_at: datetime
@@ -108,10 +102,8 @@ class Timing(BaseModel):
     environment_s: float = 0.0
 
 
-class Tokens(BaseModel):
+class Tokens(FrozenModel):
     """The tokens of a local policy's episode."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     ids: tuple[int, ...]
     logprobs: tuple[float | None, ...]
@@ -119,14 +111,12 @@ class Tokens(BaseModel):
     """1 if the policy sampled the token, 0 if it is part of the prompt."""
 
 
-class Episode(BaseModel):
+class Episode(FrozenModel):
     """One attempt at one task.
 
     The fields that a resumed run needs come first, so that a regular expression can read them from
     a line without parsing all of it.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     version: Literal[1] = 1
     episode_id: str

@@ -74,10 +74,10 @@ class EpisodeHead(NamedTuple):
             int(match[1]) if match else None,
             episode.attempt,
             episode.stop_reason.value,
-            _finite_head_number(episode.reward),
+            episode.reward if isfinite(episode.reward or 0.0) else None,
             usage.prompt_tokens,
             usage.completion_tokens,
-            _finite_head_number(usage.cost),
+            usage.cost if isfinite(usage.cost or 0.0) else None,
             episode.group_id,
         )
 
@@ -93,11 +93,6 @@ class _HeadFields(BaseModel):
     reward: float | None = None
     usage: Usage = Usage()
     group_id: str = ""
-
-
-def _finite_head_number(number: float | None) -> float | None:
-    """A number as the head of a line has it: None if it is not finite."""
-    return number if number is not None and isfinite(number) else None
 
 
 def has_canonical_head(line: bytes) -> bool:

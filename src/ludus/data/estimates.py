@@ -172,9 +172,8 @@ def estimate_mean(means: Sequence[float], n: int, *, is_share: bool) -> MeanEsti
     """
     if not means:
         return None
-    if is_share:
-        return MeanEstimate.from_means(means, share_interval(means, n), n)
-    return MeanEstimate.from_means(means, mean_interval(means), n)
+    interval = share_interval(means, n) if is_share else mean_interval(means)
+    return MeanEstimate.from_means(means, interval, n)
 
 
 def query_mean_reward(

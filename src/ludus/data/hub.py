@@ -31,17 +31,11 @@ def is_hub_id(name: str, *, file_suffixes: tuple[str, ...] = ()) -> bool:
     False if it begins like a path, ends with one of `file_suffixes`, or its first part is a
     folder here or usually is one (`models/wordle`).
     """
-    folder, _, rest = name.partition("/")
-    if (
-        not folder
-        or not name
-        or name.startswith((".", "~"))
-        or name.endswith(("/", *file_suffixes))
-    ):
+    folder, slash, rest = name.partition("/")
+    if not folder or name.startswith((".", "~")) or name.endswith(("/", *file_suffixes)):
         return False
-    if not rest:
-        return True
-    return "/" not in rest and folder not in LOCAL_FOLDERS and not Path(folder).is_dir()
+    is_path = "/" in rest or folder in LOCAL_FOLDERS or Path(folder).is_dir()
+    return not slash or not is_path
 
 
 _SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"))

@@ -13,8 +13,6 @@ from typing import Annotated, Literal
 
 from pydantic import (
     AliasChoices,
-    BaseModel,
-    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
     TypeAdapter,
@@ -22,22 +20,18 @@ from pydantic import (
     model_serializer,
 )
 
-from ludus.data.tool_schema import JsonObject
+from ludus.data.tool_schema import FrozenModel, JsonObject
 
 
-class Text(BaseModel):
+class Text(FrozenModel):
     """A piece of text."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["text"] = "text"
     text: str
 
 
-class Image(BaseModel):
+class Image(FrozenModel):
     """A base64-encoded image."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["image"] = "image"
     data: str
@@ -87,16 +81,12 @@ def parse_blocks(content: object) -> list[Text | Image]:
 Role = Literal["system", "user", "assistant", "tool"]
 
 
-class ImageUrl(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class ImageUrl(FrozenModel):
     url: str
 
 
-class ImagePart(BaseModel):
+class ImagePart(FrozenModel):
     """An image, as a data URL or another URL."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["image_url"] = "image_url"
     image_url: ImageUrl
@@ -105,28 +95,22 @@ class ImagePart(BaseModel):
 Part = Annotated[Text | ImagePart, Field(discriminator="type")]
 
 
-class Function(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class Function(FrozenModel):
     name: str
     arguments: str
     """JSON, as the model wrote it; it may be malformed."""
 
 
-class Call(BaseModel):
+class Call(FrozenModel):
     """A tool call in an assistant's message."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
     type: Literal["function"] = "function"
     function: Function
 
 
-class Message(BaseModel):
+class Message(FrozenModel):
     """One message of a conversation. Fields that are None are not serialized."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     role: Role
     content: str | tuple[Part, ...] = ""

@@ -18,12 +18,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+from pydantic import AwareDatetime, ValidationError
 
 from ludus.data.config import config_digest, describe_differences
 from ludus.data.files import DRAFT_SUFFIX, create_atomically, fsync_path, write_atomically
 from ludus.data.json_files import dump_json
-from ludus.data.tool_schema import JsonObject
+from ludus.data.tool_schema import FrozenModel, JsonObject
 from ludus.errors import OtherSettings, RunError
 
 RUN_FILE, SUMMARY_FILE = "run.json", "summary.json"
@@ -33,10 +33,8 @@ _MAX_DEPTH = 3
 _MAX_SHOWN = 20
 
 
-class RunMetadata(BaseModel):
+class RunMetadata(FrozenModel):
     """The content of `run.json`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     version: Literal[1] = 1
     kind: str = "collect"

@@ -12,6 +12,12 @@ from pydantic_core import from_json
 JsonObject = dict[str, Any]
 
 
+class FrozenModel(BaseModel):
+    """An immutable record without further fields."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
 class ToolSpec(BaseModel):
     """Name, description and arguments of a tool."""
 
@@ -53,10 +59,8 @@ class ToolSpec(BaseModel):
         return names
 
 
-class ToolCall(BaseModel):
+class ToolCall(FrozenModel):
     """A call of a tool."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     arguments: JsonObject = Field(default_factory=dict)

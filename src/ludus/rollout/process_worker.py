@@ -149,21 +149,21 @@ async def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
         return
     _send(replies, None)
     queue: SimpleQueue[Sequence[WorkItem] | None] = SimpleQueue()
-    Thread(target=_read_requests, args=(requests, queue), daemon=True).start()
+
+    def read_requests() -> None:
+        """Read in a thread, which notices the end of the parent even if an episode hangs."""
+        with suppress(EOFError, pickle.UnpicklingError, OSError):
+            while True:
+                queue.put(pickle.load(requests))
+        queue.put(None)
+        time.sleep(EXIT_TIMEOUT_S)
+        os._exit(1)
+
+    Thread(target=read_requests, daemon=True).start()
     # Nothing else runs on the event loop between two blocks, so that waiting may block it.
     while (block := queue.get()) is not None:
         _send(replies, await run_block(work, block))
     await work.close()
-
-
-def _read_requests(requests: BinaryIO, queue: SimpleQueue[Sequence[WorkItem] | None]) -> None:
-    """Read requests in a thread, which notices the end of the parent even if an episode hangs."""
-    with suppress(EOFError, pickle.UnpicklingError, OSError):
-        while True:
-            queue.put(pickle.load(requests))
-    queue.put(None)
-    time.sleep(EXIT_TIMEOUT_S)
-    os._exit(1)
 
 
 def _send(replies: BinaryIO, reply: object) -> None:
