@@ -78,6 +78,17 @@ def parse_mebibytes(text: str) -> int:
     return int(float(text) * 1024 * 1024)
 
 
+def parse_range(text: str) -> tuple[float, float]:
+    """The bounds of `0.1..0.9`; a missing one is 0 or 1."""
+    low, dots, high = text.partition("..")
+    try:
+        if not dots:
+            raise ValueError
+        return float(low or 0), float(high or 1)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a range; write 0.1..0.9, ..0.5 or 0.5..") from None
+
+
 def parse_assignments(texts: Sequence[str]) -> dict[str, Any]:
     """A table from `key=value` (the value as JSON, or else as text) and from JSON objects."""
     table: dict[str, Any] = {}

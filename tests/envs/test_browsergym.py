@@ -39,6 +39,16 @@ def test_a_random_action_clicks_an_element_or_waits(environment: BrowserGym) -> 
     assert environment.random_action(random.Random(0)).name == "noop"
 
 
+def test_fill_selects_an_option_of_a_list(environment: BrowserGym) -> None:
+    environment.reset(seed=3, task_name="choose-list")
+    field = only(environment, "combobox")
+    refused = call(environment, "fill", bid=field.bid, value="Atlantis")
+    assert refused.error is not None and "no option 'Atlantis'" in refused.error.message
+    country = environment.goal.removeprefix("Select ").partition(" from the list")[0]
+    call(environment, "fill", bid=field.bid, value=country)
+    assert call(environment, "click", bid=only(environment, "button").bid).reward == 1.0
+
+
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_episode_in_another_browser(environment: BrowserGym) -> None:
     other = BrowserGym()

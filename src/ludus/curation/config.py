@@ -10,19 +10,9 @@ from typing import Annotated, Literal
 from ludus.data.config import check_field_types
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
-from ludus.options import Option
+from ludus.options import Option, parse_range
 
 OutputKind = Literal["sft", "dpo", "episodes", "openenv", "nemo-gym", "nemo-gym-input"]
-
-
-def _parse_range(text: str) -> tuple[float, float]:
-    low, dots, high = text.partition("..")
-    try:
-        if not dots:
-            raise ValueError
-        return float(low or 0), float(high or 1)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a range; write 0.1..0.9, ..0.5 or 0.5..") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +26,7 @@ class CurateConfig:
     min_reward: Annotated[float | None, Option("Selection")] = None
     """Minimum reward."""
     solve_rate: Annotated[
-        tuple[float, float] | None, Option("Selection", metavar="LOW..HIGH", parse=_parse_range)
+        tuple[float, float] | None, Option("Selection", metavar="LOW..HIGH", parse=parse_range)
     ] = None
     """Keep tasks whose fraction of solved attempts lies in this range: 0.1..0.9."""
     solved_at: Annotated[float, Option("Selection", hidden=True)] = 1.0

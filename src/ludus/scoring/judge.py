@@ -213,29 +213,25 @@ class Judge:
         # played, so that the position says nothing, and the cache finds the prompt again.
         attempts = sorted(set(texts), key=stable_hash)
         prompt = build_prompt(self.criteria, task_text(episodes[0]), attempts, groups=self.groups)
-        try:
-            grades, cached = await self._grade(prompt, len(attempts))
-        except AgentError as error:
-            self.stats.failed += 1
-            return [Judgement(None, str(error), type(error).__name__) for _ in episodes]
-        by_text = dict(zip(attempts, grades, strict=True))
-        return [Judgement(*by_text[text], cached=cached) for text in texts]
-
-    async def _grade(self, prompt: Sequence[Message], count: int) -> tuple[list[Grade], bool]:
-        """The grades of a prompt, and whether they come from the cache."""
         content = [self.describe(), [message.model_dump() for message in prompt]]
         key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
         lock = self._locks.setdefault(key, asyncio.Lock())
+        grades, cached = None, False
         async with lock:  # Equal prompts at the same time make one call.
             if self._cache is not None and (reply := self._cache.get(key)) is not None:
                 with suppress(BadReply):
-                    grades = parse_grades(reply, count, groups=self.groups)
+                    grades, cached = parse_grades(reply, len(attempts), groups=self.groups), True
                     self.stats.cached += 1
-                    return grades, True
-            text, grades = await self._ask(prompt, count)
-            if self._cache is not None:
-                self._cache.put(key, text, self.agent.describe())
-            return grades, False
+            if grades is None:
+                try:
+                    text, grades = await self._ask(prompt, len(attempts))
+                except AgentError as error:
+                    self.stats.failed += 1
+                    return [Judgement(None, str(error), type(error).__name__) for _ in episodes]
+                if self._cache is not None:
+                    self._cache.put(key, text, self.agent.describe())
+        by_text = dict(zip(attempts, grades, strict=True))
+        return [Judgement(*by_text[text], cached=cached) for text in texts]
 
     async def _ask(self, prompt: Sequence[Message], count: int) -> tuple[str, list[Grade]]:
         """Call the model until its reply has the grades; raises the last error."""

@@ -139,8 +139,21 @@ def import_reward_functions(
             raise ConfigError(f"`{argument}`: the weight in {spec!r} is not a finite number.")
         if (path := path.strip()) == ENVIRONMENT:
             environment_weight = weight
-        else:
-            functions.append(_import_reward_function(path, weight, argument))
+            continue
+        module, colon, name = path.partition(":")
+        if not (module and colon and name):
+            raise ConfigError(f"`{argument}`: {path!r} is not of the form module:function.")
+        try:
+            imported = import_user_module(module)
+        except Exception as error:
+            reason = log_fault(error, module)
+            raise ConfigError(f"`{argument}`: cannot import {module}: {reason}") from error
+        function = getattr(imported, name, None)
+        if function is None:
+            raise ConfigError(f"`{argument}`: {module} has no function {name}.")
+        if not callable(function):
+            raise ConfigError(f"`{argument}`: {path} is not callable.")
+        functions.append(RewardFunction(path, weight, _adapt_trl_function(function)))
     paths = [function.name for function in functions]
     duplicate = next((path for path in paths if paths.count(path) > 1), None)
     if duplicate is not None:
@@ -153,24 +166,6 @@ def import_reward_functions(
         ),
         environment_weight,
     )
-
-
-def _import_reward_function(path: str, weight: float, argument: str) -> RewardFunction:
-    """Import one reward function, named by its whole path."""
-    module, colon, name = path.partition(":")
-    if not (module and colon and name):
-        raise ConfigError(f"`{argument}`: {path!r} is not of the form module:function.")
-    try:
-        imported = import_user_module(module)
-    except Exception as error:
-        reason = log_fault(error, module)
-        raise ConfigError(f"`{argument}`: cannot import {module}: {reason}") from error
-    function = getattr(imported, name, None)
-    if function is None:
-        raise ConfigError(f"`{argument}`: {module} has no function {name}.")
-    if not callable(function):
-        raise ConfigError(f"`{argument}`: {module}:{name} is not callable.")
-    return RewardFunction(f"{module}:{name}", weight, _adapt_trl_function(function))
 
 
 def _adapt_trl_function(function: Callable[..., object]) -> EpisodeFunction:

@@ -227,11 +227,6 @@ def _press_named_button(goal: str, elements: Sequence[Element]) -> ToolCall | No
     return _click_button(elements, "Close" if name == "x" else name)
 
 
-def _click_link(goal: str, elements: Sequence[Element]) -> ToolCall | None:
-    (name,) = _QUOTED.findall(goal)
-    return next((_click(e) for e in elements if e.bid and e.name == name and e.clickable), None)
-
-
 def _select_options(goal: str, elements: Sequence[Element]) -> ToolCall | None:
     """Select the wanted options, and no others."""
     wanted = goal.removeprefix("Select ").removesuffix(" and click Submit.").split(", ")
@@ -241,11 +236,6 @@ def _select_options(goal: str, elements: Sequence[Element]) -> ToolCall | None:
         if is_wrong and not (option.role == "radio" and option.is_checked):
             return _click(option)
     return _click_button(elements, "Submit")
-
-
-def _choose_from_list(goal: str, elements: Sequence[Element]) -> ToolCall | None:
-    wanted = goal.removeprefix("Select ").removesuffix(" from the list and click Submit.")
-    return _fill_then_submit([(_with_role(elements, "combobox")[0], wanted)], elements)
 
 
 def _enter_quoted(goal: str, elements: Sequence[Element]) -> ToolCall | None:
@@ -262,14 +252,12 @@ def _log_in(goal: str, elements: Sequence[Element]) -> ToolCall | None:
 
 
 ORACLES: Mapping[str, Oracle] = {
-    "choose-list": _choose_from_list,
     "click-button": _press_named_button,
     "click-checkboxes": _select_options,
     "click-checkboxes-large": _select_options,
     "click-checkboxes-transfer": _select_options,
     "click-dialog": _press_only_button,
     "click-dialog-2": _press_named_button,
-    "click-link": _click_link,
     "click-option": _select_options,
     "click-test": _press_only_button,
     "click-test-2": lambda goal, elements: _click_button(elements, "ONE"),

@@ -18,7 +18,6 @@ from mcp import ClientSession, McpError, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import (
     CONNECTION_CLOSED,
-    CallToolResult,
     ImageContent,
     Implementation,
     PaginatedRequestParams,
@@ -97,7 +96,22 @@ class Connection:
                 return ToolResult([Text(text=error.error.message)], is_error=True)
             await self.close()
             raise self._end_error(error) from None
-        return ToolResult(_to_blocks(result), is_error=result.isError)
+        blocks: list[Text | Image] = []
+        for item in result.content:
+            match item:
+                case TextContent(text=text):
+                    blocks.append(Text(text=text))
+                case ImageContent(data=data, mimeType=mime_type):
+                    blocks.append(Image(data=data, mime_type=mime_type))
+                case _:
+                    # A resource as its text, a link by its address, and audio by its media type.
+                    resource = getattr(item, "resource", item)
+                    content = getattr(resource, "text", None)
+                    name = getattr(resource, "uri", None) or getattr(item, "mimeType", item.type)
+                    blocks.append(Text(text=content if isinstance(content, str) else f"[{name}]"))
+        if not blocks and result.structuredContent is not None:
+            blocks.append(Text(text=json.dumps(result.structuredContent, ensure_ascii=False)))
+        return ToolResult(blocks or [Text(text="(no output)")], is_error=result.isError)
 
     async def close(self) -> None:
         self._closing.set()
@@ -201,23 +215,3 @@ async def _list_tools(session: ClientSession) -> tuple[ToolSpec, ...]:
         cursor = page.nextCursor
         if not cursor:
             return tuple(tools)
-
-
-def _to_blocks(result: CallToolResult) -> list[Text | Image]:
-    """The text and the images of a result; other content is named in brackets."""
-    blocks: list[Text | Image] = []
-    for item in result.content:
-        match item:
-            case TextContent(text=text):
-                blocks.append(Text(text=text))
-            case ImageContent(data=data, mimeType=mime_type):
-                blocks.append(Image(data=data, mime_type=mime_type))
-            case _:
-                # A resource as its text, a link by its address, and audio by its media type.
-                resource = getattr(item, "resource", item)
-                content = getattr(resource, "text", None)
-                name = getattr(resource, "uri", None) or getattr(item, "mimeType", item.type)
-                blocks.append(Text(text=content if isinstance(content, str) else f"[{name}]"))
-    if not blocks and result.structuredContent is not None:
-        blocks.append(Text(text=json.dumps(result.structuredContent, ensure_ascii=False)))
-    return blocks or [Text(text="(no output)")]

@@ -88,7 +88,20 @@ class Mcp(Environment[CallToolAction, CallToolObservation, State]):
         prompt: str | None = None,
         expected: Expected | None = None,
     ) -> str:
-        self._task = self._select_task(seed, index, prompt, expected)
+        if prompt is not None and expected is not None:
+            self._task = Task(prompt=prompt, expected=expected)
+        elif prompt is not None or expected is not None:
+            raise InvalidAction("A task needs both `prompt` and `expected`.")
+        elif self._file is None:
+            raise InvalidAction(
+                "There is no task. Name a task file after the server, as in "
+                "mcp:COMMAND#tasks.jsonl, or give `prompt` and `expected`."
+            )
+        else:
+            count = len(self._file.tasks)
+            if index is not None and not 0 <= index < count:
+                raise InvalidAction(f"`index` must lie between 0 and {count - 1}, got {index}.")
+            self._task = self._file.tasks[(seed or 0) % count if index is None else index]
         self._check = load_check(self._task.check, self._folder) if self._task.check else None
         if self._is_used and self._server.config.restart:
             await self.close()
@@ -139,23 +152,6 @@ class Mcp(Environment[CallToolAction, CallToolObservation, State]):
         if not 0 <= index < count:
             raise IndexError(f"Split {split!r} has tasks 0 to {count - 1}, got {index}.")
         return {"index": index}
-
-    def _select_task(
-        self, seed: int | None, index: int | None, prompt: str | None, expected: Expected | None
-    ) -> Task:
-        if prompt is not None and expected is not None:
-            return Task(prompt=prompt, expected=expected)
-        if prompt is not None or expected is not None:
-            raise InvalidAction("A task needs both `prompt` and `expected`.")
-        if self._file is None:
-            raise InvalidAction(
-                "There is no task. Name a task file after the server, as in "
-                "mcp:COMMAND#tasks.jsonl, or give `prompt` and `expected`."
-            )
-        count = len(self._file.tasks)
-        if index is not None and not 0 <= index < count:
-            raise InvalidAction(f"`index` must lie between 0 and {count - 1}, got {index}.")
-        return self._file.tasks[(seed or 0) % count if index is None else index]
 
     async def _connect(self) -> Connection:
         # Here, because the client library takes a second to import.

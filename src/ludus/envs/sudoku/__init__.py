@@ -161,7 +161,18 @@ class Sudoku(ToolEnvironment):
         fewest = min(len(possible[cell]) for cell in placeable)
         cells = [cell for cell in placeable if len(possible[cell]) == fewest]
         if fewest > 1:
-            cells = [cell for cell in placeable if self._is_forced(cell)] or cells
+            # Cells whose digit no other empty cell of the row, the column or the box can have.
+            grid, empty = geometry(self.size), self._cells_of_digit[0]
+            forced = []
+            for cell in placeable:
+                same, others = self._cells_of_digit[self.solution[cell]], empty & ~(1 << cell)
+                if any(
+                    all(same & grid.peers[other] for other in cells_of(unit & others))
+                    for unit in grid.units
+                    if unit >> cell & 1
+                ):
+                    forced.append(cell)
+            cells = forced or cells
         cell = cells[0] if rng is None else rng.choice(cells)
         return self._move(cell, self.solution[cell])
 
@@ -180,16 +191,6 @@ class Sudoku(ToolEnvironment):
     def progress(self) -> float:
         """The fraction of the empty cells that have their right digits."""
         return self.right / self.blanks
-
-    def _is_forced(self, cell: int) -> bool:
-        """Whether no other empty cell of the row, the column or the box can have the digit."""
-        grid, same = geometry(self.size), self._cells_of_digit[self.solution[cell]]
-        others = self._cells_of_digit[0] & ~(1 << cell)
-        return any(
-            all(same & grid.peers[other] for other in cells_of(unit & others))
-            for unit in grid.units
-            if unit >> cell & 1
-        )
 
     def _move(self, cell: int, digit: int) -> ToolCall:
         row, column = divmod(cell, self.size)
