@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from ludus.curation.formats.base import FormatError, require_object
 from ludus.curation.formats.chat_messages import parse_tools
-from ludus.data.messages import ImagePart, Message, Text
+from ludus.data.messages import ImagePart, Message, Part, Text
 from ludus.data.tool_schema import JsonObject
 
 
@@ -84,6 +84,7 @@ def build_items(messages: Sequence[Message]) -> Iterator[JsonObject]:
     for at, message in enumerate(messages):
         name: JsonObject = {} if message.name is None else {"name": message.name}
         content: str | list[JsonObject]
+        parts: Sequence[Part]
         if isinstance(message.content, str):
             content, parts = message.content, (Text(text=message.content),)
         else:
