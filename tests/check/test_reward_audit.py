@@ -250,18 +250,9 @@ async def test_player_that_earns_too_much_is_named(name: str, guilty: set[str]) 
     assert {part.partition(" scored ")[0] for part in found.detail.split("; ")} == guilty
 
 
-async def test_high_floor_is_a_warning() -> None:
+async def test_high_floor_passes_and_is_shown() -> None:
     found = await audit("Close")
-    assert found.verdict == "warn" and found.advice
-    assert "always 0 0.6; oracle 1 " in found.detail
-
-
-@pytest.mark.usefixtures("no_time_limits")
-async def test_floor_is_played_until_it_is_clearly_above_half_or_below() -> None:
-    pytest.importorskip("textarena", reason="needs the extra textarena")
-    report = await run_checks("textarena:GuessTheNumber-v0")
-    weak = report.findings[-1]
-    assert (weak.check, weak.verdict) == (CHECK, "warn"), weak.detail
+    assert found.verdict == "pass" and "always 0 0.6; oracle 1 " in found.detail
 
 
 @pytest.mark.parametrize("name", ["Riddle", "Guess", "Loses"])
@@ -343,9 +334,7 @@ def test_chance_leaves_a_comparison_undecided() -> None:
     (few,) = RewardAudit("oracle", [1.0] * 8, {"lucky": lucky}).compare()
     assert few.is_undecided and not few.is_clear
     (many,) = RewardAudit("oracle", [1.0] * 128, {"lucky": lucky * 16}).compare()
-    assert many.is_clear and many.is_undecided, "a floor at half of what can be earned"
-    (low,) = RewardAudit("oracle", [1.0] * 128, {"lucky": (lucky + [0.0] * 8) * 8}).compare()
-    assert low.is_clear and not low.is_undecided
+    assert many.is_clear and not many.is_undecided
     (few,) = RewardAudit("oracle", [1.0] * 8, {"always": [1.0] * 8}).compare()
     assert few.is_undecided and not few.is_clear
     (always,) = RewardAudit("oracle", [1.0] * 32, {"always": [1.0] * 32}).compare()

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, computed_field
 
-from ludus.check.checks import CHECKS, CheckOutcome, CheckWarned, EnvironmentChecks
+from ludus.check.checks import CHECKS, CheckFailed, CheckSkipped, EnvironmentChecks
 from ludus.check.episodes import EpisodeFailed
 from ludus.client.endpoint import connect
 from ludus.data.config import check_at_least
@@ -21,10 +21,6 @@ from ludus.errors import BadEnvironment, ExecutionFailed, FactoryFailed, LudusEr
 FIX_LINE = "Fix that line; `ludus check --debug` prints the traceback."
 SERVER_LOG = "The server's log names the file and the line."
 TOO_SLOW = "Find the call that does not return, and give it a timeout."
-HIGH_FLOOR = (
-    "More than half of the reward is had without solving anything: judge a model by how far it is "
-    "above this floor, or give less for what is only partly right."
-)
 ERROR_LOCATION = re.compile(r"\S+\.py:\d+ in \S+(?=: )")
 """Start of an exception in the environment's code: `my_env.py:17 in guess: …`."""
 
@@ -35,10 +31,10 @@ class CheckFinding(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     check: str
-    verdict: Literal["pass", "warn", "fail", "skip"]
+    verdict: Literal["pass", "fail", "skip"]
     detail: str = ""
     advice: str = ""
-    """What to do about a failure or a warning."""
+    """What to do about a failure."""
 
 
 class CheckReport(BaseModel):
@@ -107,11 +103,10 @@ async def _run_check(name: str, checks: EnvironmentChecks, *, remote: bool) -> C
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             return CheckFinding(check=name, verdict="pass", detail=await check(checks))
-    except CheckOutcome as outcome:
-        if outcome.verdict == "fail":
-            return _failed(name, str(outcome))
-        advice = HIGH_FLOOR if isinstance(outcome, CheckWarned) else ""
-        return CheckFinding(check=name, verdict=outcome.verdict, detail=str(outcome), advice=advice)
+    except CheckFailed as failure:
+        return _failed(name, str(failure))
+    except CheckSkipped as reason:
+        return CheckFinding(check=name, verdict="skip", detail=str(reason))
     except TimeoutError:
         return _failed(name, f"not finished after {CHECK_TIMEOUT_S:g} s", TOO_SLOW)
     except (EpisodeFailed, ExecutionFailed, FactoryFailed) as error:

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from itertools import zip_longest
 from statistics import fmean
-from typing import Literal
 
 from jsonschema import Draft202012Validator
 
@@ -36,26 +35,12 @@ MAX_LINES, MAX_CHARACTERS = 12, 800
 """Limits of the quoted first observation."""
 
 
-class CheckOutcome(Exception):
-    """Ends a check that has not passed."""
-
-    verdict: Literal["fail", "warn", "skip"] = "fail"
-
-
-class CheckFailed(CheckOutcome):
+class CheckFailed(Exception):
     """The environment does not have the property."""
 
 
-class CheckWarned(CheckOutcome):
-    """The environment has the property, but only just."""
-
-    verdict = "warn"
-
-
-class CheckSkipped(CheckOutcome):
+class CheckSkipped(Exception):
     """The property does not apply to the environment, or cannot be checked here."""
-
-    verdict = "skip"
 
 
 class EnvironmentChecks:
@@ -287,8 +272,6 @@ class EnvironmentChecks:
             if play_oracle is not None and not (await self._play_once(0)).done:
                 raise CheckSkipped(f"the oracle needs more than {MAX_STEPS} steps")
             raise CheckFailed(unclear)
-        if audit.compare()[0].earns_most:
-            raise CheckWarned(audit.describe_best())
         return audit.describe_best()
 
     async def _play_once(self, seed: int) -> Transcript:

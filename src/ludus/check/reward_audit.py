@@ -65,15 +65,9 @@ class Comparison:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether more seeds may decide if the player is clearly below, or earns most."""
-        low, high = self.interval
-        is_near = any(low <= share * self.scale < high for share in (MARGIN, 1 / 2))
+        """Whether more seeds may decide if the player is clearly below."""
+        is_near = self.interval.low <= MARGIN * self.scale < self.interval.high
         return not self.tops_most_seeds and (is_near or 2 * self.tops > self.seeds)
-
-    @property
-    def earns_most(self) -> bool:
-        """Whether the player clearly earns more than half of what can be earned."""
-        return self.interval.high < self.scale / 2
 
 
 def beats_coin(right: int, questions: int) -> bool:

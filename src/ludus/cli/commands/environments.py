@@ -162,7 +162,7 @@ def init(
     print_text(f"  python -m pytest {target}/tests")
 
 
-_VERDICT_STYLES = {"pass": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
+_VERDICT_STYLES = {"pass": "green", "fail": "bold red", "skip": "dim"}
 
 
 @command
