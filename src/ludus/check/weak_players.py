@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import cycle, repeat
+from itertools import count, cycle, repeat
 
 from ludus.agents.agent import Agent, EpisodeContext, Player, Reply, build_tool_call_message
 from ludus.agents.scripted import random_call
@@ -62,29 +62,6 @@ class _WeakPlayer(Player):
         return Reply(build_tool_call_message(next(self._calls, None), position=len(messages)))
 
 
-def call_at_random(
-    tools: Sequence[ToolSpec], prompt: str, rng: random.Random
-) -> Iterator[ToolCall]:
-    """Random calls that are valid for the schemas."""
-    while True:
-        yield random_call(tools, rng)
-
-
-def call_without_content(
-    tools: Sequence[ToolSpec], prompt: str, rng: random.Random
-) -> Iterator[ToolCall]:
-    """All tools in turn, with empty texts and without any other argument."""
-    for tool in cycle(tools):
-        yield ToolCall(name=tool.name, arguments=dict.fromkeys(_text_arguments(tool), ""))
-
-
-def repeat_one_call(
-    tools: Sequence[ToolSpec], prompt: str, rng: random.Random
-) -> Iterator[ToolCall]:
-    """One random call, over and over."""
-    return repeat(random_call(tools, rng))
-
-
 def say(
     texts: Callable[[str], Iterable[str]],
     tools: Sequence[ToolSpec],
@@ -92,22 +69,17 @@ def say(
     rng: random.Random,
 ) -> Iterator[ToolCall]:
     """A call for each text, of the next tool that can take it; it ends if none can."""
-    for count, text in enumerate(texts(prompt)):
+    for number, text in enumerate(texts(prompt)):
         able = [tool for tool in tools if _fit_arguments(tool, text)]
         if not able:
             return
-        tool = able[count % len(able)]
+        tool = able[number % len(able)]
         arguments = {**random_call([tool], rng).arguments, **_fit_arguments(tool, text)}
         yield ToolCall(name=tool.name, arguments=arguments)
 
 
 def _repeat(answer: Answer | str, prompt: str) -> Iterator[str]:
     return repeat(answer if isinstance(answer, str) else answer(prompt))
-
-
-def _brackets_in_turn(prompt: str) -> Iterator[str]:
-    """What the prompt has in brackets, one after the other: often examples of moves."""
-    return cycle(dict.fromkeys(_BRACKETED.findall(prompt)) or [""])
 
 
 def _pick(pattern: re.Pattern[str], position: int, prompt: str) -> str:
@@ -160,9 +132,12 @@ COPIES: Mapping[str, Answer] = {
 def weak_strategies(tools: Sequence[ToolSpec]) -> dict[str, Strategy]:
     """The strategies that can be played with these tools, by name."""
     strategies: dict[str, Strategy] = {
-        "random calls": call_at_random,
-        "empty arguments": call_without_content,
-        "one repeated call": repeat_one_call,
+        "random calls": lambda tools, _, rng: (random_call(tools, rng) for _ in count()),
+        "empty arguments": lambda tools, _, rng: (
+            ToolCall(name=tool.name, arguments=dict.fromkeys(_text_arguments(tool), ""))
+            for tool in cycle(tools)
+        ),
+        "one repeated call": lambda tools, _, rng: repeat(random_call(tools, rng)),
     }
     for text in CONSTANTS:
         if any(_fit_arguments(tool, text) for tool in tools):
@@ -170,7 +145,10 @@ def weak_strategies(tools: Sequence[ToolSpec]) -> dict[str, Strategy]:
     if any(_text_arguments(tool) for tool in tools):
         for name, answer in COPIES.items():
             strategies[name] = partial(say, partial(_repeat, answer))
-        strategies["the brackets in turn"] = partial(say, _brackets_in_turn)
+        # Often examples of moves.
+        strategies["the brackets in turn"] = partial(
+            say, lambda prompt: cycle(dict.fromkeys(_BRACKETED.findall(prompt)) or [""])
+        )
     return strategies
 
 

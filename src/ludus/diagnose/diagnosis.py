@@ -149,10 +149,8 @@ def read_run(folder: Path) -> RunData:
         raise RunError(
             f"{what}: no {RECORD_FILE}. Give the output folder of `ludus train grpo`."
         ) from None
-    except OSError as error:
-        raise RunError(f"{file} cannot be read: {error.strerror or error}.") from error
-    except ValueError as error:
-        raise RunError(f"{file} is not JSON: {error}.") from error
+    except (OSError, ValueError) as error:
+        raise RunError(f"{file} cannot be read: {error}.") from error
     record: JsonObject = fields if isinstance(fields, dict) else {}
     if (kind := record.get("kind")) != "grpo":
         raise RunError(
