@@ -110,7 +110,6 @@ def configs(draw: st.DrawFn) -> CurateConfig:
         "top_fraction": st.sampled_from([0.1, 0.5, 1.0]),
     }
     chosen = {name: draw(some) for name, some in wanted.items() if draw(st.integers(0, 3)) == 0}
-    similarity = st.none() | st.none() | st.sampled_from([0.5, 0.8, 1.0])
     pair = to == "dpo"
     return CurateConfig(
         to=to,
@@ -118,7 +117,6 @@ def configs(draw: st.DrawFn) -> CurateConfig:
         keep_unscored=draw(st.booleans()) and not pair,
         best_of_group=not pair and draw(st.integers(0, 3)) == 0,
         dedupe=pair or draw(st.booleans()),
-        max_prompt_similarity=draw(similarity),
         pairs=draw(st.sampled_from(["best", "all"])),
         min_margin=draw(st.sampled_from([0.0, 0.1, 1.0])),
         test_size=draw(st.none() | st.sampled_from([0.1, 0.5])),

@@ -20,7 +20,6 @@ EVERYTHING = CurateConfig(
     where="reward < 2 OR environment = 'a|b'",
     min_reward=0.1,
     top_fraction=0.9,
-    max_prompt_similarity=0.8,
     test_size=0.3,
 )
 
@@ -55,7 +54,7 @@ def test_the_card_has_a_table_of_all_steps(tmp_path: Path) -> None:
     assert first == ["episodes read", "", "24", ""]
     table = [(name.strip("`"), int(left), int(gone)) for name, _, left, gone in steps]
     assert table == [(step.reason, step.remaining, step.removed) for step in report.steps]
-    assert {step.reason for step in report.steps} >= {"unreadable", "where", "near-prompt"}
+    assert {step.reason for step in report.steps} >= {"unreadable", "where", "top-fraction"}
 
 
 def test_steps_describe_their_conditions(tmp_path: Path) -> None:

@@ -94,17 +94,17 @@ def test_prompts_that_differ_only_in_numbers_are_not_near_duplicates(tmp_path: P
         attempt_at(f"{n}", f"What is {n} plus {3 * n + 7}? Answer with one number.")
         for n in range(40)
     ]
-    assert len(left(tmp_path, *some, max_prompt_similarity=0.5)) == 40
+    report = curate_episodes(tmp_path, *some, test_size=0.5, similarity_threshold=0.5)
+    assert report.families == 0
 
 
 def test_a_prompt_of_all_tasks_does_not_make_them_duplicates(tmp_path: Path) -> None:
     some = [attempt_at(str(n), "Guess the secret word in six tries or less.") for n in range(12)]
-    assert len(left(tmp_path, *some, max_prompt_similarity=0.5)) == 12
+    report = curate_episodes(tmp_path, *some, test_size=0.5, similarity_threshold=0.5)
+    assert report.families == 0
 
 
-def test_the_first_of_two_nearly_equal_prompts_is_kept(
-    tmp_path: Path,
-) -> None:
+def test_tasks_with_nearly_equal_prompts_are_near_duplicates(tmp_path: Path) -> None:
     others = [
         attempt_at(f"o{n}", f"Count to {n} in French, and then say why {n * n}.") for n in range(9)
     ]
@@ -112,19 +112,8 @@ def test_the_first_of_two_nearly_equal_prompts_is_kept(
         attempt_at("niece", TALE.format("niece")),
         attempt_at("nephew", TALE.format("nephew"), 5.0),
     ]
-    report = curate_episodes(tmp_path, *others, *tales, max_prompt_similarity=0.8)
-    assert report.left_out == {"near-prompt": 1}
-    assert "niece" in [row["episode_id"] for row in read_rows(tmp_path / "out" / "train.jsonl")]
-
-
-def test_all_attempts_at_a_near_duplicate_task_are_excluded(tmp_path: Path) -> None:
-    first, copy = user(TALE.format("Ann")), user(TALE.format("Bob"))
-    some = [
-        attempt("a", task="ann", messages=(first, model("rope"))),
-        attempt("b", task="bob", messages=(copy, model("bread"))),
-        attempt("c", task="bob", messages=(copy, model("a lamp"))),
-    ]
-    assert left(tmp_path, *some, max_prompt_similarity=0.8) == ["a"]
+    report = curate_episodes(tmp_path, *others, *tales, test_size=0.2)
+    assert report.families == 1
 
 
 def test_shingles_are_three_words_and_ignore_case() -> None:
@@ -147,11 +136,9 @@ def test_equal_texts_match_at_any_threshold_and_unrelated_ones_at_none(
 
 
 @pytest.mark.parametrize("threshold", [0.0, 1.01, float("nan")])
-@pytest.mark.parametrize("name", ["max_prompt_similarity", "similarity_threshold"])
-def test_similarities_must_be_above_0_and_at_most_1(name: str, threshold: float) -> None:
-    config: dict[str, Any] = {name: threshold}
-    with pytest.raises(ConfigError, match=name):
-        CurateConfig(**config)
+def test_similarities_must_be_above_0_and_at_most_1(threshold: float) -> None:
+    with pytest.raises(ConfigError, match="similarity_threshold"):
+        CurateConfig(similarity_threshold=threshold)
 
 
 def test_scripts_without_spaces_are_compared_by_characters() -> None:

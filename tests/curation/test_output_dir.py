@@ -111,7 +111,7 @@ def test_the_output_must_not_be_a_file(tmp_path: Path, run: Path) -> None:
         curate([run], tmp_path / "out" / "below", CurateConfig())
 
 
-PHASES = ("reading", "filtering", "comparing prompts", "splitting", "writing rows")
+PHASES = ("reading", "filtering", "splitting", "writing rows")
 
 
 @pytest.mark.parametrize("step", PHASES)
@@ -127,9 +127,7 @@ def test_an_interrupted_run_leaves_nothing_behind(
             raise error
 
     with pytest.raises(error):
-        curate(
-            [run], out, CurateConfig(test_size=0.5, max_prompt_similarity=0.9), progress=interrupt
-        )
+        curate([run], out, CurateConfig(test_size=0.5), progress=interrupt)
     assert seen[-1] == step and not out.exists()
 
 
@@ -146,7 +144,7 @@ def test_an_interrupted_overwrite_keeps_the_previous_data_set(
             raise Stopped
 
     with pytest.raises(Stopped):
-        wanted = CurateConfig(test_size=0.2, max_prompt_similarity=0.9)
+        wanted = CurateConfig(test_size=0.2)
         curate([run], out, wanted, overwrite=True, progress=interrupt)
     assert everything(out) == before
 

@@ -137,7 +137,7 @@ def test_a_line_that_only_duckdb_can_parse_does_not_stop_the_split(tmp_path: Pat
     run = write_run(tmp_path / "run", *many(6), attempt("odd", messages=(user("q"), model("a"))))
     file = run / "episodes.jsonl"
     file.write_bytes(file.read_bytes().rstrip(b"}\n") + b",}\n")
-    how = CurateConfig(test_size=0.5, max_prompt_similarity=0.9)
+    how = CurateConfig(test_size=0.5)
     assert curate([run], tmp_path / "out", how).left_out == {"unreadable": 1}
 
 

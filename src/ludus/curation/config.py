@@ -40,8 +40,6 @@ class CurateConfig:
     dedupe: Annotated[bool | None, Option("Selection", default="for sft and dpo")] = None
     """Remove exact copies, of episodes or of pairs. Other programs count attempts, and get all of
     them."""
-    max_prompt_similarity: Annotated[float | None, Option("Selection", hidden=True)] = None
-    """Remove tasks whose prompts are at least this similar to an earlier task's: 0.8."""
     held_out: Annotated[tuple[str | Path, ...], Option("Selection", advanced=True)] = ()
     """Run or data set whose tasks, and near copies of them, are removed; repeatable."""
     similarity_threshold: Annotated[float, Option("Selection", hidden=True)] = 0.8
@@ -73,7 +71,7 @@ class CurateConfig:
             )
         if self.test_size is not None and not 0 < self.test_size < 1:
             raise ConfigError(f"`test_size` must be between 0 and 1, got {self.test_size}.")
-        for name in ("top_fraction", "max_prompt_similarity", "similarity_threshold"):
+        for name in ("top_fraction", "similarity_threshold"):
             share = getattr(self, name)
             if share is not None and not 0 < share <= 1:
                 raise ConfigError(f"`{name}` must be above 0 and at most 1, got {share}.")

@@ -103,9 +103,6 @@ def _select_episodes(
     # Duplicate pairs are excluded once there are pairs.
     if config.dedupe or config.to == "dpo":
         filters.exclude_duplicates(catalog, within_tasks=config.to == "dpo")
-    if config.max_prompt_similarity is not None:
-        progress("comparing prompts", 0, None)
-        similarity.exclude_near_prompts(catalog, config.max_prompt_similarity)
     if config.best_of_group:
         filters.keep_best_of_group(catalog)
     if config.held_out:

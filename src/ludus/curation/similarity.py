@@ -1,4 +1,4 @@
-"""Near duplicates of prompts: removed, kept in one split, and compared with held-out sets.
+"""Near duplicates of prompts: kept in one split, and compared with held-out sets.
 
 Texts are compared by the Jaccard similarity of their shingles (all sequences of three words) with
 MinHash and locality-sensitive hashing (LSH). LSH finds candidates without comparing all pairs;
@@ -184,23 +184,6 @@ def _build_minhash(shingles: Iterable[str]) -> RMinHash:
     minhash = rensa.RMinHash(num_perm=_NUM_PERM, seed=_MINHASH_SEED)
     minhash.update(list(shingles))
     return minhash
-
-
-def exclude_near_prompts(catalog: Catalog, threshold: float) -> None:
-    """Exclude all attempts at tasks whose prompt is similar to an earlier task's."""
-    originals = SimilarTasks(threshold)
-    copies = []
-    for task in TaskPrompts(catalog):
-        if originals.find_similar(task):
-            copies.append((task.name,))
-        else:
-            originals.add(task)
-    catalog.create_table("copies", {"task": "VARCHAR"}, copies)
-    catalog.exclude(
-        "near-prompt",
-        "task IN (SELECT task FROM copies)",
-        detail=f"the prompt is at least {threshold:g} similar to an earlier task's",
-    )
 
 
 _HELD_OUT_FILES = ("episodes.jsonl", "test.jsonl", "train.jsonl")
