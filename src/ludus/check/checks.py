@@ -32,7 +32,6 @@ from ludus.errors import (
 from ludus.protocol.observation_text import build_view
 
 MAX_LINES, MAX_CHARACTERS = 12, 800
-"""Limits of the quoted first observation."""
 
 
 class CheckFailed(Exception):

@@ -29,7 +29,6 @@ FIRST_SEEDS, MAX_SEEDS, SEEDS_FACTOR = 8, 128, 4
 MIN_TRIALS, FINALISTS = 3, 6
 """Seeds on which every player is tried, or a quarter of all if that is more; who plays on."""
 MAX_NAMED = 3
-"""The number of players that a failure names."""
 COIN_CHANCE = 0.001
 """A player reaches the top on most seeds if a coin does so as often with a lower probability."""
 MIN_TURNS = 20
@@ -84,7 +83,6 @@ class RewardAudit:
     reference_returns: list[float] = field(default_factory=list)
     player_returns: dict[str, list[float]] = field(default_factory=dict)
     tried: int = 0
-    """The number of players that were tried."""
 
     @property
     def seeds(self) -> int:

@@ -175,7 +175,6 @@ def _fit(schema: JsonObject, text: str) -> str | int | float | None:
 
 
 def _text_arguments(tool: ToolSpec) -> list[str]:
-    """The arguments of a tool that may be any text."""
     arguments = tool.input_schema.get("properties", {})
     return [name for name, schema in arguments.items() if _accepts_text(schema)]
 

@@ -53,14 +53,10 @@ class Diagnosis:
     parts: tuple[RewardChange, ...]
     """Reward change for each environment and each reward function; empty if there is only one."""
     metrics: Mapping[str, tuple[float, float]]
-    """Mean of each metric in the first and in the last window."""
     seconds: Mapping[str, float]
-    """Mean duration of each phase of a step."""
     curve: tuple[float, ...]
-    """The reward of each logged step."""
     held_out: tuple[tuple[int, float], ...]
     curriculum: tuple[BucketStats, ...]
-    """The buckets of a curriculum that were drawn."""
     verdicts: tuple[Verdict, ...]
 
 
@@ -126,7 +122,6 @@ class RunData:
     entries: tuple[LogEntry, ...]
     episodes: RunEpisodes
     note: str | None
-    """What is missing."""
 
     @property
     def finished(self) -> bool:

@@ -29,7 +29,6 @@ class EpisodeStats(NamedTuple):
 
     episode_id: str
     step: int
-    """The training step that it was played for."""
     environment: str
     task: str
     """Its `group_id`."""
@@ -85,9 +84,7 @@ class RunEpisodes:
     """Over the episodes of all steps, as in `ludus runs`."""
     limits: TokenLimits = _NO_LIMITS
     cut_off_by: Mapping[Limit, int] = field(default_factory=dict)
-    """Episodes cut off by each limit."""
     last_broken: EpisodeStats | None = None
-    """The last episode that a fault ended."""
 
     @property
     def environments(self) -> tuple[str, ...]:

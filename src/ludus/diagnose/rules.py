@@ -134,7 +134,6 @@ MAX_LIMITED_SHARE = 0.2
 MOSTLY_CUT_OFF_SHARE = 0.5
 """Share of cut-off episodes from which on rewards say more about the limit than the model."""
 MIN_ADVISED_TOKENS = 128
-"""Smallest token limit that is advised."""
 _RAMBLING_CAVEAT = "unless the model rambles: then a warm start teaches it to stop"
 
 

@@ -99,7 +99,6 @@ class BestWindow:
     """The window with the highest mean reward."""
 
     first: int
-    """Its first step."""
     last: int
     reward: float
 

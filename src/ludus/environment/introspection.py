@@ -187,7 +187,6 @@ def _overrides_async(cls: type, method: str) -> bool:
 
 
 def _owner(cls: type, method: str) -> type | None:
-    """The class among the bases that defines the method."""
     return next((base for base in cls.__mro__ if method in vars(base)), None)
 
 

@@ -38,7 +38,6 @@ class Score:
     reward: float | None
     """None: unscored."""
     parts: Mapping[str, float] = field(default_factory=dict)
-    """The parts that have a score."""
 
 
 @dataclass(frozen=True, slots=True)

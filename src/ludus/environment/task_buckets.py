@@ -99,7 +99,6 @@ class Bucket:
     label: str
     """Its values as they are typed: `max_terms=3`."""
     spec: str
-    """The environment of its tasks."""
     task: JsonObject
     """Arguments of `reset` that all its tasks have."""
 
@@ -198,7 +197,6 @@ def _find_path(name: str, spec: str, option: str) -> tuple[str, ...]:
 
 
 def _find_spec(spec: str) -> EnvSpec | None:
-    """The environment, if it is installed here."""
     try:
         return find_environment(spec)
     except LudusError:

@@ -44,7 +44,6 @@ class Candidate:
     agent: Agent = field(repr=False)
     """Closed once it has played; a local model is loaded when it starts."""
     config: AgentConfig | None = None
-    """How the agent was built."""
 
     def __post_init__(self) -> None:
         _check_label(self.label)
@@ -121,7 +120,6 @@ def check_labels(candidates: Sequence[Candidate], *, reserved: Sequence[str] = (
 
 
 def _parse_candidate(text: str) -> tuple[str, str, str | None]:
-    """Return label, provider and model."""
     label, equals, spec = text.partition("=")
     if not equals or ":" in label or find_local_model(text) is not None:
         # The equals sign, if any, is part of a model's name.

@@ -38,12 +38,9 @@ class Attempt:
     """The text before the model's first reply, without the system prompt."""
     broken: bool
     format_compliant: bool | None
-    """`Episode.format_compliant`."""
     reward: float | None
     reply_tokens: float | None
-    """Mean tokens per reply."""
     cut_off: bool = False
-    """Whether a token limit ended it."""
     arguments: JsonObject = field(default_factory=dict)
     """The task's arguments of `reset`."""
 

@@ -88,7 +88,6 @@ class CandidateScore:
     episodes: int
     """All that are recorded."""
     remaining: int
-    """Not played yet."""
     broken: int
     """Ended by a fault: excluded from all metrics."""
     unscored: int
@@ -115,13 +114,11 @@ class Evaluation:
     scores: tuple[CandidateScore, ...]
     solved_at: float
     exclude_tasks_in: str | None
-    """Data set whose tasks are excluded."""
     stopped: str | None
     """Why it ended before all episodes were played; None if complete."""
     versions: Mapping[str, str]
     command: str | None = None
     slices: tuple[Slice, ...] = ()
-    """Results by environment and difficulty."""
     stop_request: str | None = None
     """Why it was told to stop, also while the last episodes were played. Not stored."""
 

@@ -60,9 +60,7 @@ class Turn:
     text: str
     reasoning: str = ""
     calls: Sequence[str] = ()
-    """Tool calls as text."""
     images: Sequence[str] = ()
-    """Data URLs of images."""
     reward: float | None = None
 
 

@@ -32,7 +32,6 @@ class EpisodeSummary:
     """Counts of all episodes of a file, and some of them."""
 
     rewards: list[float]
-    """Those that count."""
     totals: ResumeTotals
     transcripts: list[Transcript]
     """The best beside the worst, and one that broke."""
