@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic_core import SchemaValidator, core_schema
+from pydantic_core import SchemaValidator, core_schema, from_json
 
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
@@ -118,6 +118,16 @@ def dump_json(value: JsonObject, *, indent: int | None = None, sort_keys: bool =
     except (TypeError, ValueError) as error:
         raise RunError(f"The value cannot be written as JSON: {error}.") from error
     return text
+
+
+def read_json_object(file: Path) -> JsonObject:
+    """The object in a JSON file; empty if the file is missing, no regular one, or damaged."""
+    try:
+        # Opening a pipe would wait for its writer.
+        value = from_json(file.read_bytes()) if file.is_file() else {}
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def object_field(fields: JsonObject, key: str) -> JsonObject:

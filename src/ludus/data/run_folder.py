@@ -22,7 +22,7 @@ from pydantic import AwareDatetime, ValidationError
 
 from ludus.data.config import config_digest, describe_differences
 from ludus.data.files import DRAFT_SUFFIX, create_atomically, fsync_path, write_atomically
-from ludus.data.json_files import dump_json
+from ludus.data.json_files import dump_json, read_json_object
 from ludus.data.tool_schema import FrozenModel, JsonObject
 from ludus.errors import OtherSettings, RunError
 
@@ -90,9 +90,16 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         """Open the run in a folder."""
         file = path / RUN_FILE
-        fields = _read_json_object(file)
-        if fields is None:
-            raise RunError(f"{path} holds no run: it has no run.json.")
+        try:
+            fields = json.loads(file.read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            raise RunError(f"{path} holds no run: it has no run.json.") from None
+        except OSError as error:
+            raise RunError(f"{file} cannot be read: {error.strerror or error}.") from error
+        except ValueError as error:
+            raise RunError(f"{file} is not JSON: {error}.") from error
+        if not isinstance(fields, dict):
+            raise RunError(f"{file} is not a JSON object.")
         try:
             return cls(path, RunMetadata.model_validate(fields))
         except ValidationError as error:
@@ -147,10 +154,7 @@ class RunFolder:
 
         It can always be computed from the journal again.
         """
-        try:
-            return _read_json_object(self.path / SUMMARY_FILE) or {}
-        except RunError:
-            return {}
+        return read_json_object(self.path / SUMMARY_FILE)
 
 
 def find_unused_dir(path: Path) -> Path:
@@ -199,20 +203,6 @@ def walk_run_folders(root: Path, max_depth: int = _MAX_DEPTH) -> Iterator[Path]:
                 yield from walk(child, depth - 1)
 
     return walk(root, max_depth)
-
-
-def _read_json_object(file: Path) -> JsonObject | None:
-    try:
-        value = json.loads(file.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise RunError(f"{file} cannot be read: {error.strerror or error}.") from error
-    except ValueError as error:
-        raise RunError(f"{file} is not JSON: {error}.") from error
-    if not isinstance(value, dict):
-        raise RunError(f"{file} is not a JSON object.")
-    return value
 
 
 DISTRIBUTION = "ludus-rl"

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pydantic_core import from_json
-
 from ludus.data.episode_reader import holds_episodes
-from ludus.data.json_files import object_field
+from ludus.data.json_files import object_field, read_json_object
 from ludus.data.run_folder import RUN_FILE, SUMMARY_FILE
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import EPISODES_FILE, LOG_FILE, RECORD_FILE
@@ -77,7 +75,9 @@ class StageOutput:
         """Whether nothing will be written any more, unless it is extended."""
         if self.kind == "training":
             return self.record.get("metrics") is not None
-        return self.kind != "run" or _read_object(self.path / SUMMARY_FILE).get("complete") is True
+        if self.kind == "run":
+            return read_json_object(self.path / SUMMARY_FILE).get("complete") is True
+        return True
 
 
 def find_output(path: Path) -> StageOutput | None:
@@ -93,12 +93,12 @@ def find_output(path: Path) -> StageOutput | None:
         return None
     episodes = path / EPISODES_FILE if EPISODES_FILE in names else None
     if RECORD_FILE in names:
-        return StageOutput("training", path, _read_object(path / RECORD_FILE), episodes)
+        return StageOutput("training", path, read_json_object(path / RECORD_FILE), episodes)
     # Other tools write a run.json, too.
-    record = _read_object(path / RUN_FILE) if RUN_FILE in names else {}
+    record = read_json_object(path / RUN_FILE) if RUN_FILE in names else {}
     if episodes is not None or object_field(record, "settings"):
         return StageOutput("run", path, record, episodes)
-    summary = _read_object(path / SUMMARY_FILE) if SUMMARY_FILE in names else {}
+    summary = read_json_object(path / SUMMARY_FILE) if SUMMARY_FILE in names else {}
     if summary.get("kind") == "eval":
         return StageOutput("evaluation", path, summary)
     rows = {
@@ -108,15 +108,5 @@ def find_output(path: Path) -> StageOutput | None:
         if f"{split}{suffix}" in names
     }
     if rows or CURATION_FILE in names:
-        return StageOutput("dataset", path, _read_object(path / CURATION_FILE), rows=rows)
+        return StageOutput("dataset", path, read_json_object(path / CURATION_FILE), rows=rows)
     return None
-
-
-def _read_object(file: Path) -> JsonObject:
-    if not file.is_file():
-        return {}
-    try:
-        fields = from_json(file.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return fields if isinstance(fields, dict) else {}

@@ -9,8 +9,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic_core import from_json
-
 from ludus.data.estimates import format_mean
 from ludus.data.hub import (
     COLUMNS,
@@ -25,6 +23,7 @@ from ludus.data.hub import (
     markdown_table,
     to_single_line,
 )
+from ludus.data.json_files import read_json_object
 from ludus.data.run_folder import RUN_FILE, SUMMARY_FILE
 from ludus.data.tool_schema import JsonObject
 
@@ -129,8 +128,8 @@ def card_for_run(folder: Path, repo_id: str, *, command: str | None = None) -> s
 
     If it has no front matter, ours is added: without it `load_dataset` would also read run.json.
     """
-    settings = _read_json(folder / RUN_FILE).get("settings") or {}
-    summary = _read_json(folder / SUMMARY_FILE)
+    settings = read_json_object(folder / RUN_FILE).get("settings") or {}
+    summary = read_json_object(folder / SUMMARY_FILE)
     readme, records = folder / CARD_FILE, (folder / OPENENV_RESULTS_FILE).is_file()
     if not readme.is_file():
         return render_card(settings, summary, repo_id=repo_id, command=command, records=records)
@@ -138,15 +137,6 @@ def card_for_run(folder: Path, repo_id: str, *, command: str | None = None) -> s
     if text.startswith("---"):
         return text
     return f"{front_matter(settings, summary, records=records)}\n{text}"
-
-
-def _read_json(path: Path) -> JsonObject:
-    """Read what the card is built from; empty if it is missing or damaged."""
-    try:
-        content = from_json(path.read_bytes())
-    except (FileNotFoundError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _title(settings: JsonObject) -> str:

@@ -11,6 +11,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ludus import __version__
@@ -105,15 +106,6 @@ def _connect(ray: Any, address: str) -> None:
         ) from error
 
 
-class ActorSetup(NamedTuple):
-    """What an actor needs of the process that has started it."""
-
-    pickled_work: bytes
-    version: str = __version__
-    sys_path: Sequence[str] = ()
-    folder: str = "."
-
-
 class Node(NamedTuple):
     """The machine of an actor, and why the actor cannot work there."""
 
@@ -125,20 +117,23 @@ class Node(NamedTuple):
 class NodeActor:
     """Works on blocks on a node; there is one for each core that is used."""
 
-    def __init__(self, setup: ActorSetup) -> None:
-        self._setup = setup
+    def __init__(
+        self, pickled_work: bytes, version: str, sys_path: Sequence[str], folder: str
+    ) -> None:
+        self._pickled_work, self._version = pickled_work, version
         # The same modules and files, as far as the node has them. Ray repeats this on another node.
-        sys.path += [path for path in setup.sys_path if path not in sys.path]
+        sys.path += [path for path in sys_path if path not in sys.path]
         with suppress(OSError):
-            os.chdir(setup.folder)
+            os.chdir(folder)
 
     async def open(self) -> Node:
         """Load what it needs for its work."""
-        problem, setup, ray = None, self._setup, import_ray()
+        problem, ray = None, import_ray()
         try:
-            if setup.version != __version__:
-                raise WorkersFailed(f"it has Ludus {__version__}, and this machine {setup.version}")
-            self._work: EpisodePlay = ray.cloudpickle.loads(setup.pickled_work)
+            if self._version != __version__:
+                there = f"this machine {self._version}"
+                raise WorkersFailed(f"it has Ludus {__version__}, and {there}")
+            self._work: EpisodePlay = ray.cloudpickle.loads(self._pickled_work)
             await self._work.open()
         except Exception as error:
             problem = describe_in_one_line(error)
@@ -219,22 +214,21 @@ class RayWorkers(WorkerSource):
 
     def __init__(self, work: EpisodePlay) -> None:
         try:
-            pickled = import_ray().cloudpickle.dumps(work)
+            self._pickled_work: bytes = import_ray().cloudpickle.dumps(work)
         except Exception as error:
             reason = describe_in_one_line(error)
             raise WorkersFailed(f"`ray`: the agent cannot be sent: {reason}") from error
-        self._setup = ActorSetup(
-            pickled,
-            sys_path=list(sys.path),
-            folder=os.getcwd(),  # noqa: PTH109 - sent as text
-        )
 
     async def start_worker(self) -> RayWorker:
         """Start an actor on any core of the cluster, once one is free."""
         ray = import_ray()
         # Ray moves it from a lost node.
         options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", "max_restarts": -1}
-        actor = ray.remote(NodeActor).options(**options).remote(self._setup)
+        actor = (
+            ray.remote(NodeActor)
+            .options(**options)
+            .remote(self._pickled_work, __version__, list(sys.path), str(Path.cwd()))
+        )
         try:
             node: Node = await actor.open.options(max_task_retries=START_RETRIES).remote()
         except ray.exceptions.RayError as error:

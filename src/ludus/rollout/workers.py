@@ -278,20 +278,21 @@ class EpisodeWorkers:
 
     def _track_start(self, task: asyncio.Task[None]) -> None:
         """Keep a start in the background; where it fails, the other workers go on."""
-        self._starts.add(task)
-        task.add_done_callback(self._on_started)
 
-    def _on_started(self, task: asyncio.Task[None]) -> None:
-        self._starts.discard(task)
-        if task.cancelled() or (error := task.exception()) is None:
-            return
-        if not isinstance(error, WorkersFailed):
-            self._fail_all(f"{type(error).__name__}: {error}")
-        elif self.workers or self._starts:
-            self._count = max(1, self._count - 1)
-            self._warn(str(error))
-        else:
-            self._fail_all(str(error))
+        def on_started(task: asyncio.Task[None]) -> None:
+            self._starts.discard(task)
+            if task.cancelled() or (error := task.exception()) is None:
+                return
+            if not isinstance(error, WorkersFailed):
+                self._fail_all(f"{type(error).__name__}: {error}")
+            elif self.workers or self._starts:
+                self._count = max(1, self._count - 1)
+                self._warn(str(error))
+            else:
+                self._fail_all(str(error))
+
+        self._starts.add(task)
+        task.add_done_callback(on_started)
 
     async def _replace(self, worker: Worker) -> None:
         """Send the blocks of a worker that has ended again, and start another worker."""

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic_core import from_json
-
 from ludus.data.files import file_digest
 from ludus.data.hub import is_hub_id
-from ludus.data.json_files import numbered_lines, object_field, prune_nulls
+from ludus.data.json_files import numbered_lines, object_field, prune_nulls, read_json_object
 from ludus.data.run_folder import RUN_FILE
 from ludus.data.stage_output import CURATION_FILE
 from ludus.data.tool_schema import JsonObject
@@ -111,17 +109,8 @@ class TrainingData:
     def _run_settings(self) -> list[JsonObject]:
         """The settings of the runs that the rows come from; empty for one that is gone."""
         runs = [run for run in (self.curation or {}).get("runs") or () if isinstance(run, str)]
-        records = (_read_json(Path(run) / RUN_FILE) for run in runs)
+        records = (read_json_object(Path(run) / RUN_FILE) for run in runs)
         return [object_field(record, "settings") for record in records]
-
-
-def _read_json(file: Path) -> JsonObject:
-    """`curation.json`, or the `run.json` of a curated run; empty if there is none."""
-    try:
-        value = from_json(file.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def open_data(data: str | Path) -> TrainingData:
@@ -162,7 +151,7 @@ def open_data(data: str | Path) -> TrainingData:
 
 
 def _open_folder(name: str, folder: Path) -> TrainingData:
-    curation = _read_json(folder / CURATION_FILE) or None
+    curation = read_json_object(folder / CURATION_FILE) or None
     for suffix in _SUFFIXES:
         train, test = folder / f"{TRAIN_SPLIT}{suffix}", folder / f"{TEST_SPLIT}{suffix}"
         if train.is_file():
