@@ -126,8 +126,8 @@ class Catalog:
         while chunk := list(islice(remaining, _CHUNK_ROWS)):
             self.sql(f"INSERT INTO {name} SELECT {lists}", *map(list, zip(*chunk, strict=True)))
 
-    def exclude(self, reason: str, condition: str, *parameters: object, detail: str = "") -> int:
-        """Exclude the kept rows that meet the condition, and return how many they are."""
+    def exclude(self, reason: str, condition: str, *parameters: object, detail: str = "") -> None:
+        """Exclude the kept rows that meet the condition."""
         before = self.kept
         self.sql(
             f"UPDATE episodes SET reason = ? WHERE reason IS NULL AND ({condition})",
@@ -136,7 +136,6 @@ class Catalog:
         )
         after = self.kept
         self.steps.append(FilterStep(reason, before - after, after, detail))
-        return before - after
 
     @property
     def total(self) -> int:
