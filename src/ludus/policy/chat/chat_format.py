@@ -1,15 +1,11 @@
 """The chat format of a model: its chat template, and how to parse its replies.
 
-The same format is used in training and in rollouts. Its template renders tools, calls and results,
-and marks the assistant's tokens (`{% generation %}`). Candidates are, in this order:
-
-1. the model's own template;
-2. TRL's training variant of it, if the model's template is exactly one that TRL knows;
-3. Ludus's template for the family that the vocabulary's special tokens tell.
-
-The first one that passes a probe is used: a conversation is rendered, all of its contents must be
-in the text, the assistant's turns must be marked, and a response template must parse each turn back
-into the original message. TRL's templates are read as files, because importing TRL takes seconds.
+Training and rollouts use the same one. Its template renders tools, calls and results, and marks the
+assistant's tokens (`{% generation %}`). Candidates are the model's own template; TRL's training
+variant of it, if TRL knows exactly this template; Ludus's template for the family that the
+vocabulary's special tokens tell. The first one that passes a probe is used: all contents of a
+conversation are rendered, each of the assistant's turns is marked, and a response template parses
+it back into the original message.
 """
 
 from __future__ import annotations
@@ -61,7 +57,13 @@ _ARGUMENTS = {
     "where": {"rows": [1, 22], "deep": {"key": "a, b"}},
 }
 _DESCRIPTION = "Finds what is sought."
-_TYPES = {"word": "string", "code": "string", "count": "integer", "share": "number"}
+_TYPES = {
+    "word": "string",
+    "code": "string",
+    "count": "integer",
+    "share": "number",
+    "where": "object",
+}
 _TOOL: JsonObject = {
     "type": "function",
     "function": {
@@ -69,10 +71,7 @@ _TOOL: JsonObject = {
         "description": _DESCRIPTION,
         "parameters": {
             "type": "object",
-            "properties": {
-                **{name: {"type": kind} for name, kind in _TYPES.items()},
-                "where": {"type": "object"},
-            },
+            "properties": {name: {"type": kind} for name, kind in _TYPES.items()},
         },
     },
 }
@@ -225,7 +224,10 @@ def _ludus_chat_templates() -> dict[str, str]:
 
 @cache
 def _trl_replacements() -> dict[str, tuple[str, str]]:
-    """Map each template that TRL knows to its name and its training variant."""
+    """Map each template that TRL knows to its name and its training variant.
+
+    They are read as files, because importing TRL takes seconds.
+    """
     spec = find_spec("trl")
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtra.of("train", "Marking the assistant's tokens")

@@ -81,25 +81,19 @@ class TokenSampler:
             if self._any_filtered:
                 least = min_kept_logit(allowed, self._temperature, self._top_p, self._top_k)
                 allowed = allowed.masked_fill(allowed < least.unsqueeze(1), -math.inf)
-            drawn = self._draw(logprobs.masked_fill(allowed.isneginf(), -math.inf), uniforms)
-            ids = torch.where(greedy, ids, drawn)
+            # Inverse transform: find each row's uniform number in its cumulative sum. float32 sums
+            # over a large vocabulary are inexact, but MPS has no float64.
+            dtype = torch.float32 if logits.device.type == "mps" else torch.float64
+            masked = logprobs.masked_fill(allowed.isneginf(), -math.inf)
+            cumulative = masked.to(dtype).exp().cumsum(-1)
+            total = cumulative[:, -1:].contiguous()
+            targets = torch.tensor(uniforms, dtype=dtype, device=logits.device).unsqueeze(1) * total
+            drawn = torch.searchsorted(cumulative, targets, right=True)
+            # Rounding must not lead past the last token with a positive probability.
+            drawn = torch.minimum(drawn, torch.searchsorted(cumulative, total)).squeeze(1)
+            ids = torch.where(greedy, ids, drawn.clamp(max=logits.shape[-1] - 1))
         sampled_logprobs = logprobs.gather(-1, ids.unsqueeze(1)).squeeze(1)
         return ids.tolist(), sampled_logprobs.tolist()
-
-    def _draw(self, logprobs: Tensor, uniforms: Sequence[float]) -> Tensor:
-        """Sample by inverse transform: find each row's uniform number in its cumulative sum."""
-        import torch
-
-        # float32 sums over a large vocabulary are inexact, but MPS has no float64.
-        dtype = torch.float32 if logprobs.device.type == "mps" else torch.float64
-        probabilities = logprobs.to(dtype).exp()
-        cumulative = probabilities.cumsum(-1)
-        total = cumulative[:, -1:].contiguous()
-        targets = torch.tensor(uniforms, dtype=dtype, device=logprobs.device).unsqueeze(1) * total
-        ids = torch.searchsorted(cumulative, targets, right=True)
-        # Rounding must not lead past the last token with a positive probability.
-        last = torch.searchsorted(cumulative, total)
-        return torch.minimum(ids, last).squeeze(1).clamp(max=logprobs.shape[-1] - 1)
 
 
 def min_kept_logit(logits: Tensor, temperature: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:

@@ -37,16 +37,6 @@ class RowState:
     stops: Sequence[int] = ()
 
     @property
-    def state_values(self) -> tuple[int, ...]:
-        """In the order of `BatchState.state`."""
-        return self.token, self.position, self.slot, self.seed, self.tokens_left, 1, self.top_k, 0
-
-    @property
-    def sampling_values(self) -> tuple[float, float, float]:
-        """In the order of `BatchState.sampling`."""
-        return self.temperature, self.top_p, float("-inf")
-
-    @property
     def needs_filter(self) -> bool:
         """Whether top_k or top_p restricts the tokens."""
         return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0)
@@ -135,8 +125,10 @@ class BatchState:
         self._buffer.wait()
         self._host_state.fill(0)
         self._host_state[SLOT] = scratch_slot
-        self._host_state[:, :number] = np.array([row.state_values for row in rows], np.int64).T
-        self._host_sampling[:, :number] = np.array([row.sampling_values for row in rows]).T
+        state = [(r.token, r.position, r.slot, r.seed, r.tokens_left, 1, r.top_k, 0) for r in rows]
+        self._host_state[:, :number] = np.array(state, np.int64).T
+        sampling = [(row.temperature, row.top_p, float("-inf")) for row in rows]
+        self._host_sampling[:, :number] = np.array(sampling).T
         self._host_stops[:number] = [[*row.stops, *[-1] * (width - len(row.stops))] for row in rows]
         self._buffer.upload(*self._upload_range)
 

@@ -1,11 +1,9 @@
 """A copy of a model's weights in the layout of the kernels, and which models can have one.
 
 q, k and v are one matrix, and so are gate and up. The weight of each RMSNorm is folded into the
-matrix after it, so that at runtime a norm is one factor per row. Updates are written in place,
-because captured CUDA graphs hold the addresses.
-
-A LoRA adapter is added to its base here, in the copy. The model is not touched: merging and
-unmerging would leave it with slightly different weights.
+matrix after it, so that at runtime a norm is one factor per row. Captured CUDA graphs hold the
+addresses, so updates are written in place. A LoRA adapter is added to its base in the copy: merging
+and unmerging would leave the model with slightly different weights.
 """
 
 from __future__ import annotations
@@ -59,8 +57,20 @@ def read_model_shape(model: PreTrainedModel) -> ModelShape | str:
         return f"{architecture} is none of {', '.join(SUPPORTED_ARCHITECTURES)}"
     if (feature := _unsupported_feature(base)) is not None:
         return f"this {architecture} {feature}"
-    if (reason := _unsupported_module(base)) is not None:
-        return reason
+    embedding, modules = base.model.embed_tokens, [base.lm_head]
+    if type(embedding) is not torch.nn.Embedding:
+        return f"its embedding is a {type(embedding).__name__}"
+    for block in (each for layer in base.model.layers for each in (layer.self_attn, layer.mlp)):
+        modules += [child for name, child in block.named_children() if name.endswith("_proj")]
+    for module in modules:
+        if hasattr(module, "base_layer"):
+            variants = ("lora_variant", "lora_bias", "use_dora")
+            is_lora = hasattr(module, "get_delta_weight") and hasattr(module, "lora_A")
+            if not is_lora or any(any(getattr(module, name, {}).values()) for name in variants):
+                return "its adapter is not LoRA, or a variant that does more than add to a matrix"
+            module = module.base_layer
+        if type(module) is not torch.nn.Linear:
+            return f"its weights are in {type(module).__name__}, which is not a plain nn.Linear"
     config, attention = base.config, base.model.layers[0].self_attn
     return ModelShape(
         num_layers=config.num_hidden_layers,
@@ -115,27 +125,6 @@ def _unsupported_feature(base: PreTrainedModel) -> str | None:
         "is spread over several devices": len({each.device for each in base.parameters()}) > 1,
     }
     return next((feature for feature, present in features.items() if present), None)
-
-
-def _unsupported_module(base: PreTrainedModel) -> str | None:
-    """Why some module is neither plain nor a plain module with LoRA, if there is such a one."""
-    embedding, modules = base.model.embed_tokens, [base.lm_head]
-    if type(embedding) is not torch.nn.Embedding:
-        return f"its embedding is a {type(embedding).__name__}"
-    for layer in base.model.layers:
-        for block in (layer.self_attn, layer.mlp):
-            children = block.named_children()
-            modules += [each for name, each in children if name.endswith("_proj")]
-    for module in modules:
-        if hasattr(module, "base_layer"):
-            variants = ("lora_variant", "lora_bias", "use_dora")
-            is_lora = hasattr(module, "get_delta_weight") and hasattr(module, "lora_A")
-            if not is_lora or any(any(getattr(module, name, {}).values()) for name in variants):
-                return "its adapter is not LoRA, or a variant that does more than add to a matrix"
-            module = module.base_layer
-        if type(module) is not torch.nn.Linear:
-            return f"its weights are in {type(module).__name__}, which is not a plain nn.Linear"
-    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,10 @@
 """The operations of a forward pass and of sampling in plain torch.
 
-Used on a CPU, and to test the kernels against, which `TritonOps` launches in their place. Norms
-carry no weight here, because it is folded into the matrix that follows.
+Used on a CPU, and to test the kernels of `TritonOps`. Norms carry no weight here, because it is
+folded into the matrix that follows.
 
-Random numbers are counter-based: each is a hash of a seed, a position and a token. There is no
-generator state, so a completion depends neither on its batch nor on the order in which requests are
-scheduled. `sampling_kernels` computes the same numbers with the same integers.
+Random numbers are counter-based: each is a hash of a seed, a position and a token. So a completion
+depends neither on its batch nor on the order of requests. `sampling_kernels` has the same.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Images for vision-language models: their patches, and placeholders for them in prompts.
 
-All supported models split an image into a grid of patches, write one placeholder token for each
-block of patches, and compute its positions by rows and columns themselves (`get_rope_index`).
-
-Chat templates render text, so an image becomes a short placeholder that every template copies
-unchanged: the template need not support images. In the ids, the placeholder's image token is then
-repeated as often as the image has tokens. Sampled ids are never changed.
+All supported models split an image into a grid of patches, with a placeholder token for each block
+of them. Chat templates render text, so an image becomes a short placeholder that every template
+copies unchanged. In the ids, its image token is then repeated as often as the image has tokens.
 """
 
 from __future__ import annotations
@@ -217,11 +214,7 @@ def _processing_error(image: Image, error: Exception) -> RequestRefused:
 async def process_images(
     policy: Policy, environment: str, messages: Sequence[Message]
 ) -> tuple[ProcessedImage, ...]:
-    """Process the images in the messages for the policy's model.
-
-    A text-only model meets the images of an environment in every episode, so the first one ends the
-    whole run: leaving images out would change the task.
-    """
+    """Process the images in the messages; the first one ends the run of a text-only model."""
     if not message_image_urls(messages):
         return ()
     if policy.vision is None:

@@ -120,8 +120,8 @@ def episode_image_inputs(
 ) -> dict[str, Any]:
     """Return `pixel_values`, `image_grid_thw`, `num_images` and `mm_token_type_ids`.
 
-    They are on the device of `ids`, which has a row for each episode: prompt and completion, padded
-    in any way. The images are processed as in the rollout. Empty if no episode has an image.
+    `ids` has a row for each episode: prompt and completion, padded in any way. Empty if no episode
+    has an image.
     """
     rows = [images_in_tokens(vision, episode) for episode in episodes]
     inputs = image_inputs(vision, [image for row in rows for image in row], ids)
@@ -146,11 +146,7 @@ def images_in_tokens(vision: VisionProcessor, episode: Episode) -> tuple[Process
 
 
 def drop_empty_image_inputs(model: PreTrainedModel) -> None:
-    """Let a model's forward pass accept a trainer's inputs for batches without images.
-
-    A trainer splits a step's images by rows, and passes empty tensors for rows without images; the
-    models would fail on them.
-    """
+    """Let a model accept the empty tensors that a trainer passes for rows without images."""
 
     def drop_if_empty(
         model: PreTrainedModel, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]
