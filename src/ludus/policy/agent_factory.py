@@ -48,8 +48,7 @@ class AgentConfig:
     concurrency: Annotated[int, Option("Limits", advanced=True)] = 64
     """Maximum number of concurrent calls to the model."""
     call_timeout: Annotated[
-        float,
-        Option("Limits", hidden=True, metavar="TIME", default="5m", parse=parse_duration),
+        float, Option("Limits", hidden=True, metavar="TIME", default="5m", parse=parse_duration)
     ] = 300.0
     """Timeout of one API call."""
     max_retries: Annotated[int, Option("Limits", hidden=True)] = 8

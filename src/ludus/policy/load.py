@@ -116,11 +116,7 @@ def load_tokenizer_from(ref: ModelRef) -> PreTrainedTokenizerBase:
 
 
 def load_model(
-    name: str,
-    *,
-    device: str | None = None,
-    dtype: str | None = None,
-    allow_vision: bool = False,
+    name: str, *, device: str | None = None, dtype: str | None = None, allow_vision: bool = False
 ) -> PreTrainedModel:
     """Load the weights alone, in eval mode.
 

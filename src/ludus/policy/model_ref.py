@@ -132,10 +132,7 @@ def model_chain(name: str) -> Iterator[ModelRef]:
 
 
 def check_name(name: str) -> None:
-    """Raise unless the name is that of a local model or could be a Hub id.
-
-    Uses no network, so that a mistyped path is reported at once.
-    """
+    """Raise unless the name is that of a local model or could be a Hub id. Uses no network."""
     if name == smollm2.NAME or find_local_model(name) is not None:
         return
     if not is_hub_id(name):

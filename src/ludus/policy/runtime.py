@@ -100,8 +100,7 @@ def start_engine(
     """Return a batcher with the best engine for a policy, and a line that describes the engine.
 
     Args:
-        fast: True requires the Triton engine, False excludes it. None takes it on a GPU, for
-            models that it supports.
+        fast: True requires the Triton engine, False excludes it, None takes it if it can.
         dtype: The dtype that the user set: the Triton engine decodes in bfloat16.
         max_batch: Most requests at once. Default: depends on the engine.
     """

@@ -117,9 +117,7 @@ def render(
 
 
 def render_many(
-    tokenizer: PreTrainedTokenizerBase,
-    conversations: Sequence[Conversation],
-    template: str | None,
+    tokenizer: PreTrainedTokenizerBase, conversations: Sequence[Conversation], template: str | None
 ) -> list[RenderedConversation | TemplateRefused]:
     """Render conversations as TRL's SFTTrainer does; an error in place of each failed one.
 

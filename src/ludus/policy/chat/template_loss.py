@@ -1,8 +1,7 @@
 """Find out by rendering what a chat template silently drops.
 
-A marker word that occurs nowhere else is inserted into every piece of a row (a system prompt, the
-name of a call, a tool's name). A marker that is missing from the rendered text belongs to a piece
-that the student would never see.
+A marker word is inserted into every piece of a row (a system prompt, the name of a call, ...). If
+it is missing from the rendered text, the student would never see that piece.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ def find_dropped_pieces(
 ) -> Iterator[tuple[str, str]]:
     """Yield each kind of piece that the template drops, with a message.
 
-    All pieces are marked at once, which takes one rendering. Nothing is known of a template that
-    refuses the marked row.
+    Yields nothing if the template refuses the marked row.
     """
     kinds: dict[str, str] = {}  # Of the pieces, by their marker words.
     marked = [_mark_message(message, kinds) for message in messages]
@@ -62,9 +60,10 @@ def _mark_message(message: JsonObject, kinds: dict[str, str]) -> JsonObject:
     kind, content = _KIND_BY_ROLE.get(message["role"]), message.get("content")
     if kind is not None and isinstance(content, str) and content.strip():
         marked["content"] = _insert_word(content, _next_word(kind, kinds))
-    if reasoning_keys := [name for name in _REASONING_KEYS if _is_text(message.get(name))]:
+    texts = {name: message.get(name) for name in _REASONING_KEYS}
+    if texts := {name: text for name, text in texts.items() if isinstance(text, str) and text}:
         word = _next_word("reasoning", kinds)
-        marked |= {name: _insert_word(message[name], word) for name in reasoning_keys}
+        marked |= {name: _insert_word(text, word) for name, text in texts.items()}
     calls = []
     for call in message.get("tool_calls") or ():
         call = _mark_name(call, "tool-calls", kinds)
@@ -85,10 +84,6 @@ def _mark_name(value: JsonObject, kind: str, kinds: dict[str, str]) -> JsonObjec
     function = value.get("function", value)
     marked = {**function, "name": function["name"] + _next_word(kind, kinds)}
     return {**value, "function": marked} if "function" in value else marked
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
 
 
 def _insert_word(text: str, word: str) -> str:

@@ -143,17 +143,11 @@ class RequestBatcher:
     ) -> Completion:
         """Sample a completion. The same request and seed give the same result in any batch.
 
-        Except for rounding: on a GPU the batch size changes the last bits of the logits, and so
-        sometimes which of two close tokens is sampled. `receive_tokens` is called with the tokens,
-        as they are sampled; all of them come before the completion.
+        Except for rounding: on a GPU the batch size changes the last bits of the logits.
+        `receive_tokens` is called with the tokens as they are sampled, before this returns.
         """
         request = Request(
-            tuple(prompt_ids),
-            max_tokens,
-            frozenset(stop_token_ids),
-            sampling,
-            seed,
-            tuple(images),
+            tuple(prompt_ids), max_tokens, frozenset(stop_token_ids), sampling, seed, tuple(images)
         )
         with self._condition:
             if self._closed:
@@ -182,10 +176,7 @@ class RequestBatcher:
         return time.monotonic() - self._last_progress < STALL_TIMEOUT_S
 
     def refresh(self) -> None:
-        """Tell the engine that the model's weights have changed, from any thread.
-
-        No request may be waiting.
-        """
+        """Tell the engine that the model's weights have changed. No request may be waiting."""
         # The engine delivers its last completion before it returns: wait until it has.
         with self._engine_lock:
             self._engine.refresh()
@@ -312,8 +303,7 @@ class RequestBatcher:
 def _join_at_exit(batcher: ref[RequestBatcher], thread: threading.Thread) -> None:
     """Wait for the engine's thread: one that the interpreter kills inside of torch aborts it.
 
-    Also for the thread of a batcher that was closed. It may hold the last reference to the engine,
-    and then frees GPU memory and CUDA graphs as its last act.
+    Also if the batcher was closed: its thread may be freeing GPU memory and CUDA graphs.
     """
     if (running := batcher()) is not None:
         with running._condition:

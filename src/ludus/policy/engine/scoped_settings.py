@@ -6,37 +6,34 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
 
 
+@dataclass
 class ScopedSetting(Generic[Value]):
     """A reentrant context manager that overrides a global value.
 
-    Threads may enter at the same time: the first one sets the value and the last one restores it.
-    A plain save-and-restore would let one thread restore the value that another had already
-    overridden.
+    Threads may enter at the same time: the first one sets the value and the last one restores it. A
+    plain save-and-restore would let one restore the value that another had already overridden.
     """
 
-    def __init__(
-        self,
-        read: Callable[[], Value],
-        write: Callable[[Value], None],
-        override: Callable[[Value], Value],
-    ) -> None:
-        self._read, self._write, self._override = read, write, override
-        self._lock = threading.Lock()
-        self._depth: int = 0
-        self._original: Value
+    read: Callable[[], Value]
+    write: Callable[[Value], None]
+    override: Callable[[Value], Value]
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _depth: int = 0
+    _original: Value = field(init=False)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
         with self._lock:
             if not self._depth:
-                self._original = self._read()
-                self._write(self._override(self._original))
+                self._original = self.read()
+                self.write(self.override(self._original))
             self._depth += 1
         try:
             yield
@@ -44,7 +41,7 @@ class ScopedSetting(Generic[Value]):
             with self._lock:
                 self._depth -= 1
                 if not self._depth:
-                    self._write(self._original)
+                    self.write(self._original)
 
 
 SWITCH_INTERVAL_S = 0.0005

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 
 from ludus.policy.engine.engine_api import (
@@ -48,28 +48,20 @@ class _ScheduledRequest(SampledSequence):
         )
 
 
+@dataclass(slots=True)
 class Scheduler:
     """Running requests, and those that wait for a slot."""
 
-    def __init__(
-        self,
-        runner: ModelRunner,
-        *,
-        context_length: int | None,
-        deliver: DeliverCompletion,
-        is_wanted: IsWanted,
-        poll_requests: PollRequests,
-    ) -> None:
-        self._runner = runner
-        self._context_length = context_length
-        self._deliver = deliver
-        self._is_wanted = is_wanted
-        self._poll_requests = poll_requests
-        self._num_requests = 0
-        self._waiting: deque[_ScheduledRequest] = deque()
-        self._running: list[_ScheduledRequest] = []
-        self._finished: list[_ScheduledRequest] = []
-        self._batch_changed = False
+    _runner: ModelRunner
+    _context_length: int | None
+    _deliver: DeliverCompletion
+    _is_wanted: IsWanted
+    _poll_requests: PollRequests
+    _num_requests: int = 0
+    _waiting: deque[_ScheduledRequest] = field(default_factory=deque)
+    _running: list[_ScheduledRequest] = field(default_factory=list)
+    _finished: list[_ScheduledRequest] = field(default_factory=list)
+    _batch_changed: bool = False
 
     def run(self, requests: Sequence[Request]) -> None:
         """Answer these requests and those that `poll_requests` adds meanwhile."""

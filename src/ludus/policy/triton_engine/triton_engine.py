@@ -65,13 +65,7 @@ class TritonEngine:
         poll_requests: PollRequests = no_more_requests,
     ) -> None:
         """Answer these requests and those polled meanwhile; deliver each as soon as it is done."""
-        scheduler = Scheduler(
-            self._runner,
-            context_length=self.context_length,
-            deliver=deliver,
-            is_wanted=is_wanted,
-            poll_requests=poll_requests,
-        )
+        scheduler = Scheduler(self._runner, self.context_length, deliver, is_wanted, poll_requests)
         with torch.inference_mode(), _engine_device_guard(self._weights.device):
             scheduler.run(requests)
 
@@ -89,10 +83,7 @@ class TritonEngine:
 
 
 def build_triton_engine(
-    model: PreTrainedModel,
-    *,
-    max_batch: int,
-    dtype: torch.dtype | None = None,
+    model: PreTrainedModel, *, max_batch: int, dtype: torch.dtype | None = None
 ) -> TritonEngine | str:
     """An engine for the model that has passed its self-test, or the reason why there is none.
 

@@ -11,7 +11,7 @@ import asyncio
 import base64
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import groupby
 from math import prod
@@ -108,26 +108,20 @@ def stack_images(images: Sequence[ProcessedImage]) -> dict[str, Tensor]:
     }
 
 
+@dataclass(slots=True, eq=False)
 class VisionProcessor:
-    """Converts images and messages for one model.
+    """Converts images and messages for one model."""
 
-    Args:
-        image_processor: The model's image processor of transformers.
-        image_token_id: The token of the placeholder that is repeated for each part of the image.
-        suppressed_ids: Other tokens that stand for visual input and must not be sampled.
-    """
+    image_processor: BaseImageProcessor
+    """The model's image processor of transformers."""
+    image_token_id: int
+    """The token of the placeholder that is repeated for each part of an image."""
+    suppressed_ids: frozenset[int] = frozenset()
+    """Tokens that stand for visual input and must not be sampled."""
+    _processed: dict[str, ProcessedImage] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        image_processor: BaseImageProcessor,
-        *,
-        image_token_id: int,
-        suppressed_ids: frozenset[int] = frozenset(),
-    ) -> None:
-        self.image_processor = image_processor
-        self.image_token_id = image_token_id
-        self.suppressed_ids = suppressed_ids | {image_token_id}
-        self._processed: dict[str, ProcessedImage] = {}
+    def __post_init__(self) -> None:
+        self.suppressed_ids |= {self.image_token_id}
 
     def process_messages(self, messages: Sequence[Message]) -> tuple[ProcessedImage, ...]:
         """Process all images in the messages, in their order. Thread-safe."""
