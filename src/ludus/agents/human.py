@@ -19,10 +19,6 @@ from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject, ToolCall, ToolSpec, coerce_arguments, json_types
 from ludus.errors import ProviderRefuses, did_you_mean
 
-AskLine = Callable[[str], Awaitable[str]]
-ShowMessage = Callable[[Message], None]
-PrintText = Callable[[str], None]
-
 _TYPE_NAMES = {
     "string": "text",
     "integer": "a whole number",
@@ -41,9 +37,9 @@ class HumanAgent(Agent):
 
     def __init__(
         self,
-        ask: AskLine | None = None,
-        show: ShowMessage | None = None,
-        say: PrintText | None = None,
+        ask: Callable[[str], Awaitable[str]] | None = None,
+        show: Callable[[Message], None] | None = None,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         self.ask = ask or ask_on_terminal
         self.show = show or (lambda message: print(message.text))
@@ -79,8 +75,8 @@ class _HumanPlayer(Player):
                 call = parse_call(line, self._tools)
             except InvalidCall as reason:
                 self._agent.say(str(reason))
-            else:
-                return Reply(build_tool_call_message(call, position=len(messages)))
+                continue
+            return Reply(build_tool_call_message(call, position=len(messages)))
 
     async def close(self) -> None:
         self._show_new_messages()

@@ -98,8 +98,12 @@ async def collect(
     mixture, agent = config.parse_environment(env), config.build_player()
     settings = config.identity(mixture, agent)
     path = default_output_dir(mixture, settings) if out is None else Path(out)
-    if config.resume and (result := _completed_result(path, settings, config)):
-        return result
+    if config.resume and (path / RUN_FILE).exists():
+        # A complete run needs neither a server nor a model.
+        summary = summarize_run(RunFolder.resume_or_create(path, settings), verify=True)
+        complete = summary["complete"] and summary["planned"] >= config.total_episodes
+        if complete and not (config.retry_broken and summary["broken"]):
+            return CollectResult(path, summary, new_episodes=0, stop_reason=None)
     if config.max_cost is not None and not agent.has_price:
         raise ConfigError(
             "`max_cost` needs a price, and none is known for this model. "
@@ -157,19 +161,6 @@ async def collect(
 
 collect_sync = to_sync(collect)
 """`collect` for callers that do not await; also works in a notebook."""
-
-
-def _completed_result(
-    path: Path, settings: JsonObject, config: CollectConfig
-) -> CollectResult | None:
-    """The result of a run that is complete already: it needs neither a server nor a model."""
-    if not (path / RUN_FILE).exists():
-        return None
-    summary = summarize_run(RunFolder.resume_or_create(path, settings), verify=True)
-    complete = summary["complete"] and summary["planned"] >= config.total_episodes
-    if not complete or (config.retry_broken and summary["broken"]):
-        return None
-    return CollectResult(folder=path, summary=summary, new_episodes=0, stop_reason=None)
 
 
 def _read_index(folder: RunFolder, warn: Callable[[str], None]) -> ResumeIndex:
