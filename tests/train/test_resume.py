@@ -131,10 +131,10 @@ def cut_in_half(file: Path) -> None:
 
 
 DAMAGES = {
-    "cut off": (cut_in_half, "trainer_state.json", "changed"),
-    "missing": (Path.unlink, "optimizer.pt", "missing"),
-    "flipped": (flip_a_bit, "model.safetensors", "changed"),
-    "unreadable": (cut_in_half, "state.json", "cannot be read"),
+    "cut off": (cut_in_half, "trainer_state.json"),
+    "missing": (Path.unlink, "optimizer.pt"),
+    "flipped": (flip_a_bit, "model.safetensors"),
+    "unreadable": (cut_in_half, "state.json"),
 }
 
 
@@ -147,9 +147,9 @@ def stopped(base: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("damage", "name", "reason"), DAMAGES.values(), ids=DAMAGES)
+@pytest.mark.parametrize(("damage", "name"), DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_checkpoint_is_not_used_but_the_one_before(
-    stopped: Path, base: str, tmp_path: Path, damage: Any, name: str, reason: str
+    stopped: Path, base: str, tmp_path: Path, damage: Any, name: str
 ) -> None:
     folder = Path(shutil.copytree(stopped, tmp_path / "run"))
     out, config = folder / "out", train_config(checkpoint_every=0.0)
@@ -157,7 +157,7 @@ def test_a_damaged_checkpoint_is_not_used_but_the_one_before(
     progress = RecordingProgress()
     assert sft(folder / "d", base, out, config, progress=progress).resumed_from == 2
     (said,) = (text for text in progress.messages if "damaged" in text)
-    assert name in said and reason in said and "step 2" in said and "\n" not in said
+    assert name in said and "step 2" in said and "\n" not in said
     assert [line["step"] for line in read_curve(out)] == [1, 2, 3, 4]
 
 

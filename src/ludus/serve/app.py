@@ -194,7 +194,7 @@ def add_episode_routes(app: FastAPI, sessions: SessionRegistry) -> None:
     async def state(request: Request) -> Response:
         """The state of a new environment."""
         async with temporary_session(request) as session:
-            return _episode_response(await session.runner.state())
+            return _json_response(await session.runner.state())
 
 
 class SplitRequest(BaseModel):
@@ -286,10 +286,10 @@ def add_task_routes(app: FastAPI, env_spec: EnvSpec) -> None:
 
 def _result_response(observation: Observation) -> Response:
     """A result as OpenEnv's servers send it over HTTP: always with `metadata`, null if empty."""
-    return _episode_response({"metadata": None, **result_payload(observation)})
+    return _json_response({"metadata": None, **result_payload(observation)})
 
 
-def _episode_response(data: Mapping[str, object]) -> Response:
+def _json_response(data: Mapping[str, object]) -> Response:
     """Encode like the WebSocket: numbers that JSON does not have become null."""
     return Response(to_json(data, inf_nan_mode="null"), media_type="application/json")
 

@@ -11,7 +11,6 @@ from functools import cache
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
-from pydantic import BaseModel
 from starlette.routing import Route
 
 from ludus.data.tool_schema import JsonObject
@@ -30,21 +29,6 @@ def page_files() -> dict[str, str]:
     return {**_PAGES, **assets}
 
 
-class EnvironmentInterface(BaseModel):
-    """What a page needs to offer an environment to a player."""
-
-    id: str
-    description: str
-    documentation: str
-    """The docstring of the class."""
-    tools: list[JsonObject] | None
-    """As in MCP's `tools/list`. None where they depend on the session, which then lists them."""
-    calls_by_name: bool
-    """Whether an action names its tool; otherwise the arguments of the only tool are the action."""
-    task_schema: JsonObject
-    """The JSON schema of the arguments of a reset."""
-
-
 def add_page_routes(app: FastAPI, env_spec: EnvSpec, *, allow_origins: Sequence[str]) -> None:
     """Add the pages; sites in `allow_origins` may show them in a frame."""
     ancestors = " ".join(("'self'", *(each for each in allow_origins if each != "null")))
@@ -56,14 +40,17 @@ def add_page_routes(app: FastAPI, env_spec: EnvSpec, *, allow_origins: Sequence[
     app.router.routes += [Route(path, page, methods=["GET"]) for path in page_files()]
 
     @app.get("/interface")
-    async def interface() -> EnvironmentInterface:
-        """What the environment is, its tools, and the arguments of a reset."""
+    async def interface() -> JsonObject:
+        """What the environment is, its tools, and the JSON schema of the arguments of a reset.
+
+        The tools are as in MCP's `tools/list`, or null if they depend on the session.
+        """
         tools = env_spec.tools
-        return EnvironmentInterface(
-            id=env_spec.id,
-            description=env_spec.description,
-            documentation=env_spec.metadata.readme_content or "",
-            tools=None if tools is None else [tool.model_dump(by_alias=True) for tool in tools],
-            calls_by_name=calls_by_name(env_spec.action_schema, tools or ()),
-            task_schema=task_schema(env_spec),
-        )
+        return {
+            "id": env_spec.id,
+            "description": env_spec.description,
+            "documentation": env_spec.metadata.readme_content or "",
+            "tools": None if tools is None else [tool.model_dump(by_alias=True) for tool in tools],
+            "calls_by_name": calls_by_name(env_spec.action_schema, tools or ()),
+            "task_schema": task_schema(env_spec),
+        }

@@ -29,14 +29,12 @@ from ludus.train.config import (
     Method,
     TrainConfig,
 )
-from ludus.train.output.checkpoints import CHECKPOINTS_DIR
+from ludus.train.output.checkpoints import CHECKPOINTS_DIR, MAX_CHECKPOINTS
 
 if TYPE_CHECKING:
     from peft import LoraConfig
     from transformers import TrainingArguments
 
-MAX_CHECKPOINTS = 2
-"""Checkpoints on disk: the latest, and the one before, in case the latest is incomplete."""
 TARGET_LOG_LINES = 500
 """About so many lines the log of a long run has; a short run logs every step."""
 DEFAULT_DPO_BETA = 0.1

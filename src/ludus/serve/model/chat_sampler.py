@@ -74,7 +74,7 @@ class ChatSampler:
     async def open(self, body: ChatBody, session_id: str | None) -> ChatCall:
         """Take a place in the queue and render the prompt, or raise what is wrong with it."""
         async with AsyncExitStack() as stack:
-            stack.enter_context(self._generator.admission.admit(body.n))
+            stack.enter_context(self._generator.admit(body.n))
             messages, tools = _to_messages(body), body.offered_tools
             runtime = self._generator.with_template_kwargs(body.chat_template_kwargs)
             if self._recorder is not None and session_id is not None and body.n > 1:

@@ -19,7 +19,7 @@ from ludus.data.tool_schema import JsonObject
 from ludus.errors import LudusError
 from ludus.serve.model.api_errors import ApiError, to_api_error
 from ludus.serve.model.chat_sampler import ChatCall
-from ludus.serve.model.generator import ModelMetrics
+from ludus.serve.model.generator import Generator, ModelMetrics
 from ludus.serve.model.requests import SamplingBody, check_model, parse_prompt
 
 SESSION_HEADER = "Ludus-Session"
@@ -51,14 +51,14 @@ class Endpoint(ABC, Generic[Body]):
 
 def add_endpoint(
     app: FastAPI,
+    generator: Generator,
     path: str,
     endpoint: Endpoint[Body],
-    metrics: ModelMetrics,
     *,
-    context: int | None,
     names: tuple[str, ...],
 ) -> None:
-    """Add the route; `context` and `names` are those of the model."""
+    """Add the route; `names` are the model's."""
+    metrics, context = generator.metrics, generator.runtime.context_length
 
     @app.post(path)
     async def answer(request: Request) -> Response:

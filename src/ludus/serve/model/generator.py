@@ -72,37 +72,30 @@ class ModelMetrics:
 
     def __init__(self, stats: DecodeStats) -> None:
         self.registry = registry = CollectorRegistry()
-        self.requests = Counter(
-            "ludus_model_requests",
-            "Requests answered, by path and status.",
-            ["path", "status"],
-            registry=registry,
+
+        def counter(name: str, words: str, labels: Sequence[str] = ()) -> Counter:
+            return Counter(f"ludus_model_{name}", words, labels, registry=registry)
+
+        def histogram(name: str, words: str) -> Histogram:
+            name = f"ludus_model_{name}"
+            return Histogram(name, words, registry=registry, buckets=_BUCKETS_S)
+
+        self.requests = counter(
+            "requests", "Requests answered, by path and status.", ["path", "status"]
+        )
+        self.cancelled = counter("requests_cancelled", "Requests whose client went away.")
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of finished completions.")
+        self.completion_tokens = counter("completion_tokens", "Tokens of finished completions.")
+        self.completion_seconds = histogram(
+            "completion_seconds", "Time of a completion, including its time in the queue."
+        )
+        self.first_token_seconds = histogram(
+            "first_token_seconds", "Time until the first tokens of a streamed completion."
         )
         self.in_flight = Gauge(
             "ludus_model_requests_in_flight",
             "Completions that are being sampled or wait for it.",
             registry=registry,
-        )
-        self.cancelled = Counter(
-            "ludus_model_requests_cancelled", "Requests whose client went away.", registry=registry
-        )
-        self.prompt_tokens = Counter(
-            "ludus_model_prompt_tokens", "Prompt tokens of finished completions.", registry=registry
-        )
-        self.completion_tokens = Counter(
-            "ludus_model_completion_tokens", "Tokens of finished completions.", registry=registry
-        )
-        self.completion_seconds = Histogram(
-            "ludus_model_completion_seconds",
-            "Time of a completion, including its time in the queue.",
-            registry=registry,
-            buckets=_BUCKETS_S,
-        )
-        self.first_token_seconds = Histogram(
-            "ludus_model_first_token_seconds",
-            "Time until the first tokens of a streamed completion.",
-            registry=registry,
-            buckets=_BUCKETS_S,
         )
         for name, words in (
             ("sampled_tokens", "Tokens that the engine has sampled."),
@@ -114,18 +107,23 @@ class ModelMetrics:
             gauge.set_function(partial(getattr, stats, name))
 
 
-class Admission:
-    """Counts the completions that run, `max_batch` at most, and that wait, `max_queue` at most."""
+class Generator:
+    """Samples for all clients of a server, with one engine."""
 
-    def __init__(self, metrics: ModelMetrics, *, max_batch: int, max_queue: int) -> None:
+    def __init__(self, runtime: PolicyRuntime, config: ModelServeConfig, *, max_batch: int) -> None:
+        self.runtime = runtime
         self.is_draining = False
-        self._metrics = metrics
-        self._max_queue, self._num_places = max_queue, max_batch + max_queue
-        self._in_flight = 0
+        self.metrics = ModelMetrics(runtime.batcher.stats)
+        self._config = config
+        self._variants: dict[str, PolicyRuntime] = {}
+        self._num_places, self._in_flight = max_batch + config.max_queue, 0
 
     @contextmanager
     def admit(self, num_choices: int) -> Iterator[None]:
-        """Take places for the choices of a request, or raise 429 if there are not enough."""
+        """Take places for the choices of a request, or raise 429 if there are not enough.
+
+        `max_batch` completions run at once, and `max_queue` may wait.
+        """
         if self.is_draining:
             raise ApiError("The server is shutting down.", status=503, headers={"Retry-After": "5"})
         if num_choices > self._num_places:
@@ -138,42 +136,18 @@ class Admission:
         if self._in_flight + num_choices > self._num_places:
             raise ApiError(
                 f"The server is busy: {self._in_flight} requests are running or waiting, and "
-                f"{self._max_queue} may wait. Try again later.",
+                f"{self._config.max_queue} may wait. Try again later.",
                 status=429,
                 code="queue_full",
                 headers={"Retry-After": "1"},
             )
         self._in_flight += num_choices
-        self._metrics.in_flight.inc(num_choices)
+        self.metrics.in_flight.inc(num_choices)
         try:
             yield
         finally:
             self._in_flight -= num_choices
-            self._metrics.in_flight.dec(num_choices)
-
-    async def drain(self, timeout: float, force_exit: Callable[[], bool]) -> None:
-        """Admit no more requests, and wait for running ones, `timeout` seconds at most."""
-        self.is_draining = True
-        deadline = time.monotonic() + timeout
-        while self._in_flight and time.monotonic() < deadline and not force_exit():  # noqa: ASYNC110
-            await asyncio.sleep(_POLL_INTERVAL_S)
-
-
-class Generator:
-    """Samples for all clients of a server, with one engine."""
-
-    def __init__(
-        self,
-        runtime: PolicyRuntime,
-        config: ModelServeConfig,
-        metrics: ModelMetrics,
-        *,
-        max_batch: int,
-    ) -> None:
-        self.runtime = runtime
-        self.admission = Admission(metrics, max_batch=max_batch, max_queue=config.max_queue)
-        self._config, self._metrics = config, metrics
-        self._variants: dict[str, PolicyRuntime] = {}
+            self.metrics.in_flight.dec(num_choices)
 
     def plan(self, body: ChatBody, prompt_ids: Sequence[int]) -> SamplingPlan:
         """Check the request's limits, and resolve how to sample it."""
@@ -242,7 +216,7 @@ class Generator:
 
         def receive_tokens(ids: Sequence[int], logprobs: Sequence[float]) -> None:
             if not stream.ids:
-                self._metrics.first_token_seconds.observe(time.monotonic() - start)
+                self.metrics.first_token_seconds.observe(time.monotonic() - start)
             num_before = len(stream.ids)
             text = stream.feed(ids, logprobs)
             if on_text is not None:
@@ -281,13 +255,16 @@ class Generator:
             on_text(rest, (), ())
         if completion is None or stream.reached_stop:
             completion = Completion(tuple(stream.ids), tuple(stream.logprobs), stopped=False)
-        self._metrics.prompt_tokens.inc(len(prompt_ids))
-        self._metrics.completion_tokens.inc(len(completion.ids))
-        self._metrics.completion_seconds.observe(time.monotonic() - start)
+        self.metrics.prompt_tokens.inc(len(prompt_ids))
+        self.metrics.completion_tokens.inc(len(completion.ids))
+        self.metrics.completion_seconds.observe(time.monotonic() - start)
         return Generation(completion, stream.text if stream.reached_stop else None)
 
     async def drain(self, force_exit: Callable[[], bool] = lambda: False) -> None:
         """Accept no more requests, and wait for running ones up to `shutdown_timeout`."""
-        await self.admission.drain(self._config.shutdown_timeout, force_exit)
+        self.is_draining = True
+        deadline = time.monotonic() + self._config.shutdown_timeout
+        while self._in_flight and time.monotonic() < deadline and not force_exit():  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_INTERVAL_S)
         # Fails what still runs, so that its clients are told.
         await self.runtime.batcher.close()

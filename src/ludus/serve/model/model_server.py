@@ -32,7 +32,7 @@ from ludus.serve.model.api_errors import ApiError, from_refusal, to_api_error
 from ludus.serve.model.chat_completions import ChatCompletions
 from ludus.serve.model.chat_sampler import ChatSampler
 from ludus.serve.model.endpoint import SESSION_HEADER, add_endpoint
-from ludus.serve.model.generator import Generator, ModelMetrics
+from ludus.serve.model.generator import Generator
 from ludus.serve.model.recorder import Recorder
 from ludus.serve.model.requests import (
     RewardBody,
@@ -86,11 +86,13 @@ def build_model_server(
     on_ready: Callable[[ServedModel], None] = lambda served: None,
 ) -> DrainingServer:
     """The server of an agent whose model is loaded."""
-    runtime = agent.runtime
-    metrics = ModelMetrics(runtime.batcher.stats)
-    generator = Generator(runtime, config, metrics, max_batch=agent.max_batch)
-    names = served_names(agent.model, config.served_name)
-    app = create_model_app(generator, metrics, config, names=names, recorder=recorder)
+    generator = Generator(agent.runtime, config, max_batch=agent.max_batch)
+    local = find_local_model(agent.model)
+    default = Path(local.path).name if local is not None else agent.model
+    # Clients find the model under each; the first is the one that it has.
+    given = (config.served_name, default, agent.model)
+    names = tuple(dict.fromkeys(name for name in given if name))
+    app = create_model_app(generator, config, names=names, recorder=recorder)
     uvicorn_config = build_uvicorn_config(app, http="httptools", ws="none")
     served = ServedModel(config.url, names[0], agent.engine_description, agent.max_batch)
     return DrainingServer(
@@ -101,16 +103,8 @@ def build_model_server(
     )
 
 
-def served_names(model: str, served_name: str | None) -> tuple[str, ...]:
-    """The names under which clients find the model; the first is the one that it has."""
-    local = find_local_model(model)
-    default = Path(local.path).name if local is not None else model
-    return tuple(dict.fromkeys(name for name in (served_name, default, model) if name))
-
-
 def create_model_app(
     generator: Generator,
-    metrics: ModelMetrics,
     config: ModelServeConfig,
     *,
     names: tuple[str, ...],
@@ -127,11 +121,10 @@ def create_model_app(
 
     app = FastAPI(title=f"Ludus: {names[0]}", version="1.0.0", lifespan=lifespan)
     sampler = ChatSampler(generator, recorder)
-    context = generator.runtime.context_length
-    add = partial(add_endpoint, app, metrics=metrics, context=context, names=names)
+    add = partial(add_endpoint, app, generator, names=names)
     add("/v1/chat/completions", ChatCompletions(sampler, names[0]))
     add("/v1/responses", Responses(sampler, names[0]))
-    _add_info_routes(app, sampler, generator, metrics, names=names)
+    _add_info_routes(app, sampler, generator, names)
 
     @app.post("/sessions/{session_id:path}/reward")
     async def reward(session_id: str, request: Request) -> JsonObject:
@@ -175,12 +168,7 @@ def create_model_app(
 
 
 def _add_info_routes(
-    app: FastAPI,
-    sampler: ChatSampler,
-    generator: Generator,
-    metrics: ModelMetrics,
-    *,
-    names: tuple[str, ...],
+    app: FastAPI, sampler: ChatSampler, generator: Generator, names: tuple[str, ...]
 ) -> None:
     model: JsonObject = {
         "id": names[0],
@@ -192,7 +180,7 @@ def _add_info_routes(
 
     @app.get("/health")
     async def health() -> dict[str, str]:
-        return {"status": "draining" if generator.admission.is_draining else "healthy"}
+        return {"status": "draining" if generator.is_draining else "healthy"}
 
     @app.get("/v1/models")
     async def models() -> JsonObject:
@@ -220,4 +208,6 @@ def _add_info_routes(
 
     @app.get("/metrics")
     async def prometheus() -> Response:
-        return Response(generate_latest(metrics.registry), media_type="text/plain; version=0.0.4")
+        return Response(
+            generate_latest(generator.metrics.registry), media_type="text/plain; version=0.0.4"
+        )

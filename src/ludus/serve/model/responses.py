@@ -34,7 +34,33 @@ class Responses(Endpoint[ResponsesBody]):
         except ApiError as error:
             error.param = _PARAMS.get(error.param or "", error.param)
             raise
-        call.head = self._head(body, call)
+        sampling = call.plan.sampling
+        # A response that has no output yet.
+        call.head = {
+            "id": new_id("resp"),
+            "object": "response",
+            "created_at": int(time.time()),
+            "status": "in_progress",
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": {},
+            "model": self._model,
+            "output": [],
+            "parallel_tool_calls": True,
+            "previous_response_id": None,
+            "reasoning": None,
+            "store": False,
+            "temperature": sampling.temperature,
+            "text": body.text.model_dump(),
+            "tool_choice": body.tool_choice,
+            "tools": [tool.model_dump() for tool in body.tools],
+            "top_p": sampling.top_p,
+            "truncation": "disabled",
+            "usage": None,
+        }
         return call
 
     async def complete(self, call: ChatCall) -> JsonObject:
@@ -82,35 +108,6 @@ class Responses(Endpoint[ResponsesBody]):
             return reply
 
         return stream_choices([stream_reply], at_end=lambda replies: (), on_error=fail)
-
-    def _head(self, body: ResponsesBody, chat: ChatCall) -> JsonObject:
-        """A response that has no output yet."""
-        sampling = chat.plan.sampling
-        return {
-            "id": new_id("resp"),
-            "object": "response",
-            "created_at": int(time.time()),
-            "status": "in_progress",
-            "background": False,
-            "error": None,
-            "incomplete_details": None,
-            "instructions": body.instructions,
-            "max_output_tokens": body.max_output_tokens,
-            "metadata": {},
-            "model": self._model,
-            "output": [],
-            "parallel_tool_calls": True,
-            "previous_response_id": None,
-            "reasoning": None,
-            "store": False,
-            "temperature": sampling.temperature,
-            "text": body.text.model_dump(),
-            "tool_choice": body.tool_choice,
-            "tools": [tool.model_dump() for tool in body.tools],
-            "top_p": sampling.top_p,
-            "truncation": "disabled",
-            "usage": None,
-        }
 
     def _response(self, call: ChatCall, reply: Reply, output: ResponseOutput) -> JsonObject:
         is_complete = _is_complete(reply)

@@ -90,26 +90,20 @@ def find_intact_step(out: Path) -> tuple[int | None, list[str]]:
     for path in _list_checkpoints(out):
         if not (path / STATE_FILE).is_file():
             continue
-        if (damage := _find_damage(path)) is None:
-            return _step_of(path), damages
-        damages.append(f"{path} is damaged: {damage}")
+        state, damaged = read_state(path), STATE_FILE
+        for name, checksum in state.files.items() if state else ():
+            try:
+                is_intact = Checksum.of_file(path / name) == checksum
+            except (OSError, RunError):
+                is_intact = False
+            if not is_intact:
+                damaged = name
+                break
+        else:
+            if state is not None:
+                return _step_of(path), damages
+        damages.append(f"{path} is damaged: {damaged} is not as it was written")
     return None, damages
-
-
-def _find_damage(checkpoint: Path) -> str | None:
-    """Which file of a complete checkpoint is not as it was written."""
-    if (state := read_state(checkpoint)) is None:
-        return f"{STATE_FILE} cannot be read"
-    for name, checksum in state.files.items():
-        file = checkpoint / name
-        if not file.is_file():
-            return f"{name} is missing"
-        try:
-            if Checksum.of_file(file) != checksum:
-                return f"{name} has changed"
-        except RunError:
-            return f"{name} cannot be read"
-    return None
 
 
 def remove_unusable(out: Path, step: int | None) -> None:

@@ -32,13 +32,16 @@ from ludus.train.grpo.advantages import SeedCheck, group_prompt_digest
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent
 from ludus.train.grpo.rollout_worker import RolloutWorker
-from ludus.train.grpo.trl_grpo_config import GENERATION_FIELDS
+from ludus.train.grpo.trl_grpo_config import GENERATION_FIELDS, SAMPLING_FIELDS
 
 if TYPE_CHECKING:
     from trl import GRPOTrainer
 
 _TASK_PROMPT = re.compile(r"task (\d+)")
-_IGNORED_FIELDS = (*GENERATION_FIELDS, "use_vllm", "max_tool_calling_iterations")
+_IGNORED_FIELDS = (
+    *(*GENERATION_FIELDS, *SAMPLING_FIELDS),
+    *("use_vllm", "max_tool_calling_iterations"),
+)
 """Fields of TRL's GRPOConfig that have no effect here."""
 RUN_ID = "rollouts"
 
