@@ -133,7 +133,10 @@ class ResponsesBody(SamplingBody):
         # Messages in which the reasoning, the text and the calls of one reply are together.
         groups: list[list[InputItem]] = []
         for item in self.input:
-            if groups and _continues_reply(groups[-1][-1], item):
+            last = groups[-1][-1] if groups else item
+            # Two messages in a row are two replies.
+            both_messages = isinstance(last, MessageItem) and isinstance(item, MessageItem)
+            if groups and not both_messages and _is_reply_part(last) and _is_reply_part(item):
                 groups[-1].append(item)
             else:
                 groups.append([item])
@@ -157,14 +160,9 @@ class ResponsesBody(SamplingBody):
         )
 
 
-def _continues_reply(item: InputItem, next_item: InputItem) -> bool:
-    """Whether both are parts of one reply; two messages in a row are two replies."""
-    are_messages = isinstance(item, MessageItem) and isinstance(next_item, MessageItem)
-    return not are_messages and all(
-        isinstance(each, FunctionCallItem | ReasoningItem)
-        or (isinstance(each, MessageItem) and each.role == "assistant")
-        for each in (item, next_item)
-    )
+def _is_reply_part(item: InputItem) -> bool:
+    is_message = isinstance(item, MessageItem) and item.role == "assistant"
+    return is_message or isinstance(item, FunctionCallItem | ReasoningItem)
 
 
 def _to_chat_message(group: Sequence[InputItem]) -> MessageBody:

@@ -118,7 +118,21 @@ def open_data(data: str | Path) -> TrainingData:
     name = str(data)
     path = Path(data).expanduser()
     if path.is_dir():
-        return _open_folder(name, path)
+        curation = read_json_object(path / CURATION_FILE) or None
+        for suffix in _SUFFIXES:
+            train, test = path / f"{TRAIN_SPLIT}{suffix}", path / f"{TEST_SPLIT}{suffix}"
+            if train.is_file():
+                test_rows = _open_file(test) if test.is_file() else None
+                return TrainingData(name, _open_file(train), test_rows, curation)
+        if (path / "episodes.jsonl").is_file():
+            raise ConfigError(
+                f"{name} holds episodes, and training takes rows. Make them first: "
+                f"ludus curate {name} -o rows"
+            )
+        raise ConfigError(
+            f"{name} holds no {TRAIN_SPLIT}.jsonl or {TRAIN_SPLIT}.parquet. Name a folder that "
+            "`ludus curate` wrote."
+        )
     if path.is_file():
         return TrainingData(name, _open_file(path))
     if path.exists():
@@ -148,24 +162,6 @@ def open_data(data: str | Path) -> TrainingData:
         if len(rows) or split == TRAIN_SPLIT
     }
     return TrainingData(name, parts[TRAIN_SPLIT], parts.get(TEST_SPLIT))
-
-
-def _open_folder(name: str, folder: Path) -> TrainingData:
-    curation = read_json_object(folder / CURATION_FILE) or None
-    for suffix in _SUFFIXES:
-        train, test = folder / f"{TRAIN_SPLIT}{suffix}", folder / f"{TEST_SPLIT}{suffix}"
-        if train.is_file():
-            test_rows = _open_file(test) if test.is_file() else None
-            return TrainingData(name, _open_file(train), test_rows, curation)
-    if (folder / "episodes.jsonl").is_file():
-        raise ConfigError(
-            f"{name} holds episodes, and training takes rows. Make them first: "
-            f"ludus curate {name} -o rows"
-        )
-    raise ConfigError(
-        f"{name} holds no {TRAIN_SPLIT}.jsonl or {TRAIN_SPLIT}.parquet. Name a folder that "
-        "`ludus curate` wrote."
-    )
 
 
 def _open_file(path: Path) -> Split:
