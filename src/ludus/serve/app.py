@@ -31,7 +31,6 @@ from ludus.serve.pages import add_page_routes
 from ludus.serve.sessions import ServedSession, SessionRegistry
 from ludus.serve.worker_proxy import WorkerProxy
 from ludus.serve.ws_endpoint import WsEndpoint
-from ludus.serve.ws_fast_path import UpgradeConfig
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -73,7 +72,7 @@ def create_app(
     sockets = WsEndpoint(sessions, rpc.handle, proxy)
     access = AccessPolicy(config)
     app.state.sessions = sessions
-    app.state.upgrade_config = UpgradeConfig(sockets, config, access, proxy)
+    app.state.endpoint, app.state.access = sockets, access
     app.router.routes += [WebSocketRoute("/ws", sockets), WebSocketRoute("/mcp", rpc)]
     _add_info_routes(app, env_spec, sessions)
     add_page_routes(app, env_spec, allow_origins=config.allow_origins)

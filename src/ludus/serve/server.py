@@ -43,7 +43,7 @@ def build_server(
 ) -> DrainingServer:
     config = build_uvicorn_config(
         app,
-        http=partial(UpgradingProtocol, upgrade_config=app.state.upgrade_config),
+        http=partial(UpgradingProtocol, endpoint=app.state.endpoint, access=app.state.access),
         ws="websockets-sansio",
         ws_max_size=serve_config.max_frame,
         ws_ping_interval=serve_config.ping_interval,

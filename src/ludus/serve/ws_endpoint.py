@@ -145,13 +145,12 @@ class WsEndpoint:
     """Serves connections: opens or resumes a session, and replies to each message."""
 
     def __init__(self, sessions: SessionRegistry, rpc: RpcHandler, proxy: WorkerProxy) -> None:
-        self._sessions, self._proxy = sessions, proxy
-        self._rpc = rpc
-        self.max_frame = sessions.config.max_frame
+        self.config, self.proxy = sessions.config, proxy
+        self._sessions, self._rpc = sessions, rpc
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As an ASGI application; sessions of other workers are forwarded to them."""
-        if (owner := self._proxy.find_scope_owner(scope)) is not None:
+        if (owner := self.proxy.find_scope_owner(scope)) is not None:
             await forward_websocket(owner, scope, receive, send)
             return
         connection = AsgiConnection(scope, receive, send)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from dataclasses import dataclass
 from typing import Any
 
 from picows import (
@@ -33,8 +32,6 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ludus.serve.access import FROM_WORKER_KEY, AccessPolicy
-from ludus.serve.config import ServeConfig
-from ludus.serve.worker_proxy import WorkerProxy
 from ludus.serve.ws_endpoint import Connection, Disconnected, WsEndpoint
 
 _TEXT = WSMsgType.TEXT
@@ -43,22 +40,14 @@ _log = logging.getLogger("ludus.serve")
 _log.setLevel(logging.WARNING)
 
 
-@dataclass(frozen=True, slots=True)
-class UpgradeConfig:
-    """The endpoint for upgrades of `/ws`, and the checks before it."""
-
-    endpoint: WsEndpoint
-    config: ServeConfig
-    access: AccessPolicy
-    proxy: WorkerProxy
-
-
 class UpgradingProtocol(HttpToolsProtocol):
     """The HTTP protocol, which hands upgrades of `/ws` over to picows."""
 
-    def __init__(self, *args: Any, upgrade_config: UpgradeConfig, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, endpoint: WsEndpoint, access: AccessPolicy, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self._upgrade_config = upgrade_config
+        self._endpoint, self._access = endpoint, access
         self._running: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -80,7 +69,7 @@ class UpgradingProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def handle_websocket_upgrade(self) -> None:
-        upgrade_config, headers = self._upgrade_config, list(self.scope["headers"])
+        endpoint, headers = self._endpoint, list(self.scope["headers"])
         path, _, query = self.url.partition(b"?")
         scope = {
             "type": "websocket",
@@ -89,7 +78,7 @@ class UpgradingProtocol(HttpToolsProtocol):
             "headers": headers,
             "state": self.app_state,
         }
-        if (refusal := upgrade_config.access.check(scope)) is not None:
+        if (refusal := self._access.check(scope)) is not None:
             # Not through ASGI, where uvicorn logs an error for every refused upgrade.
             self.transport.write(refusal.to_bytes())
             self.transport.close()
@@ -97,13 +86,12 @@ class UpgradingProtocol(HttpToolsProtocol):
         if (
             path != b"/ws"
             or self.app_state.get(FROM_WORKER_KEY)
-            or upgrade_config.proxy.find_scope_owner(scope) is not None
+            or endpoint.proxy.find_scope_owner(scope) is not None
         ):
             super().handle_websocket_upgrade()
             return
         self.connections.discard(self)
-        connection = FastConnection(scope, upgrade_config.endpoint, self.connections)
-        config = upgrade_config.config
+        connection, config = FastConnection(scope, endpoint, self.connections), endpoint.config
         # Its arguments have no names.
         protocol = WSProtocol(
             *(None, None, False, connection.upgrade, _log, True, None, True),
@@ -131,7 +119,7 @@ class FastConnection(WSListener, Connection):
         self._queue_full = False
         self._write_paused = False
         self._writable = asyncio.Event()
-        self._max_size = endpoint.max_frame
+        self._max_size = endpoint.config.max_frame
         self._transport: WSTransport
         self._task: asyncio.Task[None]
 
