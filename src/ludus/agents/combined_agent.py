@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ludus.agents.agent import (
@@ -21,7 +21,7 @@ from ludus.agents.agent import (
 from ludus.agents.oracle import ShadowEnvironment, missing_tools
 from ludus.agents.scripted import random_call
 from ludus.data.messages import Message
-from ludus.data.tool_schema import JsonObject, ToolCall
+from ludus.data.tool_schema import JsonObject, ToolCall, ToolSpec
 from ludus.environment.registry import find_environment, is_remote
 from ludus.environment.spec import EnvSpec
 from ludus.errors import ConfigError, EnvironmentNotFound
@@ -114,7 +114,8 @@ class ExploringAgent(CombinedAgent):
             if shadow is not None:
                 await shadow.close()
             raise
-        return _ExploringPlayer(player, self.probability, context, shadow)
+        rng = random.Random(f"explore/{context.seed}/{context.member}")
+        return _ExploringPlayer(player, self.probability, rng, context.tools, shadow)
 
 
 @lru_cache(maxsize=256)
@@ -127,34 +128,28 @@ def _find_with_random_action(spec: str) -> EnvSpec | None:
     return env if env is not None and ShadowEnvironment.has_random_action(env) else None
 
 
+@dataclass(slots=True)
 class _ExploringPlayer(Player):
-    def __init__(
-        self,
-        player: Player,
-        probability: float,
-        context: EpisodeContext,
-        shadow: ShadowEnvironment | None,
-    ) -> None:
-        self._player = player
-        self._probability = probability
-        self._rng = random.Random(f"explore/{context.seed}/{context.member}")
-        self._tools = context.tools
-        self._shadow = shadow
+    player: Player
+    probability: float
+    rng: random.Random
+    tools: Sequence[ToolSpec]
+    shadow: ShadowEnvironment | None
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
-        if self._rng.random() >= self._probability:
-            return await self._player.act(messages, max_tokens=max_tokens)
+        if self.rng.random() >= self.probability:
+            return await self.player.act(messages, max_tokens=max_tokens)
         call: ToolCall | None = None
-        if self._shadow is not None:
-            await self._shadow.follow_messages(messages)
-            call = await self._shadow.random_action(self._rng)
-        call = call or random_call(self._tools, self._rng)
+        if self.shadow is not None:
+            await self.shadow.follow_messages(messages)
+            call = await self.shadow.random_action(self.rng)
+        call = call or random_call(self.tools, self.rng)
         return Reply(build_tool_call_message(call, position=len(messages)), explored=True)
 
     async def close(self) -> None:
-        await self._player.close()
-        if self._shadow is not None:
-            await self._shadow.close()
+        await self.player.close()
+        if self.shadow is not None:
+            await self.shadow.close()
 
 
 class TutoredAgent(CombinedAgent):
@@ -187,16 +182,16 @@ class TutoredAgent(CombinedAgent):
             raise
 
 
+@dataclass(slots=True)
 class _TutoredPlayer(Player):
-    def __init__(self, student: Player, tutor: Player) -> None:
-        self._student = student
-        self._tutor = tutor
+    student: Player
+    tutor: Player
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
         # The caller appends to its list only after both have replied.
-        advice = asyncio.create_task(self._tutor.act(messages, max_tokens=max_tokens))
+        advice = asyncio.create_task(self.tutor.act(messages, max_tokens=max_tokens))
         try:
-            reply = await self._student.act(messages, max_tokens=max_tokens)
+            reply = await self.student.act(messages, max_tokens=max_tokens)
             return replace(reply, tutor=await advice)
         except BaseException:
             # Nothing of the tutor may run any more when its player is closed.
@@ -205,5 +200,5 @@ class _TutoredPlayer(Player):
             raise
 
     async def close(self) -> None:
-        await self._student.close()
-        await self._tutor.close()
+        await self.student.close()
+        await self.tutor.close()

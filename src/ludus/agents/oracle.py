@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from pydantic import BaseModel
@@ -106,17 +107,17 @@ def missing_tools(env: EnvSpec, offered: Sequence[ToolSpec]) -> list[str]:
     return [tool.name for tool in env.tools or () if known and tool.name not in known]
 
 
+@dataclass(slots=True)
 class _OraclePlayer(Player):
-    def __init__(self, shadow: ShadowEnvironment) -> None:
-        self._shadow = shadow
+    shadow: ShadowEnvironment
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
-        await self._shadow.follow_messages(messages)
-        call = await self._shadow.propose()
+        await self.shadow.follow_messages(messages)
+        call = await self.shadow.propose()
         return Reply(build_tool_call_message(call, position=len(messages)))
 
     async def close(self) -> None:
-        await self._shadow.close()
+        await self.shadow.close()
 
 
 class ShadowEnvironment:
