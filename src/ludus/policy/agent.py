@@ -47,13 +47,10 @@ class PolicyAgent(Agent):
 
     Args:
         model: A folder, a Hub id or `smollm2`; or a loaded policy.
-        temperature: 0 for greedy decoding. Default: what the model's generation config
-            recommends, otherwise 1.
+        temperature: 0 for greedy decoding. Default: that of the generation config, otherwise 1.
         extra: `top_p`, `top_k` and `seed`; another seed gives other replies to the same tasks.
-        device: Default: the fastest one.
-        dtype: Default: the fastest one on the device.
-        chat_template_kwargs: Arguments of the chat template, such as `enable_thinking`. Default:
-            those that the model was saved with.
+        device, dtype: Default: the fastest ones.
+        chat_template_kwargs: Such as `enable_thinking`. Default: those saved with the model.
         max_batch: Most replies that are sampled at once. Default: depends on the engine.
         fast: Whether to decode with `ludus.policy.triton_engine`. Default: where it is supported.
     """

@@ -148,10 +148,7 @@ def _load_on_device(
 
 
 def find_nonfinite_weights(model: PreTrainedModel) -> str | None:
-    """The name of the first weight with values that are NaN or infinite; None: all are finite.
-
-    The minimum and the maximum say so in one fast pass, and NaN is passed on by both.
-    """
+    """The name of the first weight with values that are NaN or infinite; None: all are finite."""
     import torch
 
     weights = {
@@ -162,6 +159,7 @@ def find_nonfinite_weights(model: PreTrainedModel) -> str | None:
     }
     if not weights:
         return None
+    # One fast pass: NaN is passed on by the minimum and by the maximum.
     extremes = torch.stack([
         value.float() for weight in weights.values() for value in weight.aminmax()
     ])  # fmt: skip

@@ -270,8 +270,6 @@ def load_error(ref: ModelRef, part: str, error: Exception) -> ConfigError:
         text = f"{name} ships custom code for its {part}, which Ludus does not run."
     elif _is_caused_by(error, "GatedRepoError"):
         text = f"{name} is gated on the Hub. Ask for access on its page, then `hf auth login`."
-    elif _is_caused_by(error, "OutOfMemoryError"):
-        text = f"The {part} of {name} do not fit into the device's memory: {message}"
     elif ref.kind is ModelKind.HUB and ref.cache_only:
         text = (
             f"There is no folder {name} here, the Hub cannot be reached, and {name} is not in its "

@@ -65,9 +65,8 @@ class SampledConversation:
     async def set_prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Append the messages since the last reply, and return the ids of the whole prompt.
 
-        Where `messages` do not continue this conversation, because others have replied since or
-        the history was edited, all tokens are forgotten: the conversation is then a prompt, as for
-        a model that sees it for the first time.
+        If `messages` do not continue this conversation, because others have replied since or the
+        history was edited, all tokens are forgotten: the whole conversation is a new prompt.
         """
         policy = self._runtime.policy
         self._truncate(self._length_at_reply, self._images_at_reply)

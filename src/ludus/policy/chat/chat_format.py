@@ -78,7 +78,6 @@ _TOOL: JsonObject = {
 _CALL: JsonObject = {"name": "find_it", "arguments": _ARGUMENTS}
 _REPLY_TEXT = "It is there — in row 22."
 
-
 _CHAT_PROBE: list[JsonObject] = [
     {"role": "user", "content": "Where is it?"},
     {"role": "assistant", "content": _REPLY_TEXT},

@@ -67,6 +67,7 @@ class HFDecoder:
         # The forward pass of a PEFT model takes **kwargs; that of its base model names them.
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._forward_parameters = inspect.signature(base.forward).parameters
+        self.takes_positions = "position_ids" in self._forward_parameters
         if "past_key_values" not in self._forward_parameters:
             raise ConfigError(
                 f"{type(base).__name__} takes no past_key_values, so Ludus cannot decode with it. "
@@ -124,17 +125,6 @@ class HFDecoder:
 
         return DynamicCache(config=self.model.config)
 
-    def can_share_prefix(self, cache: DynamicCache) -> bool:
-        """Whether padding may stand between a common prefix and the rest of a prompt.
-
-        Sliding windows and recurrent states count cache slots instead of positions, and padding
-        would shift them.
-        """
-        from transformers.cache_utils import DynamicLayer
-
-        full_attention = all(type(layer) is DynamicLayer for layer in cache.layers)
-        return full_attention and "position_ids" in self._forward_parameters
-
     def forward(self, **inputs: object) -> Tensor:
         """Return the logits after each row's last token, [batch, vocabulary]."""
         inputs |= {"use_cache": True, "logits_to_keep": 1}
@@ -160,9 +150,14 @@ class DecodeBatch:
 
         The common prefix is computed once; the rest of each prompt is padded on the left.
         """
+        from transformers.cache_utils import DynamicLayer
+
         prompts = [row.request.ids for row in self.rows]
-        shared = shared_prompt_length(prompts) if self._decoder.can_share_prefix(self._cache) else 0
-        if len(prompts) == 1 or shared < MIN_SHARED_PREFIX_TOKENS:
+        shared = shared_prompt_length(prompts) if self._decoder.takes_positions else 0
+        # Sliding windows and recurrent states count cache slots instead of positions: the padding
+        # between a common prefix and the rest of a prompt would shift them.
+        full_attention = all(type(layer) is DynamicLayer for layer in self._cache.layers)
+        if not full_attention or len(prompts) == 1 or shared < MIN_SHARED_PREFIX_TOKENS:
             shared = 0
         if shared:
             self._forward([list(prompts[0][:shared])], [list(range(shared))], [[1] * shared])
