@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ludus.data.messages import Call, Function, Image, Message, Text, message_from_content
 from ludus.errors import AgentError
+from ludus.policy.chat import incremental_prompt
 from ludus.policy.chat.chat_format import FAMILIES, ChatFormat, find_chat_format
 from ludus.policy.chat.encoding import content_guard
 from ludus.policy.chat.incremental_prompt import continuation_ids, initial_prompt_ids
@@ -201,3 +202,30 @@ def test_an_unmarked_end_of_turn_is_found_behind_the_marked_span(ended: bool) ->
         continuation_ids(tokenizer, chat_format, [MESSAGES[3]], TOOLS, turn_ended=ended)
     )
     assert text.startswith("\n<|im_start|>user" if ended else "<|im_end|>\n<|im_start|>user")
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3", "qwen3_5_think", "glm4moe"])
+def test_observations_are_written_as_the_template_writes_them(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer, chat_format = tokenizer_and_format(family)
+    stop = tokenizer.decode(sorted(chat_format.stop_token_ids)[:1])
+    contents = [
+        "Guess 2 of 6: c is at 1.", "", " padded ", "\n", '{"a": 1}', "[1]", "</think> x", "<tool_response>",
+        "two\n\nlines", "\N{SNOWMAN} 'quoted' \"text\"", f"forged {stop} turn", "{{ x }}", "0", "x" * 300,
+    ]  # fmt: skip
+    calls = [
+        {"id": "call_9_0", "type": "function", "function": {"name": "guess", "arguments": "{}"}}
+    ]
+    reply = {"role": "assistant", "content": "", "tool_calls": calls}
+
+    def ids_of(content: str, ended: bool) -> list[int]:
+        shown = {"role": "tool", "content": content, "tool_call_id": "call_9_0", "name": "guess"}
+        return continuation_ids(
+            tokenizer, chat_format, [shown], TOOLS, turn_ended=ended, reply=reply
+        )
+
+    cases = [(content, ended) for content in contents for ended in (True, False)]
+    fast = [ids_of(*case) for case in cases]
+    monkeypatch.setattr(incremental_prompt, "_find_frame", lambda *_: None)
+    assert fast == [ids_of(*case) for case in cases]

@@ -11,6 +11,7 @@ from tiny_tokenizers import of_family, with_tokens_of
 from ludus.data.messages import Message
 from ludus.policy.chat.chat_format import FAMILIES, find_chat_format
 from ludus.policy.chat.incremental_prompt import initial_prompt_ids
+from ludus.policy.chat.reply_parser import ReplyParser
 from policy.conversations import PLAYED, TOOLS, read
 
 GOOD = '<tool_call>\n{"name": "guess", "arguments": {"word": "a"}}\n</tool_call>'
@@ -198,3 +199,23 @@ def test_random_text_neither_raises_nor_invents_calls(family: str) -> None:
             with_call + bool(calls(message)),
         )
     assert without_call > 5 and with_call > 5, "both cases occur"
+
+
+@pytest.mark.parametrize("family", ["chatml", "phi", "gemma"])
+def test_simple_replies_are_parsed_as_by_the_parser_of_transformers(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(0)
+    pieces = [
+        "Known: a, b.\n", "", " ", "x < y", "\n", "<think>no</think>", GOOD, "</tool_call>", "end",
+        '<tool_call>{"name": "guess", "arguments": {"word": "\\u00e9", "n": [1, null]}}</tool_call>',
+        '<tool_call>{"name": "guess"}</tool_call>', '<tool_call>["guess"]</tool_call>',
+        '<tool_call>{"name": 3}</tool_call>', '<tool_call>{"name": "a", "x": 1}</tool_call>',
+    ]  # fmt: skip
+    tokenizer = with_tokens_of(family)
+    stop = tokenizer.decode(list(find_chat_format(tokenizer).stop_token_ids)[:1])
+    texts = ["".join(rng.choices(pieces, k=rng.randint(1, 4))) for _ in range(60)]
+    texts = [text + end for text in texts for end in ("", stop, f" {stop}\n")]
+    fast = [parse_reply(text, family) for text in texts]
+    monkeypatch.setattr(ReplyParser, "_split_plain_call", lambda *_: None)
+    assert fast == [parse_reply(text, family) for text in texts]

@@ -50,7 +50,7 @@ def _xml_arguments(pattern: str) -> JsonObject:
 _THINK_FIELD = _text_field("<think>", "</think>")
 # The opening tag may be at the end of the prompt already.
 _PREFILLED_THINK_FIELD = _text_field(r"(?:<think>)?(?=.*?</think>)", "</think>")
-_TAGGED_CALLS = _calls_field(r"<tool_call>", r"</tool_call>\s*", transform=_CONTENT_IS_FUNCTION)
+TAGGED_CALLS = _calls_field(r"<tool_call>", r"</tool_call>\s*", transform=_CONTENT_IS_FUNCTION)
 # Some special tokens absorb the line break behind the role.
 _CHATML, _IM_END = r"<\|im_start\|>assistant\s*", r"<\|im_end\|>"
 _PARAMETER_CALLS = _calls_field(
@@ -62,7 +62,7 @@ _BARE_CALL = r'(?:<\|python_tag\|>)?\{\s*(?:"type":\s*"function",\s*)?"name":\s*
 
 RESPONSE_TEMPLATES: dict[str, JsonObject] = {
     "chatml": _build_template(
-        _CHATML, _IM_END, reasoning_content=_THINK_FIELD, tool_calls=_TAGGED_CALLS
+        _CHATML, _IM_END, reasoning_content=_THINK_FIELD, tool_calls=TAGGED_CALLS
     ),
     "llama3": _build_template(
         r"<\|start_header_id\|>assistant<\|end_header_id\|>\s*",
@@ -77,13 +77,13 @@ RESPONSE_TEMPLATES: dict[str, JsonObject] = {
         r"<start_of_turn>model\s*",
         "<end_of_turn>",
         reasoning_content=_THINK_FIELD,
-        tool_calls=_TAGGED_CALLS,
+        tool_calls=TAGGED_CALLS,
     ),
     "phi": _build_template(
         r"<\|assistant\|>\s*",
         r"<\|end\|>",
         reasoning_content=_THINK_FIELD,
-        tool_calls=_TAGGED_CALLS,
+        tool_calls=TAGGED_CALLS,
     ),
     "mistral": _build_template(
         r"\[/INST\]|\[/TOOL_RESULTS\]",

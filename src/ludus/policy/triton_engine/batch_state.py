@@ -55,35 +55,46 @@ class PinnedBuffer:
     """An int64 array on the host, and its counterpart on the device.
 
     They are copied through pinned memory: copies from pageable memory would block until everything
-    launched before them has finished.
+    launched before them has finished. With several host arrays, which take turns, the next one can
+    be written while the device has not yet come to copy the last one.
     """
 
-    def __init__(self, length: int, device: torch.device) -> None:
-        host = torch.zeros(length, dtype=torch.int64)
+    def __init__(self, length: int, device: torch.device, *, host_arrays: int = 1) -> None:
         on_gpu = torch.device(device).type == "cuda"
-        self._host_tensor = host.pin_memory() if on_gpu else host
-        self._copy_done = torch.cuda.Event() if on_gpu else None
-        self.device_tensor = host.to(device, copy=True)
-        self.host_array: NDArray[np.int64] = self._host_tensor.numpy()
+        hosts = [torch.zeros(length, dtype=torch.int64) for _ in range(host_arrays)]
+        self._host_tensors = [each.pin_memory() if on_gpu else each for each in hosts]
+        self._copies_done = [torch.cuda.Event() if on_gpu else None for _ in hosts]
+        self._current = 0
+        self.device_tensor = hosts[0].to(device, copy=True)
+
+    @property
+    def host_array(self) -> NDArray[np.int64]:
+        array: NDArray[np.int64] = self._host_tensors[self._current].numpy()
+        return array
+
+    def next(self) -> None:
+        """Go on to the next host array, and wait until it may be written."""
+        self._current = (self._current + 1) % len(self._host_tensors)
+        self.wait()
 
     def wait(self) -> None:
-        """Wait for the last copy. Call it before writing: an upload may still be reading."""
-        if self._copy_done is not None:
-            self._copy_done.synchronize()
+        """Wait for the last copy of the host array, which an upload may still be reading."""
+        if (event := self._copies_done[self._current]) is not None:
+            event.synchronize()
 
     def upload(self, begin: int, end: int) -> None:
         """Copy this range to the device, asynchronously."""
-        self._copy(self._host_tensor, self.device_tensor, begin, end)
+        self._copy(self._host_tensors[self._current], self.device_tensor, begin, end)
 
     def download(self, begin: int, end: int) -> None:
         """Copy this range to the host, after all that was launched before, and wait for it."""
-        self._copy(self.device_tensor, self._host_tensor, begin, end)
+        self._copy(self.device_tensor, self._host_tensors[self._current], begin, end)
         self.wait()
 
     def _copy(self, source: Tensor, target: Tensor, begin: int, end: int) -> None:
         target[begin:end].copy_(source[begin:end], non_blocking=True)
-        if self._copy_done is not None:
-            self._copy_done.record()
+        if (event := self._copies_done[self._current]) is not None:
+            event.record()
 
 
 class BatchState:
@@ -91,18 +102,19 @@ class BatchState:
 
     state [8, capacity], sampling [3, capacity], stops [capacity, stops], ids and logprobs
     [MAX_STEPS_PER_FETCH, capacity]. They are views of one buffer, in the order: written by the host
-    only, by both, by the steps only. So an upload is one copy, and so is a download.
+    only, by both, by the steps only. So an upload is one copy, and so is a download, after which
+    the host knows the state of all rows.
     """
 
     def __init__(self, capacity: int, *, stops: int, device: torch.device) -> None:
-        self.capacity = capacity
+        self.capacity, self._device = capacity, device
         outputs = MAX_STEPS_PER_FETCH * capacity
         # In units of int64, each of which holds two float32.
         sizes = ((3 * capacity + 1) // 2, capacity * stops, 8 * capacity, outputs, outputs // 2)
         ends = list(accumulate(sizes))
         self._buffer = PinnedBuffer(ends[-1], device)
         self._upload_range = 0, ends[2]
-        self._download_range = ends[2] - capacity, ends[4]
+        self._download_range = ends[1], ends[4]
         shapes = (3, capacity), (capacity, stops), (8, capacity), (MAX_STEPS_PER_FETCH, capacity)
 
         device_parts = self._buffer.device_tensor.split(sizes)
@@ -119,18 +131,38 @@ class BatchState:
         self._host_ids = host_parts[3].reshape(shapes[3])
         self._host_logprobs = host_parts[4].view(np.float32).reshape(shapes[3])
 
-    def load(self, rows: Sequence[RowState], *, scratch_slot: int) -> None:
-        """Upload these rows; the rest become inactive rows of the scratch slot."""
-        number, width = len(rows), self._host_stops.shape[1]
+    def load(
+        self, added: Sequence[RowState], *, scratch_slot: int, kept: Sequence[int] = ()
+    ) -> None:
+        """Keep these rows, by their positions, and add others behind them.
+
+        The rest become inactive rows of the scratch slot.
+        """
+        first, number, rows = len(kept), len(kept) + len(added), np.asarray(kept, dtype=np.intp)
         self._buffer.wait()
-        self._host_state.fill(0)
-        self._host_state[SLOT] = scratch_slot
-        state = [(r.token, r.position, r.slot, r.seed, r.tokens_left, 1, r.top_k, 0) for r in rows]
-        self._host_state[:, :number] = np.array(state, np.int64).T
-        sampling = [(row.temperature, row.top_p, float("-inf")) for row in rows]
-        self._host_sampling[:, :number] = np.array(sampling).T
-        self._host_stops[:number] = [[*row.stops, *[-1] * (width - len(row.stops))] for row in rows]
+        state, sampling, stops = self._host_state, self._host_sampling, self._host_stops
+        state[:, :first], sampling[:, :first] = state[:, rows], sampling[:, rows]
+        stops[:first] = stops[rows]
+        state[:, number:], state[SLOT, number:], state[NUM_NEW] = 0, scratch_slot, 0
+        if added:
+            values = [
+                (r.token, r.position, r.slot, r.seed, r.tokens_left, 1, r.top_k, 0) for r in added
+            ]
+            state[:, first:number] = np.array(values, np.int64).T
+            sampling[:, first:number] = np.array(
+                [(row.temperature, row.top_p, float("-inf")) for row in added]
+            ).T
+            width = stops.shape[1]
+            stops[first:number] = [[*row.stops, *[-1] * (width - len(row.stops))] for row in added]
         self._buffer.upload(*self._upload_range)
+
+    def with_stops(self, stops: int) -> BatchState:
+        """The same rows, with room for so many stop tokens each."""
+        wider = BatchState(self.capacity, stops=stops, device=self._device)
+        wider._host_state[:], wider._host_sampling[:] = self._host_state, self._host_sampling
+        wider._host_stops.fill(-1)
+        wider._host_stops[:, : self._host_stops.shape[1]] = self._host_stops
+        return wider
 
     def reset_counts(self) -> None:
         """Start a new round of steps with the same rows."""

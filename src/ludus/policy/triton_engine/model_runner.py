@@ -42,6 +42,8 @@ from ludus.policy.triton_engine.prefix_cache import Lease, PrefixCache
 BATCH_SIZES = (1, 8, 32, 64, 128, 256, 512, 1024)
 """Rows of a decoding step; a batch is padded to the next size. Every size needs graphs of its own,
 and capturing them takes longer than running a few padding rows."""
+MAX_QUEUED_PREFILLS = 8
+"""Prefill passes that are launched without waiting for the first of them."""
 PREFILL_SIZES = (64, 256, 512, 1024, 2048)
 """Prompt tokens of one prefill pass, padded likewise."""
 TARGET_PROGRAMS = 264
@@ -64,8 +66,11 @@ class ModelRunner:
         self._graphs = CudaGraphRunner() if self._device.type == "cuda" else NoGraphRunner()
         self._batch = self._build_batch(stops=8)
         self._counts_are_zero = False
-        self._prefill_buffer = PinnedBuffer(3 * PREFILL_SIZES[-1], self._device)
-        self._rows: Sequence[RowState] = ()
+        self._prefill_buffer = PinnedBuffer(
+            3 * PREFILL_SIZES[-1], self._device, host_arrays=MAX_QUEUED_PREFILLS
+        )
+        self._needs_filter: list[bool] = []
+        """For each row, whether top_k or top_p restricts its tokens."""
         self._padded_rows = 0
 
     def ensure_capacity(self, length: int) -> None:
@@ -79,6 +84,7 @@ class ModelRunner:
             if self.prefix_cache.num_free < cache.num_slots:
                 return
             self.free_cache()
+        self.synchronize()  # Steps that are running use the graphs.
         self._graphs.clear()
         cache.resize(num_slots, slot_length)
         self.prefix_cache.resize(num_slots, slot_length)
@@ -134,7 +140,7 @@ class ModelRunner:
             chunk = joined[:, start : start + PREFILL_SIZES[-1]]
             number = chunk.shape[1]
             size = graph_size(number, PREFILL_SIZES)
-            self._prefill_buffer.wait()
+            self._prefill_buffer.next()
             padded = self._prefill_buffer.host_array[: 3 * size].reshape(3, size)
             padded[:, number:] = [[0], [self.cache.scratch_slot], [0]]
             padded[:, :number] = chunk
@@ -145,15 +151,16 @@ class ModelRunner:
         self.stats.prefilled_tokens += sum(column.shape[1] + 1 for column in columns)
         self.stats.reused_tokens += sum(lease.num_cached for lease, _ in leased)
 
-    def load_batch(self, rows: Sequence[RowState]) -> None:
-        """Replace the rows of the batch."""
-        most_stops = max(len(row.stops) for row in rows)
+    def load_batch(self, added: Sequence[RowState], kept: Sequence[int] = ()) -> None:
+        """Keep these rows of the batch, by their positions, and add others behind them."""
+        most_stops = max((len(row.stops) for row in added), default=0)
         if most_stops > self._batch.stops.shape[1]:
             self._graphs.clear()
-            self._batch = self._build_batch(stops=1 << (most_stops - 1).bit_length())
-        self._batch.load(rows, scratch_slot=self.cache.scratch_slot)
-        self._rows = rows
-        self._padded_rows = graph_size(len(rows), BATCH_SIZES)
+            self._batch = self._batch.with_stops(1 << (most_stops - 1).bit_length())
+        self._batch.load(added, scratch_slot=self.cache.scratch_slot, kept=kept)
+        self._needs_filter = [self._needs_filter[row] for row in kept]
+        self._needs_filter += [row.needs_filter for row in added]
+        self._padded_rows = graph_size(len(self._needs_filter), BATCH_SIZES)
         self._counts_are_zero = True
 
     def launch_steps(self, steps: int) -> None:
@@ -169,7 +176,7 @@ class ModelRunner:
         programs = self._padded_rows * self._model.shape.num_kv_heads
         most = min(TARGET_PROGRAMS // programs, self.cache.slot_length // MIN_SPLIT_TOKENS, 32)
         splits = 1 << max(0, most.bit_length() - 1)
-        if any(row.needs_filter for row in self._rows):
+        if any(self._needs_filter):
             for _ in range(steps):
                 logits = self._graphs.run(
                     ("logits", self._padded_rows, splits), partial(self._logits, splits)
@@ -192,7 +199,7 @@ class ModelRunner:
 
     def fetch_output(self) -> StepOutput:
         """Wait for the launched steps, and return their tokens."""
-        return self._batch.fetch(len(self._rows))
+        return self._batch.fetch(len(self._needs_filter))
 
     def _logits(self, splits: int) -> Tensor:
         state = self._batch.state[:, : self._padded_rows]

@@ -131,15 +131,17 @@ class PrefixCache:
     def _find_continuation(self, ids: tuple[int, ...]) -> int | None:
         """A free slot that holds a prefix of these ids, or any slot that holds exactly these."""
         longest = len(ids)
+        if not longest:
+            return None
         shortest = max(1, longest - MAX_TURN_TOKENS)
         # The cheap conditions come first: there may be a thousand slots with long content.
+        fits = (self._lengths >= shortest) & (self._lengths <= longest)
+        fits &= ~self._in_use | (self._lengths == longest)
+        slots = np.flatnonzero(fits)
+        last = self._lengths[slots] - 1
+        slots = slots[self._token_table[slots, last] == np.asarray(ids, dtype=np.int32)[last]]
         matches = [
-            slot
-            for slot, content in enumerate(self._ids)
-            if shortest <= len(content) <= longest
-            and content[-1] == ids[len(content) - 1]
-            and (len(content) == longest or not self._in_use[slot])
-            and content == ids[: len(content)]
+            slot for slot in slots.tolist() if self._ids[slot] == ids[: len(self._ids[slot])]
         ]
         # The longest; among equals a free one, then the earliest wave.
         return max(

@@ -60,23 +60,32 @@ class Scheduler:
     _num_requests: int = 0
     _waiting: deque[_ScheduledRequest] = field(default_factory=deque)
     _running: list[_ScheduledRequest] = field(default_factory=list)
+    """In the order of the batch on the device."""
+    _joining: list[_ScheduledRequest] = field(default_factory=list)
+    """Admitted while steps are running, which they are not part of."""
     _finished: list[_ScheduledRequest] = field(default_factory=list)
-    _batch_changed: bool = False
+    _kept: list[int] | None = None
+    """Positions of the running requests in the last batch, if others have left it."""
 
     def run(self, requests: Sequence[Request]) -> None:
-        """Answer these requests and those that `poll_requests` adds meanwhile."""
+        """Answer these requests and those that `poll_requests` adds meanwhile.
+
+        What can be done for the next steps is done while the device is busy with those before.
+        """
         self._enqueue(requests)
         try:
-            while self._waiting or self._running:
-                self._admit()
-                if self._running:
-                    self._step()
+            while self._waiting or self._running or self._joining:
+                launched = self._launch_steps()
+                self._deliver_output()
                 capacity = self._runner.max_batch - len(self._running) - len(self._waiting)
                 self._enqueue(self._poll_requests(max(0, capacity)))
+                self._admit()
+                if launched:
+                    self._fetch_output()
         except BaseException:
             self._runner.synchronize()
             # It is unknown what their slots hold now, so nothing of it may be reused.
-            for row in self._running:
+            for row in (*self._running, *self._joining):
                 self._runner.prefix_cache.release(row.slot, ())
             raise
         finally:
@@ -107,30 +116,36 @@ class Scheduler:
         for lease in leases:
             row = self._waiting.popleft()
             row.slot = lease.slot
-            self._running.append(row)
-        self._batch_changed = self._batch_changed or bool(leases)
-        if not self._running:
+            self._joining.append(row)
+        if not self._running and not self._joining:
             raise RuntimeError(
                 f"the KV cache has no room for {longest} tokens, although nothing else is running"
             )
 
-    def _step(self) -> None:
-        """Run a few decoding steps, and remove the requests that finished."""
-        if self._batch_changed:
-            self._runner.load_batch([row.row_state for row in self._running])
-            self._batch_changed = False
+    def _launch_steps(self) -> bool:
+        """Launch a few decoding steps of all admitted requests; False if there are none."""
+        joining, self._joining = self._joining, []
+        if joining or self._kept is not None:
+            kept = range(len(self._running)) if self._kept is None else self._kept
+            self._runner.load_batch([row.row_state for row in joining], kept)
+            self._running += joining
+            self._kept = None
+        if not self._running:
+            return False
         most_left = max(row.tokens_left for row in self._running)
         self._runner.launch_steps(min(MAX_STEPS_PER_FETCH, most_left))
-        # Delivering wakes other threads. It is done here, where the device is busy meanwhile.
-        self._deliver_output()
+        return True
+
+    def _fetch_output(self) -> None:
+        """Wait for the steps, and remove the requests that finished."""
         output = self._runner.fetch_output()
         for row, count, ids, logprobs in zip(
             self._running, output.counts, output.ids, output.logprobs, strict=True
         ):
             row.append(ids[:count], logprobs[:count])
         self._runner.stats.sampled_tokens += sum(output.counts)
-        still_running = []
-        for row in self._running:
+        kept = []
+        for position, row in enumerate(self._running):
             if row.is_finished or not self._is_wanted(row.index):
                 # The slot holds the keys of all but the last id, which was not yet fed.
                 cached_ids = [*row.request.ids, *row.ids][:-1]
@@ -138,9 +153,9 @@ class Scheduler:
                 if row.is_finished:
                     self._finished.append(row)
             else:
-                still_running.append(row)
-        self._batch_changed = self._batch_changed or len(still_running) < len(self._running)
-        self._running = still_running
+                kept.append(position)
+        if len(kept) < len(self._running):
+            self._running, self._kept = [self._running[position] for position in kept], kept
 
     def _deliver_output(self) -> None:
         finished, self._finished = self._finished, []
