@@ -44,7 +44,7 @@ class ScopedSetting(Generic[Value]):
                     self.write(self._original)
 
 
-SWITCH_INTERVAL_S = 0.0005
+SWITCH_INTERVAL_S = 0.0001
 """How long a thread may hold the GIL while another waits for it. Python's default of 5 ms is longer
 than several steps of a fast decoder, whose thread would wait for the event loop's."""
 short_switch_interval = ScopedSetting(

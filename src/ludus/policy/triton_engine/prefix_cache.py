@@ -8,6 +8,7 @@ comparing a prompt with the content of all slots takes longer than a decoding st
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -42,6 +43,9 @@ class PrefixCache:
     def __init__(self) -> None:
         self._clock = 0
         self._ids: list[tuple[int, ...]] = []
+        self._slots_by_length: defaultdict[int, set[int]] = defaultdict(set)
+        self._outdated_rows: set[int] = set()
+        """Slots whose row of the table is not that of `_ids`."""
         self._token_table: NDArray[np.int32] = np.full((0, 0), -1, dtype=np.int32)
         self._lengths: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._in_use: NDArray[np.bool_] = np.zeros(0, dtype=bool)
@@ -55,11 +59,15 @@ class PrefixCache:
 
     def resize(self, num_slots: int, slot_length: int) -> None:
         """Follow a resize of the cache; the content of slots is kept, as far as it fits."""
+        self._update_table()
         old = self._token_table
         common, length = min(num_slots, len(old)), min(slot_length, old.shape[1])
         self._ids = [ids[:length] for ids in self._ids[:common]] + [()] * (num_slots - common)
         self._token_table = np.full((num_slots, slot_length), -1, dtype=np.int32)
         self._token_table[:common, :length] = old[:common, :length]
+        self._slots_by_length.clear()
+        for slot, ids in enumerate(self._ids):
+            self._slots_by_length[len(ids)].add(slot)
         self._lengths = np.minimum(_resize_slot_values(self._lengths, num_slots), length)
         self._in_use = _resize_slot_values(self._in_use, num_slots)
         self._last_used = _resize_slot_values(self._last_used, num_slots)
@@ -69,7 +77,9 @@ class PrefixCache:
     def clear(self) -> None:
         """Forget all content and free all slots, because the model's weights have changed."""
         self._ids = [()] * len(self._ids)
+        self._slots_by_length.clear()
         self._token_table.fill(-1)
+        self._outdated_rows.clear()
         self._lengths.fill(0)
         self._in_use.fill(False)
 
@@ -83,7 +93,7 @@ class PrefixCache:
 
         The last id is always computed anew: the first decoding step feeds it.
         """
-        if self._in_use.all():
+        if all(self._in_use.tolist()):
             return None
         self._clock += 1
         prefix = tuple(ids[:-1])
@@ -122,43 +132,45 @@ class PrefixCache:
         return Lease(slot, copy_from, num_cached, wave)
 
     def _record(self, slot: int, ids: Sequence[int]) -> None:
+        self._slots_by_length[len(self._ids[slot])].discard(slot)
+        self._slots_by_length[len(ids)].add(slot)
         self._ids[slot] = tuple(ids)
-        self._token_table[slot] = -1
-        self._token_table[slot, : len(ids)] = ids
+        self._outdated_rows.add(slot)
         self._lengths[slot] = len(ids)
         self._last_used[slot] = self._clock
 
     def _find_continuation(self, ids: tuple[int, ...]) -> int | None:
         """A free slot that holds a prefix of these ids, or any slot that holds exactly these."""
         longest = len(ids)
-        if not longest:
-            return None
-        shortest = max(1, longest - MAX_TURN_TOKENS)
-        # The cheap conditions come first: there may be a thousand slots with long content.
-        fits = (self._lengths >= shortest) & (self._lengths <= longest)
-        fits &= ~self._in_use | (self._lengths == longest)
-        slots = np.flatnonzero(fits)
-        last = self._lengths[slots] - 1
-        slots = slots[self._token_table[slots, last] == np.asarray(ids, dtype=np.int32)[last]]
-        matches = [
-            slot for slot in slots.tolist() if self._ids[slot] == ids[: len(self._ids[slot])]
-        ]
-        # The longest; among equals a free one, then the earliest wave.
-        return max(
-            matches,
-            key=lambda slot: (len(self._ids[slot]), not self._in_use[slot], -int(self._wave[slot])),
-            default=None,
-        )
+        for length in range(longest, max(0, longest - MAX_TURN_TOKENS - 1), -1):
+            matches = [
+                slot
+                for slot in self._slots_by_length.get(length, ())
+                if (length == longest or not self._in_use[slot])
+                and self._ids[slot][-1] == ids[length - 1]
+                and self._ids[slot] == ids[:length]
+            ]
+            if matches:  # Among equals a free one, then the earliest wave.
+                return max(matches, key=lambda slot: (not self._in_use[slot], -self._wave[slot]))
+        return None
 
     def _shared_lengths(self, ids: tuple[int, ...]) -> NDArray[np.int64]:
         """Length of the prefix that each slot shares with these ids; 0 if it is not worth using."""
         if not ids:
             return np.zeros(len(self._token_table), dtype=np.int64)
+        self._update_table()
         differs = self._token_table[:, : len(ids)] != np.asarray(ids, dtype=np.int32)
         shared = np.where(differs.any(1), differs.argmax(1), len(ids))
         this_round = self._wave >= 0
         too_short = (shared < len(ids)) & (shared < MIN_SHARED_TOKENS_TO_WAIT)
         return np.where(this_round & too_short, 0, shared)
+
+    def _update_table(self) -> None:
+        for slot in self._outdated_rows:
+            ids = self._ids[slot]
+            self._token_table[slot] = -1
+            self._token_table[slot, : len(ids)] = ids
+        self._outdated_rows.clear()
 
     def _least_recently_used(self, avoid: int | None) -> int | None:
         """The least recently used free slot that is no copy source; `avoid` as a last resort."""

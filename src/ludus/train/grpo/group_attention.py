@@ -32,7 +32,7 @@ def group_attention(model: PreTrainedModel, packed: PackedGroups) -> Iterator[No
     from transformers import AttentionInterface
 
     global _current
-    AttentionInterface.register(ATTENTION_NAME, torch.compiler.disable(_attention))
+    AttentionInterface.register(ATTENTION_NAME, _UNCOMPILED_ATTENTION)
     before, _current = model.config._attn_implementation, packed
     model.set_attn_implementation(ATTENTION_NAME)
     try:
@@ -51,6 +51,10 @@ def _attention(
     # (tokens, heads, dim). Under autocast, rotary embeddings leave queries and keys in float32.
     parts = [each.squeeze(0).transpose(0, 1).to(value.dtype) for each in (query, key, value)]
     return _GroupAttention.apply(*parts, _current, scaling).unsqueeze(0), None
+
+
+# The same object for all calls: layers would be compiled again for another one.
+_UNCOMPILED_ATTENTION = torch.compiler.disable(_attention)
 
 
 class _GroupAttention(torch.autograd.Function):  # type: ignore[misc]
