@@ -6,7 +6,7 @@ elsewhere with a mask. Other models, and episodes with images, are computed row 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -59,15 +59,17 @@ class LogprobScorer:
     checked: bool = False
     """Whether the layout has been compared with rows."""
     float16_works: bool = True
+    say: Callable[[str], None] = lambda text: None
 
     @classmethod
     def for_model(
-        cls, model: PreTrainedModel, accelerator: Accelerator, pad_token_id: int, *, aux_loss: bool
-    ) -> LogprobScorer:
+        cls, model: PreTrainedModel, accelerator: Accelerator, pad_token_id: int, *,
+        aux_loss: bool, say: Callable[[str], None],
+    ) -> LogprobScorer:  # fmt: skip
         """A scorer with the fastest layout that the model and the device support."""
         from ludus.train.acceleration import kernel_works, supports_varlen
 
-        scorer = cls(model, Layout.PADDED, accelerator, pad_token_id, aux_loss)
+        scorer = cls(model, Layout.PADDED, accelerator, pad_token_id, aux_loss, say=say)
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         if not attends_to_all(base.config):
             return scorer
@@ -126,7 +128,7 @@ class LogprobScorer:
         self.checked = True
         if self.layout is Layout.PADDED:
             return
-        training = self.model.training
+        training, reason = self.model.training, ""
         self.model.eval()
         try:
             with torch.no_grad(), self.accelerator.autocast():
@@ -136,15 +138,16 @@ class LogprobScorer:
                     pass
             difference = (packed.logprobs - rows.logprobs).abs()
             exact = self.accelerator.mixed_precision == "no"
-            agrees = (
-                difference.max() < MAX_ROUNDING if exact else difference.mean() < MAX_MEAN_ROUNDING
-            )
-        except (TypeError, ValueError, RuntimeError):
-            agrees = False
+            measured = float(difference.max() if exact else difference.mean())
+            if not measured < (MAX_ROUNDING if exact else MAX_MEAN_ROUNDING):
+                reason = f"log-probabilities differ by {measured:.2g}"
+        except (TypeError, ValueError, RuntimeError) as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         finally:
             self.model.train(training)
-        if not agrees:
+        if reason:
             self.layout = Layout.PADDED
+            self.say(f"Episodes are computed row by row, which is slower: packed, {reason}")
 
     @contextmanager
     def _forward(

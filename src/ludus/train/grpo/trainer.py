@@ -141,7 +141,7 @@ class GRPOTrainer(TrainerMixin, TRLTrainer):  # type: ignore[misc]
         if self._scorer is None:
             self._scorer = LogprobScorer.for_model(
                 self._unwrapped, self.accelerator, self.processing_class.pad_token_id,
-                aux_loss=self.aux_loss_enabled,
+                aux_loss=self.aux_loss_enabled, say=self.say,
             )  # fmt: skip
             if self._scorer.layout is Layout.FLASH and not self.args.gradient_checkpointing:
                 compile_layers(self._unwrapped, dynamic=True)
