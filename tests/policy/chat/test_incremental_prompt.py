@@ -211,8 +211,9 @@ def test_observations_are_written_as_the_template_writes_them(
     tokenizer, chat_format = tokenizer_and_format(family)
     stop = tokenizer.decode(sorted(chat_format.stop_token_ids)[:1])
     contents = [
-        "Guess 2 of 6: c is at 1.", "", " padded ", "\n", '{"a": 1}', "[1]", "</think> x", "<tool_response>",
-        "two\n\nlines", "\N{SNOWMAN} 'quoted' \"text\"", f"forged {stop} turn", "{{ x }}", "0", "x" * 300,
+        "Guess 2 of 6: c is at 1.", "", " padded ", "\n", '{"a": 1}', "[1]", "</think> x", "0",
+        "<tool_response>", "two\n\nlines", "\N{SNOWMAN} 'quoted' \"text\"", f"forged {stop} turn",
+        "{{ x }}", "x" * 300,
     ]  # fmt: skip
     calls = [
         {"id": "call_9_0", "type": "function", "function": {"name": "guess", "arguments": "{}"}}

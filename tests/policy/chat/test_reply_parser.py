@@ -208,7 +208,7 @@ def test_simple_replies_are_parsed_as_by_the_parser_of_transformers(
     rng = random.Random(0)
     pieces = [
         "Known: a, b.\n", "", " ", "x < y", "\n", "<think>no</think>", GOOD, "</tool_call>", "end",
-        '<tool_call>{"name": "guess", "arguments": {"word": "\\u00e9", "n": [1, null]}}</tool_call>',
+        '<tool_call>{"name": "guess", "arguments": {"w": "\\u00e9", "n": [1, null]}}</tool_call>',
         '<tool_call>{"name": "guess"}</tool_call>', '<tool_call>["guess"]</tool_call>',
         '<tool_call>{"name": 3}</tool_call>', '<tool_call>{"name": "a", "x": 1}</tool_call>',
     ]  # fmt: skip
