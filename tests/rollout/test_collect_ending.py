@@ -175,7 +175,7 @@ async def test_an_environment_that_never_opens_meets_the_deadline(tmp_path: Path
             return State()
 
     with (
-        serving(Stuck) as served,
+        serving(Stuck, shutdown_timeout=0.1) as served,
         pytest.raises(StoppedEarly, match="Deadline"),
     ):
         await run(tmp_path / "run", ScriptedAgent(), spec=served.url, n=2, episode_timeout=0.2)
