@@ -14,8 +14,8 @@ REPLACEMENT_CHAR = "\N{REPLACEMENT CHARACTER}"
 class TextStream:
     """Decodes tokens as they come, and watches for stop sequences.
 
-    Text is held back while it could still change: an incomplete character, or the beginning of a
-    stop sequence.
+    Text is held back while it could still change: an incomplete character, or as many characters
+    as a stop sequence may begin with.
 
     Args:
         stop_token_ids: Tokens that end the completion; they are not part of its text.
@@ -34,6 +34,7 @@ class TextStream:
         """All text so far, without what a stop sequence cuts off."""
         self.reached_stop = False
         self._tokenizer, self._stop = tokenizer, stop
+        self._num_held = max((len(each) - 1 for each in stop), default=0)
         self._stop_token_ids = frozenset(stop_token_ids)
         self._context_start = self._decoded_end = 0
         self._num_sent = 0
@@ -49,7 +50,8 @@ class TextStream:
             self.logprobs += logprobs[start : start + step]
             self._decode()
             self._cut_at_stop()
-        return self._take(len(self.text) - self._held_length())
+        num_held = 0 if self.reached_stop else self._num_held
+        return self._take(max(0, len(self.text) - num_held))
 
     def finish(self) -> str:
         """Return the text that was held back."""
@@ -77,19 +79,6 @@ class TextStream:
         first = min((position for position in positions if position >= 0), default=None)
         if first is not None:
             self.text, self.reached_stop = self.text[:first], True
-
-    def _held_length(self) -> int:
-        """How many characters at the end may be the beginning of a stop sequence."""
-        if self.reached_stop:
-            return 0
-        longest = 0
-        for stop in self._stop:
-            tail = self.text[-(len(stop) - 1) :] if len(stop) > 1 else ""
-            start = tail.find(stop[0])
-            while start >= 0 and not stop.startswith(tail[start:]):
-                start = tail.find(stop[0], start + 1)
-            longest = max(longest, len(tail) - start if start >= 0 else 0)
-        return longest
 
     def _take(self, end: int) -> str:
         start, self._num_sent = self._num_sent, max(self._num_sent, end)
