@@ -13,7 +13,7 @@ from ludus.data.files import lock_dir
 from ludus.errors import OtherSettings, RunError
 from ludus.recipe.fingerprint import RecipeState
 from ludus.recipe.recipe_file import Recipe, Stage, read_recipe
-from ludus.recipe.runner import StagePlan, plan_recipe, run_recipe
+from ludus.recipe.runner import RecipeEvent, StagePlan, plan_recipe, run_recipe
 
 LOOP = """
 [collect]
@@ -55,7 +55,7 @@ class World:
         recipe = self.recipe(*overrides)
         outputs, state = self.outputs(recipe), RecipeState.load(recipe.output_dir)
         plans = plan_recipe(recipe, outputs, state, selected)
-        return run_recipe(recipe, outputs, plans, self.run_stage, self)
+        return run_recipe(recipe, outputs, plans, self.run_stage, self.show)
 
     def plan(self, *overrides: str) -> dict[str, str]:
         recipe = self.recipe(*overrides)
@@ -81,15 +81,11 @@ class World:
         (folder / "result").write_text(f"{stage.options} {self.results}")
         return failure
 
-    def skip(self, plan: StagePlan) -> None: ...
-
-    def start(self, plan: StagePlan) -> None:
-        self.reasons[plan.stage.name] = plan.reason
-
-    def set_aside(self, plan: StagePlan, kept_in: Path) -> None:
-        self.kept.append(kept_in)
-
-    def finish(self, plan: StagePlan, seconds: float) -> None: ...
+    def show(self, event: RecipeEvent, plan: StagePlan, detail: str) -> None:
+        if event == "started":
+            self.reasons[plan.stage.name] = plan.reason
+        elif event == "set aside":
+            self.kept.append(Path(detail))
 
 
 @pytest.fixture

@@ -116,21 +116,17 @@ _Config = TypeVar("_Config")
 
 def with_thinking(config: _Config, thinking: bool | None) -> _Config:
     """The config with enable_thinking of its chat template set, if the option was given."""
-    kwargs = template_kwargs(config.chat_template_kwargs, thinking)  # type: ignore[attr-defined]
-    return replace(config, chat_template_kwargs=kwargs)  # type: ignore[type-var]
-
-
-def template_kwargs(kwargs: Mapping[str, Any], thinking: bool | None) -> Mapping[str, Any]:
-    """The arguments of the chat template, with enable_thinking if that option was given."""
     from ludus.policy.chat.template_kwargs import THINKING_VARIABLE
 
     if thinking is None:
-        return kwargs
+        return config
+    kwargs = config.chat_template_kwargs  # type: ignore[attr-defined]
     if kwargs.get(THINKING_VARIABLE, thinking) is not thinking:
         raise ConfigError(
             f"`thinking={thinking}` contradicts {THINKING_VARIABLE} in `chat_template_kwargs`."
         )
-    return {**kwargs, THINKING_VARIABLE: thinking}
+    kwargs = {**kwargs, THINKING_VARIABLE: thinking}
+    return replace(config, chat_template_kwargs=kwargs)  # type: ignore[type-var]
 
 
 def resolve_run_path(text: str) -> Path:
@@ -140,21 +136,18 @@ def resolve_run_path(text: str) -> Path:
     path = expand_path(text)
     if path.exists() or len(path.parts) > 1:
         return path
-    folders = {
-        *walk_run_folders(RUNS_DIR),
-        *(child for child in Path().iterdir() if child.is_dir()),
-    }
+    folders = {*walk_run_folders(RUNS_DIR), *(child for child in Path().iterdir())}
     runs = sorted(folder for folder in folders if (folder / RUN_FILE).is_file())
-    if text == "last" and runs:
-        return newest_run(runs)
     if text == "last":
+        if runs:
+            return newest_run(runs)
         raise RunError("There is no run in runs/ or in this folder. `ludus collect` creates one.")
     matches = [run for run in runs if run.name == text]
-    if len(matches) > 1:
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
         paths = " or ".join(map(str, matches))
         raise RunError(f"Several runs are named {text!r}. Give the path: {paths}.")
-    if matches:
-        return matches[0]
     hint = "`ludus runs` lists those below runs/."
     hint = did_you_mean(text, (run.name for run in runs), hint)
     if similar := [run for run in runs if run.name.startswith(text)]:

@@ -15,23 +15,6 @@ from ludus.errors import ConfigError
 from ludus.rollout.progress import PhaseProgress
 
 
-def dataset_files(folder: Path) -> list[str]:
-    """The files of a data set of `ludus curate`."""
-    from ludus.curation.pipeline import DATASET_FILES
-    from ludus.data.stage_output import CURATION_FILE
-
-    if not (folder / CURATION_FILE).is_file():
-        raise ConfigError(
-            f"{folder} is neither a run of `ludus collect` nor a data set of `ludus curate`: it "
-            f"has no run.json and no {CURATION_FILE}."
-        )
-    return sorted(
-        str(file.relative_to(folder))
-        for file in folder.rglob("*")
-        if file.is_file() and file.relative_to(folder).parts[0] in DATASET_FILES
-    )
-
-
 def push_run(
     folder: Path,
     repo_id: str,
@@ -53,15 +36,20 @@ def push_run(
 
 def push_dataset_folder(folder: Path, repo_id: str, *, private: bool, retry_command: str) -> str:
     """Upload a data set of `ludus curate`."""
+    from ludus.curation.pipeline import DATASET_FILES
+    from ludus.data.stage_output import CURATION_FILE
     from ludus.publish.hub_upload import push_folder
 
+    if not (folder / CURATION_FILE).is_file():
+        raise ConfigError(
+            f"{folder} is neither a run of `ludus collect` nor a data set of `ludus curate`: it "
+            f"has no run.json and no {CURATION_FILE}."
+        )
+    names = [file.relative_to(folder) for file in folder.rglob("*") if file.is_file()]
+    files = sorted(str(name) for name in names if name.parts[0] in DATASET_FILES)
     with _show_upload(repo_id):
         return push_folder(
-            folder,
-            repo_id,
-            private=private,
-            files=dataset_files(folder),
-            retry_command=retry_command,
+            folder, repo_id, private=private, files=files, retry_command=retry_command
         )
 
 

@@ -58,11 +58,7 @@ def write_build_context(
 ) -> None:
     """Write the build context to `out`, which must be new, empty or an older build context.
 
-    Args:
-        source: the environment.
-        out: the folder.
-        base_image: the image to build on, by default the official one of this Python version.
-        system_packages: Debian packages to install.
+    It is based on the official image of this Python version, unless `base_image` names another.
     """
     files = {
         DOCKERFILE: dockerfile(source, base_image=base_image, system_packages=system_packages),

@@ -89,9 +89,7 @@ class EnvSource:
 def find_source(spec: str, *, extra_requirements: Iterable[str] = ()) -> EnvSource:
     """Find the files and the pinned requirements of an installed environment, or of one in a file.
 
-    Args:
-        spec: a name, a variant, an import path or a file.
-        extra_requirements: packages that the environment's own metadata do not name.
+    `extra_requirements` are packages that the environment's own metadata do not name.
     """
     env_spec = find_environment(spec)
     point = registered_environments().get(spec.partition(":")[0])

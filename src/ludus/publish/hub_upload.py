@@ -131,20 +131,10 @@ def push_folder(
     The Hub keeps the large files that have arrived: the same call after an interruption sends only
     the rest.
 
-    Args:
-        folder: the folder; files that it does not have are skipped.
-        repo_id: USER/NAME.
-        kind: data set, model or Space.
-        private: whether a new repository is private.
-        message: the commit message.
-        files: the files to upload.
-        delete_if: selects files on the Hub to delete if they are not among `files`, such as shards
-            of an older model, which would be loaded together with the new ones.
-        card: the README.md, empty for none; by default that of a run.
-        retry_command: the command that an error message suggests.
-        command: the command that the card of a run names to reproduce it.
-        endpoint: URL of the Hub.
-        timeout: seconds without data after which a request fails.
+    Files that the folder does not have are skipped. `delete_if` selects files on the Hub to delete
+    if they are not among `files`, such as shards of an older model, which would be loaded together
+    with the new ones. `card` is the README.md, empty for none; by default that of a run, which
+    names `command` to reproduce it. An error message suggests `retry_command`.
     """
     try:
         with _hub_api(endpoint, timeout) as api:

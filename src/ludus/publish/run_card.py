@@ -53,7 +53,7 @@ def render_card(
         f"# {_title(settings)}",
         f"{subject} collected with Ludus: an agent that calls tools, and an environment that "
         "scores it. Each row is one attempt at one task, with its messages and its reward.",
-        _facts_table(settings, summary),
+        facts_table(settings, summary),
     ]
     scored = summary.get("scored")
     if count is not None and scored is not None and scored < count:
@@ -146,7 +146,8 @@ def _title(settings: JsonObject) -> str:
     return f"{title} by {to_single_line(name)}" if name else title
 
 
-def _facts_table(settings: JsonObject, summary: JsonObject) -> str:
+def facts_table(settings: JsonObject, summary: JsonObject) -> str:
+    """Environment, agent, counts, reward and cost, as far as they are known."""
     usage, agent = summary.get("usage") or {}, settings.get("agent") or {}
     tokens = [
         f"{usage[key]:,} {direction}"
@@ -160,14 +161,13 @@ def _facts_table(settings: JsonObject, summary: JsonObject) -> str:
     ]
     provider = to_single_line(agent.get("provider") or "")
     mean, cost = summary.get("mean_reward"), usage.get("cost")
-    counts = {
-        name: "" if summary.get(key) is None else f"{summary[key]:,}"
-        for name, key in (("Episodes", "episodes"), ("Scored", "scored"))
-    }
+    counts = [summary.get(key) for key in ("episodes", "scored")]
+    episodes, scored = ("" if count is None else f"{count:,}" for count in counts)
     facts = {
         "Environment": inline_code(settings.get("environment")),
         "Agent": ", ".join(filter(None, [inline_code(agent.get("model")), provider, *options])),
-        **counts,
+        "Episodes": episodes,
+        "Scored": scored,
         "Mean reward (95 % interval)": (
             "" if mean is None else format_mean(mean, summary.get("reward_interval"))
         ),

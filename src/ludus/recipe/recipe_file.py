@@ -82,19 +82,22 @@ def shipped_recipes() -> dict[str, str]:
 def read_recipe(
     source: str, *, overrides: Iterable[str] = (), output_dir: Path | None = None
 ) -> Recipe:
-    """Read a file, or a built-in recipe by its name.
-
-    Args:
-        source: A path, or the name of a built-in recipe.
-        overrides: Values that replace those of the file: `grpo.steps=50`.
-        output_dir: Replaces the recipe's own.
-    """
-    name, text = _read_text(source)
+    """Read a file, or a built-in recipe by its name; `overrides` are as `grpo.steps=50`."""
+    path, shipped = Path(source).expanduser(), shipped_recipes()
     try:
-        table = tomllib.loads(text)
+        is_shipped = source in shipped and not path.is_file()
+        table = tomllib.loads(shipped[source] if is_shipped else read_text(path, _MAX_CHARS))
         for assignment in overrides:
             _override(table, assignment)
-        return _parse_recipe(name, table, output_dir)
+        return _parse_recipe(source if is_shipped else path.stem, table, output_dir)
+    except FileNotFoundError:
+        hint = did_you_mean(source, shipped) or similar_path_hint(source)
+        hint = hint or f"Built-in recipes: {', '.join(shipped)}."
+        raise ConfigError(f"There is no recipe {source!r}. {hint}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{source} is not a text file in UTF-8.") from None
+    except OSError as error:
+        raise ConfigError(f"{source} cannot be read: {error.strerror}.") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source} is not valid TOML: {error}") from None
     except RecursionError:
@@ -129,25 +132,6 @@ def references_in(value: object) -> Iterator[str]:
 
 def _literal_hint(word: str) -> str:
     return f"To write braces, double them: {{{{{word}}}}}."
-
-
-def _read_text(source: str) -> tuple[str, str]:
-    """The name of a recipe and its text."""
-    path = Path(source).expanduser()
-    shipped = shipped_recipes()
-    if source in shipped and not path.is_file():
-        return source, shipped[source]
-    try:
-        text = read_text(path, _MAX_CHARS)
-    except FileNotFoundError:
-        hint = did_you_mean(source, shipped) or similar_path_hint(source)
-        hint = hint or f"Built-in recipes: {', '.join(shipped)}."
-        raise ConfigError(f"There is no recipe {source!r}. {hint}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{source} is not a text file in UTF-8.") from None
-    except OSError as error:
-        raise ConfigError(f"{source} cannot be read: {error.strerror}.") from None
-    return path.stem, text
 
 
 def _override(table: JsonObject, assignment: str) -> None:

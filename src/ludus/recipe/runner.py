@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal
 
 from ludus.data.config import describe_changes
 from ludus.data.files import lock_dir
@@ -118,22 +118,9 @@ def check_unselected_inputs(
 
 StageFunction = Callable[[Stage], int]
 """Runs the command of a stage and returns its exit code."""
-
-
-class RecipeProgress(Protocol):
-    """Receives the progress of a recipe."""
-
-    def skip(self, plan: StagePlan) -> None:
-        """The result of this stage is up to date."""
-
-    def start(self, plan: StagePlan) -> None:
-        """This stage is about to run."""
-
-    def set_aside(self, plan: StagePlan, kept_in: Path) -> None:
-        """An earlier result of this stage was moved."""
-
-    def finish(self, plan: StagePlan, seconds: float) -> None:
-        """This stage is done."""
+RecipeEvent = Literal["up to date", "started", "set aside", "finished"]
+RecipeProgress = Callable[[RecipeEvent, StagePlan, str], None]
+"""Called with what happened to a stage: where its earlier result is now, or how long it took."""
 
 
 def run_recipe(
@@ -156,9 +143,9 @@ def run_recipe(
             state, name = RecipeState.load(folder), planned.stage.name
             plan = plan_stage(planned.stage, outputs, state)
             if not plan.runs:
-                progress.skip(plan)
+                progress("up to date", plan, "")
                 continue
-            progress.start(plan)
+            progress("started", plan, "")
             if plan.replaces:
                 _set_aside(recipe, plan, progress)
             before, record = state.stages.get(name), plan.record
@@ -181,7 +168,7 @@ def run_recipe(
             if (output := plan.output) is not None:
                 result |= {"output": content_digest(output), "output_stat": stat_digest(output)}
             state.with_record(name, record.model_copy(update=result)).save(folder)
-            progress.finish(plan, seconds)
+            progress("finished", plan, f"{seconds:,.1f} s")
     return 0
 
 
@@ -197,4 +184,4 @@ def _set_aside(recipe: Recipe, plan: StagePlan, progress: RecipeProgress) -> Non
         plan.output.rename(target)
     except OSError as error:
         raise RunError(f"{plan.output} cannot be moved to {target}: {error.strerror}.") from error
-    progress.set_aside(plan, target)
+    progress("set aside", plan, str(target))

@@ -137,4 +137,4 @@ def test_an_extra_with_a_wrong_version_is_broken() -> None:
 def test_an_incomplete_extra_names_what_is_missing() -> None:
     required = ["rich; extra == 'hub'", "no-such-package; extra == 'hub'"]
     found = findings(required)["[hub]"]
-    assert (found.status, found.detail) == ("missing", "without no-such-package")
+    assert (found.status, found.detail) == ("missing", "no-such-package is not installed")

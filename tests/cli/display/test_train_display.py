@@ -17,6 +17,7 @@ from ludus.cli.display import train_display as display_module
 from ludus.cli.display.train_display import training_progress
 from ludus.errors import ConfigError
 from ludus.train import TrainProgress, TrainResult
+from ludus.train.config import TrainConfig
 from ludus.train.output.checkpoints import CheckpointState, mark_complete
 
 LINE = {"step": 2, "loss": 1.25, "learning_rate": 2e-4, "tokens": 100, "seconds": 1.0}
@@ -103,12 +104,12 @@ def test_a_second_ctrl_c_reports_where_the_run_resumes(
         checkpoint.mkdir(parents=True)
         mark_complete(checkpoint, CheckpointState(saved))
 
-    def stage(progress: TrainProgress) -> TrainResult:
+    def stage(*_: Any, progress: TrainProgress, **__: Any) -> TrainResult:
         progress.begin(2000, None)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt, match=words):
-        run_training(stage, TrainRun("m", tmp_path))
+        run_training(stage, TrainConfig(), TrainRun("m", tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def collect(
 
     ludus collect wordle --agent models/wordle --tutor oracle -n 500
     """
-    from ludus.cli.display.run_display import run_display
+    from ludus.cli.display.run_display import progress
     from ludus.cli.display.signals import EXIT_CODES, exit_if_signalled
     from ludus.cli.hub_uploads import push_run
     from ludus.policy.agent_factory import agent_from_config, agent_from_spec, parse_agent
@@ -107,7 +107,7 @@ def collect(
 
     with (
         common.record_environment_errors(debug=debug) as errors,
-        run_display(quiet=is_human) as display,
+        progress(quiet=is_human) as display,
     ):
         if push_to_hub is not None:
             # Before the first episode, so that a refusal costs nothing.

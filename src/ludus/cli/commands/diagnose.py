@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,7 @@ from ludus.data.training_log import sparkline
 from ludus.options import Option, expand_path
 
 if TYPE_CHECKING:
-    from ludus.data.tool_schema import JsonObject
-    from ludus.diagnose import Diagnosis, RewardChange, RunData
+    from ludus.diagnose import Diagnosis, RunData
 
 _SPARKLINE_WIDTH = 60
 _VERDICT_STYLES = {"problem": "yellow", "note": "cyan", "good": "green"}
@@ -43,6 +42,9 @@ def diagnose(
 
     Example: ludus diagnose models/wordle-grpo
     """
+    from rich.padding import Padding
+    from rich.text import Text
+
     from ludus.diagnose import read_run
 
     data = read_run(run)
@@ -50,46 +52,26 @@ def diagnose(
     # Advice names arguments of the training, not of this command.
     translate = partial(name_command_flags, command=("train", "grpo"))
     if as_json:
-        fields = _as_json(diagnosis, translate)
+        fields = asdict(diagnosis)
+        del fields["curve"]
+        for verdict in fields["verdicts"]:
+            verdict |= {name: translate(verdict[name]) for name in ("finding", "advice")}
         head = {"run": str(run), "planned": data.planned_steps, "finished": data.finished}
         print(json.dumps({**head, **fields}, allow_nan=False))
-    else:
-        _print(data, diagnosis, translate)
-
-
-def _as_json(diagnosis: Diagnosis, translate: Callable[[str], str]) -> JsonObject:
-    """The fields of a diagnosis; `translate` puts flags in place of argument names."""
-
-    def change_as_json(change: RewardChange) -> JsonObject:
-        names = ("name", "initial", "final", "delta", "interval")
-        return {name: getattr(change, name) for name in names}
-
-    fields = asdict(diagnosis)
-    del fields["curve"]
-    fields["reward"] = None if diagnosis.reward is None else change_as_json(diagnosis.reward)
-    fields["parts"] = [change_as_json(part) for part in diagnosis.parts]
-    for verdict in fields["verdicts"]:
-        verdict |= {name: translate(verdict[name]) for name in ("finding", "advice")}
-    return fields
-
-
-def _print(run: RunData, diagnosis: Diagnosis, translate: Callable[[str], str]) -> None:
-    """Print the table, the verdicts, and what is missing."""
-    from rich.padding import Padding
-    from rich.text import Text
+        return
 
     def as_sentence(text: str) -> Padding:
         sentence = translate(f"{text[:1].upper()}{text[1:]}.")
         return Padding(Text(escape_control_chars(sentence)), (0, 0, 0, 2))
 
-    print_text(run.title, "bold")
-    print_facts(table_rows(run, diagnosis))
+    print_text(data.title, "bold")
+    print_facts(table_rows(data, diagnosis))
     for verdict in diagnosis.verdicts:
         print_text(f"\n{verdict.name}", f"bold {_VERDICT_STYLES[verdict.kind]}")
         console().print(as_sentence(verdict.finding))
         console().print(as_sentence(f"-> {verdict.advice}"))
-    if run.note is not None:
-        print_text(run.note, "dim")
+    if data.note is not None:
+        print_text(data.note, "dim")
 
 
 def table_rows(run: RunData, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:

@@ -99,44 +99,38 @@ def doctor(*, as_json: common.JsonObject = False) -> None:
 
 
 def check_packages(required: Iterable[str]) -> Iterator[Finding]:
-    """The packages that every command needs, and one finding for each extra.
+    """A finding for the packages that every command needs, and one for each extra.
 
     `required` are requirements as in the metadata of a package.
     """
+
+    def belongs_to(extra: str, requirement: Requirement) -> bool:
+        return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
     requirements = [Requirement(text) for text in required]
-    needed = [each for each in requirements if _applies(each, "")]
-    if problems := [problem for each in needed if (problem := _problem(each))]:
-        reinstall = f"pip install --force-reinstall {DISTRIBUTION}"
-        yield Finding("packages", "broken", "; ".join(problems), reinstall)
-    else:
-        yield Finding("packages", "ok", "all that every command needs")
-    for extra in distribution(DISTRIBUTION).metadata.get_all("Provides-Extra") or []:
-        # An extra may name others alone, as `all` does.
-        own = [
-            each
-            for each in requirements
-            if each.name != DISTRIBUTION and _applies(each, extra) and not _applies(each, "")
-        ]
-        if own and extra != "all":
-            yield _check_extra(extra, own)
-
-
-def _check_extra(extra: str, own: Iterable[Requirement]) -> Finding:
-    install = f"pip install '{DISTRIBUTION}[{extra}]'"
-    installed = {each.name: _installed(each.name) for each in own}
-    missing = [name for name, found in installed.items() if found is None]
-    if len(missing) == len(installed):
-        return Finding(f"[{extra}]", "missing", "not installed", install)
-    if missing:
-        return Finding(f"[{extra}]", "missing", f"without {', '.join(missing)}", install)
-    if problems := [problem for each in own if (problem := _problem(each))]:
-        return Finding(f"[{extra}]", "broken", "; ".join(problems), install)
-    versions = [f"{name} {installed[name]}" for name in RELEVANT_PACKAGES if name in installed]
-    return Finding(f"[{extra}]", "ok", ", ".join(versions) or "installed")
-
-
-def _applies(requirement: Requirement, extra: str) -> bool:
-    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+    for extra in ("", *(distribution(DISTRIBUTION).metadata.get_all("Provides-Extra") or [])):
+        own = [each for each in requirements if belongs_to(extra, each)]
+        if extra:  # An extra may name others alone, as `all` does.
+            own = [each for each in own if each.name != DISTRIBUTION and not belongs_to("", each)]
+        if not own or extra == "all":
+            continue
+        subject = f"[{extra}]" if extra else "packages"
+        advice = f"pip install --force-reinstall {DISTRIBUTION}"
+        if extra:
+            advice = f"pip install '{DISTRIBUTION}[{extra}]'"
+        installed = {each.name: _installed(each.name) for each in own}
+        problems = [problem for each in own if (problem := _problem(each))]
+        if extra and not any(installed.values()):
+            yield Finding(subject, "missing", "not installed", advice)
+        elif problems:
+            is_missing = extra and None in installed.values()
+            yield Finding(
+                subject, "missing" if is_missing else "broken", "; ".join(problems), advice
+            )
+        else:
+            names = [name for name in RELEVANT_PACKAGES if name in installed]
+            versions = ", ".join(f"{name} {installed[name]}" for name in names)
+            yield Finding(subject, "ok", versions or "installed")
 
 
 def _problem(requirement: Requirement) -> str:

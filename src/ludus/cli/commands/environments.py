@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import keyword
 import sys
-from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -17,6 +16,7 @@ from ludus.cli import common
 from ludus.cli.display.console import console, escape_control_chars, print_table, print_text
 from ludus.cli.program import command, name_flags
 from ludus.data.config import check_at_least
+from ludus.data.episode import Episode
 from ludus.environment.registry import find_environment, registered_environments
 from ludus.errors import LudusError, ProviderRefuses
 from ludus.options import Option, expand_path
@@ -64,40 +64,39 @@ def play(
 
     Type `help` for the tools, `quit` to leave. Example: ludus play wordle --seed 7
     """
-    check_at_least("seed", seed, 0)
-    arguments = dict(task) if seed is None else {**task, "seed": seed}
-    with common.record_environment_errors(debug=debug):
-        asyncio.run(_play_episode(spec, arguments, token))
-
-
-async def _play_episode(spec: str, task: Mapping[str, object], token: str | None) -> None:
     from ludus.agents.human import HumanAgent
     from ludus.client.endpoint import connect
     from ludus.data.messages import Message
-    from ludus.rollout import Assignment, EpisodeLimits
-    from ludus.rollout import run_episode as play_episode
+    from ludus.rollout import Assignment, EpisodeLimits, run_episode
+
+    check_at_least("seed", seed, 0)
+    arguments = dict(task) if seed is None else {**task, "seed": seed}
 
     def show(message: Message) -> None:
         is_error = message.role == "tool" and message.text.startswith("Error:")
         style = "red" if is_error else ""
         console().print(escape_control_chars(message.text), markup=False, style=style)
 
-    async with connect(spec, token=token) as endpoint, endpoint.session() as session:
-        episode = await play_episode(
-            session,
-            HumanAgent(show=show, say=lambda text: print_text(text, "cyan")),
-            Assignment.of(spec, **task),
-            limits=EpisodeLimits(max_turns=1_000_000),
-            system_prompt=None,
-        )
-    if episode.error is not None and episode.error.kind == ProviderRefuses.__name__:
+    async def play_episode() -> Episode:
+        async with connect(spec, token=token) as endpoint, endpoint.session() as session:
+            return await run_episode(
+                session,
+                HumanAgent(show=show, say=lambda text: print_text(text, "cyan")),
+                Assignment.of(spec, **arguments),
+                limits=EpisodeLimits(max_turns=1_000_000),
+                system_prompt=None,
+            )
+
+    with common.record_environment_errors(debug=debug):
+        episode = asyncio.run(play_episode())
+        if episode.error is not None and episode.error.kind != ProviderRefuses.__name__:
+            raise LudusError(episode.error.message)
+    if episode.error is not None:
         print_text("You left before the end.")
-    elif episode.error is not None:
-        raise LudusError(episode.error.message)
-    else:
-        parts = ", ".join(f"{name} {value:g}" for name, value in episode.rewards.items())
-        reward = "No reward" if episode.reward is None else f"Reward {episode.reward:g}"
-        print_text(f"{reward}  ({parts})" if parts else reward, "bold")
+        return
+    parts = ", ".join(f"{name} {value:g}" for name, value in episode.rewards.items())
+    reward = "No reward" if episode.reward is None else f"Reward {episode.reward:g}"
+    print_text(f"{reward}  ({parts})" if parts else reward, "bold")
 
 
 @command

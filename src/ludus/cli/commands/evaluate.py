@@ -56,7 +56,7 @@ def eval_(
     ludus eval reasoning_gym:chain_sum -c smollm2 --sweep max_digits=2..6 -n 50
     """
     from ludus.cli.display.eval_table import print_evaluation
-    from ludus.cli.display.run_display import run_display
+    from ludus.cli.display.run_display import progress
     from ludus.cli.display.signals import exit_if_signalled
     from ludus.evaluation import pipeline
     from ludus.evaluation.candidates import parse_candidates
@@ -65,7 +65,7 @@ def eval_(
         raise ConfigError("`fail_if_worse` needs a second `candidate` to compare with the first.")
     agents = parse_candidates(candidates, common.with_thinking(options, thinking))
     end_if_checking()
-    with run_display() as display:
+    with progress() as display:
         greedy = [each.label for each in agents if each.is_greedy]
         if greedy and config.group_size > 1:
             display.warn(

@@ -88,13 +88,14 @@ def serve_model(
 
     from ludus.cli.display.console import console, print_if_read
     from ludus.policy.agent import PolicyAgent
+    from ludus.policy.chat.template_kwargs import THINKING_VARIABLE
     from ludus.policy.model_ref import expand_home
 
     agent = PolicyAgent(
         expand_home(model),
         temperature=temperature,
         device=device,
-        chat_template_kwargs=common.template_kwargs({}, thinking),
+        chat_template_kwargs={} if thinking is None else {THINKING_VARIABLE: thinking},
     )
     console(stderr=True).print(f"Loading {model} ...", style="dim", markup=False)
 

@@ -24,7 +24,7 @@ from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.tutoring.config import TutorConfig
 
 if TYPE_CHECKING:
-    from ludus.train import TrainProgress, TrainResult
+    from ludus.train import TrainResult
 
 Data = Annotated[
     Path,
@@ -62,17 +62,10 @@ def sft(
 
     ludus train sft data/wordle -m Qwen/Qwen3-0.6B --lora on --set warmup_steps=20 -o models/wordle
     """
+    from ludus.train import offline
+
     config = common.with_thinking(config, run.thinking)
-
-    def stage(progress: TrainProgress) -> TrainResult:
-        from ludus.train.offline import sft
-
-        return sft(
-            data, run.model, run.out, config,
-            overwrite=run.overwrite, command=typed_command(), progress=progress,
-        )  # fmt: skip
-
-    run_training(stage, run)
+    run_training(partial(offline.sft, data), config, run)
 
 
 @command(without=("compile",))
@@ -93,17 +86,10 @@ def dpo(
 
     ludus train dpo data/pairs -m models/wordle --lora on --beta 0.05 -o models/wordle-dpo
     """
+    from ludus.train import offline
+
     config = common.with_thinking(config, run.thinking)
-
-    def stage(progress: TrainProgress) -> TrainResult:
-        from ludus.train.offline import dpo
-
-        return dpo(
-            data, run.model, run.out, config,
-            overwrite=run.overwrite, command=typed_command(), progress=progress,
-        )  # fmt: skip
-
-    run_training(stage, run)
+    run_training(partial(offline.dpo, data), config, run)
 
 
 @command
@@ -129,15 +115,7 @@ def grpo(
 
     ludus train grpo wordle=0.7,catch=0.3 -m Qwen/Qwen3-0.6B --lora on -o models/games
     """
-    config = common.with_thinking(config, run.thinking)
-
-    def stage(progress: TrainProgress) -> TrainResult:
-        from ludus.train.grpo.pipeline import grpo
-
-        return grpo(
-            env, run.model, run.out, config,
-            overwrite=run.overwrite, command=typed_command(), progress=progress,
-        )  # fmt: skip
+    from ludus.train.grpo import pipeline
 
     # With a curriculum over variants, the record has the environments.
     has_variants = any(axis.partition("=")[0].strip() == "variant" for axis in config.curriculum)
@@ -146,7 +124,9 @@ def grpo(
         words += ["--task", text]
     if config.system_prompt != GRPOConfig().system_prompt:
         words += ["--system-prompt", config.system_prompt or ""]
-    run_training(stage, run, environment=None if has_variants else words)
+    config = common.with_thinking(config, run.thinking)
+    environment = None if has_variants else words
+    run_training(partial(pipeline.grpo, env), config, run, environment=environment)
 
 
 @command(without=("beta",))
@@ -176,23 +156,17 @@ def tutor(
     ludus train tutor catch -m models/catch --tutor-share 0 --rounds 2 -o models/catch-2
     """
     from ludus.policy.agent_factory import agent_from_spec
+    from ludus.tutoring import pipeline
 
     train = common.with_thinking(train, run.thinking)
     config = replace(config, tutor=agent_from_spec(tutor), train=train)
-
-    def stage(progress: TrainProgress) -> TrainResult:
-        from ludus.tutoring.pipeline import tutor
-
-        return tutor(
-            env, run.model, run.out, config,
-            overwrite=run.overwrite, command=typed_command(), progress=progress,
-        )  # fmt: skip
-
-    run_training(stage, run, without_checkpoint="continues the round")
+    again = "continues the round"
+    run_training(partial(pipeline.tutor, env), config, run, without_checkpoint=again)
 
 
 def run_training(
-    stage: Callable[[TrainProgress], TrainResult],
+    stage: Callable[..., TrainResult],
+    config: TrainConfig | GRPOConfig | TutorConfig,
     run: TrainRun,
     *,
     environment: Sequence[str] | None = None,
@@ -200,12 +174,9 @@ def run_training(
 ) -> None:
     """Train, print the result, and upload the model.
 
-    Args:
-        stage: trains.
-        run: the options of all methods.
-        environment: arguments of `ludus eval` that name the environment; None: the environment
-            that the rows come from.
-        without_checkpoint: what the same command does after a run was killed before its first one.
+    `environment` are arguments of `ludus eval` that name it; by default the environment that the
+    rows come from. `without_checkpoint` is what the same command does after a run was killed
+    before its first one.
     """
     from ludus.cli.display.signals import EXIT_CODES
     from ludus.cli.display.train_display import training_progress
@@ -227,7 +198,14 @@ def run_training(
         redirect_stdout(sys.stderr),
     ):
         try:
-            result = stage(display)
+            result = stage(
+                run.model,
+                run.out,
+                config,
+                overwrite=run.overwrite,
+                command=typed_command(),
+                progress=display,
+            )
         except KeyboardInterrupt:
             if not display.has_begun:
                 raise

@@ -46,15 +46,7 @@ def print_if_read(*lines: str) -> None:
 
 def print_facts(facts: Iterable[tuple[str, str | Text]]) -> None:
     """Print names and values in two columns; those without a value are left out."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table.grid(padding=(0, 2))
-    for name, value in facts:
-        if value:
-            text = Text(escape_control_chars(value)) if isinstance(value, str) else value
-            table.add_row(Text(escape_control_chars(name), style="bold"), text)
-    console().print(table)
+    print_table(("", ""), [fact for fact in facts if fact[1]])
 
 
 def print_table(

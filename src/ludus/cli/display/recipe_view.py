@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from ludus.cli.command_line import join_command, typed_command
 from ludus.cli.display.console import print_text
-from ludus.cli.display.formatting import format_clock
 from ludus.cli.recipe_stages import stage_command
 
 if TYPE_CHECKING:
     from ludus.recipe.recipe_file import Recipe
-    from ludus.recipe.runner import StagePlan
+    from ludus.recipe.runner import RecipeEvent, StagePlan
 
 
 class RecipeView:
@@ -26,31 +25,27 @@ class RecipeView:
         """The stage that is running."""
         self._outputs, self._names = outputs, list(selected)
 
-    def skip(self, plan: StagePlan) -> None:
-        print_text(f"{self._position(plan)}: up to date", "dim", stderr=True)
-
-    def start(self, plan: StagePlan) -> None:
-        self.current = plan.stage.name
-        arguments = stage_command(plan.stage).arguments(plan.stage, self._outputs)
-        print_text(f"{self._position(plan)}: {plan.reason}", "bold", stderr=True)
-        print_text(f"  {join_command(arguments)}", "dim", stderr=True)
-
-    def set_aside(self, plan: StagePlan, kept_in: Path) -> None:
-        print_text(f"  the previous result is kept in {kept_in}", "yellow", stderr=True)
-
-    def finish(self, plan: StagePlan, seconds: float) -> None:
-        self.ran.append(plan.stage.name)
-        self.current = None
-        print_text(f"  {plan.stage.name} took {format_clock(seconds)}", "dim", stderr=True)
+    def __call__(self, event: RecipeEvent, plan: StagePlan, detail: str) -> None:
+        name = plan.stage.name
+        position = f"[{self._names.index(name) + 1}/{len(self._names)}] {name}"
+        if event == "up to date":
+            print_text(f"{position}: up to date", "dim", stderr=True)
+        elif event == "started":
+            self.current = name
+            arguments = stage_command(plan.stage).arguments(plan.stage, self._outputs)
+            print_text(f"{position}: {plan.reason}", "bold", stderr=True)
+            print_text(f"  {join_command(arguments)}", "dim", stderr=True)
+        elif event == "set aside":
+            print_text(f"  the previous result is kept in {detail}", "yellow", stderr=True)
+        else:
+            self.ran.append(name)
+            self.current = None
+            print_text(f"  {name} took {detail}", "dim", stderr=True)
 
     def print_stopped(self) -> None:
         """Print in which stage the recipe was stopped, and the command that resumes it."""
         text = f"Stopped in [{self.current}]; `{typed_command()}` resumes it."
         print_text(text, "yellow", stderr=True)
-
-    def _position(self, plan: StagePlan) -> str:
-        number = self._names.index(plan.stage.name) + 1
-        return f"[{number}/{len(self._names)}] {plan.stage.name}"
 
 
 def print_plan(

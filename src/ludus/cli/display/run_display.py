@@ -212,17 +212,12 @@ def _problem_text(run: EpisodeRun) -> str:
     return "; ".join(parts)
 
 
-def progress(label: str = "") -> RunDisplay:
+def progress(label: str = "", *, quiet: bool = False) -> RunDisplay:
     """Create a progress display for scripts and notebooks.
 
         with ludus.progress() as progress:
             result = await ludus.collect("wordle", config=config, progress=progress)
 
-    `ludus.evaluate` and `ludus.rescore` take it, too.
+    `ludus.evaluate` and `ludus.rescore` take it, too. `quiet`: notices only, as a person types.
     """
-    return RunDisplay(create_status(), label)
-
-
-def run_display(*, quiet: bool = False) -> RunDisplay:
-    """Create the status display that suits stderr; `quiet`: notices only, as a person types."""
-    return RunDisplay(LogStatus(interval_s=0) if quiet else create_status())
+    return RunDisplay(LogStatus(interval_s=0) if quiet else create_status(), label)

@@ -58,14 +58,7 @@ def training_fields(result: TrainResult) -> JsonObject:
 def print_summary(
     result: TrainResult, model: str, environment: Sequence[str] | None = None
 ) -> None:
-    """Print the summary of a training.
-
-    Args:
-        result: what the stage has returned.
-        model: the model that was trained, as it was given.
-        environment: arguments of `ludus eval` that name the environment; None: the environment
-            that the rows come from.
-    """
+    """Print the summary of a training of `model`; `environment` are words of `ludus eval`."""
     from ludus.tutoring import TutorResult
 
     lines = round_lines(result) if isinstance(result, TutorResult) else result_lines(result)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 _ROLE_STYLES = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "magenta"}
 _ROW_FILES = ("train.jsonl", "test.jsonl", "results.jsonl")
-_PAIR_KEYS = ("chosen", "rejected")
 _ID_KEYS = ("episode_id", "chosen_id", "rejected_id")
 
 
@@ -120,32 +118,21 @@ def print_row(file: Path, key: str, row: JsonObject) -> None:
         facts.append(f"reward {row['reward']:g}")
     head = f"{file} row {key}  {' · '.join(facts)}".rstrip()
     print_text(head, "bold")
-    conversations = dict(_row_conversations(row))
-    if not conversations:
-        console().print_json(json.dumps(row))
+    conversations = {
+        "": row.get("messages") or row.get("output") or row.get("prompt"),  # `output`: NeMo Gym
+        **{name: row.get(name) for name in ("completion", "chosen", "rejected")},
+    }
     for title, messages in conversations.items():
+        if not isinstance(messages, list):
+            continue
         if title:
-            print_text(title, "bold yellow")
+            reward = row.get(f"{title}_reward")
+            print_text(title if reward is None else f"{title} (reward {reward:g})", "bold yellow")
         try:
             for fields, message in zip(messages, parse_messages(messages), strict=True):
                 masked = fields.get("weight") == 0
                 print_message(message, title=f"{message.role} (no loss)" if masked else None)
         except (FormatError, ValueError):
             console().print_json(json.dumps(messages))
-
-
-def _row_conversations(row: JsonObject) -> Iterator[tuple[str, list[JsonObject]]]:
-    """Yield the conversations of a row with their titles."""
-    if isinstance(row.get("messages"), list):
-        yield "", row["messages"]
-    elif isinstance(row.get("output"), list):  # NeMo Gym
-        yield "", row["output"]
-    elif isinstance(row.get("prompt"), list):
-        yield "", row["prompt"]
-        if isinstance(row.get("completion"), list):
-            yield "completion", row["completion"]
-        for side in _PAIR_KEYS:
-            reward = row.get(f"{side}_reward")
-            label = side if reward is None else f"{side} (reward {reward:g})"
-            if isinstance(row.get(side), list):
-                yield label, row[side]
+    if not any(isinstance(messages, list) for messages in conversations.values()):
+        console().print_json(json.dumps(row))
